@@ -36,7 +36,8 @@ def main() -> None:
     asked = _arguments()
     rows: list[Row] = []
     if "simulation" in asked.parts:
-        rows += simulated.rows(simulated.Plan(num_jobs=300, seeds=3))
+        plan = simulated.Plan(num_jobs=300, seeds=max(3, asked.seeds), first_seed=asked.first_seed)
+        rows += simulated.rows(plan)
     runs = Runs()
     if set(asked.parts) & set(_OF_STAND):
         with tempfile.TemporaryDirectory(prefix="longbatch-bench-") as directory:
@@ -110,7 +111,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--parts", nargs="*", choices=PARTS, help="only these")
     parser.add_argument("--workload", nargs="*", default=(), help="only these packing workloads")
     parser.add_argument("--jobs", type=int, help="jobs of each workload on real servers")
-    parser.add_argument("--seeds", type=int, default=1, help="seeds of each workload on real servers")
+    parser.add_argument("--seeds", type=int, default=1, help="seeds of each workload; simulated: 3 at least")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument(
         "--scale", type=float, default=20, help="how much faster than an A6000 the engine runs"

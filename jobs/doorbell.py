@@ -1,8 +1,9 @@
-"""The doorbell: a Celery message without payload that wakes workers and never says what to do."""
+"""The doorbell: wakes workers and never says what to do, through Redis itself or as a Celery message."""
 
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol, cast
+from typing import Protocol, Self, cast
 
 import redis
 
@@ -13,15 +14,52 @@ INFERENCE = "inference"
 SERVICE = "service"
 # A separate doorbell in the service workers' queue, as every job's end rings it: events wait for delivery.
 EVENTS = "events"
-QUEUES = {INFERENCE: INFERENCE, SERVICE: SERVICE, EVENTS: SERVICE}
+# Another of theirs: perhaps the last line of a batch has ended.
+BATCHES = "batches"
+QUEUES = {INFERENCE: INFERENCE, SERVICE: SERVICE, EVENTS: SERVICE, BATCHES: SERVICE}
 # Task names by doorbell; a worker registers those of its queue, any process may send them.
 WAKE_TASKS = {doorbell: f"longbatch.wake_{doorbell}" for doorbell in QUEUES}
 # Workers that wait in Redis itself hear a ring at once; through Celery it takes 20 ms more. Each ring goes to
 # one of them, the one that has waited longest.
 _LISTENS_FOR = timedelta(seconds=5)
 _MAX_UNHEARD = 10
-# While one ring is pending, more add nothing. Short, because a lost message must not mute the doorbell.
+# A ring that is passed on comes back to the worker that began it, unless that has gone.
+_MAX_HOPS = 32
+# While a message of Celery is pending, more add nothing. Short: a lost one must not mute the doorbell.
 RING_INTERVAL = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A ring that a worker heard.
+
+    Attributes:
+        name: of the doorbell.
+        begun_by: the worker that passed it on first; empty: it comes from where the work did.
+        num_hops: how often it was passed on.
+    """
+
+    name: str
+    begun_by: str = ""
+    num_hops: int = 0
+
+    @classmethod
+    def parse(cls, message: str) -> Self:
+        """Parse what waits in Redis."""
+        name, _, rest = message.partition(" ")
+        begun_by, _, num_hops = rest.partition(" ")
+        return cls(name, begun_by, int(num_hops or 0))
+
+    @property
+    def message(self) -> str:
+        """What waits in Redis."""
+        return f"{self.name} {self.begun_by} {self.num_hops}" if self.begun_by else self.name
+
+    def passed_on(self, by: str) -> "Ring | None":
+        """Return the same ring for the next worker; None: it has been everywhere."""
+        if self.begun_by == by or self.num_hops >= _MAX_HOPS:
+            return None
+        return Ring(self.name, self.begun_by or by, self.num_hops + 1)
 
 
 class Sender(Protocol):
@@ -52,13 +90,13 @@ def ring(broker: redis.Redis, sender: Sender, doorbell: str) -> bool:
     Never raises: workers also poll on their own every second or two.
 
     Returns:
-        False if a ring is already pending or the broker cannot be reached.
+        False if Celery's message is already pending or the broker cannot be reached.
     """
     try:
-        if not broker.set(_key(doorbell), b"1", nx=True, px=RING_INTERVAL):
-            return False
         if broker.exists(_listening_key(QUEUES[doorbell])):
-            _ring_bell(broker, doorbell)
+            _ring_bell(broker, Ring(doorbell))
+        elif not broker.set(_key(doorbell), b"1", nx=True, px=RING_INTERVAL):
+            return False
         else:
             sender.send_task(WAKE_TASKS[doorbell], queue=QUEUES[doorbell], ignore_result=True, retry=False)
     except Exception:  # noqa: BLE001  # Celery raises errors of its libraries; a ring may always be lost
@@ -66,8 +104,8 @@ def ring(broker: redis.Redis, sender: Sender, doorbell: str) -> bool:
     return True
 
 
-def hear(broker: redis.Redis, queue: str, *, seconds: float) -> str | None:
-    """Wait for a ring of the queue's doorbells, and return the doorbell's name.
+def hear(broker: redis.Redis, queue: str, *, seconds: float) -> Ring | None:
+    """Wait for a ring of the queue's doorbells.
 
     Args:
         broker: a client whose socket waits for longer than `seconds`.
@@ -77,19 +115,21 @@ def hear(broker: redis.Redis, queue: str, *, seconds: float) -> str | None:
     Returns:
         None: there was none.
     """
-    broker.set(_listening_key(queue), b"1", px=_LISTENS_FOR)
-    heard = cast("tuple[bytes, bytes] | None", broker.blpop([_bell_key(queue)], timeout=seconds))
-    return heard[1].decode() if heard else None
+    pipeline = broker.pipeline(transaction=False)  # one round trip, and no ring is missed between the two
+    pipeline.set(_listening_key(queue), b"1", px=_LISTENS_FOR)
+    pipeline.blpop([_bell_key(queue)], timeout=seconds)
+    heard = cast("tuple[bytes, bytes] | None", pipeline.execute()[1])
+    return Ring.parse(heard[1].decode()) if heard else None
 
 
-def pass_on(broker: redis.Redis, doorbell: str) -> None:
-    """Ring again for another worker, as this one stops."""
+def pass_on(broker: redis.Redis, ring: Ring) -> None:
+    """Ring again for another worker, as this one stops or cannot take the work."""
     with suppress(redis.RedisError, OSError):
-        _ring_bell(broker, doorbell)
+        _ring_bell(broker, ring)
 
 
 def acknowledge(broker: redis.Redis, doorbell: str) -> None:
-    """Clear the pending ring, so that the next one is sent again."""
+    """Clear the pending message of Celery, so that the next one is sent again."""
     try:
         broker.delete(_key(doorbell))
     except (redis.RedisError, OSError):
@@ -116,10 +156,10 @@ def connect(url: str, *, socket_timeout: float) -> redis.Redis:
     )
 
 
-def _ring_bell(broker: redis.Redis, doorbell: str) -> None:
-    key = _bell_key(QUEUES[doorbell])
+def _ring_bell(broker: redis.Redis, ring: Ring) -> None:
+    key = _bell_key(QUEUES[ring.name])
     pipeline = broker.pipeline(transaction=False)
-    pipeline.lpush(key, doorbell)
+    pipeline.lpush(key, ring.message)
     pipeline.ltrim(key, 0, _MAX_UNHEARD - 1)
     pipeline.execute()
 

@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, and_, exists, literal_column, select
 from sqlalchemy.orm import Session
 
 from jobs import ids, telemetry
-from jobs.database import database_now
+from jobs.database import database_now, note_ended
 from jobs.job_rows import move, replacement_of
 from jobs.models import Job, JsonObject, Summary, SummaryNode
 from jobs.states import JobState
@@ -117,6 +117,7 @@ def end(session: Session, summary: Summary, state: SummaryState, *, error: JsonO
     summary.state, summary.error, summary.finalized_at = state.value, error, now
     summary.lease_id = summary.lease_expires_at = None
     session.flush()
+    note_ended(session, [summary.id])
     outbox.publish(session, [events.summary_ended(summary)])
     telemetry.logger().info(
         telemetry.SUMMARY_ENDED, summary_id=ids.summary_id(summary.id), state=summary.state

@@ -17,7 +17,7 @@ from jobs.batches import expansion, results
 from jobs.batches.context import BatchTools
 from jobs.batches.validation import Validation
 from jobs.database import database_now, transaction
-from jobs.doorbell import SERVICE
+from jobs.doorbell import BATCHES, SERVICE
 from jobs.errors import LimitError
 from jobs.files import stray_parts
 from jobs.files.storage import FOLDERS, PartStore
@@ -72,10 +72,11 @@ def duties(context: ServiceContext) -> list[Duty]:
 
     validate = partial(context.runner.run_next, Validation(tools, context.lease))
     prune = partial(rounds.prune, retention=retention, is_stopping=is_stopping)
+    rung_by = (SERVICE, BATCHES)
     validated: tuple[Woken, ...] = ("validate", "batches", "deliver")
     return [
         Duty("validate", validate, every.batch_seconds, wakes=validated, rung_by=(SERVICE,)),
-        Duty("batches", advance_all, every.batch_seconds, wakes=("batches", "deliver"), rung_by=(SERVICE,)),
+        Duty("batches", advance_all, every.batch_seconds, wakes=("batches", "deliver"), rung_by=rung_by),
         Duty("prune", prune, every.prune_seconds),
     ]
 

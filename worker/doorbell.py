@@ -1,6 +1,7 @@
 """The worker's side of the doorbell: rings and hears in threads of its own, so that no job waits for it."""
 
 import queue
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final
@@ -9,12 +10,15 @@ from uuid import UUID
 import redis
 
 from jobs import doorbell, live_output
+from jobs.doorbell import Ring
+from jobs.ids import uuid7
 from jobs.settings import BrokerSettings
 from worker.loop import Loop
 from worker.threads import WorkerThreads
 
 # Between two signs that this worker listens; below the time for which one holds.
 _HEAR_SECONDS: Final = 2.0
+_PASS_ON_EVERY_SECONDS: Final = 0.1
 
 
 class WorkerDoorbell:
@@ -29,6 +33,10 @@ class WorkerDoorbell:
         self._sender = sender
         self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[UUID] = queue.SimpleQueue()
+        self._name = uuid7().hex
+        self._heard: Ring | None = None
+        self._passed_on_at = float("-inf")
+        self._passing: queue.SimpleQueue[Ring] = queue.SimpleQueue()
         self.loop = Loop("doorbell-sender", self.run_once, interval=3600)
 
     def ring(self, name: str) -> None:
@@ -42,6 +50,26 @@ class WorkerDoorbell:
             self._ended.put(job_id)
         self.loop.wake()
 
+    def hear(self, ring: Ring) -> bool:
+        """Note a ring that reached this worker.
+
+        Returns:
+            False if it has been at all others and is back.
+        """
+        self._heard = ring
+        return ring.begun_by != self._name
+
+    def pass_on(self) -> None:
+        """Wake another worker with the ring heard last, whose work is not for this one. Returns at once.
+
+        Where all engines are full that helps nobody, so it has a limit.
+        """
+        ring, now = self._heard and self._heard.passed_on(self._name), time.monotonic()
+        if ring is not None and now - self._passed_on_at >= _PASS_ON_EVERY_SECONDS:
+            self._passed_on_at = now
+            self._passing.put(ring)
+            self.loop.wake()
+
     def acknowledge(self, name: str) -> None:
         """Mark this doorbell's ring as received, so that the next one is sent again."""
         doorbell.acknowledge(self.broker, name)
@@ -54,6 +82,8 @@ class WorkerDoorbell:
             wanted.add(self._wanted.get())
         for name in wanted:
             doorbell.ring(self.broker, self._sender, name)
+        while not self._passing.empty():
+            doorbell.pass_on(self.broker, self._passing.get())
 
     def _announce(self) -> None:
         pipeline = self.broker.pipeline(transaction=False)
@@ -75,13 +105,28 @@ class DoorbellListener:
         loop: a daemon: it may be waiting when the process ends.
     """
 
-    def __init__(self, settings: BrokerSettings, queue: str, on_ring: Callable[[str], None]) -> None:
-        """Args: on_ring: called with the doorbell's name; must be quick."""
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        queue: str,
+        on_ring: Callable[[str], None],
+        *,
+        hear: Callable[[Ring], bool] = lambda _: True,
+    ) -> None:
+        """Set up without listening.
+
+        Args:
+            settings: of the broker.
+            queue: of the worker.
+            on_ring: called with the doorbell's name; must be quick.
+            hear: called before with the ring; False: it is none for this worker.
+        """
         self._broker = doorbell.connect(
             settings.url.get_secret_value(), socket_timeout=settings.socket_timeout_seconds + _HEAR_SECONDS
         )
         self._queue = queue
         self._on_ring = on_ring
+        self._hear = hear
         self._is_stopping = False
         self.loop = Loop("doorbell-listener", self.run_once, interval=0, daemon=True)
 
@@ -92,13 +137,13 @@ class DoorbellListener:
 
     def run_once(self) -> None:
         """Wait for one ring, for a while."""
-        name = doorbell.hear(self._broker, self._queue, seconds=_HEAR_SECONDS)
-        if name is None:
+        ring = doorbell.hear(self._broker, self._queue, seconds=_HEAR_SECONDS)
+        if ring is None:
             return
         if self._is_stopping:
-            doorbell.pass_on(self._broker, name)
-        else:
-            self._on_ring(name)
+            doorbell.pass_on(self._broker, ring)
+        elif self._hear(ring):
+            self._on_ring(ring.name)
 
 
 class ListeningThreads:
@@ -124,4 +169,4 @@ class ListeningThreads:
         self._threads.stop()
 
 
-Ring = Callable[[str], None]
+RingBell = Callable[[str], None]

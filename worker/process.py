@@ -40,8 +40,13 @@ def _serve(role: str, configured: Settings) -> int:
     worker_doorbell = WorkerDoorbell(broker, app)
     kind = InferenceWorker if role == doorbell.INFERENCE else ServiceWorker
     threads = kind(configured, load_configured(configured.tokenizer), worker_doorbell)
-    register_tasks(app, role, threads.on_ring)
-    listener = DoorbellListener(configured.broker, role, threads.on_ring)
+
+    def on_message(name: str) -> None:
+        worker_doorbell.acknowledge(name)
+        threads.on_ring(name)
+
+    register_tasks(app, role, on_message)
+    listener = DoorbellListener(configured.broker, role, threads.on_ring, hear=worker_doorbell.hear)
     return run_worker(
         app,
         ListeningThreads(threads, listener),

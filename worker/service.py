@@ -3,9 +3,11 @@
 import sys
 import threading
 import time
+from collections.abc import Collection
 from datetime import timedelta
 from functools import partial
 from typing import Final
+from uuid import UUID
 
 from jobs import database, webhooks
 from jobs.doorbell import INFERENCE
@@ -42,7 +44,7 @@ class ServiceWorker:
         self._doorbell = doorbell
         if settings.webhooks.secret:
             webhooks.check_secret(settings.webhooks.secret.get_secret_value())
-        sessions = database.make_sessions(on_ended=doorbell.announce)
+        sessions = database.make_sessions(on_ended=self._on_ended)
         lease = timedelta(seconds=settings.maintenance.lease_seconds)
         shortest = min(lease, timedelta(seconds=settings.documents.lease_seconds))
         self._runner = WorkRunner(sessions, shortest_lease=shortest)
@@ -85,7 +87,6 @@ class ServiceWorker:
 
     def on_ring(self, doorbell: str) -> None:
         """Start a round of the duties that this doorbell is for."""
-        self._doorbell.acknowledge(doorbell)
         for duty in self._duties:
             if doorbell in duty.rung_by:
                 self._loops[duty.name].wake()
@@ -118,6 +119,11 @@ class ServiceWorker:
         if duty.run():
             for name in duty.wakes:
                 self._wake(name)
+
+    def _on_ended(self, ended: Collection[UUID]) -> None:
+        """Tell callers that wait, and deliver what webhooks want of it."""
+        self._doorbell.announce(ended)
+        self._wake("deliver")
 
     def _wake(self, name: Woken) -> None:
         if name == INFERENCE:

@@ -38,6 +38,7 @@ class JobPoller:
         self._transactions = transactions
         self._new: list[_Ask] = []
         self._waiting: set[_Ask] = set()
+        self._reading: Sequence[_Ask] = ()
         self._asked = asyncio.Event()
         self._released = False
         self._polled_at = 0.0
@@ -73,7 +74,7 @@ class JobPoller:
 
     def poll_now(self, job_ids: Collection[UUID]) -> None:
         """Poll at once if a caller waits for one of these jobs, which have ended."""
-        if any(ask.job_id in job_ids for ask in self._waiting):
+        if any(ask.job_id in job_ids for ask in (*self._waiting, *self._reading)):
             self._polled_at = 0.0
             self._asked.set()
 
@@ -93,11 +94,11 @@ class JobPoller:
         """Answer requests until cancelled."""
         while True:
             await self._until_due()
-            asks, self._new = [ask for ask in self._new if not ask.future.done()], []
+            self._reading, self._new = [ask for ask in self._new if not ask.future.done()], []
             try:
-                await self._poll(asks)
+                await self._poll(self._reading)
             except Exception as error:  # noqa: BLE001  # the loop must outlive any one failure
-                _fail(asks, error)
+                _fail(self._reading, error)
                 await asyncio.sleep(INTERVAL)
 
     def _ask(self, job_id: UUID, tenant_id: UUID, *, waits: bool) -> _Ask:

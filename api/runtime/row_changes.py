@@ -1,8 +1,9 @@
-"""Row changes for many followers: one query, twice a second, serves all of them."""
+"""Row changes for many followers: one query serves all of them, twice a second and when a row ends."""
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, Generic, TypeVar
 from uuid import UUID
@@ -21,10 +22,13 @@ INTERVAL: Final = 0.5
 class RowChanges(Generic[Status]):
     """Publishes a row's visible state to each follower whenever it changes; one query serves all."""
 
-    def __init__(self, transactions: Transactions, read: "Read[Status]") -> None:
-        """Args: read: returns the visible state of existing rows by id."""
+    def __init__(
+        self, transactions: Transactions, read: "Read[Status]", *, interval: float = INTERVAL
+    ) -> None:
+        """Args: read: returns the visible state of existing rows by id. interval: seconds between looks."""
         self._transactions = transactions
         self._read = read
+        self._interval = interval
         self._listeners: dict[UUID, set[asyncio.Queue[Status | None]]] = defaultdict(set)
         self._seen: dict[UUID, Status] = {}
         self._wanted = asyncio.Event()
@@ -36,7 +40,8 @@ class RowChanges(Generic[Status]):
         self._listeners[row_id].add(mine)
         if row_id in self._seen:
             mine.put_nowait(self._seen[row_id])
-        self._wanted.set()
+        else:
+            self._wanted.set()
         try:
             while not self._released and (seen := await mine.get()) is not None:
                 yield seen
@@ -45,6 +50,11 @@ class RowChanges(Generic[Status]):
             if not self._listeners[row_id]:
                 del self._listeners[row_id]
                 self._seen.pop(row_id, None)
+
+    def poll_now(self, ended: Collection[UUID]) -> None:
+        """Poll at once if any of these rows, which have ended, is followed."""
+        if not self._listeners.keys().isdisjoint(ended):
+            self._wanted.set()
 
     def release(self) -> None:
         """End all followers' streams; used when the server stops."""
@@ -55,19 +65,22 @@ class RowChanges(Generic[Status]):
     async def run(self) -> None:
         """Poll the followed rows until cancelled."""
         while True:
-            if not self._listeners:
-                self._wanted.clear()
-                await self._wanted.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval if self._listeners else None):
+                    await self._wanted.wait()
+            self._wanted.clear()
             try:
                 await self._poll()
             except Exception as error:  # noqa: BLE001  # the loop must outlive any one failure
                 telemetry.logger().warning(
                     telemetry.LOOP_FAILED, loop="row-changes", error=type(error).__name__
                 )
-            await asyncio.sleep(INTERVAL)
+                await asyncio.sleep(self._interval)
 
     async def _poll(self) -> None:
         asked = list(self._listeners)
+        if not asked:
+            return
         # Across tenants: the route checked earlier that the follower owns the row.
         found = await self._transactions.run_across(partial(self._read_rows, row_ids=asked))
         for row_id in asked:

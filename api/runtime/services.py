@@ -25,6 +25,7 @@ from api.runtime.row_changes import RowChanges
 from api.runtime.tokenizer import LoadedTokenizer
 from jobs import batches, queries, summaries
 from jobs.batches import BatchStatus
+from jobs.doorbell import EVENTS
 from jobs.engines import registry
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.queries import JobStatus
@@ -131,6 +132,15 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
     transactions = Transactions(settings.database)
     tokenizer = LoadedTokenizer(settings.tokenizer)
     poller = JobPoller(transactions)
+    job_changes = RowChanges(transactions, queries.read_status)
+    batch_changes = RowChanges(transactions, batches.read_status)
+    summary_changes = RowChanges(transactions, summaries.read_status)
+
+    def look_now(ended: Collection[UUID]) -> None:
+        """Answer the callers that wait for one of these jobs, batches or summaries."""
+        for each in (poller, job_changes, batch_changes, summary_changes):
+            each.poll_now(ended)
+
     services = Services(
         settings=settings,
         transactions=transactions,
@@ -141,10 +151,10 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         destinations=Destinations(),
         group_commit=GroupCommit(transactions, registry.configured_capacity(settings.engine)),
         poller=poller,
-        live=LiveReader(settings.broker, on_ended=poller.poll_now),
-        job_changes=RowChanges(transactions, queries.read_status),
-        batch_changes=RowChanges(transactions, batches.read_status),
-        summary_changes=RowChanges(transactions, summaries.read_status),
+        live=LiveReader(settings.broker, on_ended=look_now),
+        job_changes=job_changes,
+        batch_changes=batch_changes,
+        summary_changes=summary_changes,
         event_streams=EventStreams(transactions, settings.api),
         queue_positions=QueuePositions(settings),
         tokenizer=tokenizer,
@@ -164,8 +174,9 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
     announcing: set[asyncio.Task[None]] = set()
 
     def on_ended(ended: Collection[UUID]) -> None:
-        """Answer the callers that wait for these jobs, here and in other processes."""
-        poller.poll_now(ended)
+        """Answer the callers that wait, here and in other processes."""
+        look_now(ended)
+        services.doorbell.ring(EVENTS)  # a webhook may want them; ends in the API are few
         announcing.add(task := asyncio.create_task(services.live.announce(ended)))
         task.add_done_callback(announcing.discard)
 

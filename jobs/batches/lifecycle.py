@@ -12,7 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from jobs import files, ids, telemetry
-from jobs.database import advisory_locks, database_now, paging
+from jobs.database import advisory_locks, database_now, note_ended, paging
 from jobs.database.advisory_locks import Lock
 from jobs.database.paging import Page, Range
 from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
@@ -234,6 +234,7 @@ def end(session: Session, batch: Batch, verb: str, *, lifetime: timedelta) -> No
             files.complete(session, file_id, now=now, lifetime=lifetime)
     files.abandon(session, batch.input_file_id)
     session.flush()
+    note_ended(session, [batch.id])
     outbox.publish(session, [batch_ended(batch)])
     telemetry.logger().info(
         telemetry.BATCH_ENDED,

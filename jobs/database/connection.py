@@ -53,7 +53,7 @@ def make_sessions(
 
     Args:
         engine: of the connections; None: the caller binds the factory to one before its first use.
-        on_ended: `transaction` calls it after the commit with the jobs that `note_ended` noted.
+        on_ended: `transaction` calls it after the commit with the ids that `note_ended` noted.
     """
     return sessionmaker(engine, expire_on_commit=False, info={_ON_ENDED: on_ended})
 
@@ -69,13 +69,13 @@ def transaction(sessions: sessionmaker[Session]) -> Iterator[Session]:
             on_ended(ended)
 
 
-def note_ended(session: Session, job_ids: Collection[UUID]) -> None:
-    """Note jobs that this transaction ends, for whoever waits for them to hear of it after the commit."""
-    session.info.setdefault(_ENDED, set()).update(job_ids)
+def note_ended(session: Session, ids: Collection[UUID]) -> None:
+    """Note jobs, summaries and batches that this transaction ends: callers hear of it after the commit."""
+    session.info.setdefault(_ENDED, set()).update(ids)
 
 
 def take_ended(session: Session) -> Collection[UUID]:
-    """Return the noted jobs, once the transaction is committed."""
+    """Return the noted ids, once the transaction is committed."""
     ended: set[UUID] = session.info.pop(_ENDED, set())
     return ended
 

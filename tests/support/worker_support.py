@@ -144,6 +144,13 @@ def running_worker(
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(OWN_THREADS)]
 
 
+class Silent:
+    """Takes what a run logs."""
+
+    def info(self, event: str, **_: object) -> None:
+        """Forget it."""
+
+
 @dataclass
 class WorkerProcess:
     """`python -m worker ROLE`, with its output in a file."""

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 
 from jobs import telemetry
@@ -34,17 +34,26 @@ class Dispatcher:
         keeper: LeaseKeeper,
         runner: Runner,
         desk: Desk,
+        pass_on: Callable[[], object] = lambda: None,
     ) -> None:
+        """Args: pass_on: called after a ring whose work another engine must do."""
         self._settings = settings
         self._monitor = monitor
         self._keeper = keeper
         self._runner = runner
         self._desk = desk
+        self._pass_on = pass_on
+        self._rung = threading.Event()
         self._runs: set[Future[None]] = set()
         self._ticking = threading.Lock()
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
         self.prefetch_loop = Loop("prefetch", self._prefetch, interval=settings.jobs.claim_poll_seconds)
         desk.wake, desk.wake_within = self.loop.wake, self.loop.wake_within
+
+    def ring(self) -> None:
+        """Tick as soon as the present tick ends, because the doorbell rang."""
+        self._rung.set()
+        self.loop.wake()
 
     def run_once(self) -> None:
         """Store every run that ended, and start every job that can start then, unless the worker is stopping.
@@ -52,7 +61,11 @@ class Dispatcher:
         Once it returns, no earlier tick is under way.
         """
         with self._ticking:
-            self._tick()
+            was_rung = self._rung.is_set()
+            self._rung.clear()
+            result = self._tick()
+        if was_rung and (result.left or not result.claims):
+            self._pass_on()
 
     def begin_stop(self) -> None:
         """Stop claiming jobs. Returns at once."""
@@ -75,14 +88,13 @@ class Dispatcher:
         if self._monitor.model is not None:
             self._runner.prefetcher.refresh()
 
-    def _tick(self) -> None:
+    def _tick(self) -> ClaimResult:
         model = self._monitor.model
         if model is None or self._runner.stopping.is_set():
-            self._desk.tick(None)
-            return
+            return self._desk.tick(None)
         # Read the clock before the claim, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
-        self._desk.tick(
+        return self._desk.tick(
             self._runner.policy(),
             self._runner.prefetcher.candidates(),
             start=lambda result: self._start_all(result, model, valid_until=valid_until),
@@ -92,7 +104,8 @@ class Dispatcher:
         if result.asked_for_room:
             self._keeper.loop.wake()  # it delivers the stop requests
         running = {
-            claim.lease: RunningJob(claim.lease, valid_until, claim.job.summary_id) for claim in result.claims
+            claim.lease: RunningJob(claim.lease, valid_until, claim.job.summary_id, claim.job.batch_id)
+            for claim in result.claims
         }
         for each in running.values():
             self._keeper.hold(each)

@@ -48,6 +48,7 @@ class RunningJob:
         lease: the fence.
         valid_until: monotonic time at which the lease ends unless it is renewed.
         summary_id: the tree that the job is part of. None: of none.
+        batch_id: the batch that it is a line of. None: of none.
         inbox: the events that its run waits for: the stream's and stop requests.
         num_tokens: tokens generated so far; written by the run.
         first_token_at: monotonic time of the job's first token.
@@ -65,6 +66,7 @@ class RunningJob:
     lease: Lease
     valid_until: float
     summary_id: UUID | None = None
+    batch_id: UUID | None = None
     inbox: Inbox[EngineDelta | StreamEnd | StopAsked] = field(default_factory=Inbox)
     num_tokens: int = 0
     first_token_at: float | None = None

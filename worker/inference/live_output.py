@@ -50,13 +50,6 @@ class LiveOutput:
                 )
             for job_id in {each for each, _ in batch}:
                 pipeline.expire(live_output.stream_key(job_id), live_output.EXPIRES)
-                if any(each == job_id and delta.is_last for each, delta in batch):
-                    pipeline.xadd(
-                        live_output.ENDED_KEY,
-                        {"job": job_id.hex},
-                        maxlen=live_output.MAX_ENDED,
-                        approximate=True,
-                    )
             pipeline.execute()
 
     def _put(self, job_id: UUID, delta: Delta) -> None:

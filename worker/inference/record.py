@@ -2,21 +2,21 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Final
+from uuid import UUID
 
 from structlog.typing import FilteringBoundLogger
 
 from jobs import doorbell, telemetry
 from jobs.checkpoints import Output
 from jobs.errors import EngineError, LongbatchError
-from jobs.models import Job
 from jobs.scheduling.claims import Claim
 from jobs.states import TERMINAL, JobState
 from jobs.transitions import Lease
-from worker.doorbell import Ring
+from worker.doorbell import RingBell
 from worker.inference.answer import Answer
 from worker.inference.desk import Desk
 from worker.inference.follow import wait_for_end
@@ -65,14 +65,16 @@ class Recorder:
         close_reservation: deletes the reservation of a lease; it may block.
         threads: where that runs.
         stopping: set when the process is shutting down.
+        announce: tells waiting callers of ends; transactions do so themselves if they know their outcome.
     """
 
     desk: Desk
     keeper: LeaseKeeper
-    ring: Ring
+    ring: RingBell
     close_reservation: Callable[[Lease], None]
     threads: Executor
     stopping: threading.Event
+    announce: Callable[[Collection[UUID]], None] = lambda _: None
 
     async def end(self, run: JobRun, end: RunEnd) -> None:
         """Record the end of a run. A late confirmation still deletes its draining reservation."""
@@ -90,8 +92,10 @@ class Recorder:
                 completion_tokens=run.answer.num_tokens,
                 **_error_fields(end.outcome),
             )
-            if state in TERMINAL and run.claim.job.batch_id is None:
-                self._ring_for(run.claim.job, stored)
+            if state is None:  # lost, or committed by a transaction that could not tell: this is harmless
+                self.announce([run.job.lease.job_id])
+            if state is None or state in TERMINAL:
+                self._ring_for(run, stored)
             if run.stream is not None and not end.engine_is_done:
                 await self._settle(run, end.outcome)
         finally:
@@ -99,12 +103,19 @@ class Recorder:
             if run.stream is not None:
                 await run.stream.close()
 
-    def _ring_for(self, job: Job, stored: StoredEnd) -> None:
-        """Wake the service workers: a webhook may want the end, a join may wait to be prepared."""
+    def _ring_for(self, run: JobRun, stored: StoredEnd) -> None:
+        """Wake the service workers: a webhook, a tree or a batch may wait for the end."""
+        job = run.claim.job
         if job.summary_id is not None:
             self.ring(doorbell.SERVICE)
         elif stored.may_have_deliveries:
             self.ring(doorbell.EVENTS)
+        if job.batch_id is not None and not self._has_others_of(job.batch_id):
+            self.ring(doorbell.BATCHES)
+
+    def _has_others_of(self, batch_id: UUID) -> bool:
+        """Return True if this worker runs other lines of the batch: then this was not its last."""
+        return any(each.batch_id == batch_id and not each.is_ending for each in self.keeper.running())
 
     async def _settle(self, run: JobRun, outcome: Outcome) -> None:
         """Delete the draining reservation if the engine soon confirms the end of its request."""
@@ -114,6 +125,7 @@ class Recorder:
             if await wait_for_end(run.job, seconds=linger):
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self.threads, self.close_reservation, run.claim.lease)
+                self.desk.wake()  # its slot is free only now
 
 
 def _judged(run: JobRun, outcome: Outcome, output: Output) -> Outcome:

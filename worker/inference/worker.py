@@ -43,7 +43,8 @@ class InferenceWorker:
             settings.database, pool_size=_HEARTBEAT_CONNECTIONS, name="longbatch-leases"
         )
         self._work = database.make_engine(settings.database, name="longbatch-inference")
-        heartbeats, work = database.make_sessions(self._heartbeats), database.make_sessions(self._work)
+        heartbeats = database.make_sessions(self._heartbeats)
+        work = database.make_sessions(self._work, on_ended=doorbell.announce)
         self.keeper = LeaseKeeper(heartbeats, settings.jobs)
         self.monitor = EngineMonitor(settings, heartbeats, self.keeper, end_id=tokenizer.end_id)
         self._policy = ClaimPolicy.of(settings, history=History(keep=_HISTORY_KEPT))
@@ -62,13 +63,24 @@ class InferenceWorker:
             prefetcher=PromptPrefetcher(work, settings.engine.name, self.policy, counter),
             live=self._live,
             recorder=Recorder(
-                desk, self.keeper, doorbell.ring, self._close_reservation, self._threads, stopping
+                desk,
+                self.keeper,
+                doorbell.ring,
+                self._close_reservation,
+                self._threads,
+                stopping,
+                doorbell.announce,
             ),
             threads=self._threads,
             stopping=stopping,
         )
         self.dispatcher = Dispatcher(
-            settings, monitor=self.monitor, keeper=self.keeper, runner=runner, desk=desk
+            settings,
+            monitor=self.monitor,
+            keeper=self.keeper,
+            runner=runner,
+            desk=desk,
+            pass_on=doorbell.pass_on,
         )
         self.monitor.on_ready.append(self.dispatcher.loop)
 
@@ -96,10 +108,9 @@ class InferenceWorker:
             return self._policy
         return replace(self._policy, prediction=None, preempts=False)
 
-    def on_ring(self, doorbell: str) -> None:
+    def on_ring(self, _doorbell: str) -> None:
         """Claim jobs soon, because the doorbell rang."""
-        self._doorbell.acknowledge(doorbell)
-        self.dispatcher.loop.wake()
+        self.dispatcher.ring()
 
     def begin_stop(self) -> None:
         """Stop claiming jobs. Returns at once."""

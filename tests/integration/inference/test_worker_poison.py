@@ -1,7 +1,6 @@
 """One job that nobody can run or record fails alone: what runs beside it and after it does not notice."""
 
 import asyncio
-import queue as queues
 import threading
 import time
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.live_output import OutputPublisher
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd
 from worker.inference.record import JobRun, Recorder
-from worker_support import Queue, running_worker
+from worker_support import Queue, Silent, running_worker
 
 HOT: JsonObject = {"temperature": 1.0}
 
@@ -95,20 +94,10 @@ def recorded(
     with ThreadPoolExecutor(1) as threads:
         recorder = Recorder(desk, keeper, lambda _: None, lambda _: None, threads, stopping)
     end = RunEnd(outcome, engine_is_done=True)
-    run = JobRun(claim, running, answer, publisher, _Log())  # type: ignore[arg-type]  # all that it calls
+    run = JobRun(claim, running, answer, publisher, Silent())  # type: ignore[arg-type]  # all that it calls
     asyncio.run(recorder.end(run, end))
     with sessions() as session:
         return session.get_one(Job, claim.job.id)
-
-
-class _Log:
-    """Takes what a run logs."""
-
-    def __init__(self) -> None:
-        self.lines: queues.SimpleQueue[str] = queues.SimpleQueue()
-
-    def info(self, event: str, **_: object) -> None:
-        self.lines.put(event)
 
 
 def test_an_answer_that_cannot_be_stored_fails_its_job_at_once(

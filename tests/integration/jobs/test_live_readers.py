@@ -13,12 +13,16 @@ from pydantic import SecretStr
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.http.sse import merged
+from api.runtime.database import Transactions
 from api.runtime.live_output import LiveReader
+from api.runtime.row_changes import RowChanges
 from cli.stack.servers.valkey import EmbeddedValkey
-from jobs import doorbell, ids, live_output
+from jobs import doorbell, ids, lifecycle, live_output, queries
+from jobs.database import transaction
 from jobs.ids import uuid7
 from jobs.live_output import Delta
-from jobs.settings import BrokerSettings
+from jobs.models import DEFAULT_TENANT
+from jobs.settings import BrokerSettings, DatabaseSettings
 from support import submit_one
 
 
@@ -120,3 +124,34 @@ def test_any_last_event_id_is_answered(
     with http.stream("GET", f"/v1/jobs/{job_id}/events", headers={"Last-Event-ID": last}) as answer:
         assert answer.status_code == 200
         assert next(answer.iter_lines()) == f"id: {last if last == '4' else 0}"
+
+
+def test_followers_of_a_row_hear_of_its_end_and_newcomers_of_its_state_without_a_poll(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    with transaction(sessions) as session:
+        first, second = (submit_one(session).id for _ in range(2))
+
+    async def follow() -> None:
+        transactions = Transactions(database_settings)
+        changes = RowChanges(transactions, queries.read_status, interval=3600)
+        looking = asyncio.create_task(changes.run())
+        async with (
+            aclosing(changes.changes(first)) as of_first,
+            aclosing(changes.changes(second)) as of_second,
+        ):
+            assert (await anext(of_first)).state == "queued"
+            assert (await anext(of_second)).state == "queued"
+            await asyncio.to_thread(cancel, sessions, first)
+            changes.poll_now({first})
+            assert (await anext(of_first)).state == "cancelled"
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+        await transactions.close()
+
+    run(follow())
+
+
+def cancel(sessions: sessionmaker[Session], job_id: UUID) -> None:
+    with transaction(sessions) as session:
+        lifecycle.cancel(session, job_id, tenant_id=DEFAULT_TENANT)

@@ -1,6 +1,6 @@
 """Who hears a ring, and who hears of a job's end: at once, and after the commit."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any
@@ -45,11 +45,17 @@ def listening(broker: redis.Redis, valkey: EmbeddedValkey, num: int = 1) -> Iter
     heard: SimpleQueue[str] = SimpleQueue()
     settings = BrokerSettings(url=SecretStr(valkey.url))
     workers = [DoorbellListener(settings, doorbell.SERVICE, heard.put) for _ in range(num)]
+    with waiting(broker, workers):
+        yield heard
+
+
+@contextmanager
+def waiting(broker: redis.Redis, workers: Sequence[DoorbellListener]) -> Iterator[None]:
     for each in workers:
         each.loop.start()
     try:
-        eventually(lambda: num_waiting(broker) == num)
-        yield heard
+        eventually(lambda: num_waiting(broker) == len(workers))
+        yield
     finally:
         for each in workers:
             each.begin_stop()
@@ -92,11 +98,43 @@ def test_one_ring_wakes_one_of_the_workers_that_listen(valkey: EmbeddedValkey, b
     assert heard.empty()
 
 
+def test_a_ring_whose_work_nobody_can_take_reaches_every_worker_once(
+    valkey: EmbeddedValkey, broker: redis.Redis
+) -> None:
+    heard: SimpleQueue[int] = SimpleQueue()
+    doorbells = [WorkerDoorbell(broker, Sent()) for _ in range(3)]
+
+    def listener(number: int) -> DoorbellListener:
+        def cannot_take(_: str) -> None:
+            heard.put(number)
+            doorbells[number].pass_on()
+            doorbells[number].run_once()
+
+        settings = BrokerSettings(url=SecretStr(valkey.url))
+        return DoorbellListener(settings, doorbell.INFERENCE, cannot_take, hear=doorbells[number].hear)
+
+    with waiting(broker, [listener(number) for number in range(3)]):
+        ring(broker, Sent(), doorbell.INFERENCE)
+        assert {heard.get(timeout=60) for _ in range(3)} == {0, 1, 2}
+        eventually(lambda: num_waiting(broker) == 3)  # all have passed it on, and the first has it back
+        assert heard.empty()
+        assert not broker.exists("longbatch:bell:inference")
+
+
+def test_a_ring_of_a_worker_that_is_gone_does_not_go_round_for_ever() -> None:
+    ring: doorbell.Ring | None = doorbell.Ring(doorbell.INFERENCE, begun_by="gone")
+    num_hops = 0
+    while ring is not None:
+        ring = doorbell.Ring.parse(ring.message).passed_on("another")
+        num_hops += 1
+    assert num_hops < 50
+
+
 def test_a_worker_that_stops_passes_the_ring_on(valkey: EmbeddedValkey, broker: redis.Redis) -> None:
     heard: SimpleQueue[str] = SimpleQueue()
     worker = DoorbellListener(BrokerSettings(url=SecretStr(valkey.url)), doorbell.SERVICE, heard.put)
     ring(broker, Sent(), doorbell.SERVICE)  # nobody listens
-    doorbell.pass_on(broker, doorbell.SERVICE)
+    doorbell.pass_on(broker, doorbell.Ring(doorbell.SERVICE))
     worker.begin_stop()
     worker.run_once()
     assert (heard.empty(), broker.lrange("longbatch:bell:service", 0, -1)) == (True, [b"service"])
