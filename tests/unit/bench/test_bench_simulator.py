@@ -54,10 +54,23 @@ def test_every_job_ends_and_no_policy_beats_the_lower_bound(
     assert all(wait >= 0 for wait in outcome.waits_s)
 
 
+# The seeds of three in which some policy comes closest to the bound, to 0.02 % (TINY) or 1 % (MOON): what
+# raises the bound beyond any policy in one of the others does so here.
+TIGHTEST = {
+    "MIX-20": [2],
+    "MIX-40": [2],
+    "MOON": [0],
+    "REASON": [0, 2],
+    "SMALL": [1],
+    "STARVE": [2],
+    "TINY": [0],
+}
+
+
 @pytest.mark.parametrize("workload", sorted(WORKLOADS))
 @pytest.mark.parametrize("max_tokens", [2048, 32_768])
 def test_no_policy_beats_the_lower_bound_on_any_workload(workload: str, max_tokens: int) -> None:
-    for seed in range(3):
+    for seed in TIGHTEST[workload]:
         together = make(workload, seed=seed, num_jobs=40, max_tokens=max_tokens)
         for model in (A6000, H200):
             bound = lower_bound_s(model, together)
