@@ -84,14 +84,7 @@ def find_engine(url: str | None, *, metrics_url: str | None = None, model: str |
     if url and not metrics_url:
         named["metrics_url"] = None  # another server's metrics would mislead
     side = EngineSide()
-    # The same setting the stack gives its worker: the local engine keeps nothing of an ended request.
-    features = {"reuses_prefix": False} if ready.get("triton_grpc") else {}
-    return side.model_copy(
-        update={
-            "triton": side.triton.model_copy(update=named),
-            "engine": side.engine.model_copy(update=features),
-        }
-    )
+    return side.model_copy(update={"triton": side.triton.model_copy(update=named)})
 
 
 def _engine_at(url: str, *, metrics_url: str | None, model: str | None) -> EngineSide:

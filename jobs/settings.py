@@ -107,9 +107,10 @@ class EngineSettings(Group):
         description="reserve the output that peers make likely and continue in segments; false: reserve"
         " max_tokens, for engines that enforce max_input_len on their input",
     )
-    reuses_prefix: bool = Field(
-        default=True,
-        description="the engine still has the tokens of a job that continues at once (KV cache reuse)",
+    reuses_prefix: bool | None = Field(
+        default=None,
+        description="the engine still has the tokens of a job that continues at once (KV cache reuse);"
+        " None: ask the engine",
     )
     time_scale: float = Field(
         default=1, gt=0, description="how much faster than an A6000 the engine runs; shortens deadlines"

@@ -29,8 +29,6 @@ from jobs.prompts.tokenizer_files import tokenizer_directory
 
 T = TypeVar("T")
 _TRACE = "LOCAL_ENGINE_TRACE"  # triton/local/tensorrt_llm/1/trace.py
-# The local engine keeps nothing of a finished request.
-_SETTINGS = {"LONGBATCH_ENGINE__REUSES_PREFIX": "false"}
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SLOTS, _POOL_TOKENS = 4, 131_072  # of the modelled A6000
 
@@ -70,7 +68,7 @@ class Stand:
         )
         self.author = Author(Tokenizer.load(str(path)))
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LONGBATCH_")}
-        self._environment = {**inherited, **_SETTINGS, **(environment or {})}
+        self._environment = {**inherited, **(environment or {})}
         self.stack = Stack(
             StackOptions(
                 directory=directory / "stack",

@@ -223,10 +223,7 @@ class Stack:
     def _start_programs(self, api_port: int) -> None:
         engine = self.options.engine
         time_scale = engine.time_scale if isinstance(engine, EngineOptions) and self.runs_local_engine else 1
-        # The stack's own engines keep nothing of a request that has ended.
-        of_engine = {"LONGBATCH_ENGINE__REUSES_PREFIX": "false"} if TRITON in self._running else {}
-        if self.model is not None:
-            of_engine = self.model.defaults()
+        of_engine = self.model.defaults() if self.model is not None else {}
         env = programs.environment(
             {
                 **of_engine,

@@ -1,6 +1,6 @@
 """The size of a job's reservation: its prompt and the output that its peers make likely."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Protocol, Self
 from uuid import UUID
@@ -38,13 +38,26 @@ class ClaimPolicy:
     @classmethod
     def of(cls, settings: Settings, *, history: History) -> Self:
         """Build the policy of workers with these settings."""
-        prediction = PredictionPolicy(reuses_prefix=settings.engine.reuses_prefix)
+        prediction = PredictionPolicy(reuses_prefix=settings.engine.reuses_prefix is not False)
         return cls(
             lease=timedelta(seconds=settings.jobs.lease_seconds),
             max_rescues=settings.jobs.max_rescues,
             prediction=prediction if settings.engine.reserve_predicted else None,
             history=history,
         )
+
+
+def policy_on(policy: ClaimPolicy, *, can_resume: bool, reuses_prefix: bool) -> ClaimPolicy:
+    """Adapt a policy to what the engine can do.
+
+    Where no run can continue another one, jobs reserve everything they may need, and none is preempted, since
+    it would have to start over. Where tokens are read again, long prompts reserve more.
+    """
+    if not can_resume:
+        return replace(policy, prediction=None, preempts=False)
+    if policy.prediction is None or policy.prediction.reuses_prefix == reuses_prefix:
+        return policy
+    return replace(policy, prediction=replace(policy.prediction, reuses_prefix=reuses_prefix))
 
 
 class Sizable(Protocol):

@@ -323,6 +323,14 @@ def test_gauges_are_read_from_the_kind_s_own_metrics(kind: Kind, expected: Gauge
         client.close()
 
 
+@pytest.mark.parametrize(("caches", "has_metrics"), [(True, True), (False, True), (True, False)])
+def test_vllm_is_asked_whether_it_caches_prefixes(*, caches: bool, has_metrics: bool) -> None:
+    with standing_in("vllm", caches=caches, has_metrics=has_metrics) as server:
+        client = client_of(server)
+        assert client.served().abilities.reuses_prefix is caches
+        client.close()
+
+
 def test_an_engine_whose_metrics_never_show_its_pool_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     without_pool = "\n".join(each for each in METRICS["sglang"].split("\n") if "max_total" not in each)
     monkeypatch.setitem(METRICS, "sglang", without_pool)

@@ -16,6 +16,7 @@ from cli.stack.ports import LOOPBACK
 from cli.stack.servers.engine_options import EngineOptions, OracleFaults, SyntheticOutput
 from local_engine import EngineStream, RunningEngine, engine_module, running_engine
 from support import PATIENCE, eventually
+from worker.engine.triton.model_config import reuses_prefix
 
 REFERENCE = "\n\n".join(topics.values())
 ARTICLE = REFERENCE[:6000]
@@ -123,6 +124,23 @@ def test_gauges_report_slots_and_blocks_exactly_and_fall_to_zero(loaded: Running
     eventually(lambda: is_idle(loaded))
 
 
+def test_a_document_read_before_is_reused_and_the_gauge_and_the_answer_say_so(loaded: RunningEngine) -> None:
+    eventually(lambda: is_idle(loaded))
+    before = loaded.gauges()["reused"]
+    document = [7000 + place % 900 for place in range(2000)]
+    first = loaded.ask([*document, 1], 5, return_perf_metrics=True).read()
+    second = loaded.ask([*document, 2], 5, return_perf_metrics=True).read()
+    assert first.counts["kv_cache_reused_blocks"] == 0
+    assert second.counts == {
+        "kv_cache_alloc_total_blocks": ceil(2005 / 64),
+        "kv_cache_alloc_new_blocks": ceil(2005 / 64) - 2000 // 64,
+        "kv_cache_reused_blocks": 2000 // 64,
+    }
+    assert eventually(lambda: loaded.gauges()["reused"] - before) == 2000 // 64
+    eventually(lambda: is_idle(loaded))  # what could be reused counts as free
+    assert loaded.ask([*document, 3], 5).read().counts == {}
+
+
 def test_a_prompt_takes_all_its_blocks_when_it_starts(loaded: RunningEngine) -> None:
     eventually(lambda: is_idle(loaded))
     stream = loaded.ask(filler(30_000), 1000)
@@ -220,6 +238,7 @@ def test_the_input_limit_is_published_but_not_enforced(loaded: RunningEngine) ->
     assert told["max_tokens_in_paged_kv_cache"] == "131072"
     assert told["batch_scheduler_policy"] == "guaranteed_no_evict"
     assert told["enable_chunked_context"] == "true"
+    assert reuses_prefix(config)
     assert (told["max_input_len"], told["max_seq_len"], told["tokens_per_block"]) == ("96000", "131072", "64")
     stream = loaded.ask(filler(100_000), 10)
     eventually(lambda: loaded.gauges()["context"] == 1)
@@ -275,12 +294,21 @@ def test_others_stream_on_while_a_long_answer_is_worked_out(
 
 
 def test_two_servers_run_side_by_side_in_any_directory(tmp_path: Path, loaded: RunningEngine) -> None:
-    with running_engine(
-        tmp_path / 'it\'s ünï "code" $HOME', EngineOptions(mode="synthetic", time_scale=100)
-    ) as second:
+    options = EngineOptions(mode="synthetic", time_scale=100, kv_cache_reuse=False)
+    with running_engine(tmp_path / 'it\'s ünï "code" $HOME', options) as second:
         one, two = loaded.ask(filler(50), 5), second.ask(filler(50), 5)
         assert one.read().ids == two.read().ids
+        assert_computes_all(second)
     assert len(loaded.ask(filler(50), 5).read().ids) == 5
+
+
+def assert_computes_all(engine: RunningEngine) -> None:
+    """It says that it reuses nothing, and does not."""
+    with grpcclient.InferenceServerClient(f"{LOOPBACK}:{engine.launch.grpc_port}") as client:
+        assert not reuses_prefix(client.get_model_config("tensorrt_llm").config)
+    answers = [engine.ask(filler(1000), 5, return_perf_metrics=True).read() for _ in range(2)]
+    assert [answer.counts["kv_cache_reused_blocks"] for answer in answers] == [0, 0]
+    assert engine.gauges()["reused"] == 0
 
 
 def test_a_load_test_chooses_output_lengths_by_mark_and_by_seed(

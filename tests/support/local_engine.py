@@ -25,6 +25,7 @@ END_OF_TURN = 128009  # <|eot_id|> of Llama 3
 _MODEL = "tensorrt_llm"
 _MODULES = Path(__file__).resolve().parents[2] / "triton" / "local" / _MODEL / "1"
 _TYPES = {"INT32": np.int32, "FP32": np.float32, "UINT64": np.uint64, "BOOL": np.bool_}
+_COUNTS = ("kv_cache_alloc_total_blocks", "kv_cache_alloc_new_blocks", "kv_cache_reused_blocks")
 _INPUTS = {
     "streaming": "BOOL",
     "stop": "BOOL",
@@ -32,6 +33,7 @@ _INPUTS = {
     "beam_width": "INT32",
     "random_seed": "UINT64",
     "return_log_probs": "BOOL",
+    "return_perf_metrics": "BOOL",
     "temperature": "FP32",
     "runtime_top_p": "FP32",
     "repetition_penalty": "FP32",
@@ -56,9 +58,11 @@ class Answer:
         responses: the token ids of each response.
         is_final: whether the last one was marked final.
         error: the error that ended it.
+        counts: of KV blocks, if the final response has them.
     """
 
     responses: list[list[int]] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
     is_final: bool = False
     error: str | None = None
 
@@ -93,6 +97,8 @@ class EngineStream:
         ids = result.as_numpy("output_ids")
         assert ids is None or ids.shape[:2] == (1, 1)
         assert ids is None or result.as_numpy("sequence_length").tolist() == [[ids.size]]
+        counts = {name: result.as_numpy(name) for name in _COUNTS}
+        self.answer.counts = {name: each.item() for name, each in counts.items() if each is not None}
         self.answer.responses.append([] if ids is None else ids.ravel().tolist())
         return self.answer.responses[-1]
 

@@ -46,7 +46,8 @@ TRTLLM_FIELDS = frozenset(
     ]  # a list of names
 )
 METRICS: dict[Kind, str] = {
-    "vllm": 'vllm:cache_config_info{block_size="16",num_gpu_blocks="101",engine="0"} 1\n'
+    "vllm": 'vllm:cache_config_info{block_size="16",num_gpu_blocks="101",engine="0",'
+    'enable_prefix_caching="%(caching)s"} 1\n'
     'vllm:num_requests_running{engine="0"} %(running)d\nvllm:num_requests_waiting{engine="0"} 0\n'
     'vllm:kv_cache_usage_perc{engine="0"} 0.25\n',
     "sglang": 'sglang:num_running_reqs{tp_rank="0",dp_rank="0"} %(running)d\n'
@@ -77,6 +78,7 @@ class StandIn:
         has_metrics: it shows metrics.
         waits_at: tokens of the answer after which it says no more until its stream is cut; once.
         num_waiting: requests that wait inside, in the metrics.
+        caches: it caches prefixes.
         pace: seconds between two tokens; a closed connection is noticed then.
         is_reading: it reads the prompt until the request is stopped.
         bodies: what was asked, by path.
@@ -94,6 +96,7 @@ class StandIn:
     has_metrics: bool = True
     waits_at: int | None = None
     num_waiting: int = 0
+    caches: bool = True
     pace: float = 0.0
     is_reading: bool = False
     port: int = 0
@@ -145,7 +148,8 @@ class StandIn:
         wanted = "/prometheus/metrics" if self.kind == "trtllm-serve" else "/metrics"
         if path != wanted or not self.has_metrics or not METRICS[self.kind]:
             return None
-        return METRICS[self.kind] % {"running": self.running, "waiting": self.num_waiting}
+        shown = {"running": self.running, "waiting": self.num_waiting, "caching": self.caches}
+        return METRICS[self.kind] % shown
 
     def refusal(self, body: Mapping[str, Any]) -> object:
         """Why a request is wrong; None if it is not."""

@@ -17,6 +17,8 @@ class Abilities:
         notices_cut: the engine ends a request whose stream is cut.
         reports_own_end: the end of a stream is the engine's own: it then holds nothing for the request.
         lacks: the sampling parameters that it does not take; a request that needs one is refused.
+        reuses_prefix: a request does not compute again what an earlier one that began alike has computed,
+            while the engine still has it.
     """
 
     takes_ids: bool
@@ -28,6 +30,7 @@ class Abilities:
     notices_cut: bool = True
     reports_own_end: bool = True
     lacks: frozenset[str] = frozenset()
+    reuses_prefix: bool = True
 
     @property
     def can_resume(self) -> bool:

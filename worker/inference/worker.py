@@ -2,7 +2,6 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -13,7 +12,7 @@ from jobs.engines import reservations
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.scheduling.output_history import History
-from jobs.scheduling.sizing import ClaimPolicy
+from jobs.scheduling.sizing import ClaimPolicy, policy_on
 from jobs.settings import Settings
 from jobs.transitions import Lease
 from worker.doorbell import WorkerDoorbell
@@ -98,15 +97,16 @@ class InferenceWorker:
         telemetry.logger().info(telemetry.DISPATCHER_STARTED, engine=self._settings.engine.name)
 
     def policy(self) -> ClaimPolicy:
-        """Return the policy that jobs are claimed under now.
-
-        With a model that takes text, no run can continue another one: jobs reserve everything they may need,
-        and none is preempted, since it would have to start over.
-        """
-        model = self.monitor.model
-        if model is None or model.served.abilities.can_resume:
+        """Return the policy that jobs are claimed under now: by what the engine can do, or is told to do."""
+        model, told = self.monitor.model, self._settings.engine.reuses_prefix
+        if model is None:
             return self._policy
-        return replace(self._policy, prediction=None, preempts=False)
+        able = model.served.abilities
+        return policy_on(
+            self._policy,
+            can_resume=able.can_resume,
+            reuses_prefix=able.reuses_prefix if told is None else told,
+        )
 
     def on_ring(self, _doorbell: str) -> None:
         """Claim jobs soon, because the doorbell rang."""

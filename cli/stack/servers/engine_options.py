@@ -89,6 +89,7 @@ class EngineOptions:
         max_input_len: prompt tokens; published to clients, but not enforced (as in TensorRT-LLM).
         max_seq_len: prompt and output tokens; longer requests are truncated silently.
         max_num_tokens: tokens in one iteration, and so the size of a prompt chunk.
+        kv_cache_reuse: requests reuse the KV blocks of earlier ones that began with the same tokens.
         tokens_per_response: None means 1, or 8 above a time scale of 3, where responses would cost more than
             the engine.
         gpu: the modelled GPU.
@@ -112,6 +113,7 @@ class EngineOptions:
     max_input_len: int = 96_000
     max_seq_len: int = 131_072
     max_num_tokens: int = 8192
+    kv_cache_reuse: bool = True
     tokens_per_response: int | None = None
     gpu: Roofline = A6000
     synthetic: SyntheticOutput = SyntheticOutput()

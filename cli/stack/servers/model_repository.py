@@ -96,6 +96,7 @@ def _own_values(engine: Engine, http_port: int) -> dict[str, object]:
         "add_special_tokens": str(engine.add_special_tokens),
         "accumulate_tokens": str(engine.accumulate_tokens),
         "llmapi_decoupled": str(engine.llmapi_decoupled).lower(),
+        "kv_cache_reuse": str(engine.kv_cache_reuse).lower(),
         "local_parameters": _parameters(local),
     }
 

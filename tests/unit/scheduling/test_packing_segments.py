@@ -1,4 +1,5 @@
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -9,10 +10,12 @@ from jobs.engines.capacity import Budget, Capacity
 from jobs.scheduling.packing import Candidate, Running, shadow_of
 from jobs.scheduling.prediction import NEAREST, Peers, PredictionPolicy, predict
 from jobs.scheduling.segments import Extension, extend_or_yield, next_segment, whole_blocks
+from jobs.scheduling.sizing import ClaimPolicy, policy_on
 
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
 )
+CLAIMING = ClaimPolicy(lease=timedelta(seconds=60), max_rescues=2)
 CACHED = PredictionPolicy(reuses_prefix=True)
 UNCACHED = PredictionPolicy(reuses_prefix=False)
 # Outputs of 200 peers, from 50 to 10,000 tokens.
@@ -153,3 +156,14 @@ def test_outputs_are_guessed_from_prompts_of_about_the_same_length() -> None:
     assert min(near_books) >= 900
     assert list(Peers.of([]).near(1000)) == []
     assert list(Peers.of([(10, 5)]).near(90_000)) == [5]
+
+
+def test_the_engine_says_whether_it_reuses_prefixes_and_whether_jobs_can_continue() -> None:
+    assert policy_on(CLAIMING, can_resume=True, reuses_prefix=True) == CLAIMING
+    forgetful = policy_on(CLAIMING, can_resume=True, reuses_prefix=False)
+    assert forgetful == replace(CLAIMING, prediction=UNCACHED)
+    assert policy_on(forgetful, can_resume=True, reuses_prefix=True) == CLAIMING
+    whole = policy_on(CLAIMING, can_resume=False, reuses_prefix=True)
+    assert (whole.prediction, whole.preempts) == (None, False)
+    reserves_all = replace(CLAIMING, prediction=None)
+    assert policy_on(reserves_all, can_resume=True, reuses_prefix=False) == reserves_all

@@ -38,6 +38,11 @@ async def _no_gauges(_server: HttpServer, _overrides: EngineSettings) -> None:
     """Return None: the server shows none."""
 
 
+async def _declared(_server: HttpServer, abilities: Abilities) -> Abilities:
+    """Return the kind's abilities: the server tells of none that differs."""
+    return abilities
+
+
 async def _shown(_server: HttpServer, _overrides: EngineSettings, gauges: Gauges) -> ReportedSizes:
     """Take everything from the gauges."""
     return ReportedSizes(gauges.max_requests, gauges.max_blocks, gauges.tokens_per_block)
@@ -59,6 +64,7 @@ class HttpKind:
         gauges: reads its gauges; None if it shows none.
         sizes: reads its capacity, given its gauges; a context of 0 means that of the card.
         encoding: how it encodes a text; None if it does not show it.
+        able: corrects the kind's abilities by what the server tells of itself.
     """
 
     name: str
@@ -72,6 +78,7 @@ class HttpKind:
     gauges: Callable[[HttpServer, EngineSettings], Awaitable[Gauges | None]] = field(default=_no_gauges)
     sizes: Callable[[HttpServer, EngineSettings, Gauges], Awaitable[ReportedSizes]] = field(default=_shown)
     encoding: Encoding | None = None
+    able: Callable[[HttpServer, Abilities], Awaitable[Abilities]] = field(default=_declared)
 
 
 class HttpEngine:
@@ -102,7 +109,7 @@ class HttpEngine:
         return ServedModel(
             kind=kind.name,
             name=name,
-            abilities=kind.abilities,
+            abilities=await _understood(kind.able(self._server, kind.abilities)),
             prepare=partial(HttpCall, self._server, dialect=partial(kind.dialect, name)),
         )
 

@@ -3,9 +3,12 @@
 Source: vLLM 0.32.0, `/v1/completions` and `/metrics`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
+
+from prometheus_client.samples import Sample
 
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
@@ -34,7 +37,7 @@ async def _gauges(server: HttpServer, _overrides: EngineSettings) -> Gauges | No
     sums = {sample.name: 0.0 for sample in samples}
     for sample in samples:
         sums[sample.name] += sample.value
-    config = next((each.labels for each in samples if each.name == "vllm:cache_config_info"), {})
+    config = _cache_config(samples)
     # One block is never given to a request.
     max_blocks = max(0, _number(config, "num_gpu_blocks") - 1)
     return Gauges(
@@ -44,6 +47,17 @@ async def _gauges(server: HttpServer, _overrides: EngineSettings) -> Gauges | No
         used_blocks=round(sums.get("vllm:kv_cache_usage_perc", 0) * max_blocks),
         tokens_per_block=_number(config, "block_size"),
     )
+
+
+async def _able(server: HttpServer, abilities: Abilities) -> Abilities:
+    """Read whether prefixes are cached: they are, unless the metrics say `False`."""
+    samples = await scrape(f"{server.url}/metrics", _PREFIX, client=server.client)
+    is_off = _cache_config(samples or ()).get("enable_prefix_caching") == "False"
+    return replace(abilities, reuses_prefix=not is_off)
+
+
+def _cache_config(samples: Sequence[Sample]) -> Mapping[str, str]:
+    return next((each.labels for each in samples if each.name == "vllm:cache_config_info"), {})
 
 
 def _number(labels: Mapping[str, str], name: str) -> int:
@@ -61,4 +75,5 @@ VLLM: Final = HttpKind(
     hint="vLLM's --max-num-seqs is in no metric",
     gauges=_gauges,
     encoding=Encoding("prompt", {"add_special_tokens": False}),
+    able=_able,
 )

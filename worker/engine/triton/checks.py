@@ -12,7 +12,7 @@ from worker.engine import loop
 from worker.engine.engine import ServedModel
 from worker.engine.gauges import Gauges, load_finding
 from worker.engine.triton.engine import TritonEngine
-from worker.engine.triton.model_config import ModelConfig, Offer, flag, number, parameter
+from worker.engine.triton.model_config import ModelConfig, Offer, flag, number, parameter, reuses_prefix
 from worker.engine.triton.server_flags import KEEPALIVE
 
 # Kinds that are a server of their own: no models around them, no gauges, nothing told of their limits.
@@ -129,8 +129,7 @@ def _lengths(server: InspectedServer) -> Iterator[Finding]:
     if policy == "max_utilization":
         detail = "max_utilization: running requests are paused and read again when blocks run out"
         yield Finding("scheduler", "warning", detail, "batch_scheduler_policy:guaranteed_no_evict")
-    reuses = flag(engine, "enable_kv_cache_reuse", absent=True)
-    if not reuses and server.side.engine.reuses_prefix:
+    if not reuses_prefix(engine) and server.side.engine.reuses_prefix:
         detail = "the engine does not reuse prompt prefixes, but the settings say that it does"
         yield Finding("prefix cache", "warning", detail, "LONGBATCH_ENGINE__REUSES_PREFIX=false")
 

@@ -17,10 +17,12 @@ class IdsAdapter:
     Attributes:
         model_name: usually `tensorrt_llm`.
         inputs: names of the tensors that it declares; others are not sent.
+        reuses_prefix: its configuration says that it reuses KV blocks.
     """
 
     model_name: str
     inputs: frozenset[str]
+    reuses_prefix: bool = True
 
     kind: Kind = "ids"
 
@@ -32,6 +34,7 @@ class IdsAdapter:
             gives_ids=True,
             takes_stop=self.stop() is not None,
             lacks=lacking(self.inputs, prefix="runtime_"),
+            reuses_prefix=self.reuses_prefix,
         )
 
     def tensors(self, request: Request) -> Tensors:

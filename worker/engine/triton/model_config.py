@@ -94,7 +94,7 @@ def adapter_for(offer: Offer, settings: TritonSettings) -> Adapter:
         )
     name: str = offer.entry.name
     if kind == "ids":
-        return IdsAdapter(name, offer.inputs)
+        return IdsAdapter(name, offer.inputs, reuses_prefix=reuses_prefix(offer.engine))
     if kind == "vllm":
         return VllmAdapter(name, offer.inputs)
     if kind == "llmapi":
@@ -161,6 +161,11 @@ def flag(config: ModelConfig | None, name: str, *, absent: bool) -> bool:
     """Read a boolean parameter; `absent` if it is neither true nor false."""
     text = parameter(config, name).lower()
     return text in _TRUE if text in _TRUE | _FALSE else absent
+
+
+def reuses_prefix(config: ModelConfig) -> bool:
+    """Return True unless TensorRT-LLM's reuse of KV blocks, on by default, is turned off."""
+    return flag(config, "enable_kv_cache_reuse", absent=True)
 
 
 def _takes(config: ModelConfig | None, name: str) -> bool:

@@ -34,6 +34,11 @@ class Configuration:
             max_seq_len=self._int("max_seq_len"),
         )
 
+    @property
+    def reuses_blocks(self) -> bool:
+        """True if requests reuse the KV blocks of earlier ones."""
+        return self._bool("enable_kv_cache_reuse")
+
     def _int(self, name: str) -> int:
         return int(self.values[name])
 

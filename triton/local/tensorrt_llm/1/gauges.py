@@ -16,7 +16,7 @@ _HELP = {
     _REQUESTS: "Requests inside the executor; those beyond the batch are not counted",
     _BLOCKS: "KV cache blocks",
     _BATCHER: "In-flight batcher",
-    _LOCAL: "Local engine: its hidden queue, and the blocks set aside for active requests",
+    _LOCAL: "Local engine: its hidden queue, blocks set aside for active requests, free ones with content",
 }
 
 
@@ -74,7 +74,7 @@ def _readings(scheduler: Scheduler, step: Iteration | None) -> dict[tuple[tuple[
         (_BLOCKS, "free"): capacity.max_blocks - used,
         (_BLOCKS, "used"): used,
         (_BLOCKS, "tokens_per"): capacity.tokens_per_block,
-        (_BLOCKS, "reused"): 0,
+        (_BLOCKS, "reused"): scheduler.reusable.num_reused,
         (_BLOCKS, "fraction"): used / capacity.max_blocks,
         (_BATCHER, "generation_requests"): scheduled - in_prefill,
         (_BATCHER, "total_context_tokens"): step.prefill_tokens if step else 0,
@@ -82,4 +82,5 @@ def _readings(scheduler: Scheduler, step: Iteration | None) -> dict[tuple[tuple[
         (_BATCHER, "micro_batch_id"): 0,
         (_LOCAL, "queued"): len(scheduler.waiting),
         (_LOCAL, "reserved_blocks"): scheduler.reserved_blocks,
+        (_LOCAL, "reusable_blocks"): scheduler.reusable.num_free,
     }

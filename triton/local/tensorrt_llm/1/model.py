@@ -10,7 +10,7 @@ from .families import GaugeFamilies
 from .gauges import Gauges
 from .intake import take
 from .parameters import Parameters
-from .scheduler import Scheduler, Sequence
+from .scheduler import Scheduler, Sequence, block_counts
 from .server import ServerWatch, die_with_server
 from .speech import Ask, Speaker, Speech, prepare
 from .spoken import Spoken
@@ -26,6 +26,7 @@ class TritonPythonModel:
         self._capacity = parameters.capacity
         self._tokens_per_response = parameters.tokens_per_response
         self._always_log_probs = parameters.always_log_probs
+        self._reuses_blocks = parameters.reuses_blocks
         # One thread: answers are computed next to the loop, in order of arrival.
         self._author = ThreadPoolExecutor(max_workers=1, thread_name_prefix="author")
         self._speaker = self._author.submit(parameters.speaker)
@@ -67,9 +68,13 @@ class TritonPythonModel:
         )
 
     def _request(self, request: wire.PbRequest, ask: Ask, stream: wire.ResponseStream) -> Spoken:
+        ids = ask.ids if self._reuses_blocks else None
+        sequence = Sequence(prompt_tokens=len(ask.ids), max_tokens=ask.max_tokens, ids=ids)
+        if wire.wants_perf_metrics(request):
+            stream.counts = lambda: block_counts(self._capacity, sequence)
         return Spoken(
             request_id=request.request_id(),
-            sequence=Sequence(prompt_tokens=len(ask.ids), max_tokens=ask.max_tokens),
+            sequence=sequence,
             reply=stream,
             speech=self._author.submit(self._speech, ask),
             tokens_per_response=self._tokens_per_response if wire.streams(request) else None,

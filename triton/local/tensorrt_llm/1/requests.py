@@ -52,6 +52,7 @@ class Request:
     def say(self, token: int) -> None:
         """Append a token to be sent."""
         self.pending.append(token)
+        self.sequence.said.append(token)
         self.num_said += 1
 
     def send(self) -> None:

@@ -7,10 +7,21 @@ The rules are those of TensorRT-LLM's executor with `guaranteed_no_evict` and ch
 - the first sequence that does not fit holds up all after it;
 - an iteration gives each generating sequence one token and fills the rest of its token budget with prompt
   chunks, oldest prompt first; the chunk that ends a prompt also yields that sequence's first token.
+
+Sequences that come with their token ids reuse blocks, see `reuse`. The engine starts them by the same rule:
+all blocks that one can ever need must be free, even those it will share (newer releases credit them). What
+it shares then counts once. A sequence whose next block an active one is just computing waits for it, and
+others in the batch's reach may start meanwhile.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .reuse import BlockKey, ReusableBlocks, block_keys
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,11 @@ class Sequence:
         num_prefilled: prompt tokens processed so far.
         num_generated: output tokens generated so far.
         is_stalled: iterations skip it (it keeps its slot and its blocks).
+        ids: its prompt `[tokens]`; None: it shares no blocks.
+        said: tokens that were generated and are known; kept for `ids`.
+        keys: of its prompt's full blocks, but for one that ends with the last token.
+        held: keys of its blocks that are reusable, first to last.
+        num_reused: blocks that it did not have to compute.
     """
 
     prompt_tokens: int
@@ -82,6 +98,11 @@ class Sequence:
     num_prefilled: int = 0
     num_generated: int = 0
     is_stalled: bool = False
+    ids: NDArray[np.int32] | None = None
+    said: list[int] = field(default_factory=list)
+    keys: tuple[BlockKey, ...] = ()
+    held: list[BlockKey] = field(default_factory=list)
+    num_reused: int = 0
 
     @property
     def is_generating(self) -> bool:
@@ -123,6 +144,7 @@ class Scheduler:
     capacity: Capacity
     active: list[Sequence] = field(default_factory=list)
     waiting: deque[Sequence] = field(default_factory=deque)
+    reusable: ReusableBlocks = field(default_factory=ReusableBlocks)
 
     def add(self, sequence: Sequence) -> None:
         """Append a sequence to the queue, silently cutting its output limit to what fits."""
@@ -131,27 +153,66 @@ class Scheduler:
             message = f"a prompt of {sequence.prompt_tokens} tokens leaves no room for output"
             raise ValueError(message)
         sequence.max_tokens = min(sequence.max_tokens, room)
+        if sequence.ids is not None:
+            sequence.keys = block_keys(sequence.ids[:-1], self.capacity.tokens_per_block)
         self.waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence, freeing its slot and blocks or its place in the queue."""
-        if sequence in self.active:
-            self.active.remove(sequence)
-        else:
+        if sequence not in self.active:
             self.waiting.remove(sequence)
+            return
+        self.active.remove(sequence)
+        if sequence.is_generating:
+            sequence.held += self.reusable.store(self._keys_of_output(sequence))
+        self.reusable.release(sequence.held)
 
     def admit(self) -> int:
         """Activate every sequence that can start now. Returns how many started."""
         free = self.capacity.max_blocks - self.reserved_blocks
-        num_started = 0
-        while self.waiting and len(self.active) < self.capacity.max_batch_size:
-            needed = self.reservation(self.waiting[0])
+        awaited = {self._next_key(each) for each in self.active if not each.is_generating} - {None}
+        starting = []
+        for sequence in islice(self.waiting, self.capacity.max_batch_size - len(self.active)):
+            needed = self.reservation(sequence)
+            if needed > free and not awaited:
+                break
+            key = self._next_key(sequence)
+            if key in awaited:
+                continue
             if needed > free:
                 break
             free -= needed
-            self.active.append(self.waiting.popleft())
-            num_started += 1
-        return num_started
+            awaited |= {key} - {None}
+            starting.append(sequence)
+        for sequence in starting:
+            self._start(sequence)
+        return len(starting)
+
+    def _start(self, sequence: Sequence) -> None:
+        self.waiting.remove(sequence)
+        sequence.num_reused = self.reusable.found(sequence.keys)
+        sequence.held = self.reusable.reuse(sequence.keys[: sequence.num_reused])
+        sequence.num_prefilled = sequence.num_reused * self.capacity.tokens_per_block
+        self.active.append(sequence)
+        self._drop()
+
+    def _next_key(self, sequence: Sequence) -> BlockKey | None:
+        """Return the key of the first block that the sequence must compute, None if nobody shares it."""
+        num_found = sequence.num_reused if sequence in self.active else self.reusable.found(sequence.keys)
+        return next(iter(sequence.keys[num_found:]), None)
+
+    def _keys_of_output(self, sequence: Sequence) -> tuple[BlockKey, ...]:
+        """Hash the full blocks after the prompt's. The last token generated is not in the cache."""
+        if sequence.ids is None:
+            return ()
+        size = self.capacity.tokens_per_block
+        rest = [*sequence.ids[len(sequence.keys) * size :], *sequence.said[:-1]]
+        last = sequence.keys[-1] if sequence.keys else b""
+        return block_keys(np.array(rest, dtype=np.int32), size, after=last)
+
+    def _drop(self) -> None:
+        """Drop reusable blocks whose room is in use."""
+        self.reusable.drop_beyond(self.capacity.max_blocks - self.used_blocks)
 
     def next_iteration(self) -> Iteration | None:
         """Plan the next forward pass. Returns None if no active sequence can run."""
@@ -178,13 +239,18 @@ class Scheduler:
             attention_pairs=pairs,
         )
 
-    @staticmethod
-    def advance(step: Iteration) -> None:
+    def advance(self, step: Iteration) -> None:
         """Record a finished iteration: prompt chunks are cached, its sequences have one more token."""
         for sequence, chunk in step.chunks.items():
             sequence.num_prefilled += chunk
+            if sequence.is_generating:
+                sequence.held += self.reusable.store(sequence.keys[sequence.num_reused :])
+        grown = 0
         for sequence in step.yielding:
+            grown += (sequence.prompt_tokens + sequence.num_generated) % self.capacity.tokens_per_block == 0
             sequence.num_generated += 1
+        if grown:
+            self._drop()
 
     def reservation(self, sequence: Sequence) -> int:
         """Return the blocks reserved for an active sequence: its prompt and all its output."""
@@ -192,10 +258,23 @@ class Scheduler:
 
     @property
     def reserved_blocks(self) -> int:
-        """Number of blocks reserved for the active sequences."""
-        return sum(map(self.reservation, self.active))
+        """Number of blocks that the active sequences hold or may still need; shared ones count once."""
+        own = sum(self.reservation(each) - len(each.held) for each in self.active)
+        return self.reusable.num_referenced + own
 
     @property
     def used_blocks(self) -> int:
         """Blocks in use: a sequence's whole prompt from the start, one more whenever the last is full."""
-        return sum(self.capacity.blocks(each.prompt_tokens + each.num_generated) for each in self.active)
+        tokens = (each.prompt_tokens + each.num_generated for each in self.active)
+        own = sum(map(self.capacity.blocks, tokens)) - sum(len(each.held) for each in self.active)
+        return self.reusable.num_referenced + own
+
+
+def block_counts(capacity: Capacity, sequence: Sequence) -> dict[str, int]:
+    """Count a sequence's blocks, by the names of TensorRT-LLM's performance metrics."""
+    total = capacity.blocks(sequence.prompt_tokens + max(0, sequence.num_generated - 1))
+    return {
+        "kv_cache_alloc_total_blocks": total,
+        "kv_cache_alloc_new_blocks": total - sequence.num_reused,
+        "kv_cache_reused_blocks": sequence.num_reused,
+    }

@@ -1,5 +1,6 @@
 """The tensors of TensorRT-LLM's backend: read from requests, written to responses."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -70,6 +71,11 @@ def streams(request: PbRequest) -> bool:
     return bool(_scalar(request, "streaming", 0))
 
 
+def wants_perf_metrics(request: PbRequest) -> bool:
+    """Return True if the final response must count the request's KV blocks."""
+    return bool(_scalar(request, "return_perf_metrics", 0))
+
+
 def wants_log_probs(request: PbRequest) -> bool:
     """Return True if log probabilities are requested. This engine has none and returns zeros."""
     return bool(_scalar(request, "return_log_probs", 0))
@@ -82,12 +88,14 @@ class ResponseStream:
         self._sender = sender
         self._with_log_probs = with_log_probs
         self._is_broken = False
+        self.counts: Callable[[], dict[str, int]] | None = None  # of KV blocks, for the final response
 
     def send(self, ids: list[int], *, final: bool) -> None:
         """Send these tokens to the client.
 
         Shapes:
             output_ids: INT32 `[1, 1, tokens]`; sequence_length: INT32 `[1, 1]`, the tokens of this response.
+            kv_cache_…_blocks: INT32 `[1, 1]`.
         """
         tensors = [
             _made("output_ids", np.array([[ids]], dtype=np.int32).reshape(1, 1, len(ids))),
@@ -97,6 +105,10 @@ class ResponseStream:
             tensors += [
                 _made("cum_log_probs", np.zeros((1, 1), dtype=np.float32)),
                 _made("output_log_probs", np.zeros((1, 1, len(ids)), dtype=np.float32)),
+            ]
+        if final and self.counts is not None:
+            tensors += [
+                _made(name, np.array([[count]], dtype=np.int32)) for name, count in self.counts().items()
             ]
         self._send(pb_utils.InferenceResponse(tensors), final=final)
 

@@ -1,0 +1,1 @@
+../../../local/tensorrt_llm/1/reuse.py
