@@ -76,7 +76,10 @@ class Counting:
             lengths = {job: counts[text.id].num_tokens for job, text in texts.items() if text.id in counts}
             fitting = self._fitting(session, held, lengths)
             kept = {texts[each].id for each in fitting}
-            store.keep_counts(session, {each: found for each, found in new.items() if each in kept})
+            tenants = {each.id: each.tenant_id for each in texts.values()}
+            store.keep_counts(
+                session, {each: found for each, found in new.items() if each in kept}, tenants=tenants
+            )
             queue_counted(session, {each: lengths[each] for each in fitting})
         lost = {each.row_id for each in turns} - held.keys()
         return lost.union(fitting)

@@ -24,6 +24,8 @@ class PromptText(Base):
             another fingerprint counts the prompt.
         num_tokens: number of token ids. Null until counted.
         fingerprint: names the tokenizer and chat template that made the ids. Null until counted.
+        prefixes: keyed hashes of the ids' beginnings, 8 bytes each, the shortest first (`prompts.prefixes`);
+            empty for a short prompt. Null until counted, and if it was counted before migration 0028.
         created_at: when the prompt was first stored.
     """
 
@@ -37,4 +39,5 @@ class PromptText(Base):
     token_ids: Mapped[bytes | None]
     num_tokens: Mapped[int | None]
     fingerprint: Mapped[str | None]
+    prefixes: Mapped[bytes | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())

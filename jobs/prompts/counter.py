@@ -11,6 +11,7 @@ from jobs.errors import InvalidRequestError
 from jobs.prompts import messages
 from jobs.prompts.chat_template import ChatTemplateError, TemplateVariablesError
 from jobs.prompts.encoding import SHORT_CHARS
+from jobs.prompts.prefixes import digests
 from jobs.prompts.store import CountedPrompt, Counter, SetCounter
 from jobs.prompts.tokenizer import TokenIds, Tokenizer, pack_ids
 
@@ -100,6 +101,7 @@ class PromptCounter:
             num_tokens=len(ids),
             fingerprint=self.tokenizer.fingerprint,
             is_plain=is_plain,
+            prefixes=digests(ids),
         )
 
 

@@ -13,6 +13,7 @@ from jobs.database.row_sets import insert_set
 from jobs.ids import uuid7
 from jobs.models import Job, PromptText
 from jobs.prompts import messages
+from jobs.prompts.prefixes import keyed
 from jobs.prompts.tokenizer import begin_of_text, num_text_bytes, pack_text, unpack_text
 
 
@@ -25,12 +26,14 @@ class CountedPrompt:
         num_tokens: number of ids.
         fingerprint: of the tokenizer and template that made them.
         is_plain: it is a text without chat template, so its answer is a text without parts.
+        prefixes: hashes of its beginnings, see `prefixes.digests`; empty if the ids were stored before.
     """
 
     packed_ids: bytes
     num_tokens: int
     fingerprint: str
     is_plain: bool = False
+    prefixes: tuple[bytes, ...] = ()
 
 
 class Counter(Protocol):
@@ -102,11 +105,13 @@ class ShortText:
     """A stored prompt that may be counted together with others.
 
     Attributes:
+        tenant_id: the owner.
         canonical: its canonical JSON.
         counted: its stored ids, if the counter at hand made them.
     """
 
     id: UUID
+    tenant_id: UUID
     canonical: str
     counted: CountedPrompt | None
 
@@ -115,18 +120,20 @@ def load_short(
     session: Session, job_ids: Sequence[UUID], counter: Counter, *, max_bytes: int
 ) -> dict[UUID, ShortText]:
     """Read the texts of these jobs by job, except longer ones."""
-    columns = (PromptText.id, PromptText.body, PromptText.token_ids, PromptText.num_tokens)
-    query = select(Job.id, PromptText.fingerprint, *columns).join(PromptText, PromptText.id == Job.text_id)
+    columns = (PromptText.tenant_id, PromptText.body, PromptText.token_ids, PromptText.num_tokens)
+    query = select(Job.id, PromptText.fingerprint, PromptText.id, *columns).join(
+        PromptText, PromptText.id == Job.text_id
+    )
     short = query.where(Job.id.in_(job_ids), func.octet_length(PromptText.body) <= max_bytes)
     found: dict[UUID, ShortText] = {}
-    for job_id, fingerprint, text_id, body, token_ids, num_tokens in session.execute(short):
+    for job_id, fingerprint, text_id, tenant_id, body, token_ids, num_tokens in session.execute(short):
         if num_text_bytes(body) > max_bytes:  # one letter, repeated, is short when compressed
             continue
         canonical, counted = unpack_text(body), None
         if fingerprint == counter.fingerprint and token_ids is not None and num_tokens is not None:
             is_plain = messages.is_plain(canonical)
             counted = CountedPrompt(token_ids, num_tokens, fingerprint, is_plain=is_plain)
-        found[job_id] = ShortText(text_id, canonical, counted)
+        found[job_id] = ShortText(text_id, tenant_id, canonical, counted)
     return found
 
 
@@ -171,15 +178,23 @@ def keep_count(session: Session, text: PromptText, found: CountedPrompt) -> None
     session.execute(
         update(PromptText)
         .where(PromptText.id == text.id)
-        .values(token_ids=found.packed_ids, num_tokens=found.num_tokens, fingerprint=found.fingerprint)
+        .values(
+            token_ids=found.packed_ids,
+            num_tokens=found.num_tokens,
+            fingerprint=found.fingerprint,
+            prefixes=keyed(found.prefixes, text.tenant_id),
+        )
     )
 
 
-def keep_counts(session: Session, counts: Mapping[UUID, CountedPrompt]) -> None:
-    """Store the ids with these texts, in one statement."""
+def keep_counts(
+    session: Session, counts: Mapping[UUID, CountedPrompt], *, tenants: Mapping[UUID, UUID]
+) -> None:
+    """Store the ids with these texts, each of this tenant, in one statement."""
     found = list(counts.values())
     values = {
         "ids": list(counts),
+        "prefixes": [keyed(each.prefixes, tenants[text_id]) for text_id, each in counts.items()],
         "token_ids": [each.packed_ids for each in found],
         "num_tokens": [each.num_tokens for each in found],
         "fingerprints": [each.fingerprint for each in found],
@@ -195,9 +210,11 @@ _KEEP_COUNTS: Final = text(
         SELECT id FROM texts WHERE id = ANY(:ids) ORDER BY sha256 FOR NO KEY UPDATE
     )
     UPDATE texts
-    SET token_ids = given.token_ids, num_tokens = given.num_tokens, fingerprint = given.fingerprint
+    SET token_ids = given.token_ids, num_tokens = given.num_tokens, fingerprint = given.fingerprint,
+        prefixes = given.prefixes
     FROM held, unnest(CAST(:ids AS uuid[]), CAST(:token_ids AS bytea[]), CAST(:num_tokens AS integer[]),
-        CAST(:fingerprints AS text[])) AS given (id, token_ids, num_tokens, fingerprint)
+        CAST(:fingerprints AS text[]), CAST(:prefixes AS bytea[]))
+        AS given (id, token_ids, num_tokens, fingerprint, prefixes)
     WHERE texts.id = held.id AND given.id = held.id
     """
 )
@@ -241,6 +258,7 @@ def _insert(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -
         "token_ids": [each and each.packed_ids for each in counts],
         "num_tokens": [each and each.num_tokens for each in counts],
         "fingerprint": [each and each.fingerprint for each in counts],
+        "prefixes": [each and keyed(each.prefixes, tenant_id) for each in counts],
     }
     statement, given = insert_set(PromptText, values)
     free = statement.on_conflict_do_nothing(index_elements=["tenant_id", "sha256"])

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -15,9 +16,12 @@ from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, PromptText, Tenant
 from jobs.models.turn import COUNTING
 from jobs.preparation import Counting
-from jobs.prompts import store
+from jobs.prompts import prefixes, store
+from jobs.prompts.counter import PromptCounter
 from jobs.prompts.encoding import SHORT_CHARS
-from jobs.prompts.store import CountedPrompt
+from jobs.prompts.messages import canonical_text
+from jobs.prompts.store import CountedPrompt, NewText, SetCounter
+from jobs.prompts.tokenizer import Tokenizer, unpack_ids
 from jobs.settings import DatabaseSettings
 from jobs.turns import Room
 from support import CAPACITY, WordCounter, runner_of, spec, submit_one
@@ -53,7 +57,7 @@ def uncounted(sessions: Sessions, *prompts: str, tenant_id: UUID = DEFAULT_TENAN
         return [submit_one(session, spec(None, prompt=each), tenant_id=tenant_id).id for each in prompts]
 
 
-def count_set(sessions: Sessions, counter: WordCounter) -> SetResult[Job] | None:
+def count_set(sessions: Sessions, counter: SetCounter) -> SetResult[Job] | None:
     return runner_of(sessions).run_set(Counting(counter, CAPACITY))
 
 
@@ -95,6 +99,32 @@ def test_a_text_whose_ids_are_stored_is_not_counted_again(sessions: Sessions) ->
     count_set(sessions, counter)
     assert counter.sets == [1]
     assert [job.prompt_tokens for job in rows(sessions, job_ids).values()] == [2, 1]
+
+
+def test_prefixes_are_kept_whichever_way_a_prompt_is_counted(sessions: Sessions) -> None:
+    counter = PromptCounter(Tokenizer.load())
+    at_once, in_a_set, alone = (canonical_text(f"{word} " * 700) for word in ("one", "two", "six"))
+    other = uuid7()
+    with transaction(sessions) as session:
+        session.add(Tenant(id=other, name="other"))
+    for tenant_id in (DEFAULT_TENANT, other):
+        with transaction(sessions) as session:
+            counted_now = replace(spec(), text=NewText(at_once, counter.count_prompt(at_once)))
+            submit_one(session, counted_now, tenant_id=tenant_id)
+        uncounted(sessions, in_a_set, tenant_id=tenant_id)
+        while count_set(sessions, counter):
+            pass
+        with transaction(sessions) as session:
+            job = submit_one(session, spec(None, prompt=alone), tenant_id=tenant_id)
+            store.counted(session, store.load(session, job.text_id or uuid7()), counter)
+    with sessions() as session:
+        texts = session.scalars(select(PromptText)).all()
+    assert len(texts) == 6
+    for text in texts:
+        found = prefixes.digests(unpack_ids(text.token_ids or b""))
+        assert text.prefixes == prefixes.keyed(found, text.tenant_id)
+        assert prefixes.shared_tokens(text.prefixes, text.prefixes) == 640
+    assert len({text.prefixes for text in texts}) == 6, "no tenant sees what another one has"
 
 
 def test_a_text_that_is_short_only_when_compressed_is_not_read_into_a_set(sessions: Sessions) -> None:
