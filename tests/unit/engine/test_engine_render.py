@@ -4,6 +4,7 @@ import contextlib
 import os
 import shlex
 import stat
+from difflib import unified_diff
 from pathlib import Path
 from string import Template
 
@@ -22,8 +23,10 @@ from cli.main import application
 from jobs import settings
 
 NAMES = sorted(path.stem for path in PROFILES.glob("*.toml"))
-A6000 = profile.load("llama-3.1-8b-a6000")
+# Of this profile whole, and of every other one what differs from it.
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "engine"
+FIRST = "llama-3.1-8b-h100"
+A6000 = profile.load("llama-3.1-8b-a6000")
 MODELS = ["preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls"]
 
 # What NVIDIA's templates are filled with in the deployment that Longbatch is made for.
@@ -102,12 +105,22 @@ def edit(path: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_rendering_is_what_it_was(name: str) -> None:
     """UPDATE_GOLDEN=1 writes the files anew, for a change that is meant."""
-    text = "".join(f"==> {path}\n{content}" for path, content in render.render(profile.load(name)).items())
-    golden = GOLDEN / f"{name}.txt"
+    text, golden = rendered(name), GOLDEN / f"{name}.txt"
+    if name != FIRST:
+        first = rendered(FIRST).replace(FIRST, "{profile}")
+        changes = unified_diff(lines_of(first), lines_of(text.replace(name, "{profile}")), FIRST, name, n=0)
+        text, golden = "".join(changes), GOLDEN / f"{name}.diff"
     if os.environ.get("UPDATE_GOLDEN"):
-        golden.parent.mkdir(parents=True, exist_ok=True)
         golden.write_text(text)
     assert text == golden.read_text()
+
+
+def rendered(name: str) -> str:
+    return "".join(f"==> {path}\n{content}" for path, content in render.render(profile.load(name)).items())
+
+
+def lines_of(text: str) -> list[str]:
+    return text.splitlines(keepends=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
