@@ -110,7 +110,7 @@ async def list_batches(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[BatchListQuery, Query()]
 ) -> JSONResponse:
     """List your batches, newest first."""
-    wanted = parse_range(query, ids.parse_batch_id, tenant_id=tenant_id, kind="batch")
+    wanted = parse_range(query, ids.BATCH, tenant_id=tenant_id)
     found = await services.transactions.run(partial(batches.list_batches, wanted=wanted))
     data = [batch_object(batch, max_errors=MAX_LISTED_ERRORS) for batch in found.items]
     return JSONResponse(page(data, has_more=found.has_more))

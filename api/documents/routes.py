@@ -74,7 +74,7 @@ async def list_documents(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[DocumentListQuery, Query()]
 ) -> JSONResponse:
     """List your documents, newest first. Pages stay stable while documents are added."""
-    wanted = parse_range(query, ids.parse_document_id, tenant_id=tenant_id, kind="document")
+    wanted = parse_range(query, ids.DOCUMENT, tenant_id=tenant_id)
     read = partial(documents.list_documents, wanted=wanted, state=query.state)
     found = await services.transactions.run(read)
     data = [document_object(document) for document in found.items]

@@ -55,7 +55,7 @@ async def list_files(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[FileListQuery, Query()]
 ) -> JSONResponse:
     """List your files by age, including result files."""
-    wanted = parse_range(query, ids.parse_file_id, tenant_id=tenant_id, kind="file")
+    wanted = parse_range(query, ids.FILE, tenant_id=tenant_id)
     wanted = replace(wanted, descending=query.order == "desc")
     found = await services.transactions.run(partial(files.list_files, wanted=wanted, purpose=query.purpose))
     data = [file_object(file) for file in found.items]

@@ -9,54 +9,38 @@ from fastapi import Depends, Path
 from jobs import ids
 from jobs.database.paging import Range
 from jobs.errors import InvalidRequestError, MissingFieldError, NotFoundError
+from jobs.ids import IdKind
 
 Parse = Callable[[str], UUID]
 
 
 def in_path(
-    name: str, parse: Parse, *, kind: str, shape: str, examples: list[str] | None = None
+    name: str, kind: IdKind, *, examples: list[str] | None = None
 ) -> Callable[[str], Coroutine[Any, Any, UUID]]:
     """Make a dependency that parses the path parameter `name` as an id.
 
     It is a coroutine because the framework would run a plain function in a thread. It raises NotFoundError
     for an id that nothing of the kind can have: the same answer as for another tenant's id.
     """
+    shape = f"`{kind.prefix}…`"
 
     async def found(text: Annotated[str, Path(alias=name, description=shape, examples=examples)]) -> UUID:
         try:
-            return parse(text)
+            return kind.parse(text)
         except NotFoundError:
-            raise NotFoundError(f"There is no such {kind}.") from None
+            raise NotFoundError(f"There is no such {kind.name}.") from None
 
     return found
 
 
-JobIdDep = Annotated[
-    UUID,
-    Depends(
-        in_path(
-            "job_id",
-            ids.parse_job_id,
-            kind="job",
-            shape="`job_…`",
-            examples=["job_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"],
-        )
-    ),
-]
-FileIdDep = Annotated[UUID, Depends(in_path("file_id", ids.parse_file_id, kind="file", shape="`file-…`"))]
-BatchIdDep = Annotated[
-    UUID, Depends(in_path("batch_id", ids.parse_batch_id, kind="batch", shape="`batch_…`"))
-]
-DocumentIdDep = Annotated[
-    UUID, Depends(in_path("document_id", ids.parse_document_id, kind="document", shape="`doc_…`"))
-]
-SummaryIdDep = Annotated[
-    UUID, Depends(in_path("summary_id", ids.parse_summary_id, kind="summary", shape="`sum_…`"))
-]
-EndpointIdDep = Annotated[
-    UUID, Depends(in_path("endpoint_id", ids.parse_endpoint_id, kind="webhook endpoint", shape="`whep_…`"))
-]
-EventIdDep = Annotated[UUID, Depends(in_path("event_id", ids.parse_event_id, kind="event", shape="`evt_…`"))]
+_JOB_IDS = ["job_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"]
+JobIdDep = Annotated[UUID, Depends(in_path("job_id", ids.JOB, examples=_JOB_IDS))]
+FileIdDep = Annotated[UUID, Depends(in_path("file_id", ids.FILE))]
+BatchIdDep = Annotated[UUID, Depends(in_path("batch_id", ids.BATCH))]
+DocumentIdDep = Annotated[UUID, Depends(in_path("document_id", ids.DOCUMENT))]
+SummaryIdDep = Annotated[UUID, Depends(in_path("summary_id", ids.SUMMARY))]
+EndpointIdDep = Annotated[UUID, Depends(in_path("endpoint_id", ids.ENDPOINT))]
+EventIdDep = Annotated[UUID, Depends(in_path("event_id", ids.EVENT))]
 
 
 def parse_field(text: str, parse: Parse, *, param: str, message: str) -> UUID:
@@ -92,14 +76,14 @@ class ListQuery(Protocol):
         """Maximum number of rows."""
 
 
-def parse_range(query: ListQuery, parse: Parse, *, tenant_id: UUID, kind: str) -> Range:
+def parse_range(query: ListQuery, kind: IdKind, *, tenant_id: UUID) -> Range:
     """Return the range of the tenant's list that the query selects, newest first.
 
     Raises:
         InvalidRequestError: nothing can have the id in `after`.
     """
-    message = f"There is no {kind} with the id in `after`."
-    after = parse_optional(query.after or None, parse, param="after", message=message)
+    message = f"There is no {kind.name} with the id in `after`."
+    after = parse_optional(query.after or None, kind.parse, param="after", message=message)
     return Range(tenant_id, after, query.limit)
 
 

@@ -133,7 +133,7 @@ async def list_summaries(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[SummaryListQuery, Query()]
 ) -> JSONResponse:
     """List your summaries, newest first. Pages stay stable while summaries are added."""
-    wanted = parse_range(query, ids.parse_summary_id, tenant_id=tenant_id, kind="summary")
+    wanted = parse_range(query, ids.SUMMARY, tenant_id=tenant_id)
     document_id = parse_optional(
         query.document or None, ids.parse_document_id, param="document", message="There is no such document."
     )

@@ -83,7 +83,7 @@ async def list_endpoints(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[EndpointListQuery, Query()]
 ) -> JSONResponse:
     """List your endpoints, newest first."""
-    wanted = parse_range(query, ids.parse_endpoint_id, tenant_id=tenant_id, kind="webhook endpoint")
+    wanted = parse_range(query, ids.ENDPOINT, tenant_id=tenant_id)
 
     def read(session: Session) -> dict[str, Any]:
         found = endpoints.list_endpoints(session, wanted)

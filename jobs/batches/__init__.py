@@ -16,20 +16,3 @@ from jobs.batches.lifecycle import (
     retry,
     wait_for_others,
 )
-
-__all__ = [
-    "BatchSpec",
-    "BatchStatus",
-    "cancel",
-    "create",
-    "end",
-    "find_repeated",
-    "get",
-    "hold",
-    "list_batches",
-    "move",
-    "prune",
-    "read_status",
-    "retry",
-    "wait_for_others",
-]

@@ -10,14 +10,3 @@ from jobs.database.connection import (
     take_ended,
     transaction,
 )
-
-__all__ = [
-    "database_now",
-    "make_async_engine",
-    "make_engine",
-    "make_sessions",
-    "note_ended",
-    "sqlalchemy_url",
-    "take_ended",
-    "transaction",
-]

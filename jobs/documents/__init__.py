@@ -17,21 +17,3 @@ from jobs.documents.lifecycle import (
     visible,
     wake_summaries,
 )
-
-__all__ = [
-    "NewDocument",
-    "create_file",
-    "drop_files",
-    "expire",
-    "finish_upload",
-    "get",
-    "iterate_text",
-    "list_documents",
-    "load_body",
-    "load_text",
-    "page_of",
-    "prune",
-    "remove",
-    "visible",
-    "wake_summaries",
-]

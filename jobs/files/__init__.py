@@ -24,28 +24,3 @@ from jobs.files.lifecycle import (
     unpack,
     unread,
 )
-
-__all__ = [
-    "DOCUMENT",
-    "INPUT",
-    "OUTPUT",
-    "abandon",
-    "add_part",
-    "append",
-    "complete",
-    "create",
-    "discard",
-    "expire",
-    "finish_upload",
-    "get",
-    "list_files",
-    "load_parts",
-    "part_keys",
-    "prune",
-    "read_chunks",
-    "remove",
-    "stream_chunks",
-    "truncate",
-    "unpack",
-    "unread",
-]

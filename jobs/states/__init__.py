@@ -11,15 +11,3 @@ from jobs.states.job import (
     WaitReason,
     sources,
 )
-
-__all__ = [
-    "ACTIVE",
-    "TERMINAL",
-    "TRANSITIONS",
-    "FinishReason",
-    "JobState",
-    "Lane",
-    "StopReason",
-    "WaitReason",
-    "sources",
-]

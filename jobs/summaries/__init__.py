@@ -20,24 +20,3 @@ from jobs.summaries.lifecycle import (
     stop_jobs,
     sweep,
 )
-
-__all__ = [
-    "SummaryFilter",
-    "SummarySpec",
-    "SummaryStatus",
-    "cancel",
-    "create",
-    "ended_before",
-    "expire",
-    "find_stopping",
-    "get",
-    "guard_document",
-    "list_summaries",
-    "needs_document",
-    "overdue",
-    "prune",
-    "read_status",
-    "remove",
-    "stop_jobs",
-    "sweep",
-]

@@ -7,11 +7,3 @@ from jobs.tenants.lifecycle import (
     set_limits,
     set_weight,
 )
-
-__all__ = [
-    "create",
-    "list_tenants",
-    "named",
-    "set_limits",
-    "set_weight",
-]

@@ -11,15 +11,3 @@ from jobs.turns.lifecycle import (
     release,
     renew,
 )
-
-__all__ = [
-    "Room",
-    "Turn",
-    "back_off",
-    "claim",
-    "claim_set",
-    "clear_pause",
-    "pause_tenant",
-    "release",
-    "renew",
-]
