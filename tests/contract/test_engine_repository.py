@@ -12,7 +12,7 @@ from cli.engine import profile, render, values
 from cli.engine.profile import PROFILES
 from cli.stack.ports import LOOPBACK
 from cli.stack.servers.engine_options import EngineOptions
-from cli.stack.servers.triton_server import TritonLaunch, TritonUnavailableError, wait_ready
+from cli.stack.servers.triton_server import TritonLaunch
 from local_engine import RunningEngine, free_ports, prepared_launch, running_engine, running_server
 from support import PATIENCE
 
@@ -69,7 +69,7 @@ def smoke(launch: TritonLaunch, *arguments: object, **environment: str) -> "subp
 def test_a_real_server_loads_five_models_that_say_what_the_profile_does(tmp_path: Path) -> None:
     launch = prepared(tmp_path)
     with running_server(launch) as server:
-        wait_ready(launch.http_port, server.process, timeout=60)
+        server.wait_ready()
         for model in ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls"):
             assert f'"name":"{model}"' in get(launch, f"/v2/models/{model}")
         config = get(launch, "/v2/models/tensorrt_llm/config")
@@ -84,8 +84,8 @@ def test_a_real_server_refuses_an_ensemble_that_does_not_fit_its_models(tmp_path
     config.write_text(
         config.read_text().replace('key: "sequence_length" value: "_NUM', 'key: "lengths" value: "_NUM')
     )
-    with running_server(launch) as server, pytest.raises(TritonUnavailableError):
-        wait_ready(launch.http_port, server.process, timeout=60)
+    with running_server(launch) as server, pytest.raises(AssertionError):
+        server.wait_ready()
     assert "lengths" in server.log.read_text()
 
 

@@ -11,9 +11,8 @@ from cli.stack.servers.engine_options import EngineOptions, OracleFaults
 from entry_point_suite import *  # noqa: F403  all of its tests
 from entry_points import Mortal, Served
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
-from local_engine import RunningEngine, engine_module, running_engine
+from local_engine import KillableEngine, RunningEngine, engine_module, running_engine
 from support import eventually
-from worker_support import KillableEngine
 
 MODELS = ("tensorrt_llm", "llmapi", "ensemble", "tensorrt_llm_bls", "vllm_model")
 ACCUMULATING = "accumulating"  # the BLS model again, with `accumulate_tokens`

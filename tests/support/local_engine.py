@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -18,8 +19,8 @@ import tritonclient.grpc as grpcclient
 from cli.stack.ports import LOOPBACK, free_port
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.transformers_options import TransformersOptions
-from cli.stack.servers.triton_server import TritonLaunch, prepare, wait_ready
-from support import PATIENCE
+from cli.stack.servers.triton_server import TritonLaunch, is_ready, prepare
+from support import PATIENCE, eventually
 
 END_OF_TURN = 128009  # <|eot_id|> of Llama 3
 _MODEL = "tensorrt_llm"
@@ -128,10 +129,23 @@ class RunningEngine:
     process: "subprocess.Popen[bytes]"
     log: Path
 
+    @classmethod
+    def started(cls, launch: TritonLaunch) -> "RunningEngine":
+        """Start the server, which is not ready yet."""
+        log = launch.cwd / "triton.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                launch.argv, env=launch.env, cwd=launch.cwd, stdout=output, stderr=subprocess.STDOUT
+            )
+        return cls(launch, process, log)
+
     def wait_ready(self) -> None:
-        """The server and its gauges are ready."""
-        ports = self.launch
-        wait_ready(ports.http_port, self.process, timeout=PATIENCE, metrics_port=ports.metrics_port)
+        """Wait until the server and its gauges are ready; fail as soon as it has exited."""
+        eventually(self._is_ready)
+
+    def _is_ready(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()[-4000:]
+        return is_ready(self.launch.http_port, metrics_port=self.launch.metrics_port)
 
     def ask(
         self, ids: Sequence[int], max_tokens: int, *, request_id: str = "", **values: object
@@ -188,9 +202,11 @@ def running_engine(directory: Path, options: EngineOptions | TransformersOptions
         yield engine
 
 
-def prepared_launch(directory: Path, options: EngineOptions | TransformersOptions) -> TritonLaunch:
-    """A server on free ports, about to be started."""
-    grpc_port, http_port, metrics_port = free_ports(3)
+def prepared_launch(
+    directory: Path, options: EngineOptions | TransformersOptions, ports: Sequence[int] = ()
+) -> TritonLaunch:
+    """A server on these ports, or on free ones, about to be started."""
+    grpc_port, http_port, metrics_port = ports or free_ports(3)
     return prepare(
         directory, engine=options, grpc_port=grpc_port, http_port=http_port, metrics_port=metrics_port
     )
@@ -199,19 +215,50 @@ def prepared_launch(directory: Path, options: EngineOptions | TransformersOption
 @contextmanager
 def running_server(launch: TritonLaunch) -> Iterator[RunningEngine]:
     """The server runs, perhaps not ready yet; it has ended afterwards, by force if need be."""
-    log = launch.cwd / "triton.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            launch.argv, env=launch.env, cwd=launch.cwd, stdout=output, stderr=subprocess.STDOUT
-        )
+    engine = RunningEngine.started(launch)
     try:
-        yield RunningEngine(launch, process, log)
+        yield engine
     finally:
-        process.terminate()
+        engine.process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=PATIENCE)
-        process.kill()
-        process.wait()
+            engine.process.wait(timeout=PATIENCE)
+        engine.process.kill()
+        engine.process.wait()
+
+
+class KillableEngine:
+    """A local engine that comes back on the same ports."""
+
+    def __init__(self, directory: Path, options: EngineOptions | TransformersOptions) -> None:
+        self._prepare = partial(prepared_launch, directory, options, free_ports(3))
+        self._running: RunningEngine | None = None
+
+    def start(self) -> RunningEngine:
+        self._running = RunningEngine.started(self._prepare())
+        self._running.wait_ready()
+        return self._running
+
+    @property
+    def engine(self) -> RunningEngine:
+        assert self._running is not None
+        return self._running
+
+    def kill(self) -> None:
+        if self._running is not None:
+            self._running.process.kill()
+            self._running.process.wait()
+            self._running = None
+
+
+@contextmanager
+def killable_engine(directory: Path, options: EngineOptions) -> Iterator[KillableEngine]:
+    """An engine that runs, until it is killed."""
+    server = KillableEngine(directory, options)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
 
 
 def free_ports(count: int) -> list[int]:

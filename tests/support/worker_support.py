@@ -1,4 +1,4 @@
-"""What tests of the workers need: an engine that can be killed, workers in this process and as their own."""
+"""What tests of the workers need: workers in this process and as their own, and the queue they serve."""
 
 import os
 import subprocess
@@ -14,9 +14,7 @@ from pydantic import SecretStr
 from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
-from cli.stack.servers.engine_options import EngineOptions
-from cli.stack.servers.transformers_options import TransformersOptions
-from cli.stack.servers.triton_server import LOOPBACK, TritonLaunch, prepare, wait_ready
+from cli.stack.ports import LOOPBACK
 from jobs import checkpoints, doorbell, submission
 from jobs.database import database_now, transaction
 from jobs.engines.capacity import Capacity
@@ -36,7 +34,7 @@ from jobs.settings import (
 )
 from jobs.states import TERMINAL
 from jobs.submission import JobSpec
-from local_engine import RunningEngine, free_ports
+from local_engine import RunningEngine
 from support import PATIENCE, eventually
 from worker.celery_app import make_app
 from worker.doorbell import WorkerDoorbell
@@ -62,49 +60,6 @@ CAPACITY = Capacity(
 )
 # The text that the synthetic engine says over and over, from anywhere in it.
 SAID = "The load runs through the engine and every word of this line is as good as any other one here. "
-
-
-class KillableEngine:
-    """A local engine that comes back on the same ports."""
-
-    def __init__(self, directory: Path, options: EngineOptions | TransformersOptions) -> None:
-        self._directory = directory
-        self._options = options
-        self._ports = free_ports(3)
-        self.running: RunningEngine | None = None
-
-    def start(self) -> RunningEngine:
-        grpc_port, http_port, metrics_port = self._ports
-        launch: TritonLaunch = prepare(
-            self._directory,
-            engine=self._options,
-            grpc_port=grpc_port,
-            http_port=http_port,
-            metrics_port=metrics_port,
-        )
-        log = self._directory / "triton.log"
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                launch.argv, env=launch.env, cwd=launch.cwd, stdout=output, stderr=subprocess.STDOUT
-            )
-        self.running = RunningEngine(launch, process, log)
-        try:
-            wait_ready(http_port, process, timeout=PATIENCE)
-        except BaseException:
-            self.kill()
-            raise
-        return self.running
-
-    @property
-    def engine(self) -> RunningEngine:
-        assert self.running is not None
-        return self.running
-
-    def kill(self) -> None:
-        if self.running is not None:
-            self.running.process.kill()
-            self.running.process.wait()
-            self.running = None
 
 
 def settings_for(

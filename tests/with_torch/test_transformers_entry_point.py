@@ -11,11 +11,10 @@ from cli.stack.servers.transformers_options import TransformersOptions
 from entry_point_suite import *  # noqa: F403  all of its tests
 from entry_points import Mortal, Served
 from jobs.prompts.tokenizer import Tokenizer
-from local_engine import RunningEngine, running_engine
+from local_engine import KillableEngine, RunningEngine, running_engine
 from scripted_model import POSITIONS, ScriptedModel
 from support import eventually
 from torch_support import generating_process
-from worker_support import KillableEngine
 
 pytestmark = pytest.mark.timeout(300)  # the long prompt takes a minute without a GPU
 

@@ -4,10 +4,8 @@ import ctypes.util
 import http.client
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
-import time
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -87,31 +85,6 @@ def prepare(
         metrics_port=metrics_port,
         shm_prefix=shm_prefix,
     )
-
-
-def wait_ready(
-    http_port: int, process: "subprocess.Popen[bytes]", timeout: float, *, metrics_port: int | None = None
-) -> None:
-    """Wait until the server and its model are ready.
-
-    Args:
-        http_port: of its health check.
-        process: the server.
-        timeout: seconds.
-        metrics_port: of its metrics, which it opens last; None does not wait for them.
-
-    Raises:
-        TritonUnavailableError: it exited, or was not ready in time (then it keeps running).
-    """
-    deadline = time.monotonic() + timeout
-    while not is_ready(http_port, metrics_port=metrics_port):
-        try:
-            process.wait(timeout=0.05)
-        except subprocess.TimeoutExpired:
-            if time.monotonic() > deadline:
-                raise TritonUnavailableError(f"Triton was not ready after {timeout:g} s.") from None
-        else:
-            raise TritonUnavailableError(f"Triton exited with status {process.returncode} while starting.")
 
 
 def is_ready(http_port: int, *, metrics_port: int | None = None, timeout: float = 2) -> bool:

@@ -11,9 +11,9 @@ from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs.prompts.tokenizer import ensure_default_tokenizer
 from jobs.settings import DatabaseSettings, Settings
-from local_engine import RunningEngine
+from local_engine import KillableEngine, RunningEngine, killable_engine
 from support import eventually
-from worker_support import KillableEngine, Queue, WorkerProcess, settings_for
+from worker_support import Queue, WorkerProcess, settings_for
 
 Start = Callable[[Settings], WorkerProcess]
 
@@ -37,10 +37,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def mortal(tmp_path: Path) -> Iterator[KillableEngine]:
     """An engine so slow that no answer of 1,500 tokens ends before it is killed."""
     options = EngineOptions(mode="synthetic", tokenizer_dir=ensure_default_tokenizer())
-    engine = KillableEngine(tmp_path, options)
-    engine.start()
-    yield engine
-    engine.kill()
+    with killable_engine(tmp_path, options) as engine:
+        yield engine
 
 
 def named(settings: Settings, name: str) -> Settings:

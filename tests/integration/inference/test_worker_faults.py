@@ -19,10 +19,10 @@ from jobs.models import Engine, Job
 from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer, unpack_ids
 from jobs.scheduling.claims import claim
 from jobs.settings import BrokerSettings, DatabaseSettings, EngineSettings, JobSettings, Settings
-from local_engine import RunningEngine, engine_module, running_engine
+from local_engine import KillableEngine, RunningEngine, engine_module, killable_engine, running_engine
 from stand_in_engine import standing_in
 from support import POLICY, eventually
-from worker_support import ENGINE, MODEL, TIME_SCALE, KillableEngine, Queue, running_worker, settings_for
+from worker_support import ENGINE, MODEL, TIME_SCALE, Queue, running_worker, settings_for
 
 
 def options(mode: str = "synthetic", **faults: float) -> EngineOptions:
@@ -36,10 +36,8 @@ def options(mode: str = "synthetic", **faults: float) -> EngineOptions:
 
 @pytest.fixture
 def killable(tmp_path: Path) -> Iterator[KillableEngine]:
-    engine = KillableEngine(tmp_path, options())
-    engine.start()
-    yield engine
-    engine.kill()
+    with killable_engine(tmp_path, options()) as engine:
+        yield engine
 
 
 @pytest.fixture
