@@ -17,11 +17,9 @@ from api.batches.replies import BatchReply, EstimateReply
 from api.files.replies import FileReply
 from api_server import ApiProcess, error_of
 from cli.stack.servers.valkey import EmbeddedValkey
-from jobs import files, ids
+from jobs import files
 from jobs.database import database_now
 from jobs.files.storage import RowStore
-from jobs.ids import uuid7
-from jobs.models import Tenant
 from jobs.models.batch import Batch
 from jobs.models.file import File, FilePart
 from jobs.settings import DatabaseSettings
@@ -231,29 +229,6 @@ def test_bytes_can_be_kept_in_a_directory(
         parts = session.scalars(select(FilePart)).all()
     assert len(parts) == 3
     assert {part.content for part in parts} == {None}
-
-
-def test_somebody_elses_file_is_absent(sdk: openai.OpenAI, sessions: sessionmaker[Session]) -> None:
-    other = uuid7()
-    with sessions.begin() as session:
-        session.add(Tenant(id=other, name=f"somebody else {other}"))
-        session.flush()
-        file = files.create(
-            session, tenant_id=other, purpose="batch", filename="a.jsonl", state=FileState.GROWING
-        )
-        files.append(session, file, [b"{}\n"], RowStore())
-        file.state = FileState.COMPLETE
-    theirs = ids.file_id(file.id)
-    for look in (sdk.files.retrieve, sdk.files.content, sdk.files.delete):
-        with pytest.raises(openai.NotFoundError):
-            look(theirs)
-    assert list(sdk.files.list()) == []
-    with pytest.raises(openai.BadRequestError) as caught:
-        sdk.files.list(after=theirs).data  # noqa: B018
-    assert caught.value.param == "after"
-    with pytest.raises(openai.BadRequestError) as caught:
-        sdk.batches.create(input_file_id=theirs, endpoint=CHAT, completion_window="24h")
-    assert caught.value.param == "input_file_id"
 
 
 def test_a_file_whose_life_is_over_is_gone_and_its_bytes_later(

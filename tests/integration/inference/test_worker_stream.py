@@ -55,14 +55,6 @@ def test_a_whole_answer_ends_with_the_engines_word(synthetic: RunningEngine) -> 
     assert opened.end() == StreamEnd(None, confirmed=True)
 
 
-def test_a_request_to_stop_is_confirmed_by_the_engine(synthetic: RunningEngine) -> None:
-    opened = Opened(synthetic.launch.grpc_port, max_tokens=100_000)
-    opened.tokens()
-    opened.stream.stop()
-    assert opened.end() == StreamEnd(None, confirmed=True)
-    eventually(lambda: synthetic.gauges()["active"] == 0)
-
-
 def test_leaving_right_after_asking_to_stop_harms_no_server(synthetic: RunningEngine) -> None:
     for _ in range(60):  # it took eleven to crash one
         opened = Opened(synthetic.launch.grpc_port, max_tokens=100_000)

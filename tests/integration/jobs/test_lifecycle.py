@@ -1,6 +1,5 @@
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from sqlalchemy import func, select, update
@@ -9,11 +8,9 @@ from sqlalchemy.orm import Session
 from jobs import deletion, leases, lifecycle, queries, submission
 from jobs.database import database_now
 from jobs.engines import reservations
-from jobs.errors import IdempotencyConflictError, NotFoundError
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, PromptText, Reservation, Result, WebhookEvent
 from jobs.states import FinishReason, JobState, Lane, StopReason
-from jobs.tenants.idempotency import IdempotencyGuard
 from jobs.transitions import Lease
 from support import (
     CAPACITY,
@@ -116,14 +113,6 @@ def test_cancelling_twice_or_after_the_end_changes_nothing(session: Session) -> 
     assert session.scalar(select(func.count()).select_from(WebhookEvent)) == 1
 
 
-def test_a_foreign_tenant_cannot_cancel(session: Session) -> None:
-    job = job_in(session, JobState.QUEUED)
-    with pytest.raises(NotFoundError):
-        lifecycle.cancel(session, job.id, tenant_id=uuid4())
-    session.refresh(job)
-    assert job.state == JobState.QUEUED
-
-
 def test_a_cancel_outweighs_an_expiry_but_not_the_other_way_round(session: Session) -> None:
     lease = running(session, window=timedelta(hours=1))
     later = database_now(session) + timedelta(hours=2)
@@ -179,11 +168,6 @@ def test_equal_prompts_share_a_text_and_deleting_one_job_keeps_it(session: Sessi
     assert session.scalar(select(func.count()).select_from(PromptText)) == 0
 
 
-def test_an_unfinished_job_cannot_be_deleted(session: Session) -> None:
-    job = job_in(session, JobState.QUEUED)
-    assert not deletion.remove(session, job.id, tenant_id=DEFAULT_TENANT)
-
-
 def test_a_job_that_never_fits_fails_with_the_three_numbers(session: Session) -> None:
     job = submit_one(session, spec(97_000, max_tokens=100))
     assert job.state == JobState.FAILED
@@ -221,28 +205,6 @@ def test_queued_jobs_fail_when_every_engine_came_back_too_small(session: Session
     assert [each.id for each in submission.reject_misfits(session)] == [job.id]
     session.refresh(job)
     assert job.state == JobState.FAILED
-
-
-def test_the_same_key_and_body_is_the_same_job_until_the_key_is_forgotten(session: Session) -> None:
-    guard = IdempotencyGuard(key="k", request_sha256=b"body", valid_for=timedelta(hours=24))
-
-    def send(given: IdempotencyGuard) -> tuple[Job, bool]:
-        return submission.submit_once(
-            session, spec(), given, tenant_id=DEFAULT_TENANT, default_capacity=CAPACITY
-        )
-
-    first, replayed = send(guard)
-    assert not replayed
-    again, replayed = send(guard)
-    assert (again.id, replayed) == (first.id, True)
-    with pytest.raises(IdempotencyConflictError):
-        send(IdempotencyGuard(key="k", request_sha256=b"other", valid_for=guard.valid_for))
-    forgotten, replayed = send(
-        IdempotencyGuard(key="k", request_sha256=b"other", valid_for=timedelta(seconds=-1))
-    )
-    assert forgotten.id != first.id
-    assert not replayed
-    assert session.scalar(select(func.count()).select_from(Job)) == 2
 
 
 def test_pruning_takes_old_jobs_with_their_texts_and_leaves_young_ones(session: Session) -> None:

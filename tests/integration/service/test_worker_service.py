@@ -53,17 +53,6 @@ def tries(sessions: sessionmaker[Session]) -> list[WebhookDelivery]:
         return list(session.scalars(select(WebhookDelivery).order_by(WebhookDelivery.attempt)))
 
 
-def test_waiting_prompts_are_counted_exactly(queue: Queue, counter: PromptCounter) -> None:
-    job_ids = [queue.submit(f"Text {number} 希望", is_counted=False) for number in range(5)]
-    prepared = prepare_all(queue.sessions, counter)
-    assert [job.id for job in prepared] == job_ids
-    with queue.sessions() as session:
-        for job in session.scalars(select(Job)):
-            stored = session.get_one(PromptText, job.text_id)
-            assert (job.state, job.prompt_tokens) == ("queued", stored.num_tokens)
-            assert stored.fingerprint == counter.fingerprint
-
-
 def test_a_prompt_that_cannot_be_read_fails_its_job_alone(queue: Queue, counter: PromptCounter) -> None:
     with transaction(queue.sessions) as session:
         bad = submit_one(session, spec(None, prompt="no JSON of messages", webhook_url="https://a.example"))

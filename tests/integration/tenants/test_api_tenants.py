@@ -107,7 +107,7 @@ def test_another_tenant_s_file_is_no_input_and_its_ids_are_no_cursors(
     sent = {"input_file_id": owned["file_id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
     for path in ("/v1/batches", "/v1/batches/estimate"):
         refused = stranger.post(path, json=sent)
-        assert refused.status_code in (400, 404), refused.text
+        assert (refused.status_code, error_of(refused)["param"]) == (400, "input_file_id")
         assert CANARY not in refused.text
     for path in ("/v1/batches", "/v1/files"):
         assert stranger.get(path).json()["data"] == []

@@ -1,4 +1,4 @@
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +10,7 @@ from bench.simulation.lower_bound import kv_reads, least_iterations, lower_bound
 from bench.simulation.policies import policies
 from bench.simulation.simulator import Conditions, Outcome, simulate
 from bench.simulation.workloads import WORKLOADS, Spec, bursty, make, poisson
-from bench.targets import Plan, two_tenants
+from bench.targets import two_tenants
 
 SMALL = replace(
     A6000,
@@ -193,12 +193,3 @@ def test_the_lower_bound_counts_the_chunks_and_tokens_of_one_job() -> None:
     alone = simulate([spec], policies()[known.ONE_AT_A_TIME], Conditions(A6000, gap_s=0))
     assert alone.iterations == 4
     assert alone.makespan_s == pytest.approx(lower_bound_s(A6000, [spec]), rel=0.01)
-
-
-def test_a_row_says_whether_its_goal_is_met() -> None:
-    plan = Plan(seeds=3)
-    row = plan.row("1 efficiency", "MIX-20", [0.9, 0.97, 0.99], peer="lower bound", goal=">= 0.96")
-    assert row.met is True
-    assert row.measured == 0.97
-    assert plan.row("5", "STARVE", [1.2], peer="FCFS", goal="<= 1.1").met is False
-    assert {"target", "workload", "measured", "goal", "peer", "scale", "seeds"} <= asdict(row).keys()
