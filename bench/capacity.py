@@ -18,12 +18,14 @@ from statistics import median
 
 from rich.console import Console
 
+from bench import cpu
+from bench.figures import until
 from bench.peers.drive import Pool
 from bench.report import Row, judge, print_table, write_json
 from bench.simulation.workloads import Spec
 from bench.stand import trace
 from bench.stand.documents import Prompt
-from bench.stand.stand import Stand, Worker, cpu_s
+from bench.stand.stand import Stand, Worker
 from cli.stack.ready import API, POSTGRES, REDIS, SERVICE_WORKER
 
 SCALE = 5000.0
@@ -114,14 +116,14 @@ def run(stand: Stand, prompts: Sequence[Prompt], slots: Sequence[int]) -> Cost:
             stack.enter_context(stand.worker(_settings(place, each))) for place, each in enumerate(slots)
         ]
         ready = f"paused_reason IS NULL AND name LIKE '{_engine_name('%')}'"
-        stand.until(lambda: stand.ledger.count("engines", ready) == len(slots), seconds=60)
+        until(lambda: stand.ledger.count("engines", ready) == len(slots), seconds=60)
         for worker in workers:
             worker.freeze()
         first = _spent(stand, workers)
         ids = stand.submit(prompts)
         before = _spent(stand, workers)
         began = min([worker.thaw() for worker in workers])  # a list: all of them resume
-        stand.until(lambda: not stand.ledger.unfinished(), seconds=_LONGEST_S, every=0.25)
+        until(lambda: not stand.ledger.unfinished(), seconds=_LONGEST_S, every=0.25)
         after = _spent(stand, workers)
         ended = stand.ledger.last_end(ids)
         time.sleep(0.5)  # until the trace has the last line
@@ -149,8 +151,8 @@ def _engine_name(place: str) -> str:
 def _spent(stand: Stand, workers: Sequence[Worker]) -> dict[str, float]:
     """Add up the CPU seconds of the product's processes so far."""
     pids = stand.stack.pids
-    found = {name: cpu_s(pids[name] or 0) for name in (POSTGRES, API, SERVICE_WORKER, REDIS)}
-    return {_WORKER: sum(cpu_s(worker.pid) for worker in workers), **found}
+    found = {name: cpu.of_tree(pids[name] or 0) for name in (POSTGRES, API, SERVICE_WORKER, REDIS)}
+    return {_WORKER: sum(cpu.of_tree(worker.pid) for worker in workers), **found}
 
 
 def _rows(stand: Stand, load: Load, costs: Mapping[str, list[Cost]], pool: list[float]) -> Iterator[Row]:

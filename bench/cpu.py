@@ -5,15 +5,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PARENT, _USED = (
-    1,
-    slice(11, 15),
-)  # fields of /proc/PID/stat after the name: user, system, and of ended children
+# Fields of /proc/PID/stat after the name: user, system, and of ended children.
+_PARENT, _USED = 1, slice(11, 15)
 
 
 def of_tree(pid: int) -> float:
     """Add up the CPU seconds of a process and its descendants, ended ones included."""
-    return sum(map(_cpu_s, (pid, *_descendants(pid))))
+    return _cpu_s(pid) + of_descendants(pid)
+
+
+def of_descendants(pid: int) -> float:
+    """Add up the CPU seconds of what a process started, ended ones of these included."""
+    return sum(map(_cpu_s, _descendants(pid)))
 
 
 def parent_of(pid: int) -> int:

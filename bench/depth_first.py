@@ -9,7 +9,6 @@ import argparse
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from uuid import UUID
 import httpx2
 import psycopg
 
+from bench.figures import until
 from cli.stack.options import StackOptions
 from cli.stack.ready import INFERENCE_WORKER
 from cli.stack.servers.engine_options import EngineOptions
@@ -84,6 +84,10 @@ def _run(stack: Stack, texts: Sequence[str], chunk_tokens: int, *, name: str) ->
         httpx2.Client(base_url=urls.api_url or "", headers=headers, timeout=60, trust_env=False) as http,
         psycopg.connect(urls.database_url or "", autocommit=True) as database,
     ):
+
+        def count(query: str) -> int:
+            return int((database.execute(query, [made]).fetchone() or (0,))[0])
+
         documents = [_upload(http, text, f"{place}.txt") for place, text in enumerate(texts)]
         body = {
             "documents": documents,
@@ -94,14 +98,14 @@ def _run(stack: Stack, texts: Sequence[str], chunk_tokens: int, *, name: str) ->
         answer = http.post("/v1/summaries", json=body)
         answer.raise_for_status()
         made = [UUID(hex=each["id"].removeprefix("sum_")) for each in answer.json()["data"]]
-        _until(database, _NUM_UNPLANNED, made)
-        _until(database, _NUM_UNCOUNTED, made)
+        until(lambda: not count(_NUM_UNPLANNED), seconds=_LIMIT_SECONDS, every=_POLL_SECONDS)
+        until(lambda: not count(_NUM_UNCOUNTED), seconds=_LIMIT_SECONDS, every=_POLL_SECONDS)
         if name == "breadth":
             _reorder(database, made)
-        (num_jobs,) = database.execute(_NUM_JOBS, [made]).fetchone() or (0,)
+        num_jobs = count(_NUM_JOBS)
         stack.resume(INFERENCE_WORKER)
         (started,) = database.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone() or (0,)
-        _until(database, _NUM_OPEN, made)
+        until(lambda: not count(_NUM_OPEN), seconds=_LIMIT_SECONDS, every=_POLL_SECONDS)
         ends = [float(end - started) for (end,) in database.execute(_ENDS, [made])]
     return Times(sorted(ends), num_jobs)
 
@@ -127,15 +131,6 @@ def _reorder(database: psycopg.Connection, made: Sequence[UUID]) -> None:
         )
         cursor.executemany("UPDATE summary_nodes SET job_id = %(new)s WHERE job_id = %(old)s", changes)
         cursor.executemany("UPDATE summaries SET root_job_id = %(new)s WHERE root_job_id = %(old)s", changes)
-
-
-def _until(database: psycopg.Connection, query: str, made: Sequence[UUID]) -> None:
-    """Wait until the count is 0."""
-    deadline = time.monotonic() + _LIMIT_SECONDS
-    while (database.execute(query, [made]).fetchone() or (0,))[0]:
-        if time.monotonic() > deadline:
-            raise TimeoutError("the stack makes no progress")
-        time.sleep(_POLL_SECONDS)
 
 
 def _upload(http: httpx2.Client, text: str, name: str) -> str:

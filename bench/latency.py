@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx2
 import numpy as np
 
+from bench.figures import until
 from bench.peers.engine_client import EngineClient
 from bench.report import Row, judge
 from bench.simulation.workloads import Spec
@@ -122,7 +123,7 @@ def _straight(stand: Stand, prompt: Prompt, engine: EngineClient) -> float:
 
 def _last(stand: Stand, *, since: float) -> trace.Request:
     """Return the only request since then."""
-    seen = stand.until(
+    seen = until(
         lambda: trace.read(stand.trace, since=since, until=time.monotonic()).requests, seconds=1, every=0.01
     )
     return seen[-1]

@@ -4,7 +4,6 @@ A whole local stack runs on random ports; its inference worker is held, so that 
 """
 
 import argparse
-import json
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ import httpx2
 from sqlalchemy import Engine, text
 
 from bench import figures
-from bench.figures import Figure
+from bench.figures import Figure, until
 from cli.stack.options import StackOptions
 from cli.stack.ready import API, INFERENCE_WORKER, SERVICE_WORKER
 from cli.stack.servers.engine_options import EngineOptions
@@ -29,6 +28,7 @@ from jobs.settings import DatabaseSettings
 MIB: Final = 2**20
 _LARGE_LINE: Final = 25_000  # bytes: the 200 MB file has 8,000 such lines
 _POLL_SECONDS: Final = 0.01
+_LIMIT_SECONDS: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,11 @@ class Bench:
     def wait_for_jobs(self, batch_id: str, num_lines: int) -> float:
         """Wait until every line is a job; return the seconds."""
         began = time.monotonic()
-        count = text("SELECT count(*) FROM jobs WHERE batch_id = CAST(:id AS uuid)")
-        while True:
-            with self.rows.connect() as connection:
-                if connection.scalar(count, {"id": batch_id.removeprefix("batch_")}) == num_lines:
-                    return time.monotonic() - began
-            time.sleep(_POLL_SECONDS)
+        count = text("SELECT count(*) = :num FROM jobs WHERE batch_id = CAST(:id AS uuid)")
+        wanted = {"num": num_lines, "id": batch_id.removeprefix("batch_")}
+        with self.rows.connect() as connection:
+            until(lambda: connection.scalar(count, wanted), seconds=_LIMIT_SECONDS, every=_POLL_SECONDS)
+        return time.monotonic() - began
 
     def memory(self, service: str, *, peak: bool) -> float:
         """Read a service's resident memory in MiB, now or at its peak since the reset."""
@@ -99,7 +98,7 @@ class Bench:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
         yield
         grown = self.memory(service, peak=True) - before
-        found.append(Figure(name, grown, "MiB", f"< {goal}", grown < goal))
+        found.append(Figure(name, grown, "MiB", f"< {goal}"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -126,8 +125,7 @@ def _small_lines(bench: Bench, num_lines: int) -> list[Figure]:
     with bench.growth(SERVICE_WORKER, found, f"{num_lines:,} lines: service worker grows by", goal=100):
         batch_id, accepted = bench.accept(file_id)
         expanded = bench.wait_for_jobs(batch_id, num_lines)
-    rate = num_lines / accepted
-    found.append(Figure("lines accepted", rate, "lines/s", "≥ 10,000", rate >= 10_000))
+    found.append(Figure("lines accepted", num_lines / accepted, "lines/s", ">= 10,000"))
     found.append(Figure("accepted lines to jobs", num_lines / expanded, "lines/s"))
     began = time.monotonic()
     for _ in range(100):
@@ -176,13 +174,7 @@ def _cancel(bench: Bench, batch_id: str) -> None:
 
 
 def _line(number: int, question: str) -> bytes:
-    body = {
-        "model": "llama-3.1-8b-instruct",
-        "messages": [{"role": "user", "content": question}],
-        "max_tokens": 16,
-    }
-    line = {"custom_id": f"line-{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
-    return json.dumps(line).encode() + b"\n"
+    return figures.batch_line(number, question, model="llama-3.1-8b-instruct", max_tokens=16)
 
 
 @contextmanager

@@ -25,8 +25,8 @@ from bench import figures
 from bench.figures import Figure, Servers
 from jobs import ids, lifecycle, submission
 from jobs.checkpoints import Output
-from jobs.database import database_now, transaction
-from jobs.engines import registry, reservations
+from jobs.database import transaction
+from jobs.engines import reservations
 from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT
@@ -110,7 +110,7 @@ def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
         sessions = servers.sessions
         with transaction(sessions) as session:
             keys.store(session, _KEY, tenant_id=DEFAULT_TENANT, name="bench", scopes=list(Scope))
-            registry.register(session, _NAME, _NAME, _CAPACITY, now=database_now(session))
+            figures.register_engine(session, slots=64)
         job_id = _finished_job(sessions)
         with _peer(servers) as peer_port, figures.api(servers) as (api_port, _):
             peer, ours = (peer_port, str(job_id)), (api_port, ids.job_id(job_id))
@@ -121,16 +121,10 @@ def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
     return [
         Figure("bare single-row GET", bare, "/s"),
         Figure("GET /v1/jobs/{id}, with key, tenant, rate limit, ETag", polls, "/s"),
-        Figure("polls relative to the bare GET", polls / bare, "x", ">= .8", polls >= 0.8 * bare),
-        Figure(
-            f"connections of the API while {_NUM_WAITING} callers wait",
-            num_connections,
-            "",
-            "<= 2",
-            num_connections <= 2,
-        ),
+        Figure("polls relative to the bare GET", polls / bare, "x", ">= .8"),
+        Figure(f"connections of the API while {_NUM_WAITING} callers wait", num_connections, "", "<= 2"),
         Figure("median from commit to a waiting caller", statistics.median(wakes) * 1000, "ms"),
-        Figure("p99", p99, "ms", "<= 150", p99 <= 150),
+        Figure("p99", p99, "ms", "<= 150"),
     ]
 
 

@@ -1,16 +1,22 @@
 """Measurements against their goals: the lines of the table of targets, printed and stored as JSON."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from operator import ge, le, lt
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 _HEADINGS = ("target", "workload", "measured", "goal", "", "peer", "scale", "seeds")
-_MARKS = {True: "met", False: "MISSED", None: ""}
+MARKS = {True: "met", False: "MISSED", None: ""}
+_SIGNS: dict[str, Callable[[float, float], bool]] = {">=": ge, "<=": le, "<": lt}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +48,16 @@ def judge(
     target: str, workload: str, values: Sequence[float], *, peer: str, scale: str, seeds: int, goal: str = ""
 ) -> Row:
     """Compare the median of these values with a goal such as `>= 0.96` or `<= 1.1`."""
-    measured, met = round(median(values), 4), None
-    if goal:
-        sign, limit = goal.split()
-        met = measured >= float(limit) if sign == ">=" else measured <= float(limit)
-    return Row(target, workload, measured, goal, met, peer, scale, seeds)
+    measured = round(median(values), 4)
+    return Row(target, workload, measured, goal, is_met(measured, goal), peer, scale, seeds)
+
+
+def is_met(measured: float, goal: str) -> bool | None:
+    """Compare with a goal such as `>= 0.96`, `<= 1.1` or `< 100`; return None without one."""
+    if not goal:
+        return None
+    sign, limit = goal.split()
+    return _SIGNS[sign](measured, float(limit.replace(",", "")))
 
 
 def print_table(rows: Iterable[Row], title: str) -> None:
@@ -60,7 +71,7 @@ def print_table(rows: Iterable[Row], title: str) -> None:
             row.workload,
             f"{row.measured:.4f}",
             row.goal,
-            _MARKS[row.met],
+            MARKS[row.met],
             row.peer,
             row.scale,
         )
@@ -68,7 +79,8 @@ def print_table(rows: Iterable[Row], title: str) -> None:
     Console(width=None if Console().is_terminal else 150).print(table)
 
 
-def write_json(rows: Iterable[Row], file: Path) -> None:
-    """Write the rows as a list of objects."""
+def write_json(rows: Iterable["DataclassInstance"], file: Path) -> None:
+    """Write the rows as a list of objects, one a line."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    lines = ",\n".join(json.dumps(asdict(row)) for row in rows)
+    file.write_text(f"[\n{lines}\n]\n")

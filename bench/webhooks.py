@@ -22,7 +22,7 @@ from sqlalchemy import func, insert, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from bench import figures
-from bench.figures import Figure, Servers
+from bench.figures import Figure, Servers, until
 from jobs import doorbell
 from jobs.database import transaction
 from jobs.ids import uuid7
@@ -131,10 +131,10 @@ def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
     return [
         Figure("Celery no-op tasks", peer, "/s"),
         Figure("webhook deliveries, whole exchanges", rate, "/s"),
-        Figure("deliveries relative to Celery's no-op", rate / peer, "x", ">= 1.0", rate >= peer),
+        Figure("deliveries relative to Celery's no-op", rate / peer, "x", ">= 1"),
         Figure(f"p99 of {_NUM_ENDPOINTS - 1} endpoints, event to arrival", calm * 1000, "ms"),
         Figure("the same while one hangs", hanging * 1000, "ms"),
-        Figure("p99 raised by one that hangs", hanging / calm, "x", "<= 1.5", hanging <= 1.5 * calm),
+        Figure("p99 raised by one that hangs", hanging / calm, "x", "<= 1.5"),
     ]
 
 
@@ -145,7 +145,7 @@ def _celery_rate(url: str, num_tasks: int) -> float:
     with peer as lines, sender.connection_for_write() as connection:
         queue = connection.default_channel
         sender.send_task("nothing", queue="bench", ignore_result=True)
-        _wait(lambda: queue.client.llen("bench") == 0)
+        until(lambda: queue.client.llen("bench") == 0, seconds=300, every=0.025)
         began = time.monotonic()
         for _ in range(num_tasks):
             sender.send_task("nothing", queue="bench", ignore_result=True)
@@ -161,7 +161,7 @@ def _delivery_rate(rig: Rig, num_events: int) -> float:
         for _ in range(num_events // len(endpoints)):
             _write_events(rig.sessions, endpoints)
             rig.ring()
-        _wait(lambda: _num_open(rig.sessions) == 0)
+        until(lambda: _num_open(rig.sessions) == 0, seconds=300, every=0.025)
         taken = time.monotonic() - began
     _clear(rig.sessions)
     return num_events / taken
@@ -178,7 +178,7 @@ def _p99(rig: Rig, num_events: int, *, hangs: str) -> float:
             rig.ring()
             time.sleep(max(0, at + _PERIOD_SECONDS - time.monotonic()))
         wanted = [each for each in written if not each.startswith("/0 ")]
-        _wait(lambda: all(each in receivers.arrived for each in wanted))
+        until(lambda: all(each in receivers.arrived for each in wanted), seconds=300, every=0.025)
         waits = [receivers.arrived[each] - written[each] for each in wanted]
     _clear(rig.sessions)
     return statistics.quantiles(waits, n=100)[98]
@@ -202,7 +202,7 @@ def _service(servers: Servers) -> Iterator[Rig]:
         threading.Thread(target=log.read, daemon=True).start()
         with receiving() as receivers:
             _write_events(sessions, _endpoints(sessions, receivers))
-            _wait(lambda: _num_open(sessions) == 0)
+            until(lambda: _num_open(sessions) == 0, seconds=300, every=0.025)
         _clear(sessions)
         yield rig
 
@@ -257,14 +257,6 @@ def _clear(sessions: sessionmaker[Session]) -> None:
     with transaction(sessions) as session:
         for table in ("webhook_events", "webhook_endpoints", "webhook_breakers"):
             session.execute(text(f"DELETE FROM {table}"))  # noqa: S608  # TRUNCATE would block claims
-
-
-def _wait(is_done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300
-    while not is_done():
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(0.025)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from bench.figures import until
 from bench.stand.documents import Prompt
 from bench.stand.stand import Stand, job_line
 
@@ -76,7 +77,7 @@ class Longbatch:
             ids = stand.submit(prompts)
             stand.ledger.assign(ids, prompts, self.weights)
             began = worker.thaw()
-            stand.until(lambda: not stand.ledger.unfinished(), seconds=_LONGEST_S, every=0.25)
+            until(lambda: not stand.ledger.unfinished(), seconds=_LONGEST_S, every=0.25)
             served = stand.ledger.served(self.weights) if self.weights else {}
             return Span(began, stand.ledger.last_end(ids), stand.ledger.outputs(ids), served=served)
 
@@ -98,6 +99,6 @@ def _arriving(stand: Stand, prompts: Sequence[Prompt]) -> Span:
         threads[-1].start()
     for thread in threads:
         thread.join()
-    stand.until(lambda: not stand.ledger.unfinished(), seconds=_LONGEST_S, every=0.25)
+    until(lambda: not stand.ledger.unfinished(), seconds=_LONGEST_S, every=0.25)
     waits = [first - before for first, before in zip(stand.ledger.first_tokens(ids), sent, strict=True)]
     return Span(began, stand.ledger.last_end(ids), stand.ledger.outputs(ids), waits)

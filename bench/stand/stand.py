@@ -4,14 +4,16 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import httpx2
 
+from bench import cpu
+from bench.figures import until
 from bench.simulation.engine_model import EngineModel
 from bench.stand.documents import Author, Prompt
 from bench.stand.ledger import Ledger
@@ -27,9 +29,7 @@ from jobs.engines.capacity import Capacity
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tokenizer_files import tokenizer_directory
 
-T = TypeVar("T")
 _TRACE = "LOCAL_ENGINE_TRACE"  # triton/local/tensorrt_llm/1/trace.py
-_TICKS = os.sysconf("SC_CLK_TCK")
 _SLOTS, _POOL_TOKENS = 4, 131_072  # of the modelled A6000
 
 
@@ -140,7 +140,7 @@ class Stand:
         running.start()
         try:
             running.wait_ready(timedelta(seconds=60))
-            self.until(lambda: self.ledger.count("engines", "paused_reason IS NULL"), seconds=60)
+            until(lambda: self.ledger.count("engines", "paused_reason IS NULL"), seconds=60)
             time.sleep(1.0)  # meanwhile its consumer connects to the broker
             yield Worker(running)
         finally:
@@ -157,7 +157,7 @@ class Stand:
         answer = self.http.post("/v1/jobs/bulk", content=lines).raise_for_status().json()
         if answer["rejected"]:
             raise ValueError(f"refused: {answer['errors'][:3]}")
-        self.until(lambda: not self.ledger.count("jobs", "state = 'preparing'"), seconds=600)
+        until(lambda: not self.ledger.count("jobs", "state = 'preparing'"), seconds=600)
         ids: list[str] = answer["ids"]
         return ids
 
@@ -173,23 +173,9 @@ class Stand:
         job_id: str = answer.raise_for_status().json()["id"]
         return job_id
 
-    def until(self, check: Callable[[], T], *, seconds: float, every: float = 0.2) -> T:
-        """Poll `check` for a truthy value, and return it.
-
-        Raises:
-            TimeoutError: there was none in time.
-        """
-        deadline = time.monotonic() + seconds
-        while not (answer := check()):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"nothing within {seconds} s")
-            time.sleep(every)
-        return answer
-
     def engine_cpu_s(self) -> float:
         """Add up the CPU seconds of the process that runs the model, not of the server."""
-        server = self.stack.pids[TRITON]
-        return sum(_cpu_s(pid) for pid in _descendants(server or 0))
+        return cpu.of_descendants(self.stack.pids[TRITON] or 0)
 
 
 class Worker:
@@ -218,24 +204,3 @@ def job_line(prompt: Prompt, **fields: object) -> str:
     """Build the job's request body, which is also a line of a bulk request."""
     asked: dict[str, Any] = {"input": prompt.text, "max_tokens": prompt.spec.max_tokens, **fields}
     return json.dumps(asked)
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            yield child
-            yield from _descendants(child)
-
-
-def cpu_s(pid: int) -> float:
-    """Add up the CPU seconds of a process and its descendants, ended ones included."""
-    return sum(_cpu_s(each, of_ended=True) for each in (pid, *_descendants(pid)))
-
-
-def _cpu_s(pid: int, *, of_ended: bool = False) -> float:
-    """Read the CPU seconds of a process and, if asked, of its children that have ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, fields[11 : 15 if of_ended else 13])) / _TICKS
