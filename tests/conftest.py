@@ -19,6 +19,7 @@ from cli.stack.servers.postgres import NAME, EmbeddedPostgres
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import database, open_files
 from jobs.database import schema
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DatabaseSettings
 from support import empty_database, ensure_api_key
 
@@ -122,6 +123,12 @@ def session(sessions: sessionmaker[Session]) -> Iterator[Session]:
     """One open session; what a test does not commit is rolled back."""
     with sessions() as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    """The bundled tokenizer, Llama 3's."""
+    return Tokenizer.load()
 
 
 @pytest.fixture(scope="session")

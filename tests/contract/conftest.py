@@ -7,6 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from cli.stack.servers.engine_options import EngineOptions
+from jobs.prompts.tokenizer import Tokenizer as ServedTokenizer
 from jobs.prompts.tokenizer_files import ensure_default_tokenizer
 from local_engine import RunningEngine, running_engine
 
@@ -21,6 +22,12 @@ def tokenizer_dir() -> Path:
 @pytest.fixture(scope="session")
 def tokenizer(tokenizer_dir: Path) -> Tokenizer:
     return Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
+
+
+@pytest.fixture(scope="session")
+def served_tokenizer(tokenizer_dir: Path) -> ServedTokenizer:
+    """The same tokenizer as the product uses it."""
+    return ServedTokenizer.load(str(tokenizer_dir))
 
 
 @pytest.fixture(scope="session")

@@ -22,11 +22,6 @@ OptionsOf = Callable[..., EngineOptions]
 
 
 @pytest.fixture(scope="module")
-def served_tokenizer(tokenizer_dir: Path) -> Tokenizer:
-    return Tokenizer.load(str(tokenizer_dir))
-
-
-@pytest.fixture(scope="module")
 def options(tokenizer_dir: Path) -> OptionsOf:
     """Of an engine with every entry point, 40 times as fast as an A6000."""
 

@@ -32,11 +32,6 @@ MODEL = "llmapi"
 
 
 @pytest.fixture(scope="module")
-def served_tokenizer(tokenizer_dir: Path) -> Tokenizer:
-    return Tokenizer.load(str(tokenizer_dir))
-
-
-@pytest.fixture(scope="module")
 def options(tokenizer_dir: Path) -> EngineOptions:
     return EngineOptions(
         mode="oracle", tokenizer_dir=tokenizer_dir, time_scale=40, tokens_per_response=1, llmapi=True

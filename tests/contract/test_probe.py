@@ -50,11 +50,6 @@ def running_wrong_engine(directory: Path, options: EngineOptions) -> Iterator[Ru
 
 
 @pytest.fixture(scope="module")
-def served_tokenizer(tokenizer_dir: Path) -> Tokenizer:
-    return Tokenizer.load(str(tokenizer_dir))
-
-
-@pytest.fixture(scope="module")
 def wrong(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Iterator[RunningEngine]:
     options = EngineOptions(mode="synthetic", tokenizer_dir=tokenizer_dir, time_scale=50, text_models=True)
     with running_wrong_engine(tmp_path_factory.mktemp("wrong"), options) as engine:

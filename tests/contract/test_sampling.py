@@ -26,11 +26,6 @@ def engine(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Ite
         yield running
 
 
-@pytest.fixture(scope="module")
-def served_tokenizer(tokenizer_dir: Path) -> Tokenizer:
-    return Tokenizer.load(str(tokenizer_dir))
-
-
 @pytest.fixture(params=["tensorrt_llm", "llmapi", "ensemble", "tensorrt_llm_bls", "vllm_model"])
 def served(request: pytest.FixtureRequest, engine: RunningEngine, served_tokenizer: Tokenizer) -> Served:
     return Served.on(engine, request.param, served_tokenizer, says=lambda _: [])

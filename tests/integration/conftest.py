@@ -74,11 +74,6 @@ def background() -> Iterator[Callable[..., Future[object]]]:
         yield pool.submit
 
 
-@pytest.fixture(scope="session")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.load()
-
-
 @pytest.fixture
 def queue(sessions: sessionmaker[Session], tokenizer: Tokenizer) -> Queue:
     """An empty queue as its callers see it."""

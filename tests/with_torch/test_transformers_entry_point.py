@@ -22,11 +22,6 @@ MODEL = "tensorrt_llm"
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.load()
-
-
-@pytest.fixture(scope="module")
 def script(tokenizer: Tokenizer) -> ScriptedModel:
     return ScriptedModel(tokenizer)
 

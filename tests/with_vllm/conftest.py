@@ -7,11 +7,6 @@ from jobs.prompts.tokenizer import Tokenizer
 from worker_support import Queue
 
 
-@pytest.fixture(scope="session")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.load()
-
-
 @pytest.fixture
 def queue(sessions: sessionmaker[Session], tokenizer: Tokenizer) -> Queue:
     """An empty queue as its callers see it."""

@@ -9,7 +9,6 @@ from uuid import UUID
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import doorbell, live_output
 from jobs.live_output import Delta
-from jobs.prompts.tokenizer import unpack_ids
 from jobs.scheduling.packing import PackingPolicy
 from jobs.settings import Settings
 from jobs.states import Lane
@@ -17,12 +16,6 @@ from support import eventually
 from worker_support import Queue, running_worker
 
 LONG = "A long story, number {}. [[tokens=3000]]"
-
-
-def ids_of(queue: Queue, job_id: UUID) -> list[int]:
-    result = queue.result(job_id)
-    assert result is not None
-    return unpack_ids(result.output_ids).tolist()
 
 
 def test_an_interactive_job_is_answered_while_four_long_ones_run_and_all_complete(
@@ -44,7 +37,7 @@ def test_an_interactive_job_is_answered_while_four_long_ones_run_and_all_complet
     assert [(job.finish_reason, job.completion_tokens, job.attempt) for job in ended] == [
         ("stop", 3000, 0)
     ] * 4
-    assert ids_of(queue, long[0]) == ids_of(queue, undisturbed)
+    assert queue.result_ids(long[0]) == queue.result_ids(undisturbed)
     assert queue.reservations() == []
 
 

@@ -1,14 +1,13 @@
 """Jobs that sample: each draws for itself, a seed repeats a draw, and each segment has a seed of its own."""
 
 from collections.abc import Callable
-from uuid import UUID
 
 import pytest
 
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject
 from jobs.prompts.messages import Message
-from jobs.prompts.tokenizer import ensure_default_tokenizer, unpack_ids
+from jobs.prompts.tokenizer import ensure_default_tokenizer
 from jobs.settings import Settings
 from local_engine import engine_module
 from worker.inference.sampling import sampling_of
@@ -51,18 +50,12 @@ def test_a_segment_after_the_first_draws_by_the_seed_that_follows_from_the_job_s
         job = queue.streaming(job_id)
         (reserved,) = queue.reservations()
         queue.ended(job_id)
-    said, cut = ids_of(queue, job_id), reserved.output_tokens
+    said, cut = queue.result_ids(job_id), reserved.output_tokens
     assert 0 < cut < len(said) == 2200
     assert said[:cut] == spoken(queue, seed=7)[:cut]
     following = seed(job, cut)
     assert following not in (7, None)
     assert said[cut:] == spoken(queue, seed=following)[cut:2200]
-
-
-def ids_of(queue: Queue, job_id: UUID) -> list[int]:
-    result = queue.result(job_id)
-    assert result is not None
-    return unpack_ids(result.output_ids).tolist()
 
 
 def spoken(queue: Queue, *, seed: int | None) -> list[int]:

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from uuid import UUID
 
 from sqlalchemy.orm import Session
 
 from jobs import lifecycle
 from jobs.engines import reservations
 from jobs.models import Job, Reservation
-from jobs.prompts.tokenizer import unpack_ids
 from jobs.scheduling import growth
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.growth import Granted, WaitForBlocks, Yielded
@@ -22,12 +20,6 @@ from support import ENGINE, POLICY, claim_one, output_of, register_engine, spec,
 from worker_support import Queue, running_worker
 
 DOCUMENT = "A document whose answer takes a while. 日本語 and 🙂 too."
-
-
-def ids_of(queue: Queue, job_id: UUID) -> list[int]:
-    result = queue.result(job_id)
-    assert result is not None
-    return unpack_ids(result.output_ids).tolist()
 
 
 def test_an_answer_longer_than_its_reservation_equals_one_that_was_reserved_whole(
@@ -47,7 +39,7 @@ def test_an_answer_longer_than_its_reservation_equals_one_that_was_reserved_whol
         ended = queue.ended(in_segments)
     assert reserved.output_tokens < 6000
     assert (ended.finish_reason, ended.completion_tokens, ended.attempt) == ("length", 6000, 0)
-    assert ids_of(queue, in_segments) == ids_of(queue, at_once)
+    assert queue.result_ids(in_segments) == queue.result_ids(at_once)
     assert queue.reservations() == []
 
 

@@ -9,11 +9,6 @@ from jobs.prompts.tokenizer import Tokenizer
 from worker.engine.http.spelling import settle
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.load()
-
-
 def missing(tokenizer: Tokenizer, ids: list[int]) -> list[int | None]:
     """As llama.cpp streams them: without those after which the text ends inside a character."""
     text = [tokenizer.decode(ids[: n + 1]) for n in range(len(ids))]

@@ -32,11 +32,6 @@ answers = st.one_of(
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.load(None)
-
-
-@pytest.fixture(scope="module")
 def backend() -> tokenizers.Tokenizer:
     return tokenizers.Tokenizer.from_file(str(ensure_default_tokenizer() / "tokenizer.json"))
 

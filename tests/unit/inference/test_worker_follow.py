@@ -10,7 +10,7 @@ import pytest
 from jobs.errors import EngineLostError, StreamTimeoutError
 from jobs.ids import uuid7
 from jobs.prompts.thinking import ThinkingTags
-from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.states import FinishReason, StopReason
 from jobs.transitions import Lease, LeaseLost
 from worker.engine.deadlines import Deadlines
@@ -24,11 +24,6 @@ from worker.inference.outcome import Failed, Finished, RunEnd, Stopped
 PATIENT = Deadlines(first_token=60, between_tokens=60, total=60)
 PACE: Any = {"publish": lambda: None, "lease_seconds": 60, "snapshot_seconds": 5}
 HASTY = Deadlines(first_token=0.05, between_tokens=0.05, total=60)
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.load(str(ensure_default_tokenizer()))
 
 
 @pytest.fixture

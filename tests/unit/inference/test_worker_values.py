@@ -9,7 +9,7 @@ import pytest
 from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
 from jobs.models import Job
-from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer, unpack_ids
+from jobs.prompts.tokenizer import Tokenizer, unpack_ids
 from jobs.states import FinishReason
 from worker.engine.deadlines import FLOOR_SECONDS, deadlines_for
 from worker.engine.gauges import Gauges
@@ -40,11 +40,6 @@ DIRECT = IdsAdapter(
 
 def request_of(sampling: Sampling) -> Request:
     return Request("id", np.array([1, 2, 3], dtype=np.int32), 5, 2, 2, sampling)
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.load(str(ensure_default_tokenizer()))
 
 
 def test_an_answer_counts_up_to_the_token_that_completed_its_stop_string(tokenizer: Tokenizer) -> None:

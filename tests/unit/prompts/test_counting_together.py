@@ -11,11 +11,6 @@ from jobs.prompts.store import CountedPrompt
 from jobs.prompts.tokenizer import Tokenizer
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.load()
-
-
 @pytest.mark.parametrize("is_plain", [False, True])
 def test_prompts_counted_together_have_the_ids_of_each_alone(tokenizer: Tokenizer, *, is_plain: bool) -> None:
     texts = ["Why?", "", " two  spaces ", "naïve 😀 漢字", "<|eot_id|> is text", "x" * 20_000, "a\n\nb\t"]

@@ -15,11 +15,6 @@ from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer
 from worker.engine.request import prompt_text
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.load(str(ensure_default_tokenizer()))
-
-
 @pytest.mark.parametrize("content", ["Hello.", "  naïve 希望 🜂\n\n", "", "< | eot_id | >", "\ufffd"])
 def test_a_prompt_written_out_is_read_back_as_the_same_tokens(tokenizer: Tokenizer, content: str) -> None:
     ids = tokenizer.encode_messages([Message("system", "Be brief."), Message("user", content)])

@@ -47,11 +47,6 @@ def conversations(contents: st.SearchStrategy[str]) -> st.SearchStrategy[list[Me
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.load(None)
-
-
-@pytest.fixture(scope="module")
 def reference() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast.from_pretrained(ensure_default_tokenizer(), local_files_only=True)
 
