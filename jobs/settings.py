@@ -348,16 +348,22 @@ class MaintenanceSettings(Group):
     )
 
 
-class Settings(BaseSettings):
-    """All groups; a misspelt LONGBATCH_ variable is an error."""
+class _Groups(BaseSettings):
+    """Some groups of the environment."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
         env_nested_delimiter="__",
         frozen=True,
-        extra="forbid",
+        extra="ignore",
         hide_input_in_errors=True,
     )
+
+
+class Settings(_Groups):
+    """All groups; a misspelt LONGBATCH_ variable is an error."""
+
+    model_config = SettingsConfigDict(extra="forbid")
 
     database: DatabaseSettings
     broker: BrokerSettings
@@ -374,31 +380,15 @@ class Settings(BaseSettings):
     maintenance: MaintenanceSettings = MaintenanceSettings()
 
 
-class EngineSide(BaseSettings):
+class EngineSide(_Groups):
     """The groups that describe the engine, without those of any other server."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX,
-        env_nested_delimiter="__",
-        frozen=True,
-        extra="ignore",
-        hide_input_in_errors=True,
-    )
 
     triton: TritonSettings = TritonSettings()
     engine: EngineSettings = EngineSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()
 
 
-class _DatabaseOnly(BaseSettings):
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX,
-        env_nested_delimiter="__",
-        frozen=True,
-        extra="ignore",
-        hide_input_in_errors=True,
-    )
-
+class _DatabaseOnly(_Groups):
     database: DatabaseSettings
 
 

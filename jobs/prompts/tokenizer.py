@@ -231,10 +231,6 @@ class Tokenizer:
         """
         return self._plain.encode(text)
 
-    def count_messages(self, messages: Sequence[Message]) -> int:
-        """Count the tokens that `encode_messages` returns."""
-        return len(self.encode_messages(messages))
-
     def count_text(self, text: str) -> int:
         """Count the tokens that `encode_text` returns."""
         return self._plain.count(text)
