@@ -265,14 +265,17 @@ def test_when_the_window_ends_finished_lines_are_kept_and_the_others_expire(
     assert caught.value.response.headers["x-should-retry"] == "false"
 
 
-def test_forty_five_batches_are_listed_once_each_by_the_clients_own_paginator(sdk: openai.OpenAI) -> None:
+def test_more_batches_than_two_pages_are_listed_once_each_by_the_clients_own_paginator(
+    sdk: openai.OpenAI,
+) -> None:
     file = upload(sdk, jsonl([chat_line("only", max_tokens=1)]))
     made = [
-        sdk.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h").id
-        for _ in range(45)
+        sdk.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h").id for _ in range(9)
     ]
-    listed = [batch.id for batch in sdk.batches.list(limit=20)]
+    first = sdk.batches.list(limit=4)
+    assert ([batch.id for batch in first.data], first.has_more) == (made[:4:-1], True)
+    listed = [batch.id for batch in first]
     assert len(set(listed)) == len(listed)
-    assert listed[:45] == made[::-1]
+    assert listed[:9] == made[::-1]
     for batch_id in made:
         assert ended(sdk, batch_id).status == "completed"
