@@ -40,6 +40,13 @@ def running_valkey(directory: Path) -> Iterator[EmbeddedValkey]:
         server.stop()
 
 
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """A server that runs before each test that takes it, and after."""
+    with running_postgres(tmp_path_factory.mktemp("shared") / "postgres") as server:
+        yield server
+
+
 def value_of(server: EmbeddedPostgres, query: str) -> object:
     with psycopg.connect(server.url) as connection:
         row = connection.execute(query).fetchone()
@@ -56,15 +63,14 @@ def cluster_of(server: EmbeddedPostgres) -> Path:
     return Path(str(value_of(server, "SHOW data_directory")))
 
 
-def test_committed_rows_survive_a_kill(tmp_path: Path) -> None:
-    with running_postgres(tmp_path / "postgres") as server:
-        run(server, "CREATE TABLE kept (number int)")
-        run(server, "INSERT INTO kept VALUES (42)")
-        url = server.url
-        server.kill()
-        server.start()
-        assert server.url == url
-        assert value_of(server, "SELECT number FROM kept") == 42
+def test_committed_rows_survive_a_kill(postgres: EmbeddedPostgres) -> None:
+    run(postgres, "CREATE TABLE kept (number int)")
+    run(postgres, "INSERT INTO kept VALUES (42)")
+    url = postgres.url
+    postgres.kill()
+    postgres.start()
+    assert postgres.url == url
+    assert value_of(postgres, "SELECT number FROM kept") == 42
 
 
 def test_another_run_finds_the_data_of_the_last(tmp_path: Path) -> None:
@@ -78,35 +84,34 @@ def test_another_run_finds_the_data_of_the_last(tmp_path: Path) -> None:
         assert value_of(second, "SELECT number FROM kept") == 42
 
 
-def test_postgres_is_durable_private_and_silent_about_values(tmp_path: Path) -> None:
-    with running_postgres(tmp_path / "postgres") as server:
-        assert value_of(server, "SHOW fsync") == "on"
-        assert value_of(server, "SHOW synchronous_commit") == "on"
-        assert value_of(server, "SHOW listen_addresses") == "127.0.0.1"
-        assert value_of(server, "SHOW server_encoding") == "UTF8"
-        assert value_of(server, "SELECT rolpassword LIKE 'SCRAM-SHA-256%' FROM pg_authid WHERE rolcanlogin")
-        run(server, "CREATE TABLE picky (word text CHECK (word = 'good'))")
-        with pytest.raises(psycopg.errors.CheckViolation), psycopg.connect(server.url) as connection:
-            connection.execute("INSERT INTO picky VALUES (%s)", ["canary-7f3a"])
-        assert "canary-7f3a" not in (tmp_path / "postgres" / "postgres.log").read_text()
+def test_postgres_is_durable_private_and_silent_about_values(postgres: EmbeddedPostgres) -> None:
+    assert value_of(postgres, "SHOW fsync") == "on"
+    assert value_of(postgres, "SHOW synchronous_commit") == "on"
+    assert value_of(postgres, "SHOW listen_addresses") == "127.0.0.1"
+    assert value_of(postgres, "SHOW server_encoding") == "UTF8"
+    assert value_of(postgres, "SELECT rolpassword LIKE 'SCRAM-SHA-256%' FROM pg_authid WHERE rolcanlogin")
+    run(postgres, "CREATE TABLE picky (word text CHECK (word = 'good'))")
+    with pytest.raises(psycopg.errors.CheckViolation), psycopg.connect(postgres.url) as connection:
+        connection.execute("INSERT INTO picky VALUES (%s)", ["canary-7f3a"])
+    log = (postgres.directory / "postgres.log").read_text()
+    assert "picky" in log
+    assert "canary-7f3a" not in log
 
 
-def test_a_wrong_password_is_refused(tmp_path: Path) -> None:
-    with running_postgres(tmp_path / "postgres") as server:
-        url = f"postgresql://longbatch:wrong@127.0.0.1:{server.port}/longbatch"
-        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
-            psycopg.connect(url)
+def test_a_wrong_password_is_refused(postgres: EmbeddedPostgres) -> None:
+    url = f"postgresql://longbatch:wrong@127.0.0.1:{postgres.port}/longbatch"
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(url)
 
 
-def test_a_stale_pid_file_is_no_obstacle(tmp_path: Path) -> None:
-    with running_postgres(tmp_path / "postgres") as server:
-        stale = cluster_of(server) / "postmaster.pid"
-        content = stale.read_text()
-        server.kill()
-        # As if another process of the same user had got the dead postmaster's number.
-        stale.write_text(content.replace(str(server.pid), str(os.getppid()), 1))
-        server.start()
-        assert value_of(server, "SELECT 1") == 1
+def test_a_stale_pid_file_is_no_obstacle(postgres: EmbeddedPostgres) -> None:
+    stale = cluster_of(postgres) / "postmaster.pid"
+    content = stale.read_text()
+    postgres.kill()
+    # As if another process of the same user had got the dead postmaster's number.
+    stale.write_text(content.replace(str(postgres.pid), str(os.getppid()), 1))
+    postgres.start()
+    assert value_of(postgres, "SELECT 1") == 1
 
 
 def test_a_server_that_outlived_its_parent_makes_way(tmp_path: Path) -> None:
@@ -131,26 +136,26 @@ def test_a_half_made_cluster_is_made_anew(tmp_path: Path) -> None:
         assert value_of(server, "SELECT 1") == 1
 
 
-def test_a_cluster_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
-    with running_postgres(tmp_path / "postgres") as server:
-        version = cluster_of(server) / "PG_VERSION"
-        server.stop()
-        version.write_text("17\n")
-        with pytest.raises(StackError, match="created by Postgres 17, this is 18"):
-            server.start()
+def test_a_cluster_of_another_version_is_refused_by_name(postgres: EmbeddedPostgres) -> None:
+    version = cluster_of(postgres) / "PG_VERSION"
+    postgres.stop()
+    version.write_text("17\n")
+    with pytest.raises(StackError, match="created by Postgres 17, this is 18"):
+        postgres.start()
+    version.write_text("18\n")
+    postgres.start()
 
 
-def test_one_directory_serves_one_server_at_a_time(tmp_path: Path) -> None:
-    with running_postgres(tmp_path / "postgres"), running_valkey(tmp_path / "redis"):
-        with pytest.raises(DirectoryInUseError):
-            EmbeddedPostgres(tmp_path / "postgres").start()
-        with pytest.raises(DirectoryInUseError):
-            EmbeddedValkey(tmp_path / "redis").start()
+def test_one_directory_serves_one_server_at_a_time(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
+    with pytest.raises(DirectoryInUseError):
+        EmbeddedPostgres(postgres.directory).start()
+    with running_valkey(tmp_path / "redis"), pytest.raises(DirectoryInUseError):
+        EmbeddedValkey(tmp_path / "redis").start()
 
 
-def test_two_of_each_run_side_by_side(tmp_path: Path) -> None:
+def test_two_of_each_run_side_by_side(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        databases = [stack.enter_context(running_postgres(tmp_path / f"postgres{n}")) for n in range(2)]
+        databases = [postgres, stack.enter_context(running_postgres(tmp_path / "postgres"))]
         brokers = [stack.enter_context(running_valkey(tmp_path / f"redis{n}")) for n in range(2)]
         assert len({server.url for server in databases}) == 2
         assert [value_of(server, "SELECT 1") for server in databases] == [1, 1]
