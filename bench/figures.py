@@ -109,7 +109,7 @@ def servers(directory: Path, *, pool_size: int) -> Iterator[Servers]:
 def admit(session: Session, name: str, secret: str) -> UUID:
     """Make a tenant whose key has every scope."""
     tenant_id = tenants.create(session, name).id
-    keys.store(session, secret, tenant_id=tenant_id, name=name, scopes=list(Scope))
+    keys.create(session, secret=secret, tenant_id=tenant_id, name=name, scopes=list(Scope))
     return tenant_id
 
 

@@ -109,7 +109,7 @@ def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
     with figures.servers(directory, pool_size=2) as servers:
         sessions = servers.sessions
         with transaction(sessions) as session:
-            keys.store(session, _KEY, tenant_id=DEFAULT_TENANT, name="bench", scopes=list(Scope))
+            keys.create(session, secret=_KEY, tenant_id=DEFAULT_TENANT, name="bench", scopes=list(Scope))
             figures.register_engine(session, slots=64)
         job_id = _finished_job(sessions)
         with _peer(servers) as peer_port, figures.api(servers) as (api_port, _):

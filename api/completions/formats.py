@@ -73,32 +73,29 @@ def _chat(ended: Completion) -> JsonObject:
     return _whole(partial(chat_completion, reasoning=ended.output.reasoning or None))(ended)
 
 
-def _chat_chunk(job: Job, choices: list[JSON], usage: JsonObject | None = None) -> JsonObject:
-    chunk: JsonObject = {
-        "id": f"chatcmpl-{job.id.hex}",
-        "object": "chat.completion.chunk",
-        "created": _created(job),
-        "model": job.model,
-        "system_fingerprint": None,
-        "choices": choices,
-    }
-    return chunk if usage is None else chunk | {"usage": usage}
+def _chunks(prefix: str, kind: str) -> Callable[..., JsonObject]:
+    """Make what renders one chunk of this kind: its job, its choices and, in the last one, the usage."""
+
+    def chunk(job: Job, choices: list[JSON], usage: JsonObject | None = None) -> JsonObject:
+        found: JsonObject = {
+            "id": f"{prefix}-{job.id.hex}",
+            "object": kind,
+            "created": _created(job),
+            "model": job.model,
+            "system_fingerprint": None,
+            "choices": choices,
+        }
+        return found if usage is None else found | {"usage": usage}
+
+    return chunk
+
+
+_chat_chunk = _chunks("chatcmpl", "chat.completion.chunk")
+_text_chunk = _chunks("cmpl", "text_completion")
 
 
 def _delta(delta: JSON, finish_reason: str | None = None) -> list[JSON]:
     return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}]
-
-
-def _text_chunk(job: Job, choices: list[JSON], usage: JsonObject | None = None) -> JsonObject:
-    chunk: JsonObject = {
-        "id": f"cmpl-{job.id.hex}",
-        "object": "text_completion",
-        "created": _created(job),
-        "model": job.model,
-        "system_fingerprint": None,
-        "choices": choices,
-    }
-    return chunk if usage is None else chunk | {"usage": usage}
 
 
 def _text_choice(text: str, finish_reason: str | None = None) -> list[JSON]:

@@ -55,40 +55,23 @@ def create(
     name: str,
     scopes: Collection[Scope],
     expires_at: datetime | None = None,
+    secret: str | None = None,
 ) -> NewKey:
-    """Create a key of this tenant."""
-    handle = secrets.token_hex(_HANDLE_BYTES)
-    return store(
-        session,
-        f"{_PREFIX}{handle}_{secrets.token_urlsafe(_SECRET_BYTES)}",
-        tenant_id=tenant_id,
-        name=name,
-        scopes=scopes,
-        expires_at=expires_at,
-    )
-
-
-def store(
-    session: Session,
-    secret: str,
-    *,
-    tenant_id: UUID,
-    name: str,
-    scopes: Collection[Scope],
-    expires_at: datetime | None = None,
-) -> NewKey:
-    """Store this secret as a key of the tenant.
+    """Create a key of this tenant, with this secret or a random one.
 
     Raises:
-        ValueError: the secret does not look like a key.
+        ValueError: the given secret does not look like a key.
     """
-    handle = handle_of(secret)
-    if handle is None:
+    if secret is None:
+        handle, rest = secrets.token_hex(_HANDLE_BYTES), secrets.token_urlsafe(_SECRET_BYTES)
+        secret = f"{_PREFIX}{handle}_{rest}"
+    public = handle_of(secret)
+    if public is None:
         raise ValueError("a key is lb_, 16 hex digits, _ and 43 characters of URL-safe base64")
     row = ApiKey(
         id=uuid7(),
         tenant_id=tenant_id,
-        handle=handle,
+        handle=public,
         secret_sha256=_hash(secret),
         name=name,
         scopes=sorted(scopes),

@@ -143,7 +143,7 @@ def empty_database(session: Session) -> None:
 def ensure_api_key(session: Session) -> None:
     """The default tenant has the tests' key, with every scope."""
     if keys.find(session, API_KEY) is None:
-        keys.store(session, API_KEY, tenant_id=DEFAULT_TENANT, name="tests", scopes=list(Scope))
+        keys.create(session, secret=API_KEY, tenant_id=DEFAULT_TENANT, name="tests", scopes=list(Scope))
 
 
 def register_engine(
