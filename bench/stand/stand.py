@@ -65,6 +65,7 @@ class Stand:
             time_scale=time_scale,
             max_batch_size=max_batch_size,
             kv_cache_tokens=_POOL_TOKENS * max_batch_size // _SLOTS,
+            kv_cache_reuse=False,  # each contender sends the same prompts, and the lower bound reads them all
         )
         self.author = Author(Tokenizer.load(str(path)))
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LONGBATCH_")}
