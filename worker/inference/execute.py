@@ -17,7 +17,13 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import checkpoints, ids, telemetry
 from jobs.checkpoints import Output
 from jobs.database import transaction
-from jobs.errors import EngineLostError, EngineUnavailableError, LongbatchError
+from jobs.errors import (
+    EngineLostError,
+    EngineMisconfiguredError,
+    EngineUnavailableError,
+    LongbatchError,
+    RetryableEngineError,
+)
 from jobs.prompts import store
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import CountedPrompt
@@ -28,7 +34,7 @@ from jobs.scheduling.growth import Granted, WaitForBlocks, Yielded
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
 from jobs.transitions import LeaseLost
-from worker.engine.client import EngineModel
+from worker.engine.client import CANARY_SECONDS, EngineModel, canary, error_of
 from worker.engine.deadlines import deadlines_for
 from worker.engine.request import Request, prompt_text
 from worker.inference.answer import Answer
@@ -218,6 +224,9 @@ class Runner:
         )
         running.generating_since = None
         match end:
+            case RunEnd(Failed(EngineMisconfiguredError() as error)) if await self._answers(model):
+                said = f"the engine refuses this request, and no other: {error.said}"
+                return replace(end, outcome=Failed(RetryableEngineError(said, said=error.said)))
             case RunEnd(Failed(EngineLostError() | EngineUnavailableError() as error)):
                 self.monitor.suspend(error)
             case RunEnd(LeaseLost()):
@@ -228,6 +237,11 @@ class Runner:
                 is_done = await wait_for_end(running, seconds=_SETTLE_SECONDS, answer=late)
                 return replace(end, engine_is_done=is_done)
         return end
+
+    async def _answers(self, model: EngineModel) -> bool:
+        """Return True if the engine answers a request of one token."""
+        call = canary(model.served, end_id=self.counter.tokenizer.end_id)
+        return await error_of(call, seconds=CANARY_SECONDS) is None
 
     async def _extend(self, run: JobRun) -> Granted | Outcome:
         """Ask for more blocks until there are some, or the run ends."""

@@ -20,7 +20,7 @@ from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer, unpack_i
 from jobs.scheduling.claims import claim
 from jobs.settings import BrokerSettings, DatabaseSettings, EngineSettings, JobSettings, Settings
 from local_engine import KillableEngine, RunningEngine, engine_module, killable_engine, running_engine
-from stand_in_engine import standing_in
+from stand_in_engine import StandIn, standing_in
 from support import POLICY, eventually
 from worker_support import ENGINE, MODEL, TIME_SCALE, Queue, running_worker, settings_for
 
@@ -119,14 +119,7 @@ def test_a_wrong_key_pauses_the_engine_until_it_is_right(
 ) -> None:
     """The engine shows its health and models to everybody: only requests for answers are refused."""
     with standing_in("vllm", api_key="right", is_open=True) as server:
-        settings = Settings(
-            database=database_settings,
-            broker=BrokerSettings(url=SecretStr(valkey.url), socket_timeout_seconds=1),
-            engine=EngineSettings(
-                name=ENGINE, model=MODEL, url=server.url, api_key=SecretStr("wrong"), max_batch_size=2
-            ),
-            jobs=JobSettings(max_attempts=1, shutdown_grace_seconds=0.2),
-        )
+        settings = settings_over_http(database_settings, valkey, server, max_attempts=1)
         with running_worker(settings, tokenizer):
             job_ids = [queue.submit(f"Job {number}.", max_tokens=5) for number in range(3)]
             eventually(lambda: "LONGBATCH_ENGINE__API_KEY" in (paused_reason(queue) or ""))
@@ -135,6 +128,38 @@ def test_a_wrong_key_pauses_the_engine_until_it_is_right(
             ended = [queue.ended(job_id) for job_id in job_ids]
             eventually(lambda: paused_reason(queue) is None)
     assert [(job.state, job.attempt, job.num_rescues) for job in ended] == [("completed", 0, 0)] * 3
+
+
+def settings_over_http(
+    database: DatabaseSettings, broker: EmbeddedValkey, server: StandIn, *, max_attempts: int
+) -> Settings:
+    key = SecretStr("wrong")  # only some servers care
+    return Settings(
+        database=database,
+        broker=BrokerSettings(url=SecretStr(broker.url), socket_timeout_seconds=1),
+        engine=EngineSettings(name=ENGINE, model=MODEL, url=server.url, api_key=key, max_batch_size=2),
+        jobs=JobSettings(max_attempts=max_attempts, shutdown_grace_seconds=0.2, retry_backoff_seconds=0.2),
+    )
+
+
+def test_a_prompt_that_the_engine_refuses_with_a_403_fails_after_its_attempts_and_alone(
+    queue: Queue, database_settings: DatabaseSettings, valkey: EmbeddedValkey, tokenizer: Tokenizer
+) -> None:
+    """A filter in front of the engine does so; the engine itself answers other prompts."""
+    (forbidden,) = tokenizer.encode_text("dragon").tolist()
+    with standing_in("vllm", forbids=forbidden) as server:
+        settings = settings_over_http(database_settings, valkey, server, max_attempts=2)
+        with running_worker(settings, tokenizer) as worker:
+            model = worker.monitor.model
+            bad = queue.ended(queue.submit("Say:dragon", max_tokens=5))
+            good = queue.ended(queue.submit("Say something.", max_tokens=5))
+            assert worker.monitor.model is model, "the engine is not paused"
+        assert not queue.reservations()
+    assert (bad.state, bad.attempt, good.state) == ("failed", 2, "completed")
+    assert bad.error == {
+        "code": "engine_error",
+        "message": "the engine refuses this request, and no other: Blocked by policy 7",
+    }
 
 
 def paused_reason(queue: Queue) -> str | None:
