@@ -253,10 +253,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
+        self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self.stand_in.running += 1
         try:
             self._tokens(body, name)
+            if name not in self.stand_in.left or name in self.stand_in.aborted:
+                self.wfile.write(b"0\r\n\r\n")
         except OSError:
             self._leave(name)
         self.stand_in.running -= 1
@@ -294,10 +297,14 @@ class _Handler(BaseHTTPRequestHandler):
                 break
         if self.stand_in.kind in ("vllm", "openai"):
             self._event({"id": "cmpl-1", "choices": [], "usage": {"completion_tokens": len(ids)}})
-        self.wfile.write(b"data: [DONE]\n\n")
+        self._chunk(b"[DONE]")
 
     def _event(self, found: object) -> None:
-        self.wfile.write(b"data: " + json.dumps(found).encode() + b"\n\n")
+        self._chunk(json.dumps(found).encode())
+
+    def _chunk(self, data: bytes) -> None:
+        event = b"data: %s\n\n" % data
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
 
     def _is_refused(self) -> bool:
         wanted = f"Bearer {self.stand_in.api_key}"

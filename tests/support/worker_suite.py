@@ -6,7 +6,7 @@ That module has the fixtures `fed` (the engine, which runs nothing else) and `qu
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from pydantic import SecretStr
 
@@ -34,6 +34,16 @@ _JOBS: Final = JobSettings(
 )
 
 
+class Restartable(Protocol):
+    """A server that comes back on its port."""
+
+    def start(self) -> object:
+        """Start it and wait until it is ready."""
+
+    def kill(self) -> None:
+        """Kill it with all its processes."""
+
+
 @dataclass(frozen=True)
 class Fed:
     """An engine that workers feed.
@@ -43,12 +53,16 @@ class Fed:
         prompt: a text whose answer takes some seconds.
         long: most tokens of that answer.
         is_idle: the engine runs nothing.
+        server: it can be killed and started again; None: other tests do that.
+        known: the ids of that answer; None: they are found out.
     """
 
     settings: Settings
     prompt: str
     long: int
     is_idle: Callable[[], bool]
+    server: Restartable | None = None
+    known: list[int] | None = None
 
 
 def settings_of_worker(
@@ -67,9 +81,10 @@ def settings_of_worker(
 def test_a_killed_worker_s_answer_keeps_its_ids_and_equals_the_uncut_one(
     queue: Queue, fed: Fed, tmp_path: Path
 ) -> None:
-    # The server now has the prompt in its cache, for all runs alike: otherwise their rounding differs.
-    with running_worker(fed.settings, queue.tokenizer):
-        queue.ended(queue.submit(fed.prompt, max_tokens=1))
+    if fed.known is None:
+        # The server now has the prompt in its cache, for all runs alike: otherwise their rounding differs.
+        with running_worker(fed.settings, queue.tokenizer):
+            queue.ended(queue.submit(fed.prompt, max_tokens=1))
     job_id = queue.submit(fed.prompt, max_tokens=fed.long)
     first = WorkerProcess("inference", fed.settings, tmp_path / "first.log")
     try:
@@ -80,13 +95,10 @@ def test_a_killed_worker_s_answer_keeps_its_ids_and_equals_the_uncut_one(
     kept = queue.saved_ids(job_id)
     assert kept
     eventually(fed.is_idle)  # its stream broke
-    service = WorkerProcess("service", fed.settings, tmp_path / "service.log")
-    second = WorkerProcess("inference", fed.settings, tmp_path / "second.log")
-    try:
+    queue.rescue()
+    with running_worker(fed.settings, queue.tokenizer):
         ended = queue.ended(job_id)
-    finally:
-        second.end()
-        service.end()
+        uncut = fed.known or _uncut(queue, fed)
     assert (ended.state, ended.num_rescues, ended.attempt) == ("completed", 1, 0)
     ids = queue.result_ids(job_id)
     assert ids[: len(kept)] == kept
@@ -94,11 +106,31 @@ def test_a_killed_worker_s_answer_keeps_its_ids_and_equals_the_uncut_one(
     result = queue.result(job_id)
     assert result is not None
     assert result.output == queue.tokenizer.decode(ids)
+    assert ids == uncut
+
+
+def _uncut(queue: Queue, fed: Fed) -> list[int]:
+    job_id = queue.submit(fed.prompt, max_tokens=fed.long)
+    queue.ended(job_id)
+    return queue.result_ids(job_id)
+
+
+def test_a_job_keeps_its_ids_when_its_engine_is_killed_and_comes_back(queue: Queue, fed: Fed) -> None:
+    assert fed.server is not None
     with running_worker(fed.settings, queue.tokenizer):
-        uncut = queue.submit(fed.prompt, max_tokens=fed.long)
-        queue.ended(uncut)
-        eventually(lambda: not queue.reservations())
-    assert ids == queue.result_ids(uncut)
+        job_id = queue.submit(fed.prompt, max_tokens=fed.long)
+        eventually(lambda: len(queue.saved_ids(job_id)) > fed.long // 4)
+        fed.server.kill()
+        queue.when(job_id, lambda job: job.state == "queued")
+        kept = queue.saved_ids(job_id)
+        assert len(kept) > fed.long // 4
+        fed.server.start()
+        ended = queue.ended(job_id)
+    assert (ended.state, ended.attempt, ended.num_rescues) == ("completed", 0, 1)
+    ids = queue.result_ids(job_id)
+    assert ids[: len(kept)] == kept
+    # No id of the answer comes twice in a row: a lost or doubled one would show.
+    assert ids == fed.known
 
 
 def test_a_cancelled_job_leaves_the_engine_and_its_blocks(queue: Queue, fed: Fed) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 from uuid import UUID
 
 from pydantic import SecretStr
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from cli.stack.ports import LOOPBACK
-from jobs import checkpoints, doorbell, submission
+from jobs import checkpoints, doorbell, lifecycle, submission
 from jobs.database import database_now, transaction
 from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
@@ -195,6 +195,14 @@ class Queue:
 
     def streaming(self, job_id: UUID) -> Job:
         return self.when(job_id, lambda job: job.state == "running" and job.completion_tokens > 0)
+
+    def rescue(self) -> None:
+        """Let every lease end now, as a service worker finds it once a worker has died."""
+        with transaction(self.sessions) as session:
+            running = update(Job).where(Job.state == "running")
+            session.execute(running.values(lease_expires_at=database_now(session)))
+        with transaction(self.sessions) as session:
+            lifecycle.rescue(session, now=database_now(session), max_rescues=2)
 
     def reservations(self) -> list[Reservation]:
         with self.sessions() as session:

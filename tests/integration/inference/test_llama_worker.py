@@ -11,6 +11,9 @@ from llama_support import LlamaServer, running_llama
 from worker_suite import *  # noqa: F403  all of its tests
 from worker_suite import Fed, settings_of_worker
 
+# tests/contract/test_llama_cpp.py kills the server.
+del test_a_job_keeps_its_ids_when_its_engine_is_killed_and_comes_back  # noqa: F821
+
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:

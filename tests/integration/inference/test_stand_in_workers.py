@@ -1,0 +1,90 @@
+"""Workers over stand-ins of HTTP engines that do not run here: the worker dies, or the engine, in mid-answer.
+
+The stand-ins are written from what is documented of SGLang, trtllm-serve and OpenAI's completions.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from cli.stack.servers.valkey import EmbeddedValkey
+from jobs.settings import DatabaseSettings, EngineSettings
+from stand_in_engine import StandIn, standing_in
+from support import eventually
+from worker_suite import *  # noqa: F403  all of its tests
+from worker_suite import Fed, settings_of_worker
+from worker_support import Queue, WorkerProcess, running_worker
+
+LONG = 200
+# A checkpoint is taken a third of a second after the first token: before the answer waits to be cut.
+CONDUCT: dict[str, Any] = {"pace": 0.01, "waits_at": 3 * LONG // 4}
+
+
+def fed_by(stand_in: StandIn, database: DatabaseSettings, valkey: EmbeddedValkey) -> Fed:
+    engine = EngineSettings.model_validate(
+        {
+            "url": stand_in.url,
+            "kind": "openai" if stand_in.kind == "openai" else "auto",
+            "max_batch_size": 4,
+            "max_blocks": 256,
+            "tokens_per_block": 32,
+        }
+    )
+    return Fed(
+        settings_of_worker(database, valkey.url, engine),
+        prompt="Write about rivers.",
+        long=LONG,
+        is_idle=lambda: stand_in.running == 0,
+        server=stand_in,
+        known=[*range(1000, 1000 + LONG)],
+    )
+
+
+@pytest.fixture(params=["sglang", "trtllm-serve"])
+def fed(
+    request: pytest.FixtureRequest, database_settings: DatabaseSettings, valkey: EmbeddedValkey
+) -> Iterator[Fed]:
+    with standing_in(request.param, **CONDUCT) as stand_in:
+        yield fed_by(stand_in, database_settings, valkey)
+
+
+@pytest.fixture
+def told(database_settings: DatabaseSettings, valkey: EmbeddedValkey) -> Iterator[Fed]:
+    """An endpoint of text alone."""
+    with standing_in("openai", **CONDUCT) as stand_in:
+        yield fed_by(stand_in, database_settings, valkey)
+
+
+def ends_whole(queue: Queue, job_id: UUID) -> None:
+    """It began anew: nothing of the first run is in its answer."""
+    ended, result = queue.ended(job_id), queue.result(job_id)
+    assert (ended.state, ended.num_rescues, ended.attempt) == ("completed", 1, 0)
+    assert result is not None
+    assert result.output == "".join(f"{chr(97 + place % 26)} " for place in range(LONG))
+
+
+def test_a_killed_worker_s_text_begins_anew_and_is_whole(queue: Queue, told: Fed, tmp_path: Path) -> None:
+    job_id = queue.submit(told.prompt, max_tokens=told.long)
+    first = WorkerProcess("inference", told.settings, tmp_path / "first.log")
+    try:
+        queue.streaming(job_id)
+    finally:
+        first.end()
+    eventually(told.is_idle)
+    queue.rescue()
+    with running_worker(told.settings, queue.tokenizer):
+        ends_whole(queue, job_id)
+
+
+def test_a_text_begins_anew_when_its_engine_is_killed_and_comes_back(queue: Queue, told: Fed) -> None:
+    assert told.server is not None
+    with running_worker(told.settings, queue.tokenizer):
+        job_id = queue.submit(told.prompt, max_tokens=told.long)
+        queue.streaming(job_id)
+        told.server.kill()
+        queue.when(job_id, lambda job: job.state == "queued")
+        told.server.start()
+        ends_whole(queue, job_id)
