@@ -180,7 +180,7 @@ class LimitError(LongbatchError):
     """You have reached one of your limits; try again later.
 
     Attributes:
-        limited: what is limited, in OpenAI's words: requests, tokens or jobs.
+        limited: what is limited, in OpenAI's words: requests, tokens, jobs or bytes.
         limit: the limit itself, in units of `limited`.
         remaining: what is left of it for smaller requests.
         retry_after_seconds: how long to wait before trying again.
@@ -223,6 +223,19 @@ class JobQuotaError(LimitError):
 
 class OverJobQuotaError(JobQuotaError):
     """The request alone creates more unfinished jobs than your limit allows."""
+
+    retryable = False
+
+
+class StorageQuotaError(LimitError):
+    """You already keep as many bytes here as your limit allows; delete jobs, files or documents."""
+
+    code = "storage_limit_exceeded"
+    limited = "bytes"
+
+
+class OverStorageQuotaError(StorageQuotaError):
+    """The request alone stores more bytes than your limit allows."""
 
     retryable = False
 

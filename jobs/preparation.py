@@ -166,7 +166,7 @@ class Counting:
     ) -> None:
         limits = registry.registered_capacities(session).get(job.model) or [self.default_capacity]
         if isinstance(text, NewText):
-            job.text_id = store.store(session, [text], tenant_id=job.tenant_id)[text.sha256]
+            job.text_id = store.store(session, [text], tenant_id=job.tenant_id).ids[text.sha256]
         else:
             store.keep_count(session, text, counted)
         settle_count(job, num_tokens=counted.num_tokens, limits=limits, now=now)

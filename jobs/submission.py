@@ -146,10 +146,10 @@ def _insert(
     default_capacity: Capacity,
     admit: Admit | None,
 ) -> list[NewJob]:
-    text_ids = store.store(session, [spec.text for spec in specs], tenant_id=tenant_id)
+    texts = store.store(session, [spec.text for spec in specs], tenant_id=tenant_id)
     now, capacities = registry.read_clock_and_capacities(session)
     jobs = [
-        _new_job(spec, tenant_id=tenant_id, text_id=text_ids[spec.text.sha256], now=now) for spec in specs
+        _new_job(spec, tenant_id=tenant_id, text_id=texts.ids[spec.text.sha256], now=now) for spec in specs
     ]
     for job, spec in zip(jobs, specs, strict=True):
         limits = capacities.get(job.model) or [default_capacity]
@@ -157,14 +157,14 @@ def _insert(
             settle_count(job, num_tokens=spec.text.counted.num_tokens, limits=limits, now=now)
         else:
             job.reserved_tokens = demand(spec, limits)
-    if admit is not None and (taken := _taken(jobs)).jobs:
+    if admit is not None and (taken := _taken(jobs, texts.num_new_bytes)).jobs:
         admit(session, taken)
     if jobs:
         job_rows.insert_jobs(session, jobs)
     return jobs
 
 
-def _taken(jobs: Sequence[NewJob]) -> QuotaUsage:
+def _taken(jobs: Sequence[NewJob], stored_bytes: int) -> QuotaUsage:
     """Sum up what new jobs take of their tenant's quota.
 
     One that never fits counts as a job too, because it has a row.
@@ -174,6 +174,7 @@ def _taken(jobs: Sequence[NewJob]) -> QuotaUsage:
     return QuotaUsage(
         tokens=sum(job.reserved_tokens for job in unfinished),
         jobs=len(jobs) - len(of_batches),  # a batch is bounded by its lines, and must end
+        stored_bytes=stored_bytes,
     )
 
 

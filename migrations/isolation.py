@@ -97,7 +97,15 @@ def _protect(connection: Connection, table: str, condition: str, roles: list[str
 def _rights_of_app(table: str) -> list[str]:
     """Return what the API may do to a tenant's rows; operators write keys and limits."""
     match table:
-        case "tenants" | "tenant_limits" | "usage_days" | "accounts" | "account_shards":
+        case (
+            "tenants"
+            | "tenant_limits"
+            | "usage_days"
+            | "accounts"
+            | "account_shards"
+            | "stored_notes"
+            | "stored_totals"
+        ):
             return ["SELECT"]
         case "api_keys":
             return ["SELECT (id, tenant_id, last_used_at)", "UPDATE (last_used_at)"]

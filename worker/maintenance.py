@@ -17,7 +17,7 @@ from jobs.models import Job
 from jobs.preparation import Counting
 from jobs.settings import JobSettings
 from jobs.states import TERMINAL, JobState
-from jobs.tenants import usage
+from jobs.tenants import stored_bytes, usage
 from jobs.webhooks import endpoints
 from worker.duties import Duty, ServiceContext
 from worker.rounds import FailingRows, do_each, move_set
@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 # A ready engine is seen every few seconds.
 _ENGINE_IS_GONE: Final = timedelta(days=1)
+_MAX_NOTES: Final = 5000  # in one transaction
 # What finishes the work of requests that would have taken too long.
 _SWEEPS: Final = (endpoints.sweep, endpoints.sweep_disabled, summaries.sweep)
 
@@ -56,6 +57,7 @@ def duties(context: ServiceContext) -> list[Duty]:
         Duty("expire", rounds.expire, every.expire_seconds, wakes=("expire",)),
         Duty("expire", rounds.reject_misfits, every.expire_seconds),
         Duty("expire", sweep, every.expire_seconds, wakes=("expire",)),
+        Duty("expire", rounds.add_up_stored, every.expire_seconds, wakes=("expire",)),
         Duty("doorbell", ring, every.doorbell_seconds, wakes=("inference",)),
         Duty("prune", prune, every.prune_seconds),
     ]
@@ -71,6 +73,7 @@ class JobMaintenance:
         self._misfits = FailingRows("misfits")
         self._old = FailingRows("prune")
         self._notes = FailingRows("usage")
+        self._stored = FailingRows("stored")
 
     def rescue(self, *, max_rescues: int) -> list[Job]:
         """Requeue the jobs of silent workers, or end those that must not run again. Returns them."""
@@ -109,6 +112,17 @@ class JobMaintenance:
 
         moved = move_set(self._sessions, self._misfits, rows, move, limit=1000)
         return [job for jobs in moved for job in jobs]
+
+    def add_up_stored(self) -> bool:
+        """Add up notes of what tenants keep. Returns true if there may be more."""
+        moved = move_set(
+            self._sessions,
+            self._stored,
+            stored_bytes.unsummed(),
+            lambda session, note_ids: stored_bytes.add_up(session, only=note_ids),
+            limit=_MAX_NOTES,
+        )
+        return sum(moved) == _MAX_NOTES
 
     def prune(
         self, settings: JobSettings, *, is_stopping: Callable[[], bool] = lambda: False

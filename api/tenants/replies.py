@@ -29,8 +29,15 @@ class QuotaUsageReply(BaseModel):
     max_jobs: int
 
 
+class StoredReply(BaseModel):
+    """What you keep: prompts, results, files and documents, compressed, until deleted or pruned."""
+
+    bytes: int
+    max_bytes: int | None = Field(description="null: no limit.")
+
+
 class UsageReply(BaseModel):
-    """Your usage by day and model, newest first, and what is enqueued now."""
+    """Your usage by day and model, newest first, and what is enqueued and stored now."""
 
     model_config = example(
         object="list",
@@ -46,8 +53,10 @@ class UsageReply(BaseModel):
             }
         ],
         enqueued={"tokens": 96_512, "max_tokens": 1_000_000_000, "jobs": 1, "max_jobs": 500_000},
+        stored={"bytes": 48_206_113, "max_bytes": None},
     )
 
     object: Literal["list"]
     data: list[UsageDayReply]
     enqueued: QuotaUsageReply
+    stored: StoredReply

@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 
 from api.http.dependencies import CallerDep, ServicesDep
 from api.http.openapi import responses
-from api.tenants.replies import QuotaUsageReply, UsageDayReply, UsageReply
+from api.tenants.replies import QuotaUsageReply, StoredReply, UsageDayReply, UsageReply
 from jobs.errors import InvalidRequestError
 from jobs.states import TERMINAL
-from jobs.tenants import quotas, usage
+from jobs.tenants import quotas, stored_bytes, usage
 from jobs.tenants.quotas import QuotaUsage
 from jobs.tenants.usage import DailyUsage
 
@@ -46,7 +46,7 @@ async def get_usage(
             f"`start` must not be after `end`, and the range must be at most {_MAX_DAYS} days.", param="start"
         )
     read = partial(_read, tenant_id=caller.tenant_id, first=first, last=last)
-    found, held = await services.transactions.run(read)
+    found, held, stored = await services.transactions.run(read)
     limits = caller.limits
     return UsageReply(
         object="list",
@@ -57,13 +57,15 @@ async def get_usage(
             jobs=held.jobs,
             max_jobs=limits.max_jobs,
         ),
+        stored=StoredReply(bytes=stored, max_bytes=limits.max_stored_bytes or None),
     )
 
 
 def _read(
     session: Session, *, tenant_id: UUID, first: date, last: date
-) -> tuple[list[DailyUsage], QuotaUsage]:
-    return usage.read(session, tenant_id, first=first, last=last), quotas.current_usage(session, tenant_id)
+) -> tuple[list[DailyUsage], QuotaUsage, int]:
+    found = usage.read(session, tenant_id, first=first, last=last)
+    return found, quotas.current_usage(session, tenant_id), stored_bytes.read(session, tenant_id)
 
 
 def _day_and_model(each: DailyUsage) -> tuple[date, str]:

@@ -15,7 +15,7 @@ from jobs.views import rfc3339
 
 app = typer.Typer(no_args_is_help=True, help="Manage tenants in the database LONGBATCH_DATABASE__URL.")
 
-_LIMITS = ("max_enqueued_tokens", "max_jobs", "max_requests")
+_LIMITS = ("max_enqueued_tokens", "max_jobs", "max_requests", "max_stored_bytes")
 
 TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant.")]
 MaxTokens = Annotated[
@@ -25,6 +25,10 @@ MaxTokens = Annotated[
 MaxJobs = Annotated[int | None, typer.Option("--max-jobs", min=-1, help="Unfinished jobs; -1: the default.")]
 MaxRequests = Annotated[
     int | None, typer.Option("--max-requests", min=-1, help="Requests per minute; -1: the default.")
+]
+MaxStored = Annotated[
+    int | None,
+    typer.Option("--max-stored-bytes", min=-1, help="Kept in the database; 0: no limit; -1: the default."),
 ]
 Weight = Annotated[
     float | None, typer.Option("--weight", min=0.001, help="Share of an engine relative to other tenants.")
@@ -43,12 +47,14 @@ def create(
     max_enqueued_tokens: MaxTokens = None,
     max_jobs: MaxJobs = None,
     max_requests: MaxRequests = None,
+    max_stored_bytes: MaxStored = None,
     weight: Weight = None,
 ) -> None:
     """Create a tenant; `keys create --tenant` gives it a key."""
     with transaction() as session:
         row = tenants.create(session, name)
-        tenants.set_limits(session, row.id, _given(max_enqueued_tokens, max_jobs, max_requests))
+        limits = _given(max_enqueued_tokens, max_jobs, max_requests, max_stored_bytes)
+        tenants.set_limits(session, row.id, limits)
         tenants.set_weight(session, row.id, weight)
     print_text(name)
 
@@ -60,12 +66,14 @@ def set_(
     max_enqueued_tokens: MaxTokens = None,
     max_jobs: MaxJobs = None,
     max_requests: MaxRequests = None,
+    max_stored_bytes: MaxStored = None,
     weight: Weight = None,
 ) -> None:
     """Change a tenant's limits or weight; options left out change nothing."""
     with transaction() as session:
         row = tenants.named(session, name)
-        tenants.set_limits(session, row.id, _given(max_enqueued_tokens, max_jobs, max_requests))
+        limits = _given(max_enqueued_tokens, max_jobs, max_requests, max_stored_bytes)
+        tenants.set_limits(session, row.id, limits)
         tenants.set_weight(session, row.id, weight)
 
 
@@ -80,7 +88,7 @@ def list_tenants(*, as_json: AsJson = False) -> None:
     table = Table(box=None, pad_edge=False)
     longest = max((len(tenant.name) for tenant, _ in rows), default=0)
     table.add_column("tenant", min_width=longest)  # a truncated name is of no use
-    for heading in ("weight", "enqueued tokens", "jobs", "requests a minute", "created"):
+    for heading in ("weight", "enqueued tokens", "jobs", "requests a minute", "stored bytes", "created"):
         table.add_column(heading, overflow="fold")
     for tenant, limit in rows:
         own = [getattr(limit, name, None) for name in _LIMITS]

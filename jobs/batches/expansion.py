@@ -1,7 +1,7 @@
 """Turn the lines of an accepted batch into jobs, one slice per transaction; reject invalid lines at once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -25,7 +25,13 @@ from jobs.batches.lines import (
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
-from jobs.errors import InvalidRequestError, LongbatchError, ModelNotFoundError, OverTokenQuotaError
+from jobs.errors import (
+    InvalidRequestError,
+    LongbatchError,
+    ModelNotFoundError,
+    OverStorageQuotaError,
+    OverTokenQuotaError,
+)
 from jobs.files import lines as file_lines
 from jobs.files.lines import FileLine
 from jobs.files.storage import BytesLostError
@@ -95,22 +101,22 @@ class _Quota:
     def of(cls, session: Session, batch: Batch, tools: BatchTools) -> Self:
         """Read the tenant's current quota and use."""
         limits = quotas.read_limits(session, batch.tenant_id, tools.limits)
-        return cls(batch.tenant_id, limits, quotas.current_usage(session, batch.tenant_id))
+        return cls(batch.tenant_id, limits, quotas.current_usage(session, batch.tenant_id, limits=limits))
 
     @property
     def is_full(self) -> bool:
         """True if not even the smallest line fits."""
-        return not self.has_room_for(QuotaUsage(tokens=1, jobs=1))
+        return not self.has_room_for(QuotaUsage(tokens=1, jobs=1, stored_bytes=1))
 
     def take(self, spec: JobSpec, capacities: Sequence[Capacity]) -> bool:
         """Take room for this job out of the quota, and return False if there is none now.
 
         Raises:
-            OverTokenQuotaError: the job exceeds the quota by itself and can never fit.
+            LimitError: the job exceeds the quota by itself and can never fit.
         """
-        need = QuotaUsage(tokens=submission.demand(spec, capacities), jobs=1)
-        if need.tokens > self.limits.max_enqueued_tokens:
-            quotas.check(need, need, limits=self.limits)
+        tokens = submission.demand(spec, capacities)
+        need = QuotaUsage(tokens=tokens, jobs=1, stored_bytes=spec.text.stored_bytes)
+        quotas.check(replace(need, jobs=0), need, limits=self.limits)
         if not self.has_room_for(need):
             return False
         self.held += need
@@ -368,4 +374,8 @@ def _unforeseen(batch: Batch, number: int | None, custom_id: str, error: Excepti
     return answered_line(uuid7().hex, custom_id, status=500, body=body)
 
 
-_STATUSES: Final[Mapping[type[LongbatchError], int]] = {ModelNotFoundError: 404, OverTokenQuotaError: 429}
+_STATUSES: Final[Mapping[type[LongbatchError], int]] = {
+    ModelNotFoundError: 404,
+    OverTokenQuotaError: 429,
+    OverStorageQuotaError: 429,
+}

@@ -44,6 +44,11 @@ class StoredPart:
     content: bytes | None = None
     key: str | None = None
 
+    @property
+    def stored_bytes(self) -> int:
+        """What it adds to what its tenant keeps; outside of the database, compression does not count."""
+        return self.num_bytes if self.content is None else len(self.content)
+
 
 class PartStore(Protocol):
     """Keeps immutable parts. Its calls block; none of them needs the database.

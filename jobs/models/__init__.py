@@ -22,6 +22,8 @@ from jobs.models.tenant import (
     ApiKey,
     IdempotencyKey,
     QuotaAllowance,
+    StoredNote,
+    StoredTotal,
     Tenant,
     TenantLimit,
     UsageDay,

@@ -63,6 +63,7 @@ class TenantLimit(Base):
         max_enqueued_tokens: tokens of prompt and `max_tokens` of its unfinished jobs together, at least 0.
         max_jobs: unfinished jobs, at least 0.
         max_requests: requests per minute, at least 1.
+        max_stored_bytes: what it may keep in the database; 0: any amount.
     """
 
     __tablename__ = "tenant_limits"
@@ -74,6 +75,7 @@ class TenantLimit(Base):
     max_enqueued_tokens: Mapped[int | None] = mapped_column(BigInteger)
     max_jobs: Mapped[int | None]
     max_requests: Mapped[int | None]
+    max_stored_bytes: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class QuotaAllowance(Base):
@@ -87,7 +89,9 @@ class QuotaAllowance(Base):
         tokens: what new jobs may still take, at least 0.
         jobs: how many there may be, at least 0.
         max_enqueued_tokens: the limit that it was part of. Under another limit it is not used.
-        max_jobs: the other limit that it was part of.
+        max_jobs: the second limit that it was part of.
+        stored_bytes: what requests may still store, at least 0; 0 where nothing limits that.
+        max_stored_bytes: the third limit that it was part of.
     """
 
     __tablename__ = "quota_allowances"
@@ -99,6 +103,42 @@ class QuotaAllowance(Base):
     jobs: Mapped[int] = mapped_column(BigInteger)
     max_enqueued_tokens: Mapped[int] = mapped_column(BigInteger)
     max_jobs: Mapped[int] = mapped_column(BigInteger)
+    stored_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    max_stored_bytes: Mapped[int] = mapped_column(BigInteger, server_default="0")
+
+
+class StoredNote(Base):
+    """By how many bytes one statement changed what a tenant keeps. Triggers insert it.
+
+    `stored_bytes.add_up` later moves it into `stored_totals`. No foreign key: a check for each write would be
+    in vain, as every counted row has its tenant.
+
+    Attributes:
+        id: random.
+        tenant_id: the owner.
+        num_bytes: below 0 for what was deleted.
+    """
+
+    __tablename__ = "stored_notes"
+    __table_args__ = (Index("ix_stored_notes_tenant_id", "tenant_id"),)
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, server_default=text("gen_random_uuid()"))
+    tenant_id: Mapped[UUID]
+    num_bytes: Mapped[int] = mapped_column(BigInteger)
+
+
+class StoredTotal(Base):
+    """What a tenant keeps in the database, but for the notes that are not yet added up.
+
+    Attributes:
+        tenant_id: the owner. Deleted with it.
+        num_bytes: the sum, which may be below 0 while notes are outstanding.
+    """
+
+    __tablename__ = "stored_totals"
+
+    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True)
+    num_bytes: Mapped[int] = mapped_column(BigInteger)
 
 
 class UsageEntry(Base):

@@ -45,6 +45,11 @@ def keyed(found: Sequence[bytes], tenant_id: UUID) -> bytes:
     return b"".join(blake2b(each, digest_size=_KEPT_BYTES, key=key).digest() for each in found)
 
 
+def num_kept_bytes(found: Sequence[bytes]) -> int:
+    """Return the size of what `keyed` makes of these hashes."""
+    return _KEPT_BYTES * len(found)
+
+
 def shared_tokens(one: bytes, other: bytes) -> int:
     """Return how many tokens two prompts of a tenant surely have in common, given their stored prefixes."""
     pairs = zip(_kept(one), _kept(other), strict=False)

@@ -13,7 +13,7 @@ from jobs.database.row_sets import insert_set
 from jobs.ids import uuid7
 from jobs.models import Job, PromptText
 from jobs.prompts import messages
-from jobs.prompts.prefixes import keyed
+from jobs.prompts.prefixes import keyed, num_kept_bytes
 from jobs.prompts.tokenizer import begin_of_text, num_text_bytes, pack_text, unpack_text
 
 
@@ -78,20 +78,42 @@ class NewText:
         object.__setattr__(self, "sha256", sha256(encoded).digest())
         object.__setattr__(self, "packed", pack_text(canonical))
 
+    @property
+    def stored_bytes(self) -> int:
+        """What a row of it adds to what its tenant keeps."""
+        if self.counted is None:
+            return len(self.packed)
+        return len(self.packed) + len(self.counted.packed_ids) + num_kept_bytes(self.counted.prefixes)
 
-def store(session: Session, texts: Sequence[NewText], *, tenant_id: UUID) -> dict[bytes, UUID]:
-    """Store these texts, held until this transaction ends; return ids by SHA-256.
+
+@dataclass(slots=True)
+class StoredTexts:
+    """Texts that a transaction holds.
+
+    Attributes:
+        ids: by SHA-256.
+        num_new_bytes: what those of them that are new add to what their tenant keeps.
+    """
+
+    ids: dict[bytes, UUID] = field(default_factory=dict)
+    num_new_bytes: int = 0
+
+
+def store(session: Session, texts: Sequence[NewText], *, tenant_id: UUID) -> StoredTexts:
+    """Store these texts, held until this transaction ends.
 
     Equal texts share a row. Rows are locked FOR KEY SHARE, so a concurrent `drop_unused` waits and then sees
     the job that this transaction inserts.
     """
     wanted = {text.sha256: text for text in texts}
-    found: dict[bytes, UUID] = {}
+    found = StoredTexts()
     # In a fixed order, so that two transactions with the same texts cannot deadlock.
-    while missing := sorted(wanted.keys() - found.keys()):
-        found |= _insert(session, {digest: wanted[digest] for digest in missing}, tenant_id)
-        if existing := [digest for digest in missing if digest not in found]:
-            found |= _lock_existing(session, existing, tenant_id)
+    while missing := sorted(wanted.keys() - found.ids.keys()):
+        new = _insert(session, {digest: wanted[digest] for digest in missing}, tenant_id)
+        found.ids |= new
+        found.num_new_bytes += sum(wanted[digest].stored_bytes for digest in new)
+        if existing := [digest for digest in missing if digest not in new]:
+            found.ids |= _lock_existing(session, existing, tenant_id)
     return found
 
 

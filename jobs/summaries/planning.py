@@ -187,7 +187,7 @@ class Planning:
         draft.demand = least
         with transaction(sessions) as session:
             limits = quotas.read_limits(session, turn.tenant_id, self.tools.limits)
-            held = quotas.current_usage(session, turn.tenant_id)
+            held = quotas.current_usage(session, turn.tenant_id, limits=limits)
         try:
             quotas.check(held + least, least, limits=limits)
         except LimitError as error:

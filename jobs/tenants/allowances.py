@@ -8,11 +8,11 @@ number of processes keep a quota exactly, and sum only when an allowance is used
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import update
+from sqlalchemy import exists, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs.models.tenant import QuotaAllowance
+from jobs.models.tenant import QuotaAllowance, StoredTotal
 from jobs.tenants import quotas
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
 
@@ -36,16 +36,27 @@ def take(session: Session, tenant_id: UUID, shard: int, more: QuotaUsage, *, lim
 
 
 def _use_up(session: Session, tenant_id: UUID, shard: int, more: QuotaUsage, *, limits: TenantLimits) -> bool:
+    limit = limits.max_stored_bytes
+    stored_bytes = more.stored_bytes if limit else 0
     statement = update(QuotaAllowance).where(
         QuotaAllowance.tenant_id == tenant_id,
         QuotaAllowance.shard == shard,
         QuotaAllowance.tokens >= more.tokens,
         QuotaAllowance.jobs >= more.jobs,
+        QuotaAllowance.stored_bytes >= stored_bytes,
         # Part of another limit, it may be more than is free.
         QuotaAllowance.max_enqueued_tokens == limits.max_enqueued_tokens,
         QuotaAllowance.max_jobs == limits.max_jobs,
+        QuotaAllowance.max_stored_bytes == limit,
     )
-    left = {"tokens": QuotaAllowance.tokens - more.tokens, "jobs": QuotaAllowance.jobs - more.jobs}
+    if limit:  # results, which are always kept, may have taken the room since
+        total = StoredTotal.num_bytes + stored_bytes
+        statement = statement.where(~exists().where(StoredTotal.tenant_id == tenant_id, total > limit))
+    left = {
+        "tokens": QuotaAllowance.tokens - more.tokens,
+        "jobs": QuotaAllowance.jobs - more.jobs,
+        "stored_bytes": QuotaAllowance.stored_bytes - stored_bytes,
+    }
     used = statement.values(**left).returning(QuotaAllowance.shard)
     # An UPDATE that waited for the row keeps it locked even if it no longer matches. Whoever has the tenant's
     # lock may wait for the row, so it must be free before this transaction waits for that lock.
@@ -58,8 +69,13 @@ def _use_up(session: Session, tenant_id: UUID, shard: int, more: QuotaUsage, *, 
 
 def _add(session: Session, tenant_id: UUID, shard: int, free: QuotaUsage, *, limits: TenantLimits) -> None:
     """Add a part of what is free to the shard's allowance."""
-    part = {"tokens": max(0, free.tokens // _PART), "jobs": max(0, free.jobs // _PART)}
-    of = {"max_enqueued_tokens": limits.max_enqueued_tokens, "max_jobs": limits.max_jobs}
+    part = {
+        "tokens": max(0, free.tokens // _PART),
+        "jobs": max(0, free.jobs // _PART),
+        "stored_bytes": max(0, free.stored_bytes // _PART) if limits.max_stored_bytes else 0,
+    }
+    names = ("max_enqueued_tokens", "max_jobs", "max_stored_bytes")
+    of = {name: getattr(limits, name) for name in names}
     more = {name: getattr(QuotaAllowance, name) + value for name, value in part.items()}
     session.execute(
         insert(QuotaAllowance)

@@ -6,8 +6,9 @@ unfinished jobs, 15 ms for 100,000. A counter row would make all workers that en
 each other, and would have to be right at every one of those ends.
 """
 
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Final
 from uuid import UUID
 
@@ -16,13 +17,22 @@ from sqlalchemy.orm import Session
 
 from jobs.database import advisory_locks
 from jobs.database.advisory_locks import Lock
-from jobs.errors import JobQuotaError, OverJobQuotaError, OverTokenQuotaError, TokenQuotaError
+from jobs.errors import (
+    JobQuotaError,
+    OverJobQuotaError,
+    OverStorageQuotaError,
+    OverTokenQuotaError,
+    StorageQuotaError,
+    TokenQuotaError,
+)
 from jobs.models import Job
 from jobs.models.tenant import QuotaAllowance, TenantLimit
 from jobs.settings import LimitSettings
+from jobs.tenants import stored_bytes
 
 # Allowances are taken back once they hold this many times what is free: others may need it more.
 _LEAST_FREE: Final = 8
+_ANY: Final = sys.maxsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,32 +43,47 @@ class TenantLimits:
         max_enqueued_tokens: prompt and max_tokens of its unfinished jobs together.
         max_jobs: unfinished jobs.
         max_requests: requests per minute.
+        max_stored_bytes: what it may keep in the database; 0: any amount.
     """
 
     max_enqueued_tokens: int
     max_jobs: int
     max_requests: int
+    max_stored_bytes: int = 0
 
     def part(self, fraction: float) -> "TenantLimits":
         """Scale what unfinished jobs may hold by `fraction`."""
-        return TenantLimits(
-            int(self.max_enqueued_tokens * fraction), int(self.max_jobs * fraction), self.max_requests
+        return replace(
+            self,
+            max_enqueued_tokens=int(self.max_enqueued_tokens * fraction),
+            max_jobs=int(self.max_jobs * fraction),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaUsage:
-    """What unfinished jobs take of a quota."""
+    """What unfinished jobs take of a quota, and what is stored.
+
+    Attributes:
+        stored_bytes: of whatever the tenant keeps, if that is limited.
+    """
 
     tokens: int = 0
     jobs: int = 0
+    stored_bytes: int = 0
 
     def __add__(self, other: "QuotaUsage") -> "QuotaUsage":
-        return QuotaUsage(self.tokens + other.tokens, self.jobs + other.jobs)
+        return QuotaUsage(
+            self.tokens + other.tokens, self.jobs + other.jobs, self.stored_bytes + other.stored_bytes
+        )
 
     def is_within(self, limits: TenantLimits) -> bool:
         """Return True if a tenant with these limits may hold it."""
-        return self.tokens <= limits.max_enqueued_tokens and self.jobs <= limits.max_jobs
+        return (
+            self.tokens <= limits.max_enqueued_tokens
+            and self.jobs <= limits.max_jobs
+            and self.stored_bytes <= (limits.max_stored_bytes or _ANY)
+        )
 
 
 # Takes this much more of the quota in this transaction, or raises LimitError.
@@ -77,14 +102,17 @@ def limits_of(settings: LimitSettings, own: TenantLimit | None) -> TenantLimits:
         max_enqueued_tokens=choose("max_enqueued_tokens"),
         max_jobs=choose("max_jobs"),
         max_requests=choose("max_requests"),
+        max_stored_bytes=choose("max_stored_bytes"),
     )
 
 
-def current_usage(session: Session, tenant_id: UUID) -> QuotaUsage:
-    """Sum what the tenant's unfinished jobs take at this moment."""
+def current_usage(session: Session, tenant_id: UUID, *, limits: TenantLimits | None = None) -> QuotaUsage:
+    """Sum what the tenant's unfinished jobs take at this moment, and what it keeps if `limits` bound that."""
     query = select(func.coalesce(func.sum(Job.reserved_tokens), 0), func.count())
     row = session.execute(query.where(Job.tenant_id == tenant_id, Job.finalized_at.is_(None))).one()
-    return QuotaUsage(tokens=int(row[0]), jobs=row[1])
+    is_bounded = limits is not None and limits.max_stored_bytes
+    stored = stored_bytes.read(session, tenant_id) if is_bounded else 0
+    return QuotaUsage(tokens=int(row[0]), jobs=row[1], stored_bytes=stored)
 
 
 def read_limits(session: Session, tenant_id: UUID, settings: LimitSettings) -> TenantLimits:
@@ -105,10 +133,23 @@ def admit(session: Session, tenant_id: UUID, more: QuotaUsage, *, limits: Tenant
     return together
 
 
+def admit_stored(session: Session, tenant_id: UUID, num_bytes: int, *, limits: TenantLimits) -> None:
+    """Let the tenant keep this many bytes more, which this transaction has stored already.
+
+    Raises:
+        LimitError: as `admit`.
+    """
+    if limits.max_stored_bytes:
+        bounds = replace(limits, max_enqueued_tokens=_ANY, max_jobs=_ANY)
+        admit(session, tenant_id, QuotaUsage(stored_bytes=num_bytes), limits=bounds)
+
+
 def admit_and_free(
     session: Session, tenant_id: UUID, more: QuotaUsage, *, limits: TenantLimits
 ) -> tuple[QuotaUsage, QuotaUsage]:
     """Take this much more of the tenant's quota as `admit` does.
+
+    The bytes of it must be stored already, and so are part of what is summed.
 
     Returns:
         What the tenant holds then, and what is free besides, which no allowance holds.
@@ -116,12 +157,14 @@ def admit_and_free(
     advisory_locks.hold(session, Lock.QUOTA, of=str(tenant_id))
     # Before the sum: what is used up in between counts twice, and never not at all.
     allowed = _allowed(session, tenant_id)
-    together = current_usage(session, tenant_id) + more
+    unsummed = replace(more, stored_bytes=0)
+    together = current_usage(session, tenant_id, limits=limits) + unsummed
     check(together, more, limits=limits)
     free = _free(together, allowed, limits)
-    if free.tokens * _LEAST_FREE < allowed.tokens or free.jobs * _LEAST_FREE < allowed.jobs:
+    parts = zip(astuple(free), astuple(allowed), strict=True)
+    if any(left * _LEAST_FREE < given for left, given in parts):
         _take_back(session, tenant_id)
-        together = current_usage(session, tenant_id) + more
+        together = current_usage(session, tenant_id, limits=limits) + unsummed
         check(together, more, limits=limits)
         free = _free(together, QuotaUsage(), limits)
     return together, free
@@ -131,9 +174,10 @@ def _allowed(session: Session, tenant_id: UUID) -> QuotaUsage:
     sums = (
         func.coalesce(func.sum(QuotaAllowance.tokens), 0),
         func.coalesce(func.sum(QuotaAllowance.jobs), 0),
+        func.coalesce(func.sum(QuotaAllowance.stored_bytes), 0),
     )
-    tokens, num_jobs = session.execute(select(*sums).where(QuotaAllowance.tenant_id == tenant_id)).one()
-    return QuotaUsage(tokens=int(tokens), jobs=int(num_jobs))
+    found = session.execute(select(*sums).where(QuotaAllowance.tenant_id == tenant_id)).one()
+    return QuotaUsage(*map(int, found))
 
 
 def _free(together: QuotaUsage, allowed: QuotaUsage, limits: TenantLimits) -> QuotaUsage:
@@ -141,6 +185,7 @@ def _free(together: QuotaUsage, allowed: QuotaUsage, limits: TenantLimits) -> Qu
     return QuotaUsage(
         tokens=limits.max_enqueued_tokens - together.tokens - allowed.tokens,
         jobs=limits.max_jobs - together.jobs - allowed.jobs,
+        stored_bytes=(limits.max_stored_bytes or _ANY) - together.stored_bytes - allowed.stored_bytes,
     )
 
 
@@ -148,7 +193,7 @@ def _take_back(session: Session, tenant_id: UUID) -> None:
     """Empty all allowances of the tenant; wait for the transactions that use them up."""
     mine = QuotaAllowance.tenant_id == tenant_id
     session.execute(select(QuotaAllowance.shard).where(mine).order_by(QuotaAllowance.shard).with_for_update())
-    emptied = update(QuotaAllowance).where(mine).values(tokens=0, jobs=0)
+    emptied = update(QuotaAllowance).where(mine).values(tokens=0, jobs=0, stored_bytes=0)
     session.execute(emptied.execution_options(synchronize_session=False))
 
 
@@ -176,6 +221,14 @@ def check(together: QuotaUsage, more: QuotaUsage, *, limits: TenantLimits) -> No
         raise (OverJobQuotaError if more.jobs > limit else JobQuotaError)(
             f"Job limit reached: {before:,} jobs are unfinished and this request adds {more.jobs:,}."
             f" Limit: {limit:,} unfinished jobs.",
+            limit=limit,
+            remaining=limit - before,
+        )
+    if not QuotaUsage(stored_bytes=together.stored_bytes).is_within(limits):
+        before, limit = together.stored_bytes - more.stored_bytes, limits.max_stored_bytes
+        raise (OverStorageQuotaError if more.stored_bytes > limit else StorageQuotaError)(
+            f"Storage limit reached: {before:,} bytes are stored and this request adds {more.stored_bytes:,}."
+            f" Limit: {limit:,} stored bytes.",
             limit=limit,
             remaining=limit - before,
         )

@@ -123,7 +123,7 @@ def error_of(answer: httpx2.Response) -> dict[str, str | None]:
     error: dict[str, str | None] = body["error"]
     assert set(error) == {"message", "type", "param", "code"}
     if answer.status_code == 429:
-        assert error["type"] in {"requests", "tokens", "jobs", "streams", "destinations"}
+        assert error["type"] in {"requests", "tokens", "jobs", "streams", "destinations", "bytes"}
         assert int(answer.headers["retry-after"]) >= 1
     else:
         assert error["type"] == ("server_error" if answer.status_code >= 500 else "invalid_request_error")

@@ -118,6 +118,40 @@ def test_bulk_lines_that_can_never_fit_count_as_requests(limited: Limited) -> No
     assert http.post("/v1/jobs", json={"input": "a"}).status_code == 429
 
 
+def test_stored_bytes_are_limited_for_all_that_callers_send_and_freed_by_deletion(
+    limited: Limited,
+) -> None:
+    text = secrets.token_hex(6000)  # not compressible to less than 6000 bytes
+    unlimited = limited()
+    unlimited.post("/v1/jobs", json={"input": text})
+    stored = unlimited.get("/v1/usage").json()["stored"]
+    assert (stored["bytes"] > 6000, stored["max_bytes"]) == (True, None)
+    stored["max_bytes"] = stored["bytes"] + 1000
+    http = limited(max_stored_bytes=stored["max_bytes"])
+    job_id = http.post("/v1/jobs", json={"input": text, "max_tokens": 8}).json()["id"]
+    assert http.get("/v1/usage").json()["stored"] == stored
+    refused = [
+        http.post("/v1/jobs", json={"input": text[::-1]}),
+        http.post("/v1/jobs/bulk", content=json.dumps({"input": text[::-1]})),
+        http.post("/v1/files", files={"file": ("a.jsonl", text.encode())}, data={"purpose": "batch"}),
+        http.post("/v1/documents", content=text.encode(), params={"filename": "a.txt"}),
+    ]
+    assert [each.status_code for each in refused] == [429] * 4, [each.text for each in refused]
+    for each in refused:
+        error = error_of(each)
+        assert (error["code"], error["type"]) == ("storage_limit_exceeded", "bytes")
+        assert f"{stored['bytes']:,} bytes are stored" in str(error["message"])
+        assert f"Limit: {stored['max_bytes']:,} stored bytes" in str(error["message"])
+        assert each.headers["x-ratelimit-remaining-bytes"] == "1000"
+    assert http.get("/v1/usage").json()["stored"] == stored, "what is refused is not kept"
+    http.post(f"/v1/jobs/{job_id}/cancel")
+    http.delete(f"/v1/jobs/{job_id}")
+    assert http.get("/v1/usage").json()["stored"]["bytes"] == 0
+    assert http.post("/v1/documents", content=text.encode(), params={"filename": "a.txt"}).is_success
+    too_much = limited(max_stored_bytes=100).post("/v1/jobs", json={"input": text})
+    assert (too_much.status_code, too_much.headers["x-should-retry"]) == (429, "false")
+
+
 def test_requests_at_once_never_pass_the_quota_together(limited: Limited) -> None:
     http = limited(max_jobs=10)
     with ThreadPoolExecutor(20) as pool:

@@ -107,7 +107,7 @@ def test_a_completed_summary_has_its_text_until_it_is_pruned(session: Session) -
     assert _num_jobs(session, summary) > 500
     end = {"state": "completed", "finalized_at": func.clock_timestamp()} | _COUNTED
     run_to_end_of = update(Job).where(Job.summary_id == summary.id)
-    (kept,) = store.store(session, [NewText("[]")], tenant_id=DEFAULT_TENANT).values()
+    (kept,) = store.store(session, [NewText("[]")], tenant_id=DEFAULT_TENANT).ids.values()
     session.execute(run_to_end_of.values(**end, text_id=kept))
     session.execute(update(Summary).values(state="completed", finalized_at=func.clock_timestamp()))
     root_id, later = summary.root_job_id, database_now(session) + timedelta(days=1)

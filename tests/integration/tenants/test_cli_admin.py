@@ -72,10 +72,12 @@ def test_keys_are_rotated_and_revoked(run: Run, tenant: str, sessions: sessionma
 
 def test_limits_are_set_and_taken_back(run: Run, tenant: str, sessions: sessionmaker[Session]) -> None:
     assert run("tenants", "set", tenant, "--max-jobs", "3", "--max-requests", "-1").exit_code == 0
+    assert run("tenants", "set", tenant, "--max-stored-bytes", "4000").exit_code == 0
     (found,) = (
         each for each in json.loads(run("tenants", "list", "--json").stdout) if each["name"] == tenant
     )
     assert (found["max_jobs"], found["max_requests"], found["weight"]) == (3, None, 2.0)
+    assert found["max_stored_bytes"] == 4000
     assert tenant in run("tenants", "list").stdout
     with sessions() as session:
         assert tenants.named(session, tenant).weight == 2.0

@@ -10,20 +10,22 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from sqlalchemy import Engine, event, func, select, update
+from sqlalchemy import Engine, event, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import deletion, lifecycle, submission
+from jobs import deletion, files, lifecycle, submission
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.engines.capacity import Capacity
-from jobs.errors import LimitError
+from jobs.errors import LimitError, StorageQuotaError
+from jobs.files.storage import RowStore
 from jobs.models import DEFAULT_TENANT, Job, QuotaAllowance, Tenant, UsageDay
 from jobs.scheduling import claims
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import TERMINAL, FinishReason, StopReason
-from jobs.tenants import allowances, quotas, usage
+from jobs.states.file import FileState
+from jobs.tenants import allowances, quotas, stored_bytes, usage
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
 from jobs.transitions import Lease
 from support import ERROR, empty_database, output_of, prepare_next, register_engine, spec
@@ -37,6 +39,17 @@ DAY = timedelta(days=1)
 OTHER_TENANT = UUID("00000000-0000-7000-8000-000000000002")
 TENANTS = (DEFAULT_TENANT, OTHER_TENANT)
 places = st.integers(0, 9)
+# What a tenant keeps, summed over the rows themselves.
+KEPT = """
+    SELECT coalesce(sum(size), 0) FROM (
+        SELECT octet_length(body) + coalesce(octet_length(token_ids), 0)
+            + coalesce(octet_length(prefixes), 0) AS size, tenant_id FROM texts
+        UNION ALL SELECT coalesce(octet_length(content), num_bytes), tenant_id FROM file_parts
+        UNION ALL SELECT octet_length(body), tenant_id FROM document_texts
+        UNION ALL SELECT octet_length(output) + octet_length(output_ids)
+            + coalesce(octet_length(reasoning), 0), tenant_id FROM results JOIN jobs ON jobs.id = job_id
+    ) AS kept WHERE tenant_id = :tenant_id
+"""
 
 
 class Life(RuleBasedStateMachine):
@@ -149,9 +162,40 @@ class Life(RuleBasedStateMachine):
                 deletion.remove(session, job_id, tenant_id=tenant_id)
 
     @rule()
+    def prune(self) -> None:
+        self.note_ends()
+        with self.sessions.begin() as session:
+            deletion.prune_jobs(session, before=database_now(session), limit=3)
+
+    @rule(tenant_id=st.sampled_from(TENANTS), sizes=st.lists(st.integers(1, 300), max_size=3))
+    def write_a_file(self, tenant_id: UUID, sizes: list[int]) -> None:
+        with self.sessions.begin() as session:
+            made = files.create(
+                session, tenant_id=tenant_id, purpose=files.OUTPUT, filename="a", state=FileState.GROWING
+            )
+            for size in sizes:
+                files.append(session, made, [random.randbytes(size)], RowStore())  # noqa: S311  # no secret
+            files.complete(session, made.id, now=database_now(session), lifetime=DAY)
+
+    @rule()
+    def files_go(self) -> None:
+        with self.sessions.begin() as session:
+            now = database_now(session) + 2 * DAY
+            files.expire(session, now=now, limit=2)
+            files.prune(session, RowStore(), now=now + DAY)
+
+    @rule()
     def add_up(self) -> None:
         with self.sessions.begin() as session:
             usage.add_up(session, limit=3)
+            stored_bytes.add_up(session, limit=3)
+
+    @invariant()
+    def what_is_stored_is_what_is_there(self) -> None:
+        with self.sessions() as session:
+            for tenant_id in TENANTS:
+                kept = session.scalar(text(KEPT), {"tenant_id": tenant_id})
+                assert stored_bytes.read(session, tenant_id) == kept
 
     @rule()
     def time_passes(self) -> None:
@@ -282,6 +326,47 @@ def test_processes_that_submit_at_once_fill_a_quota_exactly(
         held = quotas.current_usage(session, DEFAULT_TENANT)
     assert held.jobs == sum(stored)
     assert held.jobs == most, "not one more, and whoever was refused last had found no room"
+
+
+def test_processes_that_submit_at_once_never_store_more_than_the_limit(
+    sessions: sessionmaker[Session],
+) -> None:
+    with sessions.begin() as session:
+        submission.submit(session, [spec(10)], tenant_id=DEFAULT_TENANT, default_capacity=SMALL)
+        each = stored_bytes.read(session, DEFAULT_TENANT)
+    limits = TenantLimits(
+        max_enqueued_tokens=10**9, max_jobs=10**6, max_requests=1, max_stored_bytes=50 * each + each // 2
+    )
+    with ThreadPoolExecutor(6) as pool:
+        stored = list(pool.map(lambda shard: fill_up(sessions, shard % 4, limits), range(6)))
+    with sessions() as session:
+        held = quotas.current_usage(session, DEFAULT_TENANT, limits=limits)
+        assert held.stored_bytes == session.scalar(text(KEPT), {"tenant_id": DEFAULT_TENANT})
+    assert held.jobs == sum(stored) + 1
+    assert limits.max_stored_bytes - each - 20 < held.stored_bytes <= limits.max_stored_bytes
+
+
+def test_results_take_the_room_that_an_allowance_had(sessions: sessionmaker[Session]) -> None:
+    limits = TenantLimits(max_enqueued_tokens=10**9, max_jobs=10**6, max_requests=1, max_stored_bytes=100_000)
+    one = QuotaUsage(16, 1, stored_bytes=1)
+    with sessions.begin() as session:
+        register_engine(session)
+        allowances.take(session, DEFAULT_TENANT, 0, one, limits=limits)
+        submission.submit(session, [spec(10)], tenant_id=DEFAULT_TENANT, default_capacity=SMALL)
+        claimed = claims.claim(session, ENGINE, TERMS)
+        assert claimed is not None
+        long = output_of("x" * 100_000, 1)
+        assert lifecycle.complete(session, claimed.lease, long, FinishReason.STOP), "a result is always kept"
+    with sessions.begin() as session:
+        stored_bytes.add_up(session)
+    with sessions() as session, pytest.raises(StorageQuotaError, match=r"Limit: 100,000 stored bytes"):
+        allowances.take(session, DEFAULT_TENANT, 0, one, limits=limits)
+    with sessions.begin() as session:
+        deletion.remove(session, claimed.job.id, tenant_id=DEFAULT_TENANT)
+    with sessions.begin() as session:
+        assert stored_bytes.read(session, DEFAULT_TENANT) == 0, "although no total says so yet"
+        stored_bytes.add_up(session)
+        allowances.take(session, DEFAULT_TENANT, 0, one, limits=limits)
 
 
 def test_what_allowances_hold_is_taken_back_when_another_process_needs_it(
