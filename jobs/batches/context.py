@@ -1,15 +1,20 @@
 """What service workers need for batches: the file store, the prompt counter and the limits."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from jobs.batches.ahead import Ahead
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
 from jobs.files.storage import PartStore
 from jobs.files.stores import make_store
 from jobs.prompts.store import SetCounter
 from jobs.settings import LimitSettings, Settings
+
+if TYPE_CHECKING:
+    from jobs.batches.line_requests import LineRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,7 @@ class BatchTools:
         max_inline_chars: prompts up to this length are counted immediately.
         lifetime: of files that set none of their own.
         limits: of tenants without limits of their own.
+        ahead: reads lines that come next.
     """
 
     store: PartStore
@@ -39,6 +45,7 @@ class BatchTools:
     max_inline_chars: int
     lifetime: timedelta
     limits: LimitSettings
+    ahead: Ahead[Iterable["LineRequest"]] = field(default_factory=Ahead)
 
     @classmethod
     def of(cls, settings: Settings, counter: SetCounter) -> Self:

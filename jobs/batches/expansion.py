@@ -1,6 +1,6 @@
 """Turn the lines of an accepted batch into jobs, one slice per transaction; reject invalid lines at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -11,14 +11,13 @@ from uuid import UUID
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from jobs import files, ids, submission, telemetry
+from jobs import files, submission
 from jobs.batches import results
 from jobs.batches.context import BatchTools
+from jobs.batches.line_requests import LineReader
 from jobs.batches.lines import (
     CANCELLED,
     EXPIRED,
-    Envelope,
-    answered_line,
     read_envelope,
     unanswered_line,
 )
@@ -26,11 +25,7 @@ from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
 from jobs.errors import (
-    InvalidRequestError,
     LongbatchError,
-    ModelNotFoundError,
-    OverStorageQuotaError,
-    OverTokenQuotaError,
 )
 from jobs.files import lines as file_lines
 from jobs.files.lines import FileLine
@@ -39,9 +34,6 @@ from jobs.ids import uuid7
 from jobs.job_rows import NewJob
 from jobs.models import Job
 from jobs.models.batch import Batch
-from jobs.prompts.counter import count_short, count_some
-from jobs.prompts.openai import Generation, error_object, validate_request
-from jobs.prompts.store import CountedPrompt, NewText
 from jobs.states.batch import BatchState, Endpoint
 from jobs.submission import JobSpec, Refusal
 from jobs.tenants import quotas
@@ -58,21 +50,6 @@ _MAX_PAUSE: Final = timedelta(minutes=10)
 _OTHER_PAUSE: Final = timedelta(seconds=5)
 # Fraction of a quota, so that a tenant's large batch leaves room for its other requests.
 _FILLED: Final = 0.9
-
-
-@dataclass(slots=True)
-class _LineRequest:
-    """The request of one line, and how far it came.
-
-    Attributes:
-        asked: None: it is refused.
-        refusal: its line in the error file; None: it is not refused yet.
-    """
-
-    number: int
-    custom_id: str
-    asked: Generation | None = None
-    refusal: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -156,17 +133,16 @@ def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[NewJ
     if quota is not None and quota.is_full:
         return None
     try:
-        lines, is_end = _next_lines(session, batch, tools)
+        lines, following, is_end = _next_lines(session, batch, tools)
     except BytesLostError:
         if not is_stopping:
             raise
         return _give_up(session, batch, has_failed=False)
     jobs: Sequence[NewJob] = ()
-    requests = [line for line in lines if not line.is_blank]
     if quota is None:
-        _stop(session, batch, requests, tools)
+        _stop(session, batch, [line for line in lines if not line.is_blank], tools)
     else:
-        jobs, left = _submit(session, batch, requests, tools, quota)
+        jobs, left = _submit(session, batch, lines, tools, quota, following=following)
         if left is not None:
             lines, is_end = [line for line in lines if line.number < left], False
             if not lines:
@@ -196,26 +172,38 @@ def put_off(session: Session, batch_id: UUID) -> None:
     session.execute(update(Batch).where(Batch.id == batch_id).values(run_after=later))
 
 
-def _next_lines(session: Session, batch: Batch, tools: BatchTools) -> tuple[list[FileLine], bool]:
-    """Read the lines of one slice, and whether they are the last ones."""
+def _next_lines(
+    session: Session, batch: Batch, tools: BatchTools
+) -> tuple[list[FileLine], list[FileLine], bool]:
+    """Read the lines of one slice, those of the slice after it, and whether the first are the last ones."""
     chunks = files.read_chunks(session, batch.input_file_id, tools.store, offset=batch.next_offset)
-    found: list[FileLine] = []
-    num_bytes = 0
     lines = file_lines.split(
         chunks, max_line_bytes=tools.max_line_bytes, offset=batch.next_offset, number=batch.next_line
     )
+    found = _slice_of(lines)
+    try:
+        following = _slice_of(lines)
+    except BytesLostError:  # that is for the next slice to find out
+        return found, [], False
+    return found, following, not following
+
+
+def _slice_of(lines: Iterator[FileLine]) -> list[FileLine]:
+    found: list[FileLine] = []
+    num_bytes = 0
     for line in islice(lines, _MAX_LINES):
         found.append(line)
         num_bytes += len(line.content or b"")
         if num_bytes >= _MAX_BYTES:
-            return found, False
-    return found, len(found) < _MAX_LINES
+            break
+    return found
 
 
 def _stop(session: Session, batch: Batch, lines: Sequence[FileLine], tools: BatchTools) -> None:
     """End the lines without an answer."""
     reason = CANCELLED if batch.state == BatchState.CANCELLING else EXPIRED
-    ended = [unanswered_line(uuid7().hex, _envelope(line, batch, tools).custom_id, reason) for line in lines]
+    read = partial(read_envelope, endpoint=Endpoint(batch.endpoint), max_line_bytes=tools.max_line_bytes)
+    ended = [unanswered_line(uuid7().hex, read(line).custom_id, reason) for line in lines]
     results.append_errors(session, batch, ended, tools.store)
     batch.num_stopped += len(ended)
 
@@ -232,60 +220,49 @@ def _give_up(session: Session, batch: Batch, *, has_failed: bool) -> Sequence[Ne
 
 
 def _submit(
-    session: Session, batch: Batch, lines: Sequence[FileLine], tools: BatchTools, quota: _Quota
+    session: Session,
+    batch: Batch,
+    lines: Sequence[FileLine],
+    tools: BatchTools,
+    quota: _Quota,
+    *,
+    following: Sequence[FileLine],
 ) -> tuple[Sequence[NewJob], int | None]:
-    """Submit jobs for these lines.
+    """Submit jobs for these lines, while a thread reads those that follow.
 
     Returns:
         The jobs, and the number of the first line without room (None: all fit).
     """
     registered = registry.registered_capacities(session)
-    requests = _read_requests(lines, batch, tools, {tools.model, *registered})
-    prompts = [each.asked.canonical if each.asked else "" for each in requests]
-    counts = count_some(prompts, tools.counter, max_chars=tools.max_inline_chars)
+    models = frozenset({tools.model, *registered})
+    reader = LineReader(batch.id, Endpoint(batch.endpoint), batch.expires_at, models, tools)
     specs: list[JobSpec] = []
+    refused: list[bytes] = []
     left = None
-    for request in requests:
+    key = batch.next_offset, models
+    for request in tools.ahead.take(batch.id, key, partial(reader.read, lines)):
         try:
-            counted = next(counts)  # lazily: a full quota ends this early
-            if request.asked is None:
-                continue
-            spec = _specification(request, request.asked, counted, batch, tools)
-            if not quota.take(spec, registered.get(spec.model) or [tools.default_capacity]):
-                left = request.number
-                break
-            specs.append(spec)
+            if request.spec is not None:
+                capacities = registered.get(request.spec.model) or [tools.default_capacity]
+                if not quota.take(request.spec, capacities):
+                    left = request.number
+                    break
+                specs.append(request.spec)
         except LongbatchError as error:
-            request.refusal = _refusal(request.custom_id, error)
-        except Exception as error:  # noqa: BLE001  # one line must not stop its batch
-            request.refusal = _unforeseen(batch, request.number, request.custom_id, error)
-    jobs, refused = _store(session, batch, specs, tools, quota)
-    refused += [each.refusal for each in requests if each.refusal and (left is None or each.number < left)]
+            request.refusal = reader.refusal(request.number, request.custom_id, error)
+        if request.refusal is not None:
+            refused.append(request.refusal)
+    if left is None and following:
+        tools.ahead.begin(batch.id, (lines[-1].end, models), lambda: list(reader.read(following)))
+    jobs, not_stored = _store(session, specs, reader, quota)
+    refused += not_stored
     results.append_errors(session, batch, refused, tools.store)
     batch.num_failed += len(refused)
     return jobs, left
 
 
-def _read_requests(
-    lines: Sequence[FileLine], batch: Batch, tools: BatchTools, models: set[str]
-) -> list[_LineRequest]:
-    """Validate the requests of these lines; their prompts are not counted yet."""
-    requests: list[_LineRequest] = []
-    for line in lines:
-        envelope = _envelope(line, batch, tools)
-        request = _LineRequest(line.number, envelope.custom_id)
-        requests.append(request)
-        try:
-            request.asked = _validated(envelope, batch, models)
-        except LongbatchError as error:
-            request.refusal = _refusal(request.custom_id, error)
-        except Exception as error:  # noqa: BLE001  # one line must not stop its batch
-            request.refusal = _unforeseen(batch, line.number, request.custom_id, error)
-    return requests
-
-
 def _store(
-    session: Session, batch: Batch, specs: Sequence[JobSpec], tools: BatchTools, quota: _Quota
+    session: Session, specs: Sequence[JobSpec], reader: LineReader, quota: _Quota
 ) -> tuple[list[NewJob], list[bytes]]:
     """Store the slice's jobs in sets.
 
@@ -298,84 +275,15 @@ def _store(
     submit = partial(
         submission.submit_set,
         session,
-        tenant_id=batch.tenant_id,
-        default_capacity=tools.default_capacity,
+        tenant_id=quota.tenant_id,
+        default_capacity=reader.tools.default_capacity,
         admit=quota.admit,
     )
     jobs: list[NewJob] = []
     refused: list[bytes] = []
     for each in submission.submit_each(session, specs, submit):
         if isinstance(each, Refusal):
-            custom_id = each.spec.custom_id or ""
-            refused.append(_unforeseen(batch, each.spec.batch_line, custom_id, each.error))
+            refused.append(reader.refusal(each.spec.batch_line, each.spec.custom_id or "", each.error))
         else:
             jobs += each
     return jobs, refused
-
-
-def _envelope(line: FileLine, batch: Batch, tools: BatchTools) -> Envelope:
-    return read_envelope(line, Endpoint(batch.endpoint), max_line_bytes=tools.max_line_bytes)
-
-
-def _validated(envelope: Envelope, batch: Batch, models: set[str]) -> Generation:
-    """Validate the request of a line.
-
-    Raises:
-        InvalidRequestError: its body asks for something that batches do not support.
-        ModelNotFoundError: its model is not served.
-    """
-    asked = validate_request(Endpoint(batch.endpoint), envelope.body)
-    if asked.stream:
-        raise InvalidRequestError("Requests of a batch cannot stream.", param="stream")
-    if asked.model not in models:
-        raise ModelNotFoundError(param="model")
-    return asked
-
-
-def _specification(
-    request: _LineRequest, asked: Generation, counted: CountedPrompt | None, batch: Batch, tools: BatchTools
-) -> JobSpec:
-    """Build the job of a line; count its prompt now if it is short and not counted yet.
-
-    Raises:
-        InvalidRequestError: the chat template fails with its `chat_template_kwargs`.
-    """
-    if counted is None:
-        counted = count_short(asked.canonical, tools.counter, max_chars=tools.max_inline_chars)
-    return JobSpec(
-        text=NewText(asked.canonical, counted),
-        task="generate",
-        model=asked.model,
-        max_tokens=asked.max_tokens or tools.default_max_tokens,
-        sampling=asked.sampling,
-        custom_id=request.custom_id,
-        expires_at=batch.expires_at,
-        batch_id=batch.id,
-        batch_line=request.number,
-    )
-
-
-def _refusal(custom_id: str, error: LongbatchError) -> bytes:
-    status = _STATUSES.get(type(error), 400)
-    body = error_object(error.code, error.message, param=error.param, status=status)
-    return answered_line(uuid7().hex, custom_id, status=status, body=body)
-
-
-def _unforeseen(batch: Batch, number: int | None, custom_id: str, error: Exception) -> bytes:
-    telemetry.logger().error(
-        telemetry.ROW_FAILED,
-        loop="batches",
-        batch_id=ids.batch_id(batch.id),
-        line=number,
-        error=type(error).__name__,
-        exception=telemetry.describe_error((type(error), error, error.__traceback__)),
-    )
-    body = error_object(LongbatchError.code, "The request could not be submitted.", status=500)
-    return answered_line(uuid7().hex, custom_id, status=500, body=body)
-
-
-_STATUSES: Final[Mapping[type[LongbatchError], int]] = {
-    ModelNotFoundError: 404,
-    OverTokenQuotaError: 429,
-    OverStorageQuotaError: 429,
-}

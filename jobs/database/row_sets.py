@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
 from sqlalchemy.types import TypeEngine
 
 from jobs.database.base import Base
+from jobs.database.packed_arrays import PACKABLE, PackedArrayType
 
 
 def insert_set(kind: type[Base], values: Mapping[str, Sequence[object]]) -> tuple[Insert, dict[str, object]]:
@@ -33,11 +34,15 @@ def _insertion(kind: type[Base], names: tuple[str, ...], shared: frozenset[str])
     """Build the statement; its text does not grow with the rows, so it is compiled once and parsed fast."""
     table = Base.metadata.tables[kind.__tablename__]
     columns = [table.c[name] for name in names if name not in shared]
-    arrays = func.unnest(*(bindparam(each.name, type_=ARRAY(each.type)) for each in columns))
+    arrays = func.unnest(*(bindparam(each.name, type_=_array_of(each.type)) for each in columns))
     named = [column(each.name, each.type) for each in columns]
     rows = arrays.table_valued(*named, name="given").render_derived()
     chosen = [bindparam(name, type_=table.c[name].type) if name in shared else rows.c[name] for name in names]
     return insert(table).from_select(names, select(*chosen), include_defaults=False)
+
+
+def _array_of(kind: TypeEngine[Any]) -> TypeEngine[Any]:
+    return PackedArrayType(kind) if type(kind) in PACKABLE else ARRAY(kind)
 
 
 def row_set(name: str, **columns: TypeEngine[Any]) -> TableValuedAlias:

@@ -84,15 +84,14 @@ class PlainEncoder:
         Returns:
             None in the place of a text that must be encoded by itself: it is long, or holds control tokens.
         """
-        short = [place for place, text in enumerate(texts) if len(text) <= SHORT_CHARS]
-        encodings = self._tokenizer.encode_batch_fast(
-            [texts[place] for place in short], add_special_tokens=False
-        )
-        found: list[TokenIds | None] = [None] * len(texts)
-        for place, encoding in zip(short, encodings, strict=True):
+        short = list(dict.fromkeys(text for text in texts if len(text) <= SHORT_CHARS))
+        found: dict[str, TokenIds | None] = {}
+        for text, encoding in zip(
+            short, self._tokenizer.encode_batch_fast(short, add_special_tokens=False), strict=True
+        ):
             ids = np.array(encoding.ids, dtype=np.int32)
-            found[place] = None if self._has_control(ids) else ids
-        return found
+            found[text] = None if self._has_control(ids) else ids
+        return [found.get(text) for text in texts]
 
     def count(self, text: str, *, limit: int | None = None) -> int:
         """Count the tokens of the text; arguments and errors are those of `encode`."""

@@ -188,7 +188,8 @@ def validate_request(endpoint: Endpoint, body: Mapping[str, Any]) -> Generation:
         model=request.model,
         canonical=_canonical(request),
         max_tokens=_max_tokens(request),
-        sampling=_DEFAULTS | request.model_dump(include=SAMPLING, exclude_none=True),
+        sampling=_DEFAULTS
+        | {name: value for name, value in request if name in SAMPLING and value is not None},
         stream=request.stream,
         include_usage=request.stream_options is not None and request.stream_options.include_usage,
     )

@@ -6,9 +6,22 @@ from hashlib import sha256
 from typing import Final, Protocol
 from uuid import UUID
 
-from sqlalchemy import delete, exists, func, select, text, update
+from sqlalchemy import (
+    Integer,
+    LargeBinary,
+    Text,
+    Uuid,
+    bindparam,
+    delete,
+    exists,
+    func,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.orm import Session
 
+from jobs.database.packed_arrays import PackedArrayType
 from jobs.database.row_sets import insert_set
 from jobs.ids import uuid7
 from jobs.models import Job, PromptText
@@ -239,6 +252,12 @@ _KEEP_COUNTS: Final = text(
         AS given (id, token_ids, num_tokens, fingerprint, prefixes)
     WHERE texts.id = held.id AND given.id = held.id
     """
+).bindparams(
+    bindparam("ids", type_=PackedArrayType(Uuid())),
+    bindparam("token_ids", type_=PackedArrayType(LargeBinary())),
+    bindparam("num_tokens", type_=PackedArrayType(Integer())),
+    bindparam("fingerprints", type_=PackedArrayType(Text())),
+    bindparam("prefixes", type_=PackedArrayType(LargeBinary())),
 )
 
 

@@ -197,10 +197,7 @@ class Tokenizer:
         encoded = iter(self._plain.encode_together(texts))
         found: list[TokenIds | None] = []
         for pieces in prompts:
-            ids = [
-                next(encoded) if isinstance(piece, str) else np.array([piece], dtype=np.int32)
-                for piece in pieces
-            ]
+            ids = [next(encoded) if isinstance(piece, str) else _one(piece) for piece in pieces]
             whole = [each for each in ids if each is not None]
             found.append(concatenate(whole) if len(whole) == len(ids) else None)
         return found
@@ -250,6 +247,11 @@ class Tokenizer:
         """Decode the tokens, without special ones; invalid UTF-8 becomes U+FFFD."""
         text = b"".join([self.token_bytes[int(token_id)] for token_id in ids]).decode(errors="replace")
         return text.removeprefix(" ") if self.token_bytes.drops_first_space else text
+
+
+@functools.lru_cache(maxsize=256)
+def _one(token_id: int) -> TokenIds:
+    return np.array([token_id], dtype=np.int32)
 
 
 @functools.cache

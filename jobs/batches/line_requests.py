@@ -1,0 +1,141 @@
+"""The lines of a batch as specifications of jobs, or as lines of its error file. Reads no database."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from jobs import ids, telemetry
+from jobs.batches.context import BatchTools
+from jobs.batches.lines import Envelope, answered_line, read_envelope
+from jobs.errors import (
+    InvalidRequestError,
+    LongbatchError,
+    ModelNotFoundError,
+    OverStorageQuotaError,
+    OverTokenQuotaError,
+)
+from jobs.files.lines import FileLine
+from jobs.ids import uuid7
+from jobs.prompts.counter import count_short, count_some
+from jobs.prompts.openai import Generation, error_object, validate_request
+from jobs.prompts.store import CountedPrompt, NewText
+from jobs.states.batch import Endpoint
+from jobs.submission import JobSpec
+
+
+@dataclass(slots=True)
+class LineRequest:
+    """The request of one line, and how far it came.
+
+    Attributes:
+        asked: None: it is refused.
+        spec: of its job. None: it is refused, or not counted yet.
+        refusal: its line in the error file; None: it is not refused.
+    """
+
+    number: int
+    custom_id: str
+    asked: Generation | None = None
+    spec: JobSpec | None = None
+    refusal: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LineReader:
+    """Reads lines of one batch, in any thread.
+
+    Attributes:
+        expires_at: when its jobs expire.
+        models: that are served.
+    """
+
+    batch_id: UUID
+    endpoint: Endpoint
+    expires_at: datetime
+    models: frozenset[str]
+    tools: BatchTools
+
+    def read(self, lines: Sequence[FileLine]) -> Iterator[LineRequest]:
+        """Yield the request of each line that is not blank; short prompts are counted together.
+
+        Lazily, so that a caller who stops early has few counted in vain.
+        """
+        requests = [self._validated(line) for line in lines if not line.is_blank]
+        prompts = [each.asked.canonical if each.asked else "" for each in requests]
+        counts = count_some(prompts, self.tools.counter, max_chars=self.tools.max_inline_chars)
+        for request, counted in zip(requests, counts, strict=True):
+            if request.asked is not None:
+                try:
+                    request.spec = self._specification(request, request.asked, counted)
+                except Exception as error:  # noqa: BLE001  # one line must not stop its batch
+                    request.refusal = self.refusal(request.number, request.custom_id, error)
+            yield request
+
+    def refusal(self, number: int | None, custom_id: str, error: Exception) -> bytes:
+        """Build the line of the error file for a line that fails with this error."""
+        if not isinstance(error, LongbatchError):
+            return self._unforeseen(number, custom_id, error)
+        status = _STATUSES.get(type(error), 400)
+        body = error_object(error.code, error.message, param=error.param, status=status)
+        return answered_line(uuid7().hex, custom_id, status=status, body=body)
+
+    def _unforeseen(self, number: int | None, custom_id: str, error: Exception) -> bytes:
+        telemetry.logger().error(
+            telemetry.ROW_FAILED,
+            loop="batches",
+            batch_id=ids.batch_id(self.batch_id),
+            line=number,
+            error=type(error).__name__,
+            exception=telemetry.describe_error((type(error), error, error.__traceback__)),
+        )
+        body = error_object(LongbatchError.code, "The request could not be submitted.", status=500)
+        return answered_line(uuid7().hex, custom_id, status=500, body=body)
+
+    def _validated(self, line: FileLine) -> LineRequest:
+        """Validate the request of a line; its prompt is not counted yet."""
+        envelope = read_envelope(line, self.endpoint, max_line_bytes=self.tools.max_line_bytes)
+        request = LineRequest(line.number, envelope.custom_id)
+        try:
+            request.asked = self._asked(envelope)
+        except Exception as error:  # noqa: BLE001  # one line must not stop its batch
+            request.refusal = self.refusal(line.number, request.custom_id, error)
+        return request
+
+    def _asked(self, envelope: Envelope) -> Generation:
+        asked = validate_request(self.endpoint, envelope.body)
+        if asked.stream:
+            raise InvalidRequestError("Requests of a batch cannot stream.", param="stream")
+        if asked.model not in self.models:
+            raise ModelNotFoundError(param="model")
+        return asked
+
+    def _specification(
+        self, request: LineRequest, asked: Generation, counted: CountedPrompt | None
+    ) -> JobSpec:
+        """Build the job of a line; count its prompt now if it is short and not counted yet.
+
+        Raises:
+            InvalidRequestError: the chat template fails with its `chat_template_kwargs`.
+        """
+        if counted is None:
+            counted = count_short(asked.canonical, self.tools.counter, max_chars=self.tools.max_inline_chars)
+        return JobSpec(
+            text=NewText(asked.canonical, counted),
+            task="generate",
+            model=asked.model,
+            max_tokens=asked.max_tokens or self.tools.default_max_tokens,
+            sampling=asked.sampling,
+            custom_id=request.custom_id,
+            expires_at=self.expires_at,
+            batch_id=self.batch_id,
+            batch_line=request.number,
+        )
+
+
+_STATUSES: Final[Mapping[type[LongbatchError], int]] = {
+    ModelNotFoundError: 404,
+    OverTokenQuotaError: 429,
+    OverStorageQuotaError: 429,
+}
