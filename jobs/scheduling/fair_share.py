@@ -3,11 +3,12 @@
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
 T = TypeVar("T")
 Tenant = TypeVar("Tenant", str, UUID)  # its name or id; only compared
+_LOOKED_AT: Final = 96  # jobs of each tenant, as many as the packing considers
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +55,26 @@ def rank(
     Each time, the tenant with the least on its account gives its first job and pays for it. So every tenant's
     jobs appear in the window in proportion to its weight, and in their own order.
 
+    Half of the largest charge that a tenant could get next counts with its account. When its turn comes, the
+    packing starts its largest job that fits, and that is charged at once: without the half, the tenant with
+    larger jobs or a smaller weight would be ahead of its share by half a job on average. So no two accounts
+    are ever further apart than half of the largest charge of each.
+
     Args:
         queues: each tenant's jobs of one lane in its own order: priority, then deadline, then age.
         accounts: of every tenant with a queue.
         num_tokens: what a job will be charged.
         limit: how many to rank.
     """
-    heads = [(accounts[tenant].served, tenant, 0) for tenant, queue in queues.items() if queue]
+    heads = [
+        (
+            accounts[tenant].served + _half_of_largest(queue, num_tokens) / accounts[tenant].weight,
+            tenant,
+            0,
+        )
+        for tenant, queue in queues.items()
+        if queue
+    ]
     heapq.heapify(heads)
     ranked: list[T] = []
     while heads and len(ranked) < limit:
@@ -73,3 +87,7 @@ def rank(
         else:
             heapq.heappop(heads)
     return ranked
+
+
+def _half_of_largest(queue: Sequence[T], num_tokens: Callable[[T], int]) -> float:
+    return max(map(num_tokens, queue[:_LOOKED_AT])) / 2
