@@ -35,17 +35,18 @@ _CHARGE = text("""
 )
 
 
-# An engine that comes back simply begins a row anew: the sum is the same.
+# An engine that comes back simply begins a row anew: the sum is the same. Materialized: a plan that evaluated
+# the subquery for each row would pass the limit.
 _FOLD = text("""
-    WITH folded AS (
-        DELETE FROM account_shards USING (
-            SELECT tenant_id, model, engine_name FROM account_shards AS shard
-            WHERE NOT EXISTS (
-                SELECT FROM engines
-                WHERE engines.name = shard.engine_name AND engines.model = shard.model AND seen_at > :since
-            )
-            LIMIT :limit FOR UPDATE SKIP LOCKED
-        ) AS dead
+    WITH dead AS MATERIALIZED (
+        SELECT tenant_id, model, engine_name FROM account_shards AS shard
+        WHERE NOT EXISTS (
+            SELECT FROM engines
+            WHERE engines.name = shard.engine_name AND engines.model = shard.model AND seen_at > :since
+        )
+        LIMIT :limit FOR UPDATE SKIP LOCKED
+    ), folded AS (
+        DELETE FROM account_shards USING dead
         WHERE (account_shards.tenant_id, account_shards.model, account_shards.engine_name)
             = (dead.tenant_id, dead.model, dead.engine_name)
         RETURNING account_shards.tenant_id, account_shards.model, served
