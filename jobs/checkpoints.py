@@ -1,12 +1,12 @@
 """What unfinished jobs have generated: saved while they run, and turned into results when they end."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Table, Uuid, bindparam, case, delete, exists, func, select, text
-from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy import case, delete, exists, func, select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.models import Checkpoint, Job, Result
@@ -83,31 +83,6 @@ def into_results(session: Session, job_ids: Sequence[UUID]) -> None:
     deletion = delete(Checkpoint).where(Checkpoint.job_id.in_(job_ids))
     deleted = deletion.returning(*(getattr(Checkpoint, name) for name in names)).cte("deleted")
     session.execute(insert(Result).from_select(names, select(*deleted.c)))
-
-
-def store_results(session: Session, outputs: Mapping[UUID, Output]) -> None:
-    """Store whole outputs as the results of their jobs, by id, in place of their checkpoints."""
-    if not outputs:
-        return
-    session.execute(_DROP, {"job_ids": list(outputs)})
-    rows = [
-        {
-            "job_id": job_id,
-            "output": each.text,
-            "output_ids": each.packed_ids,
-            "replaced": each.replaced,
-            "reasoning": each.reasoning or None,
-            "reasoning_tokens": each.reasoning_tokens,
-        }
-        for job_id, each in outputs.items()
-    ]
-    session.execute(_STORE, rows)
-
-
-_DROP: Final = text("DELETE FROM checkpoints WHERE job_id = ANY(:job_ids)").bindparams(
-    bindparam("job_ids", type_=ARRAY(Uuid))
-)
-_STORE: Final = insert(cast("Table", Result.__table__))  # past the ORM, which has nothing to add
 
 
 def progress_kept() -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """How rows of jobs begin and move: their only constructors, and the guarded UPDATE under every verb."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Table, Update, func, text, update
+from sqlalchemy import ColumnElement, Update, func, text, update
 from sqlalchemy.orm import Session, make_transient_to_detached
 
 from jobs.database.row_sets import insert_set
@@ -120,20 +120,25 @@ def move_statement(verb: str, *conditions: ColumnElement[bool], **values: Any) -
     )
 
 
-def set_move(verb: str, *conditions: ColumnElement[bool], **values: Any) -> Update:  # noqa: ANN401  # columns have many types
-    """Build the same UPDATE as a constant, which returns every column of the moved rows.
-
-    Select from it with `select(Job).from_statement`. It passes by the ORM, which takes longer than Postgres.
-    """
-    return (
-        update(_JOBS)
-        .where(*conditions, Job.state.in_(sources(verb)))
-        .values(state=TRANSITIONS[verb][1].value, **values | _final_values(verb))
-        .returning(*_JOBS.c)
-    )
+def may(verb: str) -> str:
+    """Write the condition of a statement in SQL that a job is in a state from which the verb may start."""
+    states = ", ".join(f"'{state}'" for state in sorted(sources(verb)))
+    return f"jobs.state IN ({states})"
 
 
-_JOBS: Final = cast("Table", Job.__table__)
+def moves(verb: str) -> str:
+    """Write what a statement in SQL must set for the verb, whatever else it sets."""
+    target = TRANSITIONS[verb][1]
+    final = ", finalized_at = clock_timestamp(), lease_id = NULL, lease_expires_at = NULL"
+    return f"state = '{target.value}'{final if target in TERMINAL else ''}"
+
+
+def expire_loaded(session: Session, job_ids: Collection[UUID]) -> None:
+    """Let the session read these jobs again when it next looks at them, as SQL has changed them."""
+    for job_id in job_ids:
+        job = session.identity_map.get(Job.__mapper__.identity_key_from_primary_key((job_id,)))
+        if job is not None:
+            session.expire(job)
 
 
 def _final_values(verb: str) -> dict[str, Any]:

@@ -6,13 +6,16 @@ No verb here waits for a locked row: one such job would hold up all the others.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Integer, Interval, Select, Uuid, column, func, select, update, values
+from sqlalchemy import Integer, Interval, Uuid, bindparam, select, text
 from sqlalchemy.orm import Session
 
 from jobs import checkpoints, transitions
 from jobs.checkpoints import Output
+from jobs.database.hot import PREPARED
+from jobs.database.row_sets import array_parameters
 from jobs.models import Job
 from jobs.states import StopReason
 from jobs.transitions import Lease
@@ -27,16 +30,7 @@ def renew(session: Session, leases: Sequence[Lease], *, lease: timedelta) -> set
     """
     if not leases:
         return set()
-    holding = _held(leases).where(Job.lease_expires_at > func.clock_timestamp())
-    return set(
-        session.scalars(
-            update(Job)
-            .where(Job.id.in_(_free(holding)))
-            .values(lease_expires_at=func.clock_timestamp() + lease)
-            .returning(Job.lease_id)
-            .execution_options(synchronize_session=False)
-        )
-    )
+    return set(session.scalars(_RENEW, _given(leases) | {"span": lease}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +56,11 @@ def report_all(session: Session, reports: Sequence[JobProgress]) -> set[UUID]:
     """
     if not reports:
         return set()
-    rows = values(
-        column("lease_id", Uuid), column("num_tokens", Integer), column("since", Interval), name="reports"
-    ).data([(each.lease.lease_id, each.completion_tokens, each.since_first_token) for each in reports])
-    held = _held([each.lease for each in reports])
-    return set(
-        session.scalars(
-            update(Job)
-            .where(Job.lease_id == rows.c.lease_id, Job.id.in_(_free(held)))
-            .values(
-                completion_tokens=func.least(rows.c.num_tokens, Job.max_tokens),
-                first_token_at=func.coalesce(Job.first_token_at, func.clock_timestamp() - rows.c.since),
-            )
-            .returning(Job.lease_id)
-            .execution_options(synchronize_session=False)
-        )
-    )
+    values = {
+        "num_tokens": [each.completion_tokens for each in reports],
+        "since": [each.since_first_token for each in reports],
+    }
+    return set(session.scalars(_REPORT, _given([each.lease for each in reports]) | values))
 
 
 def checkpoint(session: Session, lease: Lease, output: Output) -> bool:
@@ -86,7 +69,8 @@ def checkpoint(session: Session, lease: Lease, output: Output) -> bool:
     Returns:
         False if the lease is lost or the job's row is locked.
     """
-    if session.scalar(_free(_held([lease]))) is None:
+    free = select(Job.id).where(*transitions.fence(lease), Job.state == "running")
+    if session.scalar(free.with_for_update(key_share=True, skip_locked=True)) is None:
         return False
     transitions.write(session, lease, completion_tokens=output.num_tokens)
     checkpoints.save(session, lease.job_id, output)
@@ -101,23 +85,54 @@ def read_stops(session: Session, leases: Sequence[Lease]) -> dict[UUID, StopReas
     """
     if not leases:
         return {}
-    holding = _held(leases).where(Job.lease_expires_at > func.clock_timestamp())
-    rows = session.execute(holding.with_only_columns(Job.lease_id, Job.stop_reason))
-    return {lease_id: StopReason(reason) if reason else None for lease_id, reason in rows if lease_id}
+    rows = session.execute(_READ_STOPS, _given(leases))
+    return {lease_id: StopReason(reason) if reason else None for lease_id, reason in rows}
 
 
-def _held(leases: Sequence[Lease]) -> Select[UUID]:
-    """Select the running jobs of these leases."""
-    return select(Job.id).where(
-        Job.id.in_([each.job_id for each in leases]),
-        Job.lease_id.in_([each.lease_id for each in leases]),
-        Job.state == "running",
+def _given(leases: Sequence[Lease]) -> dict[str, object]:
+    return {
+        "job_ids": [each.job_id for each in leases],
+        "lease_ids": [each.lease_id for each in leases],
+    }
+
+
+# Sets of rows: a statement's text does not depend on their number. Only rows that no other transaction
+# is changing are written; a foreign key to a job does not count as a change.
+_LEASES: Final = array_parameters(job_ids=Uuid(), lease_ids=Uuid())
+_HELD: Final = "jobs.id = given.id AND jobs.lease_id = given.lease_id AND jobs.state = 'running'"
+_FREE: Final = "FOR NO KEY UPDATE OF jobs SKIP LOCKED"
+_RENEW: Final = (
+    text(f"""
+    WITH free AS (
+        SELECT jobs.id FROM unnest(:job_ids, :lease_ids) AS given(id, lease_id)
+        JOIN jobs ON {_HELD} WHERE jobs.lease_expires_at > clock_timestamp() {_FREE}
     )
-
-
-def _free(held: Select[UUID]) -> Select[UUID]:
-    """Lock those of these jobs that no other transaction is changing.
-
-    A foreign key to a job does not count as a change.
-    """
-    return held.with_for_update(key_share=True, skip_locked=True)
+    UPDATE jobs SET lease_expires_at = clock_timestamp() + :span FROM free WHERE jobs.id = free.id
+    RETURNING lease_id
+    """)  # noqa: S608  # built from constants
+    .bindparams(*_LEASES, bindparam("span", type_=Interval()))
+    .execution_options(**PREPARED)
+)
+_REPORT: Final = (
+    text(f"""
+    WITH free AS (
+        SELECT jobs.id, given.num_tokens, given.since
+        FROM unnest(:job_ids, :lease_ids, :num_tokens, :since) AS given(id, lease_id, num_tokens, since)
+        JOIN jobs ON {_HELD} {_FREE}
+    )
+    UPDATE jobs SET completion_tokens = least(free.num_tokens, max_tokens),
+        first_token_at = coalesce(first_token_at, clock_timestamp() - free.since)
+    FROM free WHERE jobs.id = free.id
+    RETURNING lease_id
+    """)  # noqa: S608  # built from constants
+    .bindparams(*_LEASES, *array_parameters(num_tokens=Integer(), since=Interval()))
+    .execution_options(**PREPARED)
+)
+_READ_STOPS: Final = (
+    text(f"""
+    SELECT jobs.lease_id, jobs.stop_reason FROM unnest(:job_ids, :lease_ids) AS given(id, lease_id)
+    JOIN jobs ON {_HELD} WHERE jobs.lease_expires_at > clock_timestamp()
+    """)  # noqa: S608  # built from constants
+    .bindparams(*_LEASES)
+    .execution_options(**PREPARED)
+)

@@ -6,60 +6,29 @@ None if the lease is lost; then they write nothing. Jobs enter through `submissi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import (
-    Boolean,
-    ColumnElement,
-    DateTime,
-    Integer,
-    Interval,
-    Select,
-    Uuid,
-    bindparam,
-    column,
-    func,
-    literal_column,
-    or_,
-    select,
-)
+from sqlalchemy import ColumnElement, Select, func, literal_column, or_, select
 from sqlalchemy.orm import Session
-from sqlalchemy.types import TypeEngine
 
-from jobs import checkpoints, job_rows, transitions, tree_progress
+from jobs import checkpoints, completing, job_rows, starting, transitions, tree_progress
 from jobs.checkpoints import Output
-from jobs.database.row_sets import parameters, row_set
+from jobs.completing import Completed, JobCompletion
 from jobs.engines import reservations
 from jobs.errors import NotFoundError
 from jobs.models import Engine, Job, JsonObject
-from jobs.queries import QueuedJob
+from jobs.starting import Start, StartedJob
 from jobs.states import TERMINAL, FinishReason, JobState, StopReason
-from jobs.transitions import Completed, JobCompletion, Lease
-from jobs.webhooks import events, outbox
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """A queued job that is about to run.
-
-    Attributes:
-        lease: the new fence.
-        expected: the job for which blocks were sized; it may have run elsewhere since.
-    """
-
-    lease: Lease
-    expected: QueuedJob
+from jobs.transitions import Lease
 
 
 def claim(
     session: Session, starts: Sequence[Start], *, lease_duration: timedelta, engine_name: str
-) -> list[Job]:
-    """Run queued jobs under these leases.
+) -> list[StartedJob]:
+    """Run queued jobs under these leases, reserve their blocks, and charge their tenants.
 
-    `claims` calls this while it holds the engine's row lock, and reserves blocks for what it expected.
+    `claims` calls this while it holds the engine's row lock.
 
     Args:
         session: the caller's transaction.
@@ -70,52 +39,7 @@ def claim(
     Returns:
         The jobs that run now. The others have changed since, or another engine has them.
     """
-    given = parameters(
-        "given",
-        lease_id=[each.lease.lease_id for each in starts],
-        **{name: [getattr(each.expected, name) for each in starts] for name in _EXPECTED},
-    )
-    values = {"lease_duration": lease_duration, "claimed_for": engine_name}
-    moved = session.execute(_CLAIM, given | values, execution_options={"populate_existing": True}).all()
-    wanted = [events.job_started(job) for job, is_wanted in moved if is_wanted]
-    if wanted:
-        outbox.publish(session, wanted)
-    return [job for job, _ in moved]
-
-
-# What a claim checks of a job, by its id: the columns that decide the size of its reservation.
-_EXPECTED: Final[dict[str, TypeEngine[Any]]] = {
-    "id": Uuid(),
-    "prompt_tokens": Integer(),
-    "completion_tokens": Integer(),
-    "num_yields": Integer(),
-    "num_rescues": Integer(),
-    "started_at": DateTime(timezone=True),
-}
-_STARTS: Final = row_set("given", lease_id=Uuid(), **_EXPECTED)
-_FREE: Final = (
-    select(Job.id, _STARTS.c.lease_id)
-    .join(_STARTS, _STARTS.c.id == Job.id)
-    .where(
-        Job.state == literal_column("'queued'"),
-        *(getattr(Job, name).is_not_distinct_from(_STARTS.c[name]) for name in list(_EXPECTED)[1:]),
-        or_(Job.run_after.is_(None), Job.run_after <= func.clock_timestamp()),
-    )
-    .with_for_update(of=Job, skip_locked=True)
-    .cte("free")
-)
-# Wanted starts are part of the same statement: claims are many, and hardly any job has a subscriber to its.
-_CLAIM: Final = select(Job, column("is_start_wanted", Boolean)).from_statement(
-    job_rows.set_move(
-        "claim",
-        Job.id == _FREE.c.id,
-        lease_id=_FREE.c.lease_id,
-        lease_expires_at=func.clock_timestamp() + bindparam("lease_duration", type_=Interval),
-        engine_name=bindparam("claimed_for"),
-        started_at=func.coalesce(Job.started_at, func.clock_timestamp()),
-        run_after=None,
-    ).returning(events.is_start_wanted().label("is_start_wanted"))
-)
+    return starting.start_all(session, starts, lease_duration=lease_duration, engine_name=engine_name)
 
 
 def report_progress(
@@ -142,11 +66,12 @@ def complete(session: Session, lease: Lease, output: Output, finish_reason: Fini
 
 
 def complete_all(session: Session, completions: Sequence[JobCompletion]) -> Completed:
-    """Complete many jobs with their results and events, in one transaction and few statements.
+    """Complete many jobs with their results and events in one statement, and close reservations.
 
-    Of the others, some leases are lost and some rows are locked; `complete` tells.
+    Of the others, some leases are lost and some rows are locked; `complete` tells. The caller holds the
+    engine's row.
     """
-    return transitions.complete_all(session, completions) if completions else Completed()
+    return completing.complete_all(session, completions) if completions else Completed()
 
 
 def fail(session: Session, lease: Lease, error: JsonObject, output: Output | None = None) -> JobState | None:

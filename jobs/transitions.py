@@ -6,33 +6,18 @@ Zero rows mean that another transaction was first, and the caller writes nothing
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    ColumnElement,
-    Integer,
-    Interval,
-    Text,
-    Uuid,
-    any_,
-    bindparam,
-    func,
-    or_,
-    select,
-    update,
-)
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
 
 from jobs import checkpoints, tree_progress
 from jobs.checkpoints import Output
 from jobs.database import note_ended
-from jobs.database.row_sets import parameters, row_set
-from jobs.job_rows import move, set_move
+from jobs.job_rows import move
 from jobs.models import Job
-from jobs.states import TRANSITIONS, FinishReason, JobState, StopReason, sources
+from jobs.states import TRANSITIONS, JobState, StopReason, sources
 from jobs.tenants import usage
 from jobs.webhooks import events, outbox
 
@@ -48,25 +33,6 @@ class Lease:
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
     """Another worker may have the job now: this one must not write to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobCompletion:
-    """The whole answer of a running job.
-
-    Attributes:
-        lease: its fence.
-        output: what it generated.
-        finish_reason: why it ended there.
-        since_first_token: how long ago its first token came. None: its row has that already.
-        summary_id: the tree that it is part of. None: of none.
-    """
-
-    lease: Lease
-    output: Output
-    finish_reason: FinishReason
-    since_first_token: timedelta | None = None
-    summary_id: UUID | None = None
 
 
 # The verbs that end a job on request.
@@ -107,68 +73,6 @@ def finish(
     return TRANSITIONS[verb][1] if end(session, verb, *fence(lease), **values) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """What became of many completions.
-
-    Attributes:
-        job_ids: of the jobs that are complete now. Of the others, some leases are lost and some rows locked.
-        has_deliveries: a webhook wants one of these ends.
-    """
-
-    job_ids: frozenset[UUID] = frozenset()
-    has_deliveries: bool = False
-
-
-def complete_all(session: Session, completions: Sequence[JobCompletion]) -> Completed:
-    """Complete the jobs whose leases hold, with results and events.
-
-    Waits for no row, neither a job's nor a tree's: one that another transaction is changing would hold up all
-    the others.
-    """
-    trees = {each.summary_id for each in completions if each.summary_id is not None}
-    free = {"free_trees": tree_progress.lock_free(session, trees)}
-    given = parameters(
-        "given",
-        id=[each.lease.job_id for each in completions],
-        lease_id=[each.lease.lease_id for each in completions],
-        num_tokens=[each.output.num_tokens for each in completions],
-        reason=[each.finish_reason.value for each in completions],
-        since=[each.since_first_token for each in completions],
-    )
-    ended = session.scalars(_COMPLETE, given | free, execution_options={"populate_existing": True}).all()
-    job_ids = frozenset(job.id for job in ended)
-    checkpoints.store_results(
-        session, {each.lease.job_id: each.output for each in completions if each.lease.job_id in job_ids}
-    )
-    return Completed(job_ids, after_end(session, ended))
-
-
-_COMPLETED: Final = row_set(
-    "given", id=Uuid(), lease_id=Uuid(), num_tokens=Integer(), reason=Text(), since=Interval()
-)
-_OWNED: Final = (
-    select(Job.id, *list(_COMPLETED.c)[1:])
-    .join(_COMPLETED, (_COMPLETED.c.id == Job.id) & (_COMPLETED.c.lease_id == Job.lease_id))
-    .where(
-        Job.state.in_(sources("complete")),
-        or_(Job.summary_id.is_(None), Job.summary_id == any_(bindparam("free_trees", type_=ARRAY(Uuid)))),
-    )
-    .with_for_update(of=Job, skip_locked=True)
-    .cte("owned")
-)
-_COMPLETE: Final = select(Job).from_statement(
-    set_move(
-        "complete",
-        Job.id == _OWNED.c.id,
-        Job.lease_id == _OWNED.c.lease_id,
-        completion_tokens=_OWNED.c.num_tokens,
-        finish_reason=_OWNED.c.reason,
-        first_token_at=func.coalesce(Job.first_token_at, func.clock_timestamp() - _OWNED.c.since),
-    )
-)
-
-
 def end(session: Session, verb: str, *conditions: ColumnElement[bool], **values: Any) -> list[Job]:  # noqa: ANN401  # columns have many types
     """End the matching jobs, store what they generated as results, and publish it.
 
@@ -182,22 +86,18 @@ def end(session: Session, verb: str, *conditions: ColumnElement[bool], **values:
     return ended
 
 
-def after_end(session: Session, ended: Sequence[Job]) -> bool:
+def after_end(session: Session, ended: Sequence[Job]) -> None:
     """Record the jobs' usage, queue their events, and unblock or end their summaries.
 
-    Every finished job passes here, or `tree_progress.stop`, exactly once. The caller holds their rows. This
-    locks the rows of their summaries after those of the jobs. All code keeps that order, and no transaction
-    that holds a summary's row waits for a job row that another can hold.
-
-    Returns:
-        True if a webhook wants one of the jobs' ends.
+    Every finished job passes here, `completing` or `tree_progress.stop`, exactly once. The caller holds their
+    rows. This locks the rows of their summaries after those of the jobs. All code keeps that order, and no
+    transaction that holds a summary's row waits for a job row that another can hold.
     """
     if ended:
         note_ended(session, [job.id for job in ended])
     usage.record(session, ended)
-    has_deliveries = outbox.publish(session, [events.job_ended(job) for job in ended])
+    outbox.publish(session, [events.job_ended(job) for job in ended])
     tree_progress.advance(session, ended)
-    return has_deliveries
 
 
 def requeue(

@@ -1,21 +1,27 @@
 """Connections to Postgres: engines with timeouts, and sessions that commit once, at the edge."""
 
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event, func, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
+from jobs.database.hot import ON_REQUEST, prepare_hot_statements
 from jobs.settings import DatabaseSettings
 
 _HAS_LIMITS: Final = "longbatch.has_limits"
+_USED_AT: Final = "longbatch.used_at"
+_TRUSTED_SECONDS: Final = 1.0
 _ENDED: Final = "longbatch.ended"
 _ON_ENDED: Final = "longbatch.on_ended"
 
@@ -32,6 +38,8 @@ def make_engine(
     """
     engine = create_engine(sqlalchemy_url(settings), **_options(settings, pool_size, name))
     _keep_limits(engine, settings)
+    _test_idle(engine)
+    prepare_hot_statements(engine)
     return engine
 
 
@@ -40,7 +48,7 @@ def make_async_engine(settings: DatabaseSettings, *, name: str = "longbatch-api"
 
     It does not test connections before use: the API repeats a transaction whose connection was lost.
     """
-    options = _options(settings, None, name) | {"pool_pre_ping": False}  # a round trip for each request
+    options = _options(settings, None, name)
     engine = create_async_engine(sqlalchemy_url(settings), **options)
     _keep_limits(engine.sync_engine, settings)
     return engine
@@ -100,16 +108,21 @@ def _keep_limits(engine: Engine, settings: DatabaseSettings) -> None:
     """
     limits = _limits(settings)
     names = ", ".join(f"'{name}'" for name in limits)
-    asked_for = f"SELECT count(*) FROM pg_settings WHERE name IN ({names}) AND source = 'client'"  # noqa: S608
+    asked_for = f"""
+        SELECT count(*), pg_backend_pid() FROM pg_settings WHERE name IN ({names}) AND source = 'client'
+    """  # noqa: S608
     set_limits = "; ".join(f"SET LOCAL {name} = {value}" for name, value in limits.items())
 
     def read_limits(connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
         cursor = connection.cursor()
         cursor.execute(asked_for)
-        (number,) = cursor.fetchone() or (0,)
+        number, process_id = cursor.fetchone() or (0, 0)
         cursor.close()
         connection.rollback()
-        entry.info[_HAS_LIMITS] = number == len(limits)
+        entry.info[_HAS_LIMITS] = has_limits = number == len(limits)
+        driver = entry.driver_connection
+        if has_limits and isinstance(driver, psycopg.Connection) and driver.info.backend_pid == process_id:
+            driver.prepare_threshold = ON_REQUEST  # it is ours alone, see `hot`
 
     def set_missing_limits(connection: Connection) -> None:
         if not connection.info[_HAS_LIMITS]:
@@ -117,6 +130,25 @@ def _keep_limits(engine: Engine, settings: DatabaseSettings) -> None:
 
     event.listen(engine, "connect", read_limits)
     event.listen(engine, "begin", set_missing_limits)
+
+
+def _test_idle(engine: Engine) -> None:
+    """Test connections before use if they were idle: a round trip for each transaction costs too much."""
+
+    def note_use(_connection: DBAPIConnection | None, entry: ConnectionPoolEntry) -> None:
+        entry.info[_USED_AT] = time.monotonic()
+
+    def test(connection: DBAPIConnection, entry: ConnectionPoolEntry, _proxy: PoolProxiedConnection) -> None:
+        if time.monotonic() - entry.info[_USED_AT] < _TRUSTED_SECONDS:
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except psycopg.Error as error:
+            raise DisconnectionError from error
+
+    event.listen(engine, "connect", note_use)
+    event.listen(engine, "checkin", note_use)
+    event.listen(engine, "checkout", test)
 
 
 def _limits(settings: DatabaseSettings) -> dict[str, int]:
@@ -135,7 +167,6 @@ def _options(settings: DatabaseSettings, pool_size: int | None, name: str) -> di
         "pool_size": pool_size or settings.pool_size,
         "max_overflow": 0,
         "pool_timeout": settings.pool_timeout_seconds,
-        "pool_pre_ping": True,
         "hide_parameters": True,  # prompts must not reach logs through error messages
         "connect_args": {
             "application_name": name,
@@ -144,7 +175,7 @@ def _options(settings: DatabaseSettings, pool_size: int | None, name: str) -> di
             "keepalives_interval": 5,
             "keepalives_count": 3,
             "tcp_user_timeout": 20_000,  # ms; notices a vanished server even while data is in flight
-            # Custom plans use partial indexes, and no statement stays in a session of a transaction pooler.
+            # Custom plans use partial indexes, and none stays in a session of a pooler; see `hot`.
             "prepare_threshold": None,
             "options": options,
         },

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import TableValuedAlias, bindparam, column, func, select
+from sqlalchemy import BindParameter, bindparam, column, func, select
 from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
 from sqlalchemy.types import TypeEngine
 
@@ -45,16 +45,6 @@ def _array_of(kind: TypeEngine[Any]) -> TypeEngine[Any]:
     return PackedArrayType(kind) if type(kind) in PACKABLE else ARRAY(kind)
 
 
-def row_set(name: str, **columns: TypeEngine[Any]) -> TableValuedAlias:
-    """Describe a table that a statement gets with its parameters, see `parameters`.
-
-    The statement does not depend on the number of rows, and is built once.
-    """
-    arrays = [bindparam(f"{name}_{each}", type_=ARRAY(kind)) for each, kind in columns.items()]
-    kinds = [column(each, kind) for each, kind in columns.items()]
-    return func.unnest(*arrays).table_valued(*kinds, name=name).render_derived(name=name)
-
-
-def parameters(name: str, **columns: Sequence[object]) -> dict[str, object]:
-    """Build a statement's parameters for a row set of this name; its columns are equally long."""
-    return {f"{name}_{each}": list(values) for each, values in columns.items()}
+def array_parameters(**kinds: TypeEngine[Any]) -> list[BindParameter[Any]]:
+    """Declare parameters of a text, each an array with a value for each row."""
+    return [bindparam(name, type_=ARRAY(kind)) for name, kind in kinds.items()]

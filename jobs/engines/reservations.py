@@ -5,31 +5,39 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Integer, Uuid, bindparam, delete, func, select, text, update
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import Integer, Uuid, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
+from jobs.database.row_sets import array_parameters
 from jobs.engines import served_tokens
 from jobs.models import Reservation
 
 _SETTLED = (Reservation.engine_name, Reservation.job_id, Reservation.output_tokens, Reservation.state)
 
 
-# Of many at once, with `served_tokens.settle` in the same statement, which is always the same.
-_CLOSE: Final = text("""
-    WITH deleted AS (
-        DELETE FROM reservations USING unnest(:lease_ids, :produced) AS given(lease_id, produced)
-        WHERE reservations.lease_id = given.lease_id
-        RETURNING reservations.engine_name, job_id, output_tokens, state, produced
+# Parts of a statement that has rows `given(lease_id, produced, is_done)`: delete the reservations of those
+# that are done, and correct accounts as `served_tokens.settle` does.
+CLOSED: Final = """
+    closed AS (
+        DELETE FROM reservations USING given
+        WHERE given.is_done AND reservations.lease_id = given.lease_id
+        RETURNING reservations.engine_name, job_id, output_tokens, reservations.state, given.produced
     )
+"""
+SETTLE: Final = """
     INSERT INTO account_shards AS shard (tenant_id, model, engine_name, served)
-    SELECT jobs.tenant_id, jobs.model, deleted.engine_name,
-        sum((deleted.produced - deleted.output_tokens) / tenants.weight)
-    FROM deleted JOIN jobs ON jobs.id = deleted.job_id JOIN tenants ON tenants.id = jobs.tenant_id
-    WHERE deleted.state = 'held'
+    SELECT jobs.tenant_id, jobs.model, closed.engine_name,
+        sum((closed.produced - closed.output_tokens) / tenants.weight)
+    FROM closed JOIN jobs ON jobs.id = closed.job_id JOIN tenants ON tenants.id = jobs.tenant_id
+    WHERE closed.state = 'held'
     GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
     ON CONFLICT (tenant_id, model, engine_name) DO UPDATE SET served = shard.served + excluded.served
-""").bindparams(bindparam("lease_ids", type_=ARRAY(Uuid)), bindparam("produced", type_=ARRAY(Integer)))
+"""
+_CLOSE: Final = text(f"""
+    WITH given AS (
+        SELECT *, true AS is_done FROM unnest(:lease_ids, :produced) AS given(lease_id, produced)
+    ), {CLOSED} {SETTLE}
+""").bindparams(*array_parameters(lease_ids=Uuid(), produced=Integer()))  # noqa: S608  # built from constants
 
 
 def close(session: Session, lease_id: UUID, *, produced: int | None = None) -> None:

@@ -84,7 +84,7 @@ def charge(session: Session, engine_name: str, charges: Mapping[tuple[UUID, str]
     ).all()
     for tenant_id, model, is_active in rows:
         if not is_active:
-            _activate(session, tenant_id, model, num_tokens=charges[tenant_id, model])
+            activate_charged(session, tenant_id, model, num_tokens=charges[tenant_id, model])
 
 
 def settle(session: Session, released: CTE, *, produced: int | None = None) -> None:
@@ -149,7 +149,7 @@ def activate(session: Session, tenant_id: UUID, model: str, *, lifted_by: float)
     )
 
 
-def _activate(session: Session, tenant_id: UUID, model: str, *, num_tokens: float) -> None:
+def activate_charged(session: Session, tenant_id: UUID, model: str, *, num_tokens: float) -> None:
     """Lift an idle or new account to the least served active one; it was charged these tokens already.
 
     What it holds above the least served still counts; the charge comes on top.

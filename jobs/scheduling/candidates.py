@@ -106,16 +106,6 @@ _FIRST: Final = (
 )
 
 
-def has_interactive(session: Session, model: str) -> bool:
-    """Return True if an interactive job of this model waits."""
-    return session.scalar(_INTERACTIVE, {"model": model}) is not None
-
-
-_INTERACTIVE: Final = text(
-    f"SELECT 1 FROM jobs WHERE state = 'queued' AND model = :model AND lane = '{Lane.INTERACTIVE}' LIMIT 1"  # noqa: S608  # built from constants
-)
-
-
 @dataclass(frozen=True, slots=True)
 class WaitingTenants:
     """The tenants with queued jobs of a model, and the accounts that matter.

@@ -1,32 +1,30 @@
 """The claim: one transaction that reserves slots and blocks and puts jobs under leases."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
-from typing import Final, cast
+from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Table, insert, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from jobs import lifecycle
 from jobs.database import database_now
-from jobs.engines import reservations, served_tokens
+from jobs.engines import reservations
 from jobs.ids import uuid7
-from jobs.models import Engine, Job, Reservation
+from jobs.models import Engine
 from jobs.scheduling import engine_load
-from jobs.scheduling.candidates import has_interactive
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.packing import Choice, Running, choose
 from jobs.scheduling.preemption import choose_preemptions
 from jobs.scheduling.ranking import Ranked, Ranking, charge_of
 from jobs.scheduling.sizing import ClaimPolicy, Sizer
+from jobs.starting import Start, StartedJob
 from jobs.states import Lane
 from jobs.transitions import Lease
 
-_RESERVE: Final = insert(cast("Table", Reservation.__table__))  # past the ORM, which has nothing to add
 # Running jobs whose end a preview tries one by one. In a larger batch, what would start if all ended says
 # nearly the same.
 _MAX_ENDS: Final = 16
@@ -40,13 +38,13 @@ class Claim:
         lease: the fence for every later write.
         blocks: KV blocks reserved for it.
         output_tokens: output that the blocks cover besides the prompt, including that of earlier runs.
-        job: its row at the claim; no session tracks it.
+        job: its row at the claim.
     """
 
     lease: Lease
     blocks: int
     output_tokens: int
-    job: Job
+    job: StartedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +139,11 @@ def start_jobs(
         return ClaimResult()
     engine, now = locked
     load = engine_load.read(session, engine)
-    interactive_waits = has_interactive(session, engine.model)
-    if load.budget.free_slots < 1 and not interactive_waits:
+    if load.budget.free_slots < 1 and not load.interactive_waits:
         return ClaimResult()
     starting = _Starting(session, engine.name, load, policy, limit)
     # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
-    if preview is not None and not interactive_waits:
+    if preview is not None and not load.interactive_waits:
         starting.start(list(preview.candidates))
     asked_for_room, left = False, None
     if not starting.claims or not starting.is_full:
@@ -156,7 +153,6 @@ def start_jobs(
         asked_for_room = (
             bool(left) and not starting.is_done and _ask_for_room(session, left, starting.load, policy)
         )
-    starting.reserve()
     return ClaimResult(starting.claims, starting.load.budget.free_slots, asked_for_room, left)
 
 
@@ -190,8 +186,6 @@ class _Starting:
     policy: ClaimPolicy
     limit: int | None
     claims: list[Claim] = field(default_factory=list)
-    _reservations: list[dict[str, object]] = field(default_factory=list)
-    _charges: Counter[tuple[UUID, str]] = field(default_factory=Counter)
 
     @property
     def is_full(self) -> bool:
@@ -224,44 +218,21 @@ class _Starting:
             load = _with(load, ranked, found[-1].lease)
         return found
 
-    def reserve(self) -> None:
-        """Write the reservations of the started jobs and charge their tenants."""
-        if self._reservations:
-            self.session.execute(_RESERVE, self._reservations)
-        served_tokens.charge(self.session, self.engine_name, self._charges)
-
-    def _start(self, chosen: Sequence["_Chosen"]) -> list[Job]:
+    def _start(self, chosen: Sequence["_Chosen"]) -> list[StartedJob]:
         """Claim these jobs, all but those that another engine was faster with or that were recounted."""
-        moved = lifecycle.claim(
+        started = lifecycle.claim(
             self.session,
-            [lifecycle.Start(each.lease, each.ranked.job) for each in chosen],
+            [each.start() for each in chosen],
             lease_duration=self.policy.lease,
             engine_name=self.engine_name,
         )
-        jobs = {job.id: job for job in moved}
+        jobs = {job.id: job for job in started}
         for each in chosen:
-            if each.lease.job_id in jobs:
-                self._note(each, jobs[each.lease.job_id])
-        return moved
-
-    def _note(self, chosen: "_Chosen", job: Job) -> None:
-        """Account for a job that has started."""
-        seen, size = chosen.ranked.job, chosen.ranked.size
-        self.load = _with(self.load, chosen.ranked, chosen.lease)
-        self.claims.append(Claim(chosen.lease, size.blocks, size.output_tokens, job))
-        self._charges[job.tenant_id, job.model] += charge_of(seen, size)
-        self._reservations.append(
-            {
-                "lease_id": chosen.lease.lease_id,
-                "engine_name": self.engine_name,
-                "job_id": job.id,
-                "blocks": size.blocks,
-                "output_tokens": size.output_tokens,
-                "output_before": job.completion_tokens,
-                "overtakes": chosen.overtakes,
-                "alone": chosen.ranked.candidate.alone,
-            }
-        )
+            if job := jobs.get(each.lease.job_id):
+                size = each.ranked.size
+                self.load = _with(self.load, each.ranked, each.lease)
+                self.claims.append(Claim(each.lease, size.blocks, size.output_tokens, job))
+        return started
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +248,19 @@ class _Chosen:
     ranked: Ranked
     lease: Lease
     overtakes: UUID | None
+
+    def start(self) -> Start:
+        """Describe how it starts."""
+        job, size = self.ranked.job, self.ranked.size
+        return Start(
+            self.lease,
+            job,
+            blocks=size.blocks,
+            output_tokens=size.output_tokens,
+            overtakes=self.overtakes,
+            alone=self.ranked.candidate.alone,
+            charge=charge_of(job, size),
+        )
 
 
 def _choose(candidates: Sequence[Ranked], load: EngineLoad, policy: ClaimPolicy) -> Choice:

@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import bindparam, func, select, text
 from sqlalchemy.orm import Session
 
+from jobs.database.hot import PREPARED
 from jobs.engines import registry
 from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
-from jobs.models import Engine, Job, Reservation
+from jobs.models import Engine
 from jobs.scheduling.packing import Running
 from jobs.scheduling.sizing import steps
 from jobs.states import Lane, StopReason
@@ -24,11 +25,13 @@ class EngineLoad:
         capacity: of the engine.
         running: its reservations, including draining ones, by lease.
         budget: what they leave free.
+        interactive_waits: an interactive job of its model is queued.
     """
 
     capacity: Capacity
     running: dict[UUID, Running]
     budget: Budget
+    interactive_waits: bool = False
 
 
 def lock(session: Session, engine_name: str) -> tuple[Engine, datetime] | None:
@@ -46,51 +49,60 @@ def lock(session: Session, engine_name: str) -> tuple[Engine, datetime] | None:
 
 def read(session: Session, engine: Engine) -> EngineLoad:
     """Read what is reserved on this engine now."""
-    rows = session.execute(_RESERVED, {"engine_name": engine.name}).all()
+    found = session.execute(_RESERVED, {"engine_name": engine.name, "model": engine.model}).all()
+    interactive_waits = found[0][0]
+    rows = [_Reserved(*row[1:]) for row in found if row[1] is not None]
     capacity = registry.capacity_of(engine)
     held = [ReservedBlocks(blocks=row.blocks, alone=row.alone) for row in rows]
     return EngineLoad(
         capacity=capacity,
         running={row.lease_id: _running(row) for row in rows},
         budget=free_budget(capacity, held, spare_blocks=engine.spare_blocks),
+        interactive_waits=interactive_waits,
     )
 
 
-# Columns, not entities: a claim must be quick.
-_BOOKED: Final = (
-    Reservation.lease_id,
-    Reservation.job_id,
-    Reservation.blocks,
-    Reservation.alone,
-    Reservation.state,
-    Reservation.output_tokens,
-    Reservation.output_before,
-    Reservation.is_waiting,
-)
-_OF_JOB: Final = (
-    Job.lane,
-    Job.prompt_tokens,
-    Job.completion_tokens,
-    Job.num_yields,
-    Job.num_preemptions,
-    Job.stop_reason,
-)
+class _Reserved(NamedTuple):
+    """A reservation, and its job if that still has its lease; see the tables."""
 
+    lease_id: UUID
+    job_id: UUID
+    blocks: int
+    alone: bool
+    state: str
+    output_tokens: int
+    output_before: int
+    is_waiting: bool
+    lane: str | None
+    prompt_tokens: int
+    completion_tokens: int
+    num_yields: int
+    num_preemptions: int
+    stop_reason: str | None
+
+
+_OF_JOB: Final = _Reserved._fields[_Reserved._fields.index("lane") :]
 # Built once: building a statement takes longer than Postgres does.
 _LOCK: Final = (
     select(Engine, func.clock_timestamp())
     .where(Engine.name == bindparam("engine_name"))
     .with_for_update(of=Engine)
-    .execution_options(populate_existing=True)
+    .execution_options(populate_existing=True, **PREPARED)
 )
-_RESERVED: Final = (
-    select(*_BOOKED, *_OF_JOB)
-    .outerjoin(Job, (Job.id == Reservation.job_id) & (Job.lease_id == Reservation.lease_id))
-    .where(Reservation.engine_name == bindparam("engine_name"))
-)
+_RESERVED: Final = text(f"""
+    SELECT waiting.interactive,
+        {", ".join(f"{'jobs' if name in _OF_JOB else 'reserved'}.{name}" for name in _Reserved._fields)}
+    FROM (
+        SELECT EXISTS (
+            SELECT FROM jobs WHERE state = 'queued' AND model = :model AND lane = '{Lane.INTERACTIVE.value}'
+        ) AS interactive
+    ) AS waiting
+    LEFT JOIN reservations AS reserved ON reserved.engine_name = :engine_name
+    LEFT JOIN jobs ON jobs.id = reserved.job_id AND jobs.lease_id = reserved.lease_id
+""").execution_options(**PREPARED)  # noqa: S608  # built from constants
 
 
-def _running(row: Any) -> Running:  # noqa: ANN401  # a row of these columns
+def _running(row: _Reserved) -> Running:
     """Describe a reservation for the packing.
 
     A draining one has no owner and ends soon.

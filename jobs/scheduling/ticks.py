@@ -6,24 +6,11 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from jobs import lifecycle
+from jobs.completing import Completed, JobCompletion
 from jobs.engines import reservations
 from jobs.scheduling import claims, engine_load
 from jobs.scheduling.claims import ClaimResult, Preview
 from jobs.scheduling.sizing import ClaimPolicy
-from jobs.transitions import Completed, JobCompletion
-
-
-@dataclass(frozen=True, slots=True)
-class CompletedRun:
-    """A run whose answer is complete.
-
-    Attributes:
-        completion: the answer.
-        engine_is_done: the engine certainly holds nothing for it any longer.
-    """
-
-    completion: JobCompletion
-    engine_is_done: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +31,7 @@ def tick(
     engine_name: str,
     policy: ClaimPolicy | None,
     *,
-    ended: Sequence[CompletedRun],
+    ended: Sequence[JobCompletion],
     preview: Preview | None = None,
 ) -> TickResult:
     """Store the answers of these runs, free their slots, and start every job that fits then.
@@ -57,13 +44,11 @@ def tick(
         preview: as in `claims.claim_all`.
     """
     locked = engine_load.lock(session, engine_name)  # before any job's row, here as everywhere
-    completed = lifecycle.complete_all(session, [each.completion for each in ended])
-    done = [each.completion for each in ended if each.engine_is_done]
-    reservations.close_all(session, {each.lease.lease_id: each.output.num_tokens for each in done})
+    completed = lifecycle.complete_all(session, ended)
     for each in ended:
         # A job that is not stored yet does not say what it generated; whoever stores it lets it drain.
-        if not each.engine_is_done and each.completion.lease.job_id in completed.job_ids:
-            reservations.drain(session, each.completion.lease.lease_id)
+        if not each.engine_is_done and each.lease.job_id in completed.job_ids:
+            reservations.drain(session, each.lease.lease_id)
     if policy is None:
         return TickResult(completed, ClaimResult())
     return TickResult(completed, claims.start_jobs(session, locked, policy, preview=preview))

@@ -60,6 +60,17 @@ def record(session: Session, ended: Sequence[Job]) -> None:
 _NOTE: Final = insert(cast("Table", UsageEntry.__table__))  # past the ORM, which has nothing to add
 
 
+# The same as a part of a statement that has rows `ended` of jobs, and `given(id, new_id)`.
+NOTE_ENDED: Final = """
+    INSERT INTO usage_entries
+        (id, tenant_id, day, model, state, num_jobs, prompt_tokens, completion_tokens)
+    SELECT (array_agg(given.new_id))[1], tenant_id, (finalized_at AT TIME ZONE 'UTC')::date, model, state,
+        count(*), coalesce(sum(prompt_tokens) FILTER (WHERE started_at IS NOT NULL), 0),
+        sum(completion_tokens)
+    FROM ended JOIN given USING (id) GROUP BY 2, 3, 4, 5
+"""
+
+
 def unsummed() -> Select[UUID]:
     """Select records that are not yet summed up, oldest first."""
     return select(UsageEntry.id).order_by(UsageEntry.id)

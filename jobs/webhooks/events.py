@@ -5,8 +5,6 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, exists, literal_column
-
 from jobs import ids
 from jobs.ids import uuid7
 from jobs.models import Batch, Job, JsonObject, Summary, WebhookEndpoint
@@ -18,6 +16,23 @@ from jobs.webhooks.rules import JOB_STARTED
 
 # The column of the outbox that holds the subject's id.
 _COLUMNS: Final = {Job: "job_id", Batch: "batch_id", Summary: "summary_id", WebhookEndpoint: "endpoint_id"}
+
+
+# Conditions in SQL on a row of `jobs`. Lines of a batch and jobs of a tree are not announced; interactive
+# clients wait anyway.
+_IS_ANNOUNCED: Final = (
+    f"jobs.batch_id IS NULL AND jobs.summary_id IS NULL AND jobs.lane = '{Lane.BATCH.value}'"
+)
+# An endpoint wants to know of its start.
+IS_START_WANTED: Final = f"""({_IS_ANNOUNCED} AND EXISTS (
+    SELECT FROM webhook_endpoints AS endpoint
+    WHERE endpoint.tenant_id = jobs.tenant_id AND endpoint.events @> '{{{JOB_STARTED}}}'
+        AND endpoint.disabled_reason IS NULL
+))"""  # built from constants
+# A receiver may want to know of its end, or of its replay later.
+MAY_BE_WANTED: Final = f"""(jobs.webhook_url IS NOT NULL OR {_IS_ANNOUNCED} AND EXISTS (
+    SELECT FROM webhook_endpoints AS endpoint WHERE endpoint.tenant_id = jobs.tenant_id
+))"""  # built from constants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,18 +88,6 @@ def job_started(job: Job) -> Event:
     return _job_event(job, JOB_STARTED, at=job.started_at)
 
 
-def is_start_wanted() -> ColumnElement[bool]:
-    """Build the SQL condition that an endpoint wants to know of a job's start."""
-    return exists().where(
-        WebhookEndpoint.tenant_id == Job.tenant_id,
-        WebhookEndpoint.events.contains([JOB_STARTED]),
-        WebhookEndpoint.disabled_reason.is_(None),
-        Job.batch_id.is_(None),
-        Job.summary_id.is_(None),
-        Job.lane == literal_column(f"'{Lane.BATCH.value}'"),
-    )
-
-
 def job_ended(job: Job) -> Event:
     """Build the event of a finished job."""
     own = _own(job, includes_output=job.webhook_includes_output)
@@ -130,7 +133,6 @@ def _job_event(job: Job, kind: str, *, at: datetime | None, own: Destination | N
         at=at,
         data={**job_object(job), "result_url": f"/v1/jobs/{ids.job_id(job.id)}/result"},
         own=own,
-        # Lines of a batch and jobs of a tree are not announced; interactive clients wait anyway.
         is_announced=job.batch_id is None and job.summary_id is None and job.lane == Lane.BATCH,
     )
 

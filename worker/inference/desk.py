@@ -9,14 +9,13 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import telemetry
 from jobs.checkpoints import Output
+from jobs.completing import JobCompletion
 from jobs.database import transaction
 from jobs.scheduling import ticks
 from jobs.scheduling.claims import ClaimResult, Preview
 from jobs.scheduling.sizing import ClaimPolicy
-from jobs.scheduling.ticks import CompletedRun
 from jobs.settings import Settings
 from jobs.states import JobState
-from jobs.transitions import JobCompletion
 from worker.inference.leases import RunningJob
 from worker.inference.lone_ends import EndedRun, LoneEnds, StoredEnd
 from worker.inference.outcome import Finished, RunEnd
@@ -55,6 +54,11 @@ class Desk:
         self._waiting: list[EndedRun] = []
         self._apart = LoneEnds(settings.jobs, sessions, stopping=stopping)
         self._lock = threading.Lock()
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of whole answers that the next tick stores together."""
+        return len(self._waiting)
 
     def hand_in(self, running: RunningJob, end: RunEnd, output: Output) -> "Future[StoredEnd]":
         """Leave the end of a run for the next tick, which is soon."""
@@ -100,9 +104,7 @@ class Desk:
         self, together: Sequence[EndedRun], policy: ClaimPolicy | None, preview: Preview | None
     ) -> ClaimResult:
         ended = [
-            CompletedRun(_completion(each, each.end.outcome), each.end.engine_is_done)
-            for each in together
-            if isinstance(each.end.outcome, Finished)
+            _completion(each, each.end.outcome) for each in together if isinstance(each.end.outcome, Finished)
         ]
         try:
             with transaction(self._sessions) as session:
@@ -123,5 +125,11 @@ class Desk:
 
 def _completion(ended: EndedRun, outcome: Finished) -> JobCompletion:
     running = ended.running
-    since = running.unreported_since()
-    return JobCompletion(running.lease, ended.output, outcome.reason, since, running.summary_id)
+    return JobCompletion(
+        running.lease,
+        ended.output,
+        outcome.reason,
+        running.unreported_since(),
+        running.summary_id,
+        engine_is_done=ended.end.engine_is_done,
+    )

@@ -5,12 +5,13 @@ from hashlib import blake2b
 from typing import Final
 
 from jobs.models import Job
+from jobs.starting import StartedJob
 from worker.engine.request import Sampling
 
 _SEED_BYTES: Final = 8
 
 
-def sampling_of(job: Job, *, start: int, max_tokens: int) -> Sampling:
+def sampling_of(job: Job | StartedJob, *, start: int, max_tokens: int) -> Sampling:
     """Build the sampling parameters of the request that begins after `start` tokens.
 
     A minimum of tokens is that of the whole answer: the request needs what is left of it, up to its own
@@ -29,7 +30,7 @@ def sampling_of(job: Job, *, start: int, max_tokens: int) -> Sampling:
     return replace(sampling, seed=seed_of(job, start=start, is_random=not sampling.is_greedy))
 
 
-def seed_of(job: Job, *, start: int, is_random: bool) -> int | None:
+def seed_of(job: Job | StartedJob, *, start: int, is_random: bool) -> int | None:
     """Derive the seed of the request that begins after `start` tokens.
 
     An engine resets its random generator for each request, and a real one uses the same seed for all requests
@@ -48,7 +49,7 @@ def seed_of(job: Job, *, start: int, is_random: bool) -> int | None:
     return int.from_bytes(digest, "little") >> 1  # engines treat the highest bit differently
 
 
-def stops_of(job: Job) -> tuple[str, ...]:
+def stops_of(job: Job | StartedJob) -> tuple[str, ...]:
     """Return the job's stop strings."""
     stops = job.sampling.get("stop") or []
     return (stops,) if isinstance(stops, str) else tuple(stops) if isinstance(stops, list) else ()

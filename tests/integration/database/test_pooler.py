@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from api.runtime.database import Transactions
 from jobs import database
+from jobs.database.hot import PREPARED
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import DatabaseSettings
 
@@ -118,6 +119,19 @@ def test_nothing_of_a_transaction_stays_in_its_session(pooled: DatabaseSettings)
         session.execute(text("SELECT 1"))
     with made.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         assert tuple(connection.execute(SHOW).one()) == ("0", "0", "0")
+    made.dispose()
+
+
+@pytest.mark.parametrize("is_pooled", [True, False])
+def test_statements_are_prepared_only_where_the_connection_is_ours_alone(
+    database_settings: DatabaseSettings, pooled: DatabaseSettings, *, is_pooled: bool
+) -> None:
+    made = database.make_engine(pooled if is_pooled else database_settings, pool_size=1)
+    for _ in range(2):
+        with Session(made) as session, session.begin():
+            session.execute(text("SELECT 1").execution_options(**PREPARED))
+            prepared = session.scalar(text("SELECT count(*) FROM pg_prepared_statements"))
+            assert prepared == (0 if is_pooled else 1)
     made.dispose()
 
 

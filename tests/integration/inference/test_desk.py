@@ -8,7 +8,7 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Text, cast, column, func, select, text, update
+from sqlalchemy import Engine, Text, cast, column, event, func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.checkpoints import Output
@@ -87,6 +87,26 @@ def test_what_ended_together_is_stored_in_one_transaction_with_the_claims_after_
         assert session.scalar(select(func.count()).select_from(WebhookEvent)) == SLOTS
         held = set(session.scalars(select(Reservation.job_id)))
     assert held == {each.lease.job_id for each in claimed}
+
+
+def test_a_tick_takes_four_statements_however_many_jobs_end_and_start_in_it(
+    engine: Engine, sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+) -> None:
+    with sessions() as session:
+        preview = claims.preview_claims(session, ENGINE, POLICY)
+    executed: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        executed.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        for each in running[:2]:
+            hand_in(desk, each)
+        assert len(desk.tick(POLICY, preview).claims) == 2
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+    assert len(executed) == 4, executed
 
 
 def test_an_answer_that_cannot_be_stored_fails_alone(desk: Desk, running: list[Claim]) -> None:

@@ -1,0 +1,160 @@
+"""Completing jobs in sets: the end, result, usage and event of each, and the slot that it frees."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import Boolean, Integer, Interval, LargeBinary, Text, Uuid, select, text
+from sqlalchemy.orm import Session
+
+from jobs import job_rows, tree_progress
+from jobs.checkpoints import Output
+from jobs.database import note_ended
+from jobs.database.hot import PREPARED
+from jobs.database.row_sets import array_parameters
+from jobs.engines import reservations
+from jobs.ids import uuid7
+from jobs.models import Job
+from jobs.states import FinishReason
+from jobs.tenants import usage
+from jobs.transitions import Lease
+from jobs.webhooks import events, outbox
+
+
+@dataclass(frozen=True, slots=True)
+class JobCompletion:
+    """The whole answer of a running job.
+
+    Attributes:
+        lease: its fence.
+        output: what it generated.
+        finish_reason: why it ended there.
+        since_first_token: how long ago its first token came. None: its row has that already.
+        summary_id: the tree that it is part of. None: of none.
+        engine_is_done: the engine certainly holds nothing for it any longer, so its reservation can go.
+    """
+
+    lease: Lease
+    output: Output
+    finish_reason: FinishReason
+    since_first_token: timedelta | None = None
+    summary_id: UUID | None = None
+    engine_is_done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What became of many completions.
+
+    Attributes:
+        job_ids: of the jobs that are complete now. Of the others, some leases are lost and some rows locked.
+        has_deliveries: a webhook wants one of these ends.
+    """
+
+    job_ids: frozenset[UUID] = frozenset()
+    has_deliveries: bool = False
+
+
+def complete_all(session: Session, completions: Sequence[JobCompletion]) -> Completed:
+    """Complete the jobs whose leases hold, with results and events, and close reservations.
+
+    Waits for no row, neither a job's nor a tree's: one that another transaction is changing would hold up all
+    the others. Closes the reservation of every request that the engine is done with, whatever becomes of its
+    job.
+    """
+    trees = {each.summary_id for each in completions if each.summary_id is not None}
+    outputs = [each.output for each in completions]
+    given = {
+        "ids": [each.lease.job_id for each in completions],
+        "lease_ids": [each.lease.lease_id for each in completions],
+        "produced": [each.num_tokens for each in outputs],
+        "reasons": [each.finish_reason.value for each in completions],
+        "since": [each.since_first_token for each in completions],
+        "are_done": [each.engine_is_done for each in completions],
+        "outputs": [each.text for each in outputs],
+        "output_ids": [each.packed_ids for each in outputs],
+        "replaced": [each.replaced for each in outputs],
+        "reasoning": [each.reasoning or None for each in outputs],
+        "reasoning_tokens": [each.reasoning_tokens for each in outputs],
+        "new_ids": [uuid7() for _ in completions],
+        "free_trees": tree_progress.lock_free(session, trees),
+    }
+    rows = session.execute(_COMPLETE, given).all()
+    ended = [job_id for job_id, _ in rows]
+    job_rows.expire_loaded(session, ended)
+    note_ended(session, ended)
+    followed = [job_id for job_id, is_followed in rows if is_followed]
+    return Completed(frozenset(ended), bool(followed) and _follow(session, followed))
+
+
+def _follow(session: Session, ended: Sequence[UUID]) -> bool:
+    """Tell receivers of these ends, and advance the trees of these jobs.
+
+    Returns:
+        True if a webhook wants one of the ends.
+    """
+    jobs = session.scalars(select(Job).where(Job.id.in_(ended))).all()
+    has_deliveries = outbox.publish(session, [events.job_ended(job) for job in jobs])
+    tree_progress.advance(session, jobs)
+    return has_deliveries
+
+
+# One statement, as each costs more than the rows in it. An end that a receiver may want, or a tree waits for,
+# is left to `_follow`; of the others, hardly anyone has more than their events' rows.
+_COMPLETE: Final = (
+    text(f"""
+    WITH given AS (
+        SELECT * FROM unnest(
+            :ids, :lease_ids, :produced, :reasons, :since, :are_done,
+            :outputs, :output_ids, :replaced, :reasoning, :reasoning_tokens, :new_ids
+        ) AS given(
+            id, lease_id, produced, reason, since, is_done,
+            output, output_ids, replaced, reasoning, reasoning_tokens, new_id
+        )
+    ), owned AS (
+        SELECT jobs.id FROM given JOIN jobs ON jobs.id = given.id AND jobs.lease_id = given.lease_id
+        WHERE {job_rows.may("complete")} AND (jobs.summary_id IS NULL OR jobs.summary_id = ANY(:free_trees))
+        FOR UPDATE OF jobs SKIP LOCKED
+    ), ended AS (
+        UPDATE jobs SET {job_rows.moves("complete")}, completion_tokens = given.produced,
+            finish_reason = given.reason,
+            first_token_at = coalesce(jobs.first_token_at, clock_timestamp() - given.since)
+        FROM owned JOIN given USING (id)
+        WHERE jobs.id = owned.id AND jobs.lease_id = given.lease_id AND {job_rows.may("complete")}
+        RETURNING jobs.id, tenant_id, model, state, prompt_tokens, completion_tokens,
+            started_at, finalized_at, summary_id IS NOT NULL OR {events.MAY_BE_WANTED} AS is_followed
+    ), dropped AS (
+        DELETE FROM checkpoints USING ended WHERE checkpoints.job_id = ended.id
+    ), stored AS (
+        INSERT INTO results (job_id, output, output_ids, replaced, reasoning, reasoning_tokens)
+        SELECT id, output, output_ids, replaced, reasoning, reasoning_tokens FROM ended JOIN given USING (id)
+    ), told AS (
+        INSERT INTO webhook_events (id, tenant_id, job_id, type)
+        SELECT given.new_id, ended.tenant_id, ended.id, 'job.' || ended.state
+        FROM ended JOIN given USING (id) WHERE NOT is_followed
+        ON CONFLICT DO NOTHING
+    ), noted AS ({usage.NOTE_ENDED}), {reservations.CLOSED}, settled AS ({reservations.SETTLE})
+    SELECT id, is_followed FROM ended
+    """)  # noqa: S608  # built from constants
+    .bindparams(
+        *array_parameters(
+            ids=Uuid(),
+            lease_ids=Uuid(),
+            produced=Integer(),
+            reasons=Text(),
+            since=Interval(),
+            are_done=Boolean(),
+            outputs=Text(),
+            output_ids=LargeBinary(),
+            replaced=Boolean(),
+            reasoning=Text(),
+            reasoning_tokens=Integer(),
+            new_ids=Uuid(),
+            free_trees=Uuid(),
+        )
+    )
+    .columns(id=Uuid, is_followed=Boolean)
+    .execution_options(**PREPARED)
+)

@@ -1,0 +1,45 @@
+"""Statements that run many times a second: prepared where the connection is ours alone.
+
+Behind a transaction pooler the next statement may reach another session, so nothing is prepared there. A
+pooler shows itself: the server process that answers is not the one that the connection began with.
+"""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import psycopg
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine.interfaces import DBAPICursor, ExecutionContext
+
+# Options of a statement whose plan hardly depends on its values: it reaches each row by a unique key.
+PREPARED: Final[Mapping[str, Any]] = {"longbatch_prepared": True}
+# A plan made while a table was small reads all of it later; Postgres notices only after an ANALYZE.
+_PLANS_LIVE_SECONDS: Final = 2.0
+_PLANNED_AT: Final = "longbatch.planned_at"
+# The driver prepares what it is asked to, and nothing because it was executed often.
+ON_REQUEST: Final = sys.maxsize
+
+
+def prepare_hot_statements(engine: Engine) -> None:
+    """Let the engine's connections prepare statements that have the options `PREPARED`."""
+    event.listen(engine, "do_execute", _execute)
+
+
+def _execute(cursor: DBAPICursor, statement: str, given: Any, context: ExecutionContext) -> bool | None:  # noqa: ANN401  # as the driver takes them
+    """Execute the statement as prepared; None: the caller executes it."""
+    if not context.execution_options.get("longbatch_prepared") or not isinstance(cursor, psycopg.Cursor):
+        return None
+    if cursor.connection.prepare_threshold is None:
+        return None
+    _discard_old_plans(context.root_connection, cursor)
+    cursor.execute(statement, given, prepare=True)
+    return True
+
+
+def _discard_old_plans(connection: Connection, cursor: "psycopg.Cursor[Any]") -> None:
+    now = time.monotonic()
+    if now - connection.info.setdefault(_PLANNED_AT, now) > _PLANS_LIVE_SECONDS:
+        cursor.execute("DISCARD PLANS")
+        connection.info[_PLANNED_AT] = now

@@ -1,0 +1,169 @@
+"""Starting queued jobs in sets: each gets a lease and its reservation, and its tenant is charged."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Boolean, DateTime, Float, Integer, Interval, Text, Uuid, bindparam, select, text
+from sqlalchemy.orm import Session
+
+from jobs import job_rows
+from jobs.database.hot import PREPARED
+from jobs.database.row_sets import array_parameters
+from jobs.engines import served_tokens
+from jobs.models import Job, JsonObject
+from jobs.queries import QueuedJob
+from jobs.transitions import Lease
+from jobs.webhooks import events, outbox
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A queued job that is about to run.
+
+    Attributes:
+        lease: the new fence.
+        expected: the job for which blocks were sized; it may have run elsewhere since.
+        blocks: KV blocks to reserve.
+        output_tokens: output that they cover, that of earlier runs included.
+        overtakes: a better ranked job that its growth must not postpone.
+        alone: nothing else may start beside it.
+        charge: tokens that its tenant pays now.
+    """
+
+    lease: Lease
+    expected: QueuedJob
+    blocks: int
+    output_tokens: int
+    overtakes: UUID | None
+    alone: bool
+    charge: int
+
+
+class StartedJob(NamedTuple):
+    """A job as its run needs it; `Job` describes the fields. No session tracks it."""
+
+    id: UUID
+    tenant_id: UUID
+    text_id: UUID | None
+    state: str
+    lane: str
+    task: str
+    model: str
+    attempt: int
+    prompt_tokens: int | None
+    completion_tokens: int
+    max_tokens: int
+    num_preemptions: int
+    stop_reason: str | None
+    sampling: JsonObject
+    batch_id: UUID | None
+    summary_id: UUID | None
+    started_at: datetime | None
+
+
+def start_all(
+    session: Session, starts: Sequence[Start], *, lease_duration: timedelta, engine_name: str
+) -> list[StartedJob]:
+    """Start queued jobs; see `lifecycle.claim`."""
+    given = {
+        "lease_ids": [each.lease.lease_id for each in starts],
+        **{f"expected_{name}": [getattr(each.expected, name) for each in starts] for name in _EXPECTED},
+        **{name: [getattr(each, name) for each in starts] for name in _RESERVED},
+        "lease_duration": lease_duration,
+        "engine_name": engine_name,
+    }
+    rows = session.execute(_START, given).all()
+    started = [StartedJob(*row[:-2]) for row in rows]
+    job_rows.expire_loaded(session, [job.id for job in started])
+    _activate(session, starts, {job.id: job for job, row in zip(started, rows, strict=True) if not row[-1]})
+    _tell(session, [job.id for job, row in zip(started, rows, strict=True) if row[-2]])
+    return started
+
+
+def _activate(session: Session, starts: Sequence[Start], newcomers: dict[UUID, StartedJob]) -> None:
+    """Activate the accounts of these jobs: a prefetched one may start before any ranking reads the queue."""
+    charges: Counter[tuple[UUID, str]] = Counter()
+    for each in starts:
+        if job := newcomers.get(each.lease.job_id):
+            charges[job.tenant_id, job.model] += each.charge
+    for (tenant_id, model), num_tokens in charges.items():
+        served_tokens.activate_charged(session, tenant_id, model, num_tokens=num_tokens)
+
+
+def _tell(session: Session, wanted: Sequence[UUID]) -> None:
+    """Publish the starts of these jobs; hardly any job has a subscriber to its."""
+    if wanted:
+        jobs = session.scalars(select(Job).where(Job.id.in_(wanted))).all()
+        outbox.publish(session, [events.job_started(job) for job in jobs])
+
+
+# What a claim checks of a job, by its id: the columns that decide the size of its reservation.
+_EXPECTED: Final[dict[str, Any]] = {
+    "id": Uuid(),
+    "prompt_tokens": Integer(),
+    "completion_tokens": Integer(),
+    "num_yields": Integer(),
+    "num_rescues": Integer(),
+    "started_at": DateTime(timezone=True),
+}
+_RESERVED: Final[dict[str, Any]] = {
+    "blocks": Integer(),
+    "output_tokens": Integer(),
+    "overtakes": Uuid(),
+    "alone": Boolean(),
+    "charge": Float(53),
+}
+_SAME: Final = " AND ".join(f"jobs.{name} IS NOT DISTINCT FROM given.{name}" for name in list(_EXPECTED)[1:])
+_COLUMNS: Final = ", ".join(f"jobs.{name}" for name in StartedJob._fields)
+_START: Final = (
+    text(f"""
+    WITH given AS (
+        SELECT * FROM unnest(
+            :lease_ids, {", ".join(f":expected_{name}" for name in _EXPECTED)},
+            {", ".join(f":{name}" for name in _RESERVED)}
+        ) AS given(lease_id, {", ".join([*_EXPECTED, *_RESERVED])})
+    ), free AS (
+        SELECT jobs.id, given.lease_id FROM given JOIN jobs ON jobs.id = given.id
+        WHERE {job_rows.may("claim")} AND {_SAME}
+            AND (jobs.run_after IS NULL OR jobs.run_after <= clock_timestamp())
+        FOR UPDATE OF jobs SKIP LOCKED
+    ), started AS (
+        UPDATE jobs SET {job_rows.moves("claim")}, lease_id = free.lease_id,
+            lease_expires_at = clock_timestamp() + :lease_duration, engine_name = :engine_name,
+            started_at = coalesce(jobs.started_at, clock_timestamp()), run_after = NULL
+        FROM free WHERE jobs.id = free.id AND {job_rows.may("claim")}
+        RETURNING {_COLUMNS}, {events.IS_START_WANTED} AS is_start_wanted
+    ), reserved AS (
+        INSERT INTO reservations
+            (lease_id, engine_name, job_id, blocks, output_tokens, output_before, overtakes, alone)
+        SELECT given.lease_id, :engine_name, given.id, given.blocks, given.output_tokens,
+            given.completion_tokens, given.overtakes, given.alone
+        FROM started JOIN given USING (id)
+    ), charged AS (
+        INSERT INTO account_shards AS shard (tenant_id, model, engine_name, served)
+        SELECT started.tenant_id, started.model, :engine_name, sum(given.charge / tenants.weight)
+        FROM started JOIN given USING (id) JOIN tenants ON tenants.id = started.tenant_id
+        GROUP BY 1, 2 ORDER BY 1, 2
+        ON CONFLICT (tenant_id, model, engine_name) DO UPDATE SET served = shard.served + excluded.served
+    )
+    SELECT started.*, EXISTS (
+        SELECT FROM accounts
+        WHERE accounts.tenant_id = started.tenant_id AND accounts.model = started.model AND accounts.is_active
+    ) AS is_active FROM started
+    """)  # noqa: S608  # built from constants
+    .bindparams(
+        *array_parameters(
+            lease_ids=Uuid(), **{f"expected_{name}": kind for name, kind in _EXPECTED.items()}, **_RESERVED
+        ),
+        bindparam("lease_duration", type_=Interval()),
+        bindparam("engine_name", type_=Text()),
+    )
+    .columns(
+        *(Job.__table__.c[name] for name in StartedJob._fields), is_start_wanted=Boolean, is_active=Boolean
+    )
+    .execution_options(**PREPARED)
+)
