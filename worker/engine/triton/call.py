@@ -8,7 +8,7 @@ from typing import Any, Final
 import grpc
 import numpy as np
 import numpy.typing as npt
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
 from jobs.errors import EngineError, RetryableEngineError
 from jobs.settings import TritonSettings
@@ -19,7 +19,7 @@ from worker.engine.request import Request
 from worker.engine.storable import storable
 from worker.engine.triton import errors
 from worker.engine.triton.adapter import Adapter, Tensors
-from worker.engine.triton.channel import Channels, open_channel
+from worker.engine.triton.channel import Channels, TritonConnection
 
 _END_SECONDS: Final = 2.0  # an engine ends a stopped request within an iteration
 # What a call raises once it is cut or its channel is closed.
@@ -66,7 +66,7 @@ class TritonCall:
         except (ArithmeticError, TypeError, ValueError, KeyError) as error:  # numpy's and protobuf's
             said = storable(f"{type(error).__name__}: {error}")
             raise EngineError("a value of the request cannot be sent to the engine", said=said) from error
-        self._channel: grpc.aio.Channel | None = None
+        self._connection: TritonConnection | None = None
         self._call: Any = None
         self._stopping: list[asyncio.Task[None]] = []
         self._is_cancelled = False
@@ -78,15 +78,15 @@ class TritonCall:
         """Connect, waiting a few seconds at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CONNECT_SECONDS):
-                await (await self._open()).channel_ready()
+                await (await self._open()).channel.channel_ready()
 
     async def run(self, put: Callable[[EngineDelta], None], *, sent: Callable[[], None]) -> StreamEnd:
         """Send the request once the server is ready for its model, and follow it to its end."""
         try:
-            await self._open()
-            if not await self._can_be_sent():
+            connection = await self._open()
+            if not await self._can_be_sent(connection):
                 return NOT_SENT
-            self._call = self._stub().ModelStreamInfer(iter([self._written]))
+            self._call = connection.infer(iter([self._written]))
             sent()
             end = await self._follow(put)
             self._ended_well = end.confirmed and end.error is None
@@ -97,11 +97,11 @@ class TritonCall:
     def stop(self) -> None:
         """Send a stop request, or cut the stream if the model takes none."""
         stop = self._adapter.stop()
-        if self._call is None or stop is None:
+        if self._call is None or self._connection is None or stop is None:
             self.cancel()
             return
         message = self._message(stop.model_name, stop.tensors)
-        self._stopping.append(asyncio.create_task(self._send_stop(message)))
+        self._stopping.append(asyncio.create_task(self._send_stop(self._connection, message)))
 
     def cancel(self) -> None:
         """Cut the stream."""
@@ -118,19 +118,19 @@ class TritonCall:
         if self._stopping:
             await asyncio.gather(*self._stopping)
             await self._wait_for_end()
-        channel, channels = self._channel, self._channels
-        if channel is not None and channels is not None and self._ended_well and not self._is_cancelled:
-            self._channel = None
-            await channels.give_back(channel)
+        connection, channels = self._connection, self._channels
+        if connection is not None and channels is not None and self._ended_well and not self._is_cancelled:
+            self._connection = None
+            await channels.give_back(connection)
             return
         self.cancel()
-        if self._channel is not None:
-            await self._channel.close()
+        if connection is not None:
+            await connection.channel.close()
         await self._wait_for_end()
 
-    async def _send_stop(self, message: Any) -> None:  # noqa: ANN401  # generated code has no types
+    async def _send_stop(self, connection: TritonConnection, message: Any) -> None:  # noqa: ANN401  # generated code has no types
         with contextlib.suppress(*_CUT, asyncio.CancelledError):
-            async for _ in self._stub().ModelStreamInfer(iter([message]), timeout=CONNECT_SECONDS):
+            async for _ in connection.infer(iter([message]), timeout=CONNECT_SECONDS):
                 pass
 
     async def _wait_for_end(self) -> None:
@@ -140,13 +140,15 @@ class TritonCall:
             async with asyncio.timeout(_END_SECONDS):
                 await self._has_ended.wait()
 
-    async def _can_be_sent(self) -> bool:
+    async def _can_be_sent(self, connection: TritonConnection) -> bool:
         """Return True if the server is ready for this model. Until then nothing is sent."""
         if self._is_cancelled:
             return False
+        if connection.has_just_served():
+            return True
         asked = service_pb2.ModelReadyRequest(name=self._adapter.model_name)
         try:
-            answer = await self._stub().ModelReady(asked, timeout=CONNECT_SECONDS)
+            answer = await connection.ready(asked, timeout=CONNECT_SECONDS)
         except _CUT:
             return False
         except asyncio.CancelledError:  # the channel was closed
@@ -187,13 +189,12 @@ class TritonCall:
             return None
         return RetryableEngineError(said=f"the engine ended the answer early: {storable(delta.given_up)}")
 
-    async def _open(self) -> grpc.aio.Channel:
-        if self._channel is None:
-            self._channel = await self._channels.take() if self._channels else open_channel(self._settings)
-        return self._channel
-
-    def _stub(self) -> Any:  # noqa: ANN401  # generated code has no types
-        return service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+    async def _open(self) -> TritonConnection:
+        if self._connection is None:
+            self._connection = (
+                await self._channels.take() if self._channels else TritonConnection(self._settings)
+            )
+        return self._connection
 
     def _message(self, model_name: str, tensors: Tensors) -> Any:  # noqa: ANN401  # generated code has no types
         message = service_pb2.ModelInferRequest(model_name=model_name, id=self._request_id)

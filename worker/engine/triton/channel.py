@@ -1,14 +1,18 @@
 """gRPC connections to Triton."""
 
-from typing import Final
+import time
+from typing import Any, Final
 
 import grpc
+from tritonclient.grpc import service_pb2_grpc
 
 from jobs.settings import TritonSettings
 
 _MAX_IDLE: Final = 256  # as many as large deployments have slots
 # Triton drops a client that pings more often than every 300 s unless its flags allow more.
 _SLOW_PING_MS: Final = 310_000
+# A server that ended a stream well so recently is ready for the next one; asking is not free.
+_READY_SECONDS: Final = 0.25
 
 
 def open_channel(settings: TritonSettings) -> grpc.aio.Channel:
@@ -36,6 +40,32 @@ def open_channel(settings: TritonSettings) -> grpc.aio.Channel:
     )
 
 
+class TritonConnection:
+    """A gRPC connection for one stream at a time. Used on the engine loop alone.
+
+    Attributes:
+        infer: the call `ModelStreamInfer`.
+        ready: the call `ModelReady`.
+    """
+
+    def __init__(self, settings: TritonSettings) -> None:
+        """Open it; its calls are built once, which takes as long as some of them."""
+        self.channel = open_channel(settings)
+        stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)
+        self.infer: Any = stub.ModelStreamInfer
+        self.ready: Any = stub.ModelReady
+        self._served_at = float("-inf")
+
+    def note_served(self) -> None:
+        """Record that a stream has just ended well."""
+        self._served_at = time.monotonic()
+
+    def has_just_served(self) -> bool:
+        """Return True if the server was ready a moment ago, and the connection still is."""
+        is_recent = time.monotonic() - self._served_at < _READY_SECONDS
+        return is_recent and self.channel.get_state() is grpc.ChannelConnectivity.READY
+
+
 class Channels:
     """Connections that serve one stream at a time. Used on the engine loop alone.
 
@@ -45,27 +75,28 @@ class Channels:
 
     def __init__(self, settings: TritonSettings) -> None:
         self._settings = settings
-        self._idle: list[grpc.aio.Channel] = []
+        self._idle: list[TritonConnection] = []
         self._is_closed = False
 
-    async def take(self) -> grpc.aio.Channel:
+    async def take(self) -> TritonConnection:
         """Return a connection that no stream uses."""
         while self._idle:
-            channel = self._idle.pop()
-            if channel.get_state() is grpc.ChannelConnectivity.READY:
-                return channel
-            await channel.close()
-        return open_channel(self._settings)
+            connection = self._idle.pop()
+            if connection.channel.get_state() is grpc.ChannelConnectivity.READY:
+                return connection
+            await connection.channel.close()
+        return TritonConnection(self._settings)
 
-    async def give_back(self, channel: grpc.aio.Channel) -> None:
+    async def give_back(self, connection: TritonConnection) -> None:
         """Keep a connection whose stream ended well."""
         if self._is_closed or len(self._idle) >= _MAX_IDLE:
-            await channel.close()
+            await connection.channel.close()
         else:
-            self._idle.append(channel)
+            connection.note_served()
+            self._idle.append(connection)
 
     async def close(self) -> None:
         """Close the connections that no stream uses, and those given back later."""
         self._is_closed = True
         while self._idle:
-            await self._idle.pop().close()
+            await self._idle.pop().channel.close()

@@ -66,7 +66,7 @@ class IdsAdapter:
         """
         ids = np.frombuffer(outputs.get("output_ids", b""), dtype=np.int32)
         lengths = np.frombuffer(outputs.get("sequence_length", b""), dtype=np.int32)
-        found = [int(each) for each in (ids[: lengths[0]] if len(lengths) else ids)]
+        found: list[int] = (ids[: lengths[0]] if len(lengths) else ids).tolist()
         return TokenDelta(found) if found else None
 
 
