@@ -135,6 +135,8 @@ def choose(
         max_batch_size: slots of the engine.
         policy: what the packing may do to a job that waits.
     """
+    if budget.free_slots < 1:
+        return Choice(start=None)
     ours = budget.free_blocks + sum(each.blocks for each in running)  # another user may hold the rest
     possible = [each for each in candidates if each.blocks <= ours]
     allowed = _within_lanes(possible, running, max_batch_size, policy)

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from typing import Final
 
 from jobs import telemetry
 from jobs.scheduling.claims import Claim, ClaimResult
@@ -16,6 +17,11 @@ from worker.inference.execute import Runner
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.monitor import EngineMonitor
 from worker.loop import Loop
+
+# A tick costs nearly as much for one end as for many. While ticks follow each other this closely, each waits
+# so long for runs that are about to end.
+_BUSY_SECONDS: Final = 0.01
+_GATHER_SECONDS: Final = 0.001
 
 
 class Dispatcher:
@@ -46,6 +52,7 @@ class Dispatcher:
         self._rung = threading.Event()
         self._runs: set[Future[None]] = set()
         self._ticking = threading.Lock()
+        self._ticked_at = float("-inf")
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
         self.prefetch_loop = Loop("prefetch", self._prefetch, interval=settings.jobs.claim_poll_seconds)
         desk.wake, desk.wake_within = self.loop.wake, self.loop.wake_within
@@ -61,9 +68,11 @@ class Dispatcher:
         Once it returns, no earlier tick is under way.
         """
         with self._ticking:
+            self._gather()
             was_rung = self._rung.is_set()
             self._rung.clear()
             result = self._tick()
+            self._ticked_at = time.monotonic()
         if was_rung and (result.left or not result.claims):
             self._pass_on()
 
@@ -87,6 +96,12 @@ class Dispatcher:
     def _prefetch(self) -> None:
         if self._monitor.model is not None:
             self._runner.prefetcher.refresh()
+
+    def _gather(self) -> None:
+        """Wait a moment for runs that are about to end, if the last tick was a moment ago."""
+        is_busy = time.monotonic() - self._ticked_at < _BUSY_SECONDS
+        if is_busy and self._desk.num_waiting < len(self._runs):
+            self._runner.stopping.wait(_GATHER_SECONDS)
 
     def _tick(self) -> ClaimResult:
         model = self._monitor.model

@@ -10,7 +10,7 @@ import redis
 
 from jobs import live_output
 from jobs.live_output import Delta, OutputPiece
-from jobs.models import Job
+from jobs.starting import StartedJob
 from jobs.states import Lane
 from worker.inference.answer import Answer
 from worker.inference.text_answer import TextAnswer
@@ -31,7 +31,7 @@ class LiveOutput:
         self._waiting: queue.Queue[tuple[UUID, Delta]] = queue.Queue(_MAX_WAITING)
         self.loop = Loop("live-output", self.run_once, interval=3600)
 
-    def publisher(self, job: Job, answer: Answer | TextAnswer) -> "OutputPublisher":
+    def publisher(self, job: StartedJob, answer: Answer | TextAnswer) -> "OutputPublisher":
         """Create the publisher of this job's output."""
         return OutputPublisher(
             self._put, job.id, answer, interval=0 if job.lane == Lane.INTERACTIVE else _BATCH_SECONDS
@@ -80,14 +80,14 @@ class OutputPublisher:
         *,
         interval: float,
     ) -> None:
-        """Args: interval: minimum seconds between deltas."""
+        """Args: interval: minimum seconds between deltas, and before the first one."""
         self._put = put
         self._job_id = job_id
         self._answer = answer
         self._interval = interval
         self._num_published = 0
         self._certain = OutputPiece("", "")
-        self._published_at = float("-inf")
+        self._published_at = time.monotonic()
 
     def publish(self) -> None:
         """Publish the new text, unless the last delta is more recent than the interval."""
