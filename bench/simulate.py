@@ -10,7 +10,7 @@ from bench.simulation.occupancy import columns
 from bench.simulation.policies import FCFS, LONGBATCH, policies
 from bench.simulation.simulator import Conditions, simulate
 from bench.simulation.workloads import WORKLOADS, make
-from bench.targets import Plan, rows
+from bench.targets import DOCUMENTS, Plan, rows
 
 
 def main() -> None:
@@ -40,7 +40,9 @@ def occupancy(num_jobs: int) -> dict[str, dict[str, list[float]]]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.simulate", description=__doc__)
-    parser.add_argument("--workload", nargs="*", choices=WORKLOADS, default=(), help="only these")
+    parser.add_argument(
+        "--workload", nargs="*", choices=(*WORKLOADS, *DOCUMENTS), default=(), help="only these"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0, help="not tuned on from 5 on")
     parser.add_argument("--jobs", type=int, default=300, help="jobs of each workload")

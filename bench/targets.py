@@ -10,6 +10,14 @@ from bench.simulation import policies as known
 from bench.simulation.engine_model import A6000, H200, EngineModel
 from bench.simulation.lower_bound import lower_bound_s
 from bench.simulation.policies import Policy, policies
+from bench.simulation.shared_documents import (
+    SharedPacked,
+    ask,
+    ask_big,
+    asker_and_other,
+    least_prefill,
+    limit_s,
+)
 from bench.simulation.simulator import Conditions, Outcome, simulate
 from bench.simulation.workloads import Arrivals, Spec, bursty, make, poisson
 
@@ -23,6 +31,7 @@ PACKED_SIZES = (
 )
 LEAST_EFFICIENCY = {"MIX-20": 0.96, "MIX-40": 0.96, "MOON": 0.985}
 LEAST_OVER_FCFS = {("MIX-20", 2048): 1.06, ("MIX-20", 32_768): 1.28}
+DOCUMENTS = {"ASK": ask, "ASK-BIG": ask_big}
 WEIGHTS = {"small": 3.0, "large": 1.0}
 
 
@@ -69,6 +78,7 @@ def rows(plan: Plan) -> Iterator[Row]:
         yield from overcommit(plan)
     if plan.wants("STARVE"):
         yield from starvation(plan)
+    yield from sharing(plan)
     if plan.wants("MIX-20"):
         yield from fairness(plan)
 
@@ -107,6 +117,56 @@ def gaps(plan: Plan) -> Iterator[Row]:
             ]
             cost = [with_gap / best - 1 for with_gap, best in zip(slowed, without, strict=True)]
             yield plan.row(f"cost of a {gap_s:g} s refill gap", f"MOON 2048, {name}", cost, peer="no gap")
+
+
+def sharing(plan: Plan) -> Iterator[Row]:
+    """Measure targets 16 to 18, on engines that reuse what they have read."""
+    for workload, questions in DOCUMENTS.items():
+        if plan.wants(workload):
+            yield from documents(plan, workload, questions)
+    if plan.wants("ASK"):
+        yield from shared_fairness(plan)
+
+
+def documents(plan: Plan, workload: str, questions: Callable[..., list[Spec]]) -> Iterator[Row]:
+    """Measure targets 16 and 17: many questions about few documents, on an engine that reuses them."""
+    workloads = [questions(seed=seed) for seed in plan.each_seed]
+    run = {
+        (name, credits_reuse): [
+            simulate(specs, policy, Conditions(A6000, shares_documents=True, credits_reuse=credits_reuse))
+            for specs in workloads
+        ]
+        for name, policy in (("ours", SharedPacked()), (known.FCFS, policies()[known.FCFS]))
+        for credits_reuse in (True, False)
+    }
+    for credits_reuse, where in ((True, workload), (False, f"{workload}, shared blocks not credited")):
+        ours, fcfs = run["ours", credits_reuse], run[known.FCFS, credits_reuse]
+        asked = (lambda goal: goal) if credits_reuse else (lambda _goal: "")
+        reached = [
+            limit_s(A6000, specs) / each.makespan_s for specs, each in zip(workloads, ours, strict=True)
+        ]
+        yield plan.row("16 of the limit", where, reached, goal=asked(">= 0.95"), peer="read once")
+        over = _ratios(fcfs, ours, _makespan)
+        yield plan.row("16 speed-up", where, over, goal=asked(">= 4"), peer=known.FCFS)
+        read = [
+            each.prefilled_tokens / least_prefill(specs) for specs, each in zip(workloads, ours, strict=True)
+        ]
+        yield plan.row("17 tokens prefilled", where, read, goal=asked("<= 1.03"), peer="read once")
+
+
+def shared_fairness(plan: Plan) -> Iterator[Row]:
+    """Measure target 18: computed tokens of two tenants, one of whom asks much about few documents."""
+    conditions = Conditions(A6000, shares_documents=True, credits_reuse=True)
+    off, waits = [], []
+    for seed in plan.each_seed:
+        specs = asker_and_other(seed)
+        ours = simulate(specs, SharedPacked(), conditions)
+        served = ours.shares["asker"]
+        off.append(abs(served["asker"] / served.total() / 0.5 - 1))
+        waits.append(_longest(ours) / _longest(simulate(specs, policies()[known.FCFS], conditions)))
+    where = "ASK beside MIX-20, weights 1:1"
+    yield plan.row("18 share off its weight", where, off, goal="<= 0.1", peer="weights")
+    yield plan.row("18 longest wait", where, waits, goal="<= 1.1", peer=known.FCFS)
 
 
 def overcommit(plan: Plan) -> Iterator[Row]:

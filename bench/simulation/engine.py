@@ -3,9 +3,11 @@
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 
 from bench.simulation.engine_model import EngineModel, chunk_pairs, decode_s
 from bench.simulation.occupancy import Moment
+from bench.simulation.prefix_cache import PrefixCache, referenced, reserved_blocks
 
 
 @dataclass(slots=True)
@@ -21,6 +23,10 @@ class Sequence:
         produced: tokens generated.
         ready_at: when it reaches the engine, in seconds.
         started_at: when its first iteration began, in seconds; None: it waits.
+        document: what its prompt begins with; None: it shares nothing.
+        shared_blocks: full blocks of the document.
+        held: of these, those that it reuses or that others may reuse.
+        reused_tokens: that it did not compute.
     """
 
     job: int
@@ -31,6 +37,10 @@ class Sequence:
     produced: int = 0
     ready_at: float = 0.0
     started_at: float | None = None
+    document: int | None = None
+    shared_blocks: int = 0
+    held: int = 0
+    reused_tokens: int = 0
 
     @property
     def prefilling(self) -> bool:
@@ -51,6 +61,9 @@ class VirtualEngine:
         now: seconds since the start.
         iterations: done so far.
         occupancy: a moment for every request that joins or leaves.
+        prefilled_tokens: of prompts, computed so far.
+        cache: what it has of documents; stays empty if requests name none.
+        credits_reuse: a request starts without room for what it shares with an active one.
     """
 
     model: EngineModel
@@ -59,6 +72,9 @@ class VirtualEngine:
     active: list[Sequence] = field(default_factory=list)
     waiting: deque[Sequence] = field(default_factory=deque)
     occupancy: list[Moment] = field(default_factory=list)
+    prefilled_tokens: int = 0
+    cache: PrefixCache = field(default_factory=PrefixCache)
+    credits_reuse: bool = False
 
     def submit(self, sequence: Sequence) -> None:
         """Send the request: it queues at the engine at its `ready_at`."""
@@ -68,8 +84,7 @@ class VirtualEngine:
         """Take this job's request out of the engine and free its blocks."""
         sequence = next(each for each in [*self.active, *self.waiting] if each.job == job)
         if sequence in self.active:
-            self.active.remove(sequence)
-            self._note()
+            self._leave([sequence])
         else:
             self.waiting.remove(sequence)
         return sequence
@@ -96,23 +111,51 @@ class VirtualEngine:
                 self._decode(limit)
             ended = [each for each in self.active if each.finished]
             if ended:
-                self.active = [each for each in self.active if not each.finished]
-                self._note()
+                self._leave(ended)
                 return ended
 
     def _admit(self) -> None:
+        """Start requests in order of arrival; one whose document is being read waits for that."""
         capacity = self.model.capacity
-        free = capacity.max_blocks - sum(each.blocks for each in self.active)
-        arrived = [each for each in self.waiting if each.ready_at <= self.now]
-        for sequence in arrived:
-            if len(self.active) >= capacity.max_batch_size or sequence.blocks > free:
+        reading = {each.document for each in self.active if each.prefilling} - {None}
+        arrived = (each for each in self.waiting if each.ready_at <= self.now)
+        for sequence in tuple(islice(arrived, capacity.max_batch_size - len(self.active))):
+            found = min(self.cache.found(sequence.document), sequence.shared_blocks)
+            if sequence.document in reading and found < sequence.shared_blocks:
+                continue
+            needed = sequence.blocks
+            if self.credits_reuse and sequence.document is not None:
+                needed -= min(found, referenced(self.active).get(sequence.document, 0))
+            if needed > capacity.max_blocks - reserved_blocks(self.active):
                 return
-            free -= sequence.blocks
-            self.waiting.remove(sequence)
-            if sequence.started_at is None:
-                sequence.started_at = self.now
-            self.active.append(sequence)
-            self._note()
+            self._start(sequence, found)
+            if sequence.document is not None:
+                reading.add(sequence.document)
+
+    def _start(self, sequence: Sequence, found: int) -> None:
+        self.waiting.remove(sequence)
+        if sequence.started_at is None:
+            sequence.started_at = self.now
+        sequence.held = found
+        sequence.reused_tokens = found * self.model.capacity.tokens_per_block
+        sequence.kv = max(sequence.kv, sequence.reused_tokens)
+        self.active.append(sequence)
+        self.cache.touch(sequence.document)
+        self._drop()
+        self._note()
+
+    def _leave(self, ended: list[Sequence]) -> None:
+        self.active = [each for each in self.active if each not in ended]
+        for each in ended:
+            self.cache.touch(each.document)
+        self._note()
+
+    def _drop(self) -> None:
+        """Drop what was kept of documents where its room is in use."""
+        if self.cache.blocks:
+            own = (self.model.capacity.blocks_of(each.prompt_tokens + each.produced) for each in self.active)
+            used = reserved_blocks(self.active) - sum(each.blocks for each in self.active) + sum(own)
+            self.cache.drop(self.active, self.model.capacity.max_blocks - used)
 
     def _prefill_iteration(self) -> None:
         """Prefill up to `chunk` tokens in order; decode a token of every other request."""
@@ -124,14 +167,22 @@ class VirtualEngine:
                 if not tokens:
                     continue
                 budget -= tokens
+                self.prefilled_tokens += tokens
                 took += model.prefill_s * tokens + model.pair_s * chunk_pairs(tokens, cached=each.kv)
                 each.kv += tokens
                 each.produced += not each.prefilling  # the last chunk also yields the first token
+                self._offer(each)
             else:
                 each.kv += 1
                 each.produced += 1
             took += model.kv_s * each.kv
         self._pass(took, iterations=1)
+
+    def _offer(self, sequence: Sequence) -> None:
+        """Let others reuse a document that has been read."""
+        if sequence.document is not None and not sequence.prefilling:
+            self.cache.store(sequence.document, sequence.shared_blocks)
+            sequence.held = sequence.shared_blocks
 
     def _decode(self, limit: float) -> None:
         """Decode to the first end of a request, or the first boundary at or after `limit`."""
@@ -156,7 +207,7 @@ class VirtualEngine:
         return low
 
     def _note(self) -> None:
-        blocks = sum(each.blocks for each in self.active)
+        blocks = reserved_blocks(self.active)
         tokens = sum(each.kv for each in self.active)
         self.occupancy.append(Moment(self.now, len(self.active), blocks, tokens))
 

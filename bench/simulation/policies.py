@@ -1,7 +1,7 @@
 """Which job starts next, and how much it reserves: the peers, the product's own policy, and its oracle."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from math import ceil
 from typing import Protocol
@@ -209,7 +209,8 @@ def candidate(policy: Policy, world: World, job: SimulatedJob) -> Candidate:
 
 def running(world: World) -> list[Running]:
     """Describe the running jobs to the packing."""
-    return [running_one(world, job) for job in world.running]
+    own = world.own_blocks()
+    return [replace(running_one(world, job), blocks=own[job.job_id]) for job in world.running]
 
 
 def running_one(world: World, job: SimulatedJob) -> Running:

@@ -25,12 +25,16 @@ class Conditions:
         gap_s: from a free slot, or a job's arrival, until the next request reaches the engine.
         reuses_prefix: the engine still has a job's tokens if the job continues at once.
         weights: of tenants that differ from 1.
+        shares_documents: the engine reuses the blocks of documents that it has read.
+        credits_reuse: it starts a request without room for what that reuses, as newer TensorRT-LLM does.
     """
 
     model: EngineModel
     gap_s: float = 0.01
     reuses_prefix: bool = True
     weights: dict[str, float] = field(default_factory=dict)
+    shares_documents: bool = False
+    credits_reuse: bool = False
 
 
 @dataclass(slots=True)
@@ -46,6 +50,7 @@ class Outcome:
         most_blocks: reserved at any time.
         occupancy: of the engine over time.
         shares: of each tenant: the tokens that every tenant was served up to when its last job started.
+        prefilled_tokens: of prompts, computed by the engine.
     """
 
     jobs: list[SimulatedJob]
@@ -56,6 +61,7 @@ class Outcome:
     most_blocks: int = 0
     occupancy: list[Moment] = field(default_factory=list)
     shares: dict[str, Counter[str]] = field(default_factory=dict)
+    prefilled_tokens: int = 0
 
     @property
     def waits_s(self) -> list[float]:
@@ -81,8 +87,14 @@ class _Simulation:
     def __init__(self, jobs: list[SimulatedJob], policy: Policy, conditions: Conditions) -> None:
         self.policy = policy
         self.conditions = conditions
-        self.engine = VirtualEngine(conditions.model)
-        self.world = World(capacity=conditions.model.capacity, chunk=conditions.model.chunk)
+        self.engine = VirtualEngine(conditions.model, credits_reuse=conditions.credits_reuse)
+        self.world = World(
+            capacity=conditions.model.capacity,
+            chunk=conditions.model.chunk,
+            cache=self.engine.cache,
+            credits_reuse=conditions.credits_reuse,
+            model=conditions.model,
+        )
         self.world.accounts = {name: Account(weight) for name, weight in conditions.weights.items()}
         self.outcome = Outcome(jobs=jobs)
         self.arriving = sorted(jobs, key=lambda job: job.spec.arrives_at, reverse=True)
@@ -101,6 +113,7 @@ class _Simulation:
         self.outcome.makespan_s = self.engine.now
         self.outcome.iterations = self.engine.iterations
         self.outcome.occupancy = self.engine.occupancy
+        self.outcome.prefilled_tokens = self.engine.prefilled_tokens
         return self.outcome
 
     def _arrive(self) -> None:
@@ -141,6 +154,10 @@ class _Simulation:
             kv=cached,
             ready_at=self.engine.now + self.conditions.gap_s,
         )
+        if self.conditions.shares_documents:
+            size = self.world.capacity.tokens_per_block
+            job.sequence.document = job.spec.document
+            job.sequence.shared_blocks = job.spec.shared_tokens // size
         self.engine.submit(job.sequence)
 
     def _record(self, job: SimulatedJob, sequence: Sequence) -> None:
@@ -200,5 +217,6 @@ class _Simulation:
         served: Counter[str] = Counter()
         for job in self.outcome.jobs:
             known = job.held_tokens if job.produced else 0
-            served[job.spec.tenant] += max(known, job.sequence.kv if job.sequence else 0)
+            reached = max(known, job.sequence.kv if job.sequence else 0)
+            served[job.spec.tenant] += max(0, reached - job.reusable_tokens)
         return served

@@ -21,6 +21,8 @@ class Spec:
         template: kind of task; outputs are predicted per tenant and template.
         tenant: owner of the job.
         arrives_at: seconds after the start.
+        document: number of the document that its prompt begins with; None: it shares nothing.
+        shared_tokens: length of that document.
     """
 
     prompt_tokens: int
@@ -29,6 +31,8 @@ class Spec:
     template: str
     tenant: str = "one"
     arrives_at: float = 0.0
+    document: int | None = None
+    shared_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

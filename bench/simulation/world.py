@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from bench.simulation.engine import Sequence
+from bench.simulation.engine_model import A6000, EngineModel
+from bench.simulation.prefix_cache import PrefixCache, referenced
 from bench.simulation.workloads import Spec
 from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
 from jobs.scheduling.fair_share import Account, charge, lift
@@ -33,6 +35,8 @@ class SimulatedJob:
         num_yields: times it returned to the queue.
         charged: tokens charged to its tenant's account.
         recomputed_tokens: that the engine read again because it continued.
+        reusable_tokens: of its document, that the engine had when it started.
+        postponed_s: for how long younger jobs that share what the engine has were let go first.
     """
 
     number: int
@@ -48,6 +52,8 @@ class SimulatedJob:
     num_yields: int = 0
     charged: int = 0
     recomputed_tokens: int = 0
+    reusable_tokens: int = 0
+    postponed_s: float = 0.0
 
     @property
     def job_id(self) -> UUID:
@@ -64,6 +70,16 @@ class SimulatedJob:
         """Tokens that it may still generate."""
         return self.spec.max_tokens - self.produced
 
+    @property
+    def document(self) -> int | None:
+        """Number of its document, as the cache asks for it."""
+        return self.spec.document
+
+    @property
+    def held(self) -> int:
+        """Blocks that it shares, as far as it is sure that the engine counts them once."""
+        return self.sequence.held if self.sequence is not None else 0
+
 
 @dataclass(slots=True)
 class World:
@@ -73,6 +89,9 @@ class World:
         chunk: most prompt tokens of one iteration.
         outputs: prompt and output tokens of ended jobs by tenant and template, the newest last.
         accounts: what each tenant was served.
+        cache: what the engine has of documents; the product replays it from what ran there.
+        credits_reuse: a job starts without room for what it reuses.
+        model: of the engine; the product knows it from its profile.
     """
 
     capacity: Capacity
@@ -82,12 +101,29 @@ class World:
     running: list[SimulatedJob] = field(default_factory=list)
     outputs: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     accounts: dict[str, Account] = field(default_factory=dict)
+    cache: PrefixCache = field(default_factory=PrefixCache)
+    credits_reuse: bool = False
+    model: EngineModel = A6000
     _peers: dict[tuple[str, str], tuple[int, Peers]] = field(default_factory=dict)
 
     @property
     def budget(self) -> Budget:
         """What the reservations leave free."""
-        return free_budget(self.capacity, [ReservedBlocks(each.blocks) for each in self.running])
+        return free_budget(self.capacity, [ReservedBlocks(each) for each in self.own_blocks().values()])
+
+    def own_blocks(self) -> dict[UUID, int]:
+        """Return what each running job's end would free: shared blocks go with the last of their jobs."""
+        found = {each.job_id: each.blocks - each.held for each in self.running}
+        shared = referenced(self.running)
+        for each in sorted(self.running, key=self.steps_left, reverse=True):
+            if each.held:
+                found[each.job_id] += shared.pop(each.document or 0, 0)
+        return found
+
+    def reusable(self, job: SimulatedJob) -> int:
+        """Return how many blocks of its document the job would find."""
+        shared = job.spec.shared_tokens // self.capacity.tokens_per_block
+        return min(shared, self.cache.found(job.document))
 
     def peers(self, job: SimulatedJob) -> abc.Sequence[int]:
         """Return recent outputs of the tenant and template for such prompts, ascending."""
@@ -122,7 +158,8 @@ class World:
         self.queue.remove(job)
         self.running.append(job)
         job.segment, job.blocks = segment, segment.blocks
-        self._charge(job, job.held_tokens + segment.new_tokens)
+        job.reusable_tokens = self.reusable(job) * self.capacity.tokens_per_block
+        self._charge(job, job.held_tokens - job.reusable_tokens + segment.new_tokens)
 
     def give_back(self, job: SimulatedJob) -> None:
         """Return the job to its old place in the queue, keeping its tokens."""
@@ -134,7 +171,7 @@ class World:
     def end(self, job: SimulatedJob) -> None:
         """End the job, record its output and settle its account."""
         self.running.remove(job)
-        self._charge(job, job.held_tokens)
+        self._charge(job, job.held_tokens - job.reusable_tokens)
         self.outputs[job.spec.tenant, job.spec.template].append((job.spec.prompt_tokens, job.produced))
 
     def _charge(self, job: SimulatedJob, num_tokens: int) -> None:

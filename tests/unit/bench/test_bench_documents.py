@@ -1,0 +1,92 @@
+"""Jobs that share documents, simulated: read once, fairly, without starvation, within the pool."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.simulation import policies as known
+from bench.simulation.engine_model import A6000, CAPACITY
+from bench.simulation.policies import IntoTheEngine, policies
+from bench.simulation.shared_documents import SharedPacked, ask, asker_and_other, least_prefill, limit_s
+from bench.simulation.simulator import Conditions, simulate
+from bench.simulation.workloads import Spec, make
+
+SMALL = replace(
+    A6000,
+    chunk=64,
+    capacity=replace(CAPACITY, max_blocks=40, tokens_per_block=16, max_input_len=400, max_seq_len=640),
+)
+SHARING = Conditions(A6000, shares_documents=True, credits_reuse=True)
+DOCUMENTS = (0, 40, 160, 350)  # tokens
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> Spec:
+    number = draw(st.integers(0, 3))
+    length = DOCUMENTS[number]
+    return Spec(
+        prompt_tokens=length + draw(st.integers(1, 40)),
+        output_tokens=draw(st.integers(1, 150)),
+        max_tokens=150,
+        template="x",
+        tenant=draw(st.sampled_from(["one", "two"])),
+        arrives_at=draw(st.floats(0, 20)),
+        document=number if length else None,
+        shared_tokens=length,
+    )
+
+
+@settings(deadline=None)
+@given(
+    st.lists(questions(), min_size=1, max_size=40),
+    st.booleans(),
+    st.sampled_from([SharedPacked(), IntoTheEngine()]),
+)
+def test_every_job_ends_within_the_pool_and_no_policy_beats_the_limit(
+    jobs: list[Spec],
+    credits_reuse: bool,  # noqa: FBT001  # given by position
+    policy: known.Policy,
+) -> None:
+    outcome = simulate(jobs, policy, Conditions(SMALL, shares_documents=True, credits_reuse=credits_reuse))
+    assert [job.produced for job in outcome.jobs] == [job.output_tokens for job in jobs]
+    assert max(each.booked_blocks for each in outcome.occupancy) <= SMALL.capacity.max_blocks
+    assert max(each.slots for each in outcome.occupancy) <= SMALL.capacity.max_batch_size
+    # A document that is not of whole blocks ends in one that each job computes for itself.
+    assert outcome.prefilled_tokens >= least_prefill(jobs)
+    assert outcome.makespan_s >= limit_s(SMALL, jobs) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_a_document_is_read_once_for_all_its_questions_and_slots_stay_full(seed: int) -> None:
+    jobs = ask(seed=seed)
+    ours = simulate(jobs, SharedPacked(), SHARING)
+    in_order = simulate(jobs, policies()[known.FCFS], SHARING)
+    assert limit_s(A6000, jobs) / ours.makespan_s >= 0.95
+    assert ours.prefilled_tokens / least_prefill(jobs) <= 1.03
+    assert in_order.makespan_s / ours.makespan_s >= 4
+
+
+def test_without_documents_nothing_changes() -> None:
+    jobs = make("MIX-20", seed=0, num_jobs=60, max_tokens=2048)
+    now, then = (simulate(jobs, policy, SHARING) for policy in (SharedPacked(), policies()[known.LONGBATCH]))
+    assert now.waits_s == then.waits_s
+
+
+def test_tenants_share_computed_tokens_although_one_shares_documents() -> None:
+    jobs = asker_and_other(seed=0)
+    ours = simulate(jobs, SharedPacked(), SHARING)
+    served = ours.shares["asker"]
+    assert served["asker"] / served.total() == pytest.approx(0.5, rel=0.1)
+    assert max(ours.waits_s) <= 1.1 * max(simulate(jobs, policies()[known.FCFS], SHARING).waits_s)
+
+
+def test_an_endless_stream_of_questions_about_one_document_starves_nobody() -> None:
+    (question,) = ask(seed=0, num_documents=1, num_questions=1)
+    stream = [replace(question, arrives_at=2.0 * place) for place in range(300)]  # almost twice what fits
+    other = replace(question, document=1, arrives_at=100.0)
+    jobs = [*stream, other]
+    ours, in_order = (simulate(jobs, policy, SHARING) for policy in (SharedPacked(), policies()[known.FCFS]))
+    once_s = 25  # to read the document
+    assert ours.waits_s[-1] <= 1.2 * in_order.waits_s[-1] + 2 * once_s < 0.5 * ours.makespan_s
