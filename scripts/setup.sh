@@ -131,10 +131,10 @@ install_llama() {
 }
 
 # pip compiles 12,000 files one after another; here every core takes its share. Of what is left out, or does not
-# compile, Python makes what it needs by itself.
+# compile, Python makes what it needs by itself; mypy runs as machine code.
 compile_dependencies() {
     cmp -s .venv/longbatch-lock .venv/longbatch-compiled && return
-    .venv/bin/python -m compileall -qq -j 0 -x '/transformers/models/' .venv/lib >/dev/null 2>&1 || true
+    .venv/bin/python -m compileall -qq -j 0 -x '/(transformers/models|tests?|pip|mypy|mypyc)/' .venv/lib >/dev/null 2>&1 || true
     cp .venv/longbatch-lock .venv/longbatch-compiled
 }
 
