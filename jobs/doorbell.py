@@ -35,7 +35,7 @@ class Ring:
 
     Attributes:
         name: of the doorbell.
-        begun_by: the worker that passed it on first; empty: it comes from where the work did.
+        begun_by: the name that the worker gave it which passed it on first; empty: none has.
         num_hops: how often it was passed on.
     """
 
@@ -57,7 +57,7 @@ class Ring:
 
     def passed_on(self, by: str) -> "Ring | None":
         """Return the same ring for the next worker; None: it has been everywhere."""
-        if self.begun_by == by or self.num_hops >= _MAX_HOPS:
+        if self.num_hops >= _MAX_HOPS:
             return None
         return Ring(self.name, self.begun_by or by, self.num_hops + 1)
 

@@ -2,6 +2,7 @@
 
 import queue
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final
@@ -19,6 +20,7 @@ from worker.threads import WorkerThreads
 # Between two signs that this worker listens; below the time for which one holds.
 _HEAR_SECONDS: Final = 2.0
 _PASS_ON_EVERY_SECONDS: Final = 0.1
+_MAX_SEEN: Final = 32
 
 
 class WorkerDoorbell:
@@ -33,7 +35,7 @@ class WorkerDoorbell:
         self._sender = sender
         self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[UUID] = queue.SimpleQueue()
-        self._name = uuid7().hex
+        self._seen: deque[str] = deque(maxlen=_MAX_SEEN)  # rings that were passed on, by whoever began them
         self._heard: Ring | None = None
         self._passed_on_at = float("-inf")
         self._passing: queue.SimpleQueue[Ring] = queue.SimpleQueue()
@@ -54,19 +56,24 @@ class WorkerDoorbell:
         """Note a ring that reached this worker.
 
         Returns:
-            False if it has been at all others and is back.
+            False if it has been here before.
         """
         self._heard = ring
-        return ring.begun_by != self._name
+        if ring.begun_by in self._seen:
+            return False
+        if ring.begun_by:
+            self._seen.append(ring.begun_by)
+        return True
 
     def pass_on(self) -> None:
         """Wake another worker with the ring heard last, whose work is not for this one. Returns at once.
 
         Where all engines are full that helps nobody, so it has a limit.
         """
-        ring, now = self._heard and self._heard.passed_on(self._name), time.monotonic()
+        ring, now = self._heard and self._heard.passed_on(uuid7().hex), time.monotonic()
         if ring is not None and now - self._passed_on_at >= _PASS_ON_EVERY_SECONDS:
             self._passed_on_at = now
+            self._seen.append(ring.begun_by)
             self._passing.put(ring)
             self.loop.wake()
 
