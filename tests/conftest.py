@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import hypothesis
 import psycopg
 import pytest
 import structlog
@@ -25,6 +26,9 @@ from support import empty_database, ensure_api_key
 
 # Their tests are taken by modules of tests; pytest does not know them for such.
 pytest.register_assert_rewrite("entry_point_suite", "worker_suite")
+# How long an example takes is no claim of a test.
+hypothesis.settings.register_profile("longbatch", deadline=None)
+hypothesis.settings.load_profile("longbatch")
 
 
 def pytest_configure() -> None:

@@ -31,7 +31,7 @@ _SETTINGS = Settings(
 )
 _ASKING = {"/v1/chat/completions", "/v1/completions", "/generate", "/generate_stream"}
 _LINES = "application/x-ndjson"
-_EXAMPLES = settings(max_examples=8, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+_EXAMPLES = settings(max_examples=8, derandomize=True, suppress_health_check=list(HealthCheck))
 _CHECKS = [
     not_a_server_error,
     status_code_conformance,

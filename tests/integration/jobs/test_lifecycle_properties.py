@@ -189,7 +189,6 @@ def test_any_sequence_of_verbs_keeps_every_check_and_promise(sessions: sessionma
         settings=settings(
             max_examples=25,
             stateful_step_count=40,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
             phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes minutes here
         ),

@@ -214,7 +214,6 @@ def test_trees_always_end_and_free_each_parent_exactly_once(sessions: sessionmak
         settings=settings(
             max_examples=40,
             stateful_step_count=25,
-            deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
             phases=[Phase.explicit, Phase.generate],

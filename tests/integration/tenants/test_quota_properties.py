@@ -256,7 +256,6 @@ def test_any_sequence_of_verbs_leaves_quotas_and_usage_exact(sessions: sessionma
         settings=settings(
             max_examples=25,
             stateful_step_count=40,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
             phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes minutes here
         ),

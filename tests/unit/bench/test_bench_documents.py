@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.simulation import policies as known
@@ -38,7 +38,6 @@ def questions(draw: st.DrawFn) -> Spec:
     )
 
 
-@settings(deadline=None)
 @given(
     st.lists(questions(), min_size=1, max_size=40),
     st.booleans(),

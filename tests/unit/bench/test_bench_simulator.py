@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.simulation import policies as known
@@ -41,7 +41,6 @@ def total_tokens(outcome: Outcome) -> int:
     return sum(job.produced for job in outcome.jobs)
 
 
-@settings(deadline=None)
 @given(jobs=specs, name=named, reuses_prefix=st.booleans())
 def test_every_job_ends_and_no_policy_beats_the_lower_bound(
     *, jobs: list[Spec], name: str, reuses_prefix: bool
@@ -89,7 +88,6 @@ class Underestimates:
         return known.book_max(world, job) if job.num_yields else known.book_tokens(world, job, 3)
 
 
-@settings(deadline=None)
 @given(jobs=specs, reuses_prefix=st.booleans())
 def test_segments_never_lock_up_nor_exceed_the_engine(*, jobs: list[Spec], reuses_prefix: bool) -> None:
     policy = known.Packed(Underestimates())
@@ -101,7 +99,6 @@ def test_segments_never_lock_up_nor_exceed_the_engine(*, jobs: list[Spec], reuse
     assert max(job.num_yields for job in outcome.jobs) <= 1
 
 
-@settings(deadline=None)
 @given(specs, st.sampled_from([known.LONGBATCH, known.ORACLE, known.EASY, known.FIRST_FIT]))
 def test_a_request_with_a_reservation_never_queues_inside_the_engine(jobs: list[Spec], name: str) -> None:
     outcome = simulate(jobs, policies()[name], Conditions(SMALL))

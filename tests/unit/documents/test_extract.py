@@ -220,7 +220,7 @@ def test_an_extraction_that_is_interrupted_half_way_has_none_either() -> None:
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), max_size=12))
-@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 def test_page_offsets_never_fall_and_every_page_stands_at_its_own(pages: list[str]) -> None:
     draft = TextBuilder(LIMITS)
     draft.announce_pages(len(pages))

@@ -6,7 +6,7 @@ from threading import Event
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from local_engine import engine_module
@@ -82,7 +82,6 @@ actions = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(actions, max_size=60))
 def test_no_history_exceeds_the_pool_leaks_a_block_or_takes_one_in_use(
     history: list[tuple[str, int, int, int]],
@@ -123,7 +122,6 @@ def assert_sound(engine: Any) -> None:  # noqa: ANN401  # of a file loaded by pa
     assert engine.reusable.num_referenced == len(distinct)
 
 
-@settings(deadline=None)
 @given(st.lists(actions, max_size=40))
 def test_what_waits_always_starts_in_the_end(history: list[tuple[str, int, int, int]]) -> None:
     engine = scheduler.Scheduler(CAPACITY)

@@ -194,7 +194,7 @@ _ANY_VALUE = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     model_type=st.sampled_from(
         ["llama", "gpt_oss", "gemma4_text", "llama4_text", "deepseek_v3", "qwen3_next", "falcon_h1"]

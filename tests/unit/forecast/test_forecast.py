@@ -148,7 +148,7 @@ def test_behind_the_horizon_the_rate_goes_on() -> None:
     assert later_s(play(engine([])), cost_ahead_s=1) is None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 100), st.integers(0, 3000), st.integers(1, 300)), max_size=40),
     held=st.lists(st.integers(1, 30), max_size=3),

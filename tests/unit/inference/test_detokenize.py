@@ -46,7 +46,7 @@ def cut(ids: list[int], at: list[int]) -> list[list[int]]:
     return [ids[start:end] for start, end in itertools.pairwise(bounds)]
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(ids=answers, at=st.lists(st.integers(0, 23)))
 def test_pieces_add_up_to_the_whole_however_the_ids_are_cut(
     tokenizer: Tokenizer, ids: list[int], at: list[int]
@@ -54,7 +54,7 @@ def test_pieces_add_up_to_the_whole_however_the_ids_are_cut(
     assert "".join(in_pieces(tokenizer, cut(ids, at))) == tokenizer.decode(ids)
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(ids=answers)
 def test_the_whole_is_what_the_tokenizers_library_decodes(
     tokenizer: Tokenizer, backend: tokenizers.Tokenizer, ids: list[int]
@@ -62,7 +62,6 @@ def test_the_whole_is_what_the_tokenizers_library_decodes(
     assert tokenizer.decode(ids) == backend.decode(ids, skip_special_tokens=True)
 
 
-@settings(deadline=None)
 @given(
     text=st.lists(st.one_of(st.sampled_from(TEXTS), st.text(st.characters(exclude_categories=["Cs"])))).map(
         "".join

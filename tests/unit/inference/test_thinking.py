@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.checkpoints import Output
@@ -131,7 +131,6 @@ def told(tokenizer: Tokenizer, runs: list[list[int]], *, max_tokens: int = 1000)
     return output, reasoning, text
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_a_job_cut_into_any_segments_has_one_split_and_live_readers_see_it(
     tokenizer: Tokenizer, data: st.DataObject

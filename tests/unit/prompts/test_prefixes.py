@@ -3,7 +3,7 @@
 from uuid import UUID
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.prompts.prefixes import SHORTEST, digests, keyed, shared_tokens
@@ -20,7 +20,6 @@ def stored(ids: "np.typing.NDArray[np.int32]", tenant_id: UUID = ONE) -> bytes:
     return keyed(digests(ids), tenant_id)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 5000), st.lists(st.integers(10_000, 20_000), max_size=400), st.integers(0, 400))
 def test_prompts_share_what_they_begin_with_down_to_the_next_length(
     document: int, tail: list[int], other_tail: int

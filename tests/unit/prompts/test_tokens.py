@@ -73,7 +73,7 @@ def test_special_tokens_have_the_ids_of_llama_3_1(
     assert tokenizer.end_id == 128009
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(messages=conversations(harmless_texts))
 def test_harmless_messages_render_exactly_as_the_chat_template_does(
     tokenizer: Tokenizer, reference: PreTrainedTokenizerFast, messages: list[Message]
@@ -86,7 +86,7 @@ def test_harmless_messages_render_exactly_as_the_chat_template_does(
     assert tokenizer.encode_messages(messages).tolist() == expected
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(messages=conversations(hostile_texts))
 def test_content_never_becomes_a_control_token_and_keeps_every_character(
     tokenizer: Tokenizer, reference: PreTrainedTokenizerFast, messages: list[Message]
@@ -116,7 +116,7 @@ def test_no_control_token_leaks_while_many_threads_encode(tokenizer: Tokenizer) 
         assert all(pool.map(encode, range(8000)))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(text=hostile_texts)
 def test_text_has_the_tokens_of_a_tokenizer_that_knows_no_control_tokens(
     tokenizer: Tokenizer, innocent: tokenizers.Tokenizer, text: str
@@ -124,7 +124,6 @@ def test_text_has_the_tokens_of_a_tokenizer_that_knows_no_control_tokens(
     assert tokenizer.encode_text(text).tolist() == innocent.encode(text).ids
 
 
-@settings(deadline=None)
 @given(text=hostile_texts)
 def test_plain_text_comes_back_from_its_ids(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode_text(text)

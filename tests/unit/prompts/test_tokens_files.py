@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -122,7 +122,6 @@ def test_content_keeps_white_space_that_the_template_would_strip(
     assert " \n dog \n" in level_tokenizer.decode(ids)
 
 
-@settings(deadline=None)
 @given(parts=st.lists(st.sampled_from([*CONTROLS, "   ", "the", "\n", "<|", "think>"]), min_size=1))
 def test_text_never_becomes_an_added_token(level_tokenizer: Tokenizer, parts: list[str]) -> None:
     text = "".join(parts)
@@ -132,7 +131,6 @@ def test_text_never_becomes_an_added_token(level_tokenizer: Tokenizer, parts: li
     assert not ids & {backend.token_to_id(control) for control in CONTROLS}
 
 
-@settings(deadline=None)
 @given(parts=st.lists(st.sampled_from(["<s>", "</s>", "</", "s>", "the", " ", "\u6c49"]), min_size=1))
 def test_text_never_becomes_a_control_token_that_the_vocabulary_itself_can_spell(
     pieces_tokenizer: Tokenizer, parts: list[str]
@@ -141,7 +139,6 @@ def test_text_never_becomes_a_control_token_that_the_vocabulary_itself_can_spell
     assert not set(ids) & {1, 2}
 
 
-@settings(deadline=None)
 @given(text=st.text(st.sampled_from("the \u6c49\U0001f600"), min_size=1))
 def test_sentence_pieces_detokenize_to_their_text(pieces_tokenizer: Tokenizer, text: str) -> None:
     ids = pieces_tokenizer.encode_text(text).tolist()

@@ -127,7 +127,7 @@ mixtures = st.tuples(
 ).map(lambda drawn: "".join(drawn[1].choice(drawn[0]) for _ in range(150)))
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(text=texts | mixtures)
 def test_a_text_in_windows_has_the_tokens_of_the_whole(
     pair: tuple[PlainEncoder, PlainEncoder], text: str
@@ -265,7 +265,7 @@ def test_a_text_never_has_fewer_tokens_than_its_lower_bound(
     assert 0 < whole._lengths.least_tokens(text) <= len(whole.encode(text)), name
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(text=texts)
 def test_the_lower_bound_holds_for_any_text(pair: tuple[PlainEncoder, PlainEncoder], text: str) -> None:
     assert pair[1]._lengths.least_tokens(text) <= len(pair[1].encode(text))

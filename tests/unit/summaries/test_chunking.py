@@ -54,7 +54,7 @@ PIECES = st.sampled_from(
 TEXTS = st.lists(PIECES, min_size=1, max_size=300).map("".join) | st.text(min_size=1, max_size=500)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     text=TEXTS,
     count=st.sampled_from([words, characters, crumbs]),
@@ -76,7 +76,7 @@ def test_every_character_stands_in_exactly_one_chunk_and_none_has_too_many_token
     assert chunks == cut(text, count, chunk_tokens=chunk_tokens, overlap_tokens=overlap)  # type: ignore[arg-type]  # one of ours
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(sizes=st.lists(st.integers(1, 60), min_size=40, max_size=200), chunk_tokens=st.integers(160, 500))
 def test_chunks_are_about_equally_long_and_as_many_as_planned(sizes: list[int], chunk_tokens: int) -> None:
     text = "\n\n".join(" ".join(["word"] * size) for size in sizes)
@@ -170,7 +170,7 @@ def test_a_text_is_tokenized_about_twice_whatever_its_boundaries(separator: str)
     assert counted.num_chars <= 2.1 * len(text)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(text=TEXTS, chunk_tokens=st.integers(16, 400), overlap=st.integers(0, 100), factor=st.integers(1, 3))
 def test_chunks_are_exact_though_starts_are_not(
     text: str, chunk_tokens: int, overlap: int, factor: int

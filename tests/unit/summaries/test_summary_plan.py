@@ -74,7 +74,7 @@ CAPACITIES = st.builds(
     length=16,
     chunk_tokens=None,
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     capacities=st.lists(CAPACITIES, min_size=1, max_size=3),
     num_leaves=st.integers(2, 400),
