@@ -2,7 +2,7 @@
 
 A transaction that ends a job of a tree holds that job's row and then locks the summary's. So the ends of one
 tree happen one after another, and of two children that end at the same instant, the second sees the first.
-Only a tick, which waits for neither, locks them the other way round (`lock_free`).
+Only inference workers, which wait for neither, lock them the other way round (`lock_free`).
 Jobs that wait for others (`blocked`) are written only under the summary's row lock, and under it no
 transaction waits for any other job's row. So there are no deadlocks, and each parent is unblocked
 exactly once.
@@ -76,6 +76,12 @@ def lock_free(session: Session, summary_ids: Collection[UUID]) -> list[UUID]:
         return []
     query = select(Summary.id).where(Summary.id.in_(summary_ids)).order_by(Summary.id)
     return list(session.scalars(query.with_for_update(key_share=True, skip_locked=True)))
+
+
+def is_held(session: Session, summary_id: UUID) -> bool:
+    """Lock this summary, like `lock_free`, and return True if another transaction holds it."""
+    is_free = lock_free(session, [summary_id])
+    return not is_free and session.scalar(select(Summary.id).where(Summary.id == summary_id)) is not None
 
 
 def advance(session: Session, ended: Sequence[Job]) -> None:

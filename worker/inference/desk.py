@@ -26,7 +26,7 @@ class Desk:
 
     Complete answers share a transaction, with each other and with the claims of the tick. Everything else has
     one of its own, and so has an answer that the shared one did not store: whatever is wrong with one run,
-    the others do not notice.
+    the others do not notice. Only if that finds the tree held, the answer shares the next transaction, too.
     """
 
     def __init__(
@@ -98,7 +98,9 @@ class Desk:
             start(result)
             return result
         finally:
-            self._apart.store(wake=self.wake, wake_within=self.wake_within)
+            regrouped = self._apart.store(wake=self.wake, wake_within=self.wake_within)
+            with self._lock:
+                self._waiting[:0] = regrouped
 
     def _store_together(
         self, together: Sequence[EndedRun], policy: ClaimPolicy | None, preview: Preview | None

@@ -20,14 +20,14 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import telemetry
+from jobs import telemetry, tree_progress
 from jobs.checkpoints import Output
 from jobs.database import transaction
 from jobs.errors import LongbatchError
 from jobs.settings import JobSettings
 from jobs.states import JobState
 from worker.inference.leases import LeaseKeeper, RunningJob
-from worker.inference.outcome import Failed, RunEnd, write_outcome
+from worker.inference.outcome import Failed, Finished, RunEnd, write_outcome
 
 # One thread stores the ends of all tenants, and whoever holds a row may keep it for as long as it likes.
 _WAIT_FOR_NOTHING: Final = text("SET LOCAL lock_timeout = '1ms'")
@@ -47,6 +47,10 @@ class UnrecordableError(LongbatchError):
     """The answer cannot be stored."""
 
     code = "internal_error"
+
+
+class TreeHeldError(Exception):
+    """Another transaction holds the tree that the job is part of."""
 
 
 _UNRECORDABLE: Final = Failed(UnrecordableError())
@@ -79,6 +83,7 @@ class EndedRun:
         handed_in_at: by the monotonic clock.
         stored: gets what became of it.
         num_tries: how often storing it alone failed.
+        is_tree_held: the last time, because another transaction held its tree.
     """
 
     running: RunningJob
@@ -87,6 +92,12 @@ class EndedRun:
     handed_in_at: float
     stored: "Future[StoredEnd]"
     num_tries: int = 0
+    is_tree_held: bool = False
+
+    @property
+    def can_share(self) -> bool:
+        """True if nothing is wrong with the end, so that it may share a transaction."""
+        return self.is_tree_held and isinstance(self.end.outcome, Finished)
 
 
 class LoneEnds:
@@ -107,12 +118,15 @@ class LoneEnds:
         with self._lock:
             self._waiting += ended
 
-    def store(self, *, wake: Callable[[], object], wake_within: Callable[[float], object]) -> None:
+    def store(self, *, wake: Callable[[], object], wake_within: Callable[[float], object]) -> list[EndedRun]:
         """Store every end that can be stored now; the others stay, and hold up none.
 
         Args:
             wake: called if any was stored: a slot may be free.
             wake_within: called with the seconds after which to try the others.
+
+        Returns:
+            Ends that wait for their trees alone. They do not stay: the caller stores them together.
         """
         with self._lock:
             waiting, self._waiting = deque(sorted(self._waiting, key=_was_tried)), []
@@ -128,10 +142,13 @@ class LoneEnds:
         with self._lock:
             self._waiting[:0] = waiting  # before those that failed just now
             num_tries = min((each.num_tries for each in self._waiting), default=None)
+            shared = [each for each in self._waiting if each.can_share]
+            self._waiting = [each for each in self._waiting if not each.can_share]
         if any(each.stored.done() for each in tried):
             wake()
         if num_tries is not None and is_reachable:
             wake_within(min(_MAX_RETRY_SECONDS, _RETRY_SECONDS * 2 ** min(num_tries, 10)))
+        return shared
 
     def _try(self, ended: EndedRun) -> bool:
         """Store one end, or keep it for later.
@@ -141,7 +158,7 @@ class LoneEnds:
         """
         try:
             self._store(ended)
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, TreeHeldError) as error:
             is_away, is_stopping = _is_away(error), self._stopping.is_set()
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
             # Another worker has the job by then.
@@ -149,7 +166,8 @@ class LoneEnds:
             if (is_stopping and is_away) or time.monotonic() > ended.handed_in_at + limit:
                 ended.stored.set_result(_NOT_STORED)
             else:
-                self.add([replace(ended, num_tries=ended.num_tries + 1)])
+                is_held = isinstance(error, TreeHeldError)
+                self.add([replace(ended, num_tries=ended.num_tries + 1, is_tree_held=is_held)])
             return is_stopping or not is_away
         except BaseException:  # noqa: BLE001  # the lease runs out and the job is rescued
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="record")
@@ -162,10 +180,12 @@ class LoneEnds:
         It would be rejected wherever it ran. The fence makes retries safe even if the result of a commit is
         unknown or another worker has the job by now.
         """
-        lease = ended.running.lease
+        lease, tree_id = ended.running.lease, ended.running.summary_id
         try:
             with transaction(self._sessions) as session:
                 session.execute(_WAIT_FOR_NOTHING)
+                if tree_id is not None and tree_progress.is_held(session, tree_id):
+                    raise TreeHeldError
                 LeaseKeeper.report_first_token(session, ended.running)
                 state = write_outcome(session, lease, ended.end, ended.output, settings=self._settings)
         except (DataError, IntegrityError, UnicodeError) as error:
@@ -183,7 +203,7 @@ def _was_tried(ended: EndedRun) -> bool:
     return ended.num_tries > 0
 
 
-def _is_away(error: SQLAlchemyError) -> bool:
+def _is_away(error: Exception) -> bool:
     """Return True if the database cannot be reached, for which no end is to blame."""
     if not isinstance(error, DBAPIError):
         return isinstance(error, PoolTimeoutError)

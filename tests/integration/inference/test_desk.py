@@ -25,7 +25,7 @@ from jobs.settings import DatabaseSettings, Settings
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.webhooks import endpoints
 from summary_support import create, ready_document, text_of
-from support import ENGINE, PATIENCE, POLICY, output_of, register_engine, submit_one
+from support import CAPACITY, ENGINE, PATIENCE, POLICY, output_of, register_engine, submit_one
 from webhook_support import add_endpoint
 from worker.inference.desk import Desk
 from worker.inference.leases import RunningJob
@@ -192,6 +192,29 @@ def test_a_tree_that_another_transaction_holds_delays_only_its_own_ends(
     desk.tick(None)
     desk.tick(None)
     assert [each.result(timeout=0).state for each in late] == [JobState.COMPLETED] * 2
+
+
+def test_the_ends_of_a_tree_that_was_held_are_stored_together_once_it_is_free(
+    sessions: sessionmaker[Session], desk: Desk
+) -> None:
+    with transaction(sessions) as session:
+        register_engine(session, capacity=replace(CAPACITY, max_batch_size=16))
+        parts = [submit_one(session).id for _ in range(16)]
+        found = claims.claim_all(session, ENGINE, POLICY).claims
+        (tree,) = create(session, ready_document(session, text_of(50)))
+        session.execute(update(Job).where(Job.id.in_(parts)).values(summary_id=tree.id))
+    assert len(found) == 16
+    with sessions() as other, other.begin():
+        other.execute(select(Summary.id).where(Summary.id == tree.id).with_for_update())
+        stored = [hand_in(desk, each, tree_id=tree.id) for each in found]
+        for _ in range(3):
+            desk.tick(None)
+        assert not any(each.done() for each in stored)
+    desk.tick(None)
+    assert [each.result(timeout=0).state for each in stored] == [JobState.COMPLETED] * 16
+    with sessions() as session:
+        writers = session.scalars(select(cast(column("xmin"), Text)).select_from(Result)).all()
+    assert (len(writers), len(set(writers))) == (16, 1)
 
 
 def test_an_end_that_breaks_its_connection_holds_up_no_other(
