@@ -40,6 +40,8 @@ _RETRIES_TAKE_SECONDS: Final = 0.01
 _EXIT_SECONDS: Final = 5.0
 # Classes of SQLSTATE: connection lost, out of resources, shutting down.
 _AWAY: Final = ("08", "53", "57P")
+# How often an end is tried again at once that violated a constraint: what it refers to may just have gone.
+_MAX_VIOLATIONS: Final = 2
 _NOTHING: Final = Output(text="", packed_ids=b"", num_tokens=0)
 
 
@@ -174,7 +176,7 @@ class LoneEnds:
             ended.stored.set_result(_NOT_STORED)
         return True
 
-    def _store(self, ended: EndedRun) -> None:
+    def _store(self, ended: EndedRun, *, num_violations: int = 0) -> None:
         """Store one end. If the database rejects the data itself, the job fails instead.
 
         It would be rejected wherever it ran. The fence makes retries safe even if the result of a commit is
@@ -190,6 +192,9 @@ class LoneEnds:
                 state = write_outcome(session, lease, ended.end, ended.output, settings=self._settings)
         except (DataError, IntegrityError, UnicodeError) as error:
             telemetry.logger().error(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
+            if isinstance(error, IntegrityError) and num_violations < _MAX_VIOLATIONS:
+                self._store(ended, num_violations=num_violations + 1)
+                return
             if ended.end.outcome == _UNRECORDABLE:
                 ended.stored.set_result(_NOT_STORED)
                 return

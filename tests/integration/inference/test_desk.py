@@ -258,6 +258,28 @@ def test_an_endpoint_that_is_being_changed_delays_no_end_that_it_wants(
         assert stored.result(timeout=PATIENCE).may_have_deliveries
 
 
+def test_an_answer_whose_endpoint_is_deleted_in_between_is_stored_whole(
+    sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+) -> None:
+    add_endpoint(sessions, "https://receiver.example/")
+    body = "BEGIN IF nextval('met') < 3 THEN RAISE foreign_key_violation; END IF; RETURN NEW; END"
+    with transaction(sessions) as session:
+        session.execute(text("CREATE SEQUENCE met"))  # counts also what is rolled back
+        session.execute(text(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $${body}$$"))
+        when = "BEFORE INSERT ON webhook_dispatches FOR EACH ROW"
+        session.execute(text(f"CREATE TRIGGER refuses {when} EXECUTE FUNCTION refuse()"))
+    try:
+        stored = hand_in(desk, running[0], output_of("all of it"))
+        desk.tick(None)
+    finally:
+        with transaction(sessions) as session:
+            session.execute(text("DROP FUNCTION refuse CASCADE"))
+            session.execute(text("DROP SEQUENCE met"))
+    assert stored.result(timeout=0).state is JobState.COMPLETED
+    with sessions() as session:
+        assert session.get_one(Result, running[0].lease.job_id).output == "all of it"
+
+
 def test_jobs_start_before_ends_that_may_have_to_wait_are_stored(desk: Desk, running: list[Claim]) -> None:
     hand_in(desk, running[0])
     released = hand_in(desk, running[1], end=RELEASED)
