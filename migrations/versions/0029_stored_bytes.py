@@ -32,7 +32,6 @@ _CHANGES = {
     "UPDATE": ("REFERENCING OLD TABLE AS before NEW TABLE AS after", {"after": "", "before": "-"}),
     "DELETE": ("REFERENCING OLD TABLE AS before", {"before": "-"}),
 }
-_AS_OWNER = "RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT"
 
 
 def upgrade() -> None:
@@ -43,7 +42,7 @@ def upgrade() -> None:
     online.commit()
     # A result's tenant is known by its job, so it goes first. (A cascade would come too late.)
     op.execute(
-        f"CREATE FUNCTION drop_stored_result() {_AS_OWNER} AS $$ BEGIN"
+        f"CREATE FUNCTION drop_stored_result() {_as_owner()} AS $$ BEGIN"
         " DELETE FROM results WHERE job_id = OLD.id; RETURN OLD; END $$"
     )
     op.execute(
@@ -104,7 +103,7 @@ def _count(table: str) -> None:
         rows = " UNION ALL ".join(
             f"SELECT tenant_id, {sign}({size}) AS size FROM {rows}{owner}" for rows, sign in signs.items()
         )
-        op.execute(f"CREATE FUNCTION {name}() {_AS_OWNER} AS $$ BEGIN {_note(rows)}; RETURN NULL; END $$")
+        op.execute(f"CREATE FUNCTION {name}() {_as_owner()} AS $$ BEGIN {_note(rows)}; RETURN NULL; END $$")
         op.execute(
             f"CREATE TRIGGER stored_{change.lower()} AFTER {change} ON {table} {tables}"
             f" FOR EACH STATEMENT EXECUTE FUNCTION {name}()"
@@ -120,6 +119,12 @@ def _count(table: str) -> None:
         online.commit()
         counting.exec_driver_sql(_note(f"SELECT tenant_id, {size} AS size FROM {table}{owner}"))
         counting.commit()
+
+
+def _as_owner() -> str:
+    """Return the clauses of a trigger's function; a caller's temporary tables do not hide ours from it."""
+    schema = op.get_bind().scalar(sa.text("SELECT quote_ident(current_schema()::text)"))
+    return f"RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = {schema}, pg_temp"
 
 
 def _note(rows: str) -> str:

@@ -1,5 +1,6 @@
 """Two walls between tenants, each tested with the other one taken away."""
 
+import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -95,6 +96,28 @@ def test_the_api_s_role_cannot_give_itself_keys_or_limits(bound: TenantSession, 
     ):
         with pytest.raises(DBAPIError, match="permission denied"), bound.begin_nested():
             bound.execute(text(statement), {"mine": DEFAULT_TENANT} if ":mine" in statement else {})
+
+
+def test_a_temporary_table_hides_no_table_from_what_runs_as_the_owner(
+    bound: TenantSession, engine: Engine, mine: Job
+) -> None:
+    with engine.connect() as connection:
+        before = connection.scalar(text("SELECT count(*) FROM stored_notes"))
+        paths = connection.scalars(
+            text(
+                "SELECT array_to_string(proconfig, ';') FROM pg_proc"
+                " WHERE prosecdef AND pronamespace = current_schema()::regnamespace"
+            )
+        ).all()
+    bound.execute(text("CREATE TEMP TABLE stored_notes (tenant_id uuid, num_bytes bigint) ON COMMIT DROP"))
+    submit_one(bound, spec(prompt="a text of its own"))
+    assert bound.scalar(text("SELECT count(*) FROM pg_temp.stored_notes")) == 0
+    schema = bound.scalar(text("SELECT current_schema()"))
+    bound.execute(text("RESET ROLE"))
+    noted = bound.scalar(text(f'SELECT count(*) FROM "{schema}".stored_notes'))  # noqa: S608  # ours
+    assert (noted or 0) > (before or 0), mine.id
+    assert len(paths) > 10
+    assert [path for path in paths if not re.fullmatch(r"search_path=.+, pg_temp", path or "")] == []
 
 
 def test_a_query_that_forgot_its_filter_gets_it(engine: Engine, mine: Job, theirs: Theirs) -> None:
