@@ -91,7 +91,9 @@ def advance(sessions: Sessions, tools: BatchTools, *, is_stopping: Callable[[], 
             break
         try:
             _advance_one(sessions, tools, batch_id, state, moved)
-        except Exception as error:
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # a tokenizer's panic is not an Exception
             if is_disconnect(error):
                 raise
             telemetry.logger().error(
@@ -184,7 +186,9 @@ def _advance_one(
         try:
             with suppress(LimitError), transaction(sessions) as session:  # queue full: its lines wait
                 jobs = expansion.expand(session, batch_id, tools)
-        except Exception as error:
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
             if is_disconnect(error):
                 raise
             with transaction(sessions) as session:

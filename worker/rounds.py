@@ -112,18 +112,20 @@ def repeat(
             is_more = step(session)
 
 
-def is_disconnect(error: Exception) -> bool:
+def is_disconnect(error: BaseException) -> bool:
     """Return True if the connection was lost, for which no row is to blame."""
     return isinstance(error, DBAPIError) and error.connection_invalidated
 
 
 def do_each(steps: Iterable[Callable[[], object]]) -> None:
     """Run every step even if an earlier one fails, then raise the first failure."""
-    failures: list[Exception] = []
+    failures: list[BaseException] = []
     for step in steps:
         try:
             step()
-        except Exception as error:  # noqa: BLE001  # raised below
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001  # raised below
             failures.append(error)
     if failures:
         raise failures[0]

@@ -69,11 +69,13 @@ class LineReader:
             if request.asked is not None:
                 try:
                     request.spec = self._specification(request, request.asked, counted)
-                except Exception as error:  # noqa: BLE001  # one line must not stop its batch
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001  # one line must not stop its batch; a panic neither
                     request.refusal = self.refusal(request.number, request.custom_id, error)
             yield request
 
-    def refusal(self, number: int | None, custom_id: str, error: Exception) -> bytes:
+    def refusal(self, number: int | None, custom_id: str, error: BaseException) -> bytes:
         """Build the line of the error file for a line that fails with this error."""
         if not isinstance(error, LongbatchError):
             return self._unforeseen(number, custom_id, error)
@@ -81,7 +83,7 @@ class LineReader:
         body = error_object(error.code, error.message, param=error.param, status=status)
         return answered_line(uuid7().hex, custom_id, status=status, body=body)
 
-    def _unforeseen(self, number: int | None, custom_id: str, error: Exception) -> bytes:
+    def _unforeseen(self, number: int | None, custom_id: str, error: BaseException) -> bytes:
         telemetry.logger().error(
             telemetry.ROW_FAILED,
             loop="batches",
@@ -99,7 +101,9 @@ class LineReader:
         request = LineRequest(line.number, envelope.custom_id)
         try:
             request.asked = self._asked(envelope)
-        except Exception as error:  # noqa: BLE001  # one line must not stop its batch
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001  # one line must not stop its batch; a panic neither
             request.refusal = self.refusal(line.number, request.custom_id, error)
         return request
 

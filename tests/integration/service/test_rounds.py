@@ -1,6 +1,6 @@
 """Rounds over all tenants' rows: one row that cannot be moved stops no other, and is tried rarely."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
@@ -11,17 +11,20 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from batch_support import Service, lines, tools
 from jobs import files
+from jobs.batches.ahead import Ahead
 from jobs.batches.expansion import MAX_FAILURES
+from jobs.batches.line_requests import LineRequest
 from jobs.database import transaction
 from jobs.files.storage import DirectoryStore
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, Reservation
 from jobs.models.batch import Batch
 from jobs.models.file import File, FilePart
+from jobs.prompts.store import CountedPrompt
 from jobs.settings import JobSettings
 from jobs.states import JobState
-from openai_support import jsonl
-from support import claim_one, job_in, refusing, register_engine, spec, submit_one
+from openai_support import chat_line, jsonl
+from support import MODEL, WordCounter, claim_one, job_in, refusing, register_engine, spec, submit_one
 from worker.batches import BatchMaintenance
 from worker.maintenance import JobMaintenance
 from worker.rounds import FailingRows, move_set
@@ -206,3 +209,51 @@ def test_a_set_is_halved_down_to_the_row_it_fails_on(sessions: sessionmaker[Sess
     assert sum(move_set(sessions, poisoned, rows, move, limit=100)) == 15  # type: ignore[arg-type]  # a list
     assert poisoned.ids() == [job_ids[5]]
     assert len(sets) == 9, "1 + 2 for each of four halvings"
+
+
+class Panic(BaseException):
+    """What a tokenizer in Rust raises when it panics: no Exception."""
+
+
+class PanickingCounter(WordCounter):
+    """Panics on one text."""
+
+    def count_together(self, canonicals: Sequence[str]) -> list[CountedPrompt | None]:
+        return [self.count_prompt(each) for each in canonicals]
+
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
+        if POISON in canonical:
+            raise Panic
+        return super().count_prompt(canonical, limit=limit)
+
+
+def test_a_line_on_which_the_tokenizer_panics_stops_no_other_line_and_no_other_batch(
+    sessions: sessionmaker[Session],
+) -> None:
+    service = Service(sessions, tools(counter=PanickingCounter()))
+    panics = chat_line("panics", POISON, model=MODEL)
+    older, younger = service.create([*lines(1), panics]), service.create(lines(2))
+    service.settle_validation()
+    service.settle()
+    assert [job.custom_id for job in service.jobs(older)] == ["line-0"]
+    assert [job.custom_id for job in service.jobs(younger)] == ["line-0", "line-1"]
+    assert service.outcome(older) == ([], ["panics"])
+
+
+def test_work_on_one_batch_that_panics_keeps_no_other_batch_from_its_turn(
+    sessions: sessionmaker[Session],
+) -> None:
+    class PanickingAhead(Ahead[Iterable[LineRequest]]):
+        def take(
+            self, batch_id: UUID, key: object, make: Callable[[], Iterable[LineRequest]]
+        ) -> Iterable[LineRequest]:
+            if batch_id == older:
+                raise Panic
+            return super().take(batch_id, key, make)
+
+    service = Service(sessions, tools(ahead=PanickingAhead()))
+    older, younger = service.create(lines(1)), service.create(lines(1))
+    service.settle_validation()
+    service.settle()
+    assert (len(service.jobs(older)), len(service.jobs(younger))) == (0, 1)
+    assert service.batch(older).num_failures == 1
