@@ -52,11 +52,13 @@ class TenantLimits:
     max_stored_bytes: int = 0
 
     def part(self, fraction: float) -> "TenantLimits":
-        """Scale what unfinished jobs may hold by `fraction`."""
+        """Scale what unfinished jobs may hold, and what may be stored, by `fraction`."""
         return replace(
             self,
             max_enqueued_tokens=int(self.max_enqueued_tokens * fraction),
             max_jobs=int(self.max_jobs * fraction),
+            # Not 0, which bounds nothing.
+            max_stored_bytes=self.max_stored_bytes and max(1, int(self.max_stored_bytes * fraction)),
         )
 
 

@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from batch_support import Service, lines, tools, validate_next
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import LimitSettings
-from jobs.tenants import quotas
-from jobs.tenants.quotas import QuotaUsage
+from jobs.tenants import quotas, stored_bytes
+from jobs.tenants.quotas import QuotaUsage, TenantLimits
 from openai_support import chat_line
 from support import MODEL
 
@@ -64,6 +64,24 @@ def test_a_full_batch_leaves_room_for_what_somebody_waits_for(sessions: sessionm
     service = service_with(sessions, max_jobs=20)
     begun(service, lines(30))
     assert held(sessions).jobs == 18
+
+
+def test_a_full_batch_leaves_a_tenth_of_the_storage_to_other_requests(
+    sessions: sessionmaker[Session],
+) -> None:
+    limits = LimitSettings(max_stored_bytes=20_000)
+    service = Service(sessions, tools(limits=limits))
+    batch_id = begun(service, lines(500))
+    with sessions() as session:
+        stored = stored_bytes.read(session, DEFAULT_TENANT)
+    assert 17_500 < stored <= 18_000
+    assert not service.batch(batch_id).is_expanded
+
+
+@pytest.mark.parametrize(("whole", "part"), [(0, 0), (1, 1), (1000, 900)])
+def test_a_part_of_a_storage_limit_is_never_unlimited(whole: int, part: int) -> None:
+    limits = TenantLimits(max_enqueued_tokens=1, max_jobs=1, max_requests=1, max_stored_bytes=whole)
+    assert limits.part(0.9).max_stored_bytes == part
 
 
 def test_a_batch_that_waits_for_room_can_be_cancelled(sessions: sessionmaker[Session]) -> None:
