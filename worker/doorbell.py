@@ -1,6 +1,7 @@
 """The worker's side of the doorbell: rings and hears in threads of its own, so that no job waits for it."""
 
 import queue
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
@@ -20,7 +21,7 @@ from worker.threads import WorkerThreads
 # Between two signs that this worker listens; below the time for which one holds.
 _HEAR_SECONDS: Final = 2.0
 _PASS_ON_EVERY_SECONDS: Final = 0.1
-_MAX_SEEN: Final = 32
+_MAX_SEEN: Final = 1024
 
 
 class WorkerDoorbell:
@@ -35,10 +36,11 @@ class WorkerDoorbell:
         self._sender = sender
         self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[UUID] = queue.SimpleQueue()
+        self._rings = threading.Lock()  # for the next four
         self._seen: deque[str] = deque(maxlen=_MAX_SEEN)  # rings that were passed on, by whoever began them
         self._heard: Ring | None = None
+        self._passing: Ring | None = None
         self._passed_on_at = float("-inf")
-        self._passing: queue.SimpleQueue[Ring] = queue.SimpleQueue()
         self.loop = Loop("doorbell-sender", self.run_once, interval=3600)
 
     def ring(self, name: str) -> None:
@@ -58,24 +60,21 @@ class WorkerDoorbell:
         Returns:
             False if it has been here before.
         """
-        self._heard = ring
-        if ring.begun_by in self._seen:
-            return False
-        if ring.begun_by:
-            self._seen.append(ring.begun_by)
+        with self._rings:
+            if ring.begun_by in self._seen:
+                return False
+            if ring.begun_by:
+                self._seen.append(ring.begun_by)
+            self._heard = _merged(self._heard, ring)
         return True
 
     def pass_on(self) -> None:
-        """Wake another worker with the ring heard last, whose work is not for this one. Returns at once.
-
-        Where all engines are full that helps nobody, so it has a limit.
-        """
-        ring, now = self._heard and self._heard.passed_on(uuid7().hex), time.monotonic()
-        if ring is not None and now - self._passed_on_at >= _PASS_ON_EVERY_SECONDS:
-            self._passed_on_at = now
-            self._seen.append(ring.begun_by)
-            self._passing.put(ring)
-            self.loop.wake()
+        """Wake another worker soon with what was heard since the last call. Returns at once."""
+        with self._rings:
+            if self._heard is None:
+                return
+            self._passing, self._heard = _merged(self._passing, self._heard), None
+        self.loop.wake()
 
     def acknowledge(self, name: str) -> None:
         """Mark this doorbell's ring as received, so that the next one is sent again."""
@@ -89,8 +88,23 @@ class WorkerDoorbell:
             wanted.add(self._wanted.get())
         for name in wanted:
             doorbell.ring(self.broker, self._sender, name)
-        while not self._passing.empty():
-            doorbell.pass_on(self.broker, self._passing.get())
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Send the ring to pass on, later if one was sent a moment ago: full engines pass on every ring."""
+        with self._rings:
+            now = time.monotonic()
+            if self._passing is None:
+                return
+            if (early := self._passed_on_at + _PASS_ON_EVERY_SECONDS - now) > 0:
+                self.loop.wake_within(early)
+                return
+            ring, self._passing = self._passing.passed_on(uuid7().hex), None
+            if ring is None:
+                return
+            self._passed_on_at = now
+            self._seen.append(ring.begun_by)
+        doorbell.pass_on(self.broker, ring)
 
     def _announce(self) -> None:
         pipeline = self.broker.pipeline(transaction=False)
@@ -103,6 +117,11 @@ class WorkerDoorbell:
             )
         with suppress(redis.RedisError, OSError):
             pipeline.execute()
+
+
+def _merged(first: Ring | None, second: Ring) -> Ring:
+    """Return one ring for both: where they are two, a new one, as neither has been wherever the other has."""
+    return second if first is None else Ring(second.name)
 
 
 class DoorbellListener:

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import database, doorbell, lifecycle, live_output
 from jobs.database import transaction
+from jobs.doorbell import Ring
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.settings import BrokerSettings
 from support import eventually, spec, submit_one
@@ -119,6 +120,47 @@ def test_a_ring_whose_work_nobody_can_take_reaches_every_worker_once(
         eventually(lambda: num_waiting(broker) == 3)  # all have passed it on, and the first has it back
         assert heard.empty()
         assert not broker.exists("longbatch:bell:inference")
+
+
+def unheard(broker: redis.Redis) -> Ring:
+    """Take the ring that reaches the next worker."""
+    found: Any = eventually(lambda: broker.lpop("longbatch:bell:inference"))
+    return Ring.parse(found.decode())
+
+
+def test_a_ring_that_is_back_does_not_hide_a_new_one(broker: redis.Redis) -> None:
+    worker = WorkerDoorbell(broker, Sent())
+    back = Ring(doorbell.INFERENCE, "another", 1)
+    heard = [worker.hear(each) for each in (back, Ring(doorbell.INFERENCE), back)]
+    worker.pass_on()
+    worker.run_once()
+    assert heard == [True, True, False]
+    assert unheard(broker).begun_by not in {"", "another"}
+
+
+def test_rings_that_follow_each_other_closely_all_reach_the_next_worker(broker: redis.Redis) -> None:
+    worker = WorkerDoorbell(broker, Sent())
+    worker.loop.start()
+    try:
+        found = []
+        for name in ("first", "second"):
+            worker.hear(Ring(doorbell.INFERENCE, name, 1))
+            worker.pass_on()
+            found.append(unheard(broker))
+    finally:
+        worker.loop.stop()
+    assert found == [Ring(doorbell.INFERENCE, name, 2) for name in ("first", "second")]
+
+
+def test_rings_that_are_passed_on_together_become_a_new_one(broker: redis.Redis) -> None:
+    worker = WorkerDoorbell(broker, Sent())
+    for name in ("first", "second"):
+        worker.hear(Ring(doorbell.INFERENCE, name, 1))
+        worker.pass_on()
+    worker.run_once()
+    ring = unheard(broker)
+    assert (ring.num_hops, worker.hear(ring), broker.exists("longbatch:bell:inference")) == (1, False, 0)
+    assert ring.begun_by not in {"first", "second"}
 
 
 def test_a_ring_of_a_worker_that_is_gone_does_not_go_round_for_ever() -> None:
