@@ -42,7 +42,7 @@ class Dispatcher:
         desk: Desk,
         pass_on: Callable[[], object] = lambda: None,
     ) -> None:
-        """Args: pass_on: called after a ring whose work another engine must do."""
+        """Args: pass_on: called after the tick of a ring: it may have been for another engine too."""
         self._settings = settings
         self._monitor = monitor
         self._keeper = keeper
@@ -71,10 +71,12 @@ class Dispatcher:
             self._gather()
             was_rung = self._rung.is_set()
             self._rung.clear()
-            result = self._tick()
-            self._ticked_at = time.monotonic()
-        if was_rung and (result.left or not result.claims):
-            self._pass_on()
+            try:
+                self._tick()
+                self._ticked_at = time.monotonic()
+            finally:
+                if was_rung:
+                    self._pass_on()
 
     def begin_stop(self) -> None:
         """Stop claiming jobs. Returns at once."""
@@ -103,13 +105,14 @@ class Dispatcher:
         if is_busy and self._desk.num_waiting < len(self._runs):
             self._runner.stopping.wait(_GATHER_SECONDS)
 
-    def _tick(self) -> ClaimResult:
+    def _tick(self) -> None:
         model = self._monitor.model
         if model is None or self._runner.stopping.is_set():
-            return self._desk.tick(None)
+            self._desk.tick(None)
+            return
         # Read the clock before the claim, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
-        return self._desk.tick(
+        self._desk.tick(
             self._runner.policy(),
             self._runner.prefetcher.candidates(),
             start=lambda result: self._start_all(result, model, valid_until=valid_until),
