@@ -306,6 +306,10 @@ class EngineMisconfiguredError(EngineUnavailableError):
     """The engine refuses requests until an operator changes something; this does not spend an attempt."""
 
 
+class EngineForbidsError(EngineMisconfiguredError):
+    """The engine forbids this prompt, or every one; evidence of other jobs tells which."""
+
+
 class EngineLostError(RetryableEngineError):
     """The engine was lost while it ran the job."""
 

@@ -86,12 +86,15 @@ def finish_stopped(
     return transitions.finish(session, transitions.ENDS[reason], lease, output)
 
 
-def release(session: Session, lease: Lease, output: Output | None = None) -> JobState | None:
+def release(
+    session: Session, lease: Lease, output: Output | None = None, *, wait: timedelta = timedelta(0)
+) -> JobState | None:
     """Queue the job again with its rank, or end it if a request asked for that.
 
-    Spends no attempt.
+    Spends no attempt. The job is not claimed again before `wait` is over.
     """
-    return transitions.requeue(session, "release", lease, output)
+    later = {"run_after": func.clock_timestamp() + wait} if wait else {}
+    return transitions.requeue(session, "release", lease, output, **later)
 
 
 def yield_slot(session: Session, lease: Lease, output: Output) -> JobState | None:

@@ -20,6 +20,7 @@ from cli.stack.ports import LOOPBACK
 from hostile_servers import Conduct, Server, answering, forever, half_closing, resetting, serving, silent
 from jobs.errors import (
     EngineError,
+    EngineForbidsError,
     EngineLostError,
     EngineMisconfiguredError,
     EngineUnavailableError,
@@ -266,6 +267,9 @@ def test_a_server_that_accepts_nothing_costs_no_attempt(status: str) -> None:
     assert end.confirmed
     will_pass = status.startswith(("408", "429", "503"))
     assert isinstance(end.error, EngineMisconfiguredError) != will_pass
+    assert isinstance(end.error, EngineForbidsError) == status.startswith("403"), (
+        "only that can be about a prompt"
+    )
     assert ("LONGBATCH_ENGINE__API_KEY" in end.error.message) == status.startswith(("401", "403"))
 
 

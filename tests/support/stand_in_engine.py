@@ -70,6 +70,8 @@ class StandIn:
     Attributes:
         api_key: what it asks for; empty: nothing.
         forbids: an id that a filter in front of it lets through in no prompt.
+        forbids_longer_than: tokens of the longest prompt that the filter lets through.
+        refuses_every: every request for an answer of this number lacks the right key; 0: none.
         is_open: whoever has no key may read what it tells of itself; only requests for answers need one.
         repeats: SGLang sends all ids so far in each event.
         limit: its own limit of tokens, at which it clamps without a word.
@@ -88,6 +90,8 @@ class StandIn:
     kind: Kind
     api_key: str = ""
     forbids: int | None = None
+    forbids_longer_than: int = 10**9
+    refuses_every: int = 0
     is_open: bool = False
     repeats: bool = True
     limit: int = 10**6
@@ -103,6 +107,8 @@ class StandIn:
     bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     aborted: set[str] = field(default_factory=set)
+    num_asked: int = 0
+    num_refused: int = 0
     running: int = 0
     _server: "_Server | None" = None
 
@@ -150,6 +156,15 @@ class StandIn:
             return None
         shown = {"running": self.running, "waiting": self.num_waiting, "caching": self.caches}
         return METRICS[self.kind] % shown
+
+    def is_unlucky(self) -> bool:
+        """Whether a load balancer leads this request to a replica with another key."""
+        self.num_asked += 1
+        return self.refuses_every > 0 and self.num_asked % self.refuses_every == 0
+
+    def is_forbidden(self, body: Mapping[str, Any]) -> bool:
+        prompt = [*(body.get("input_ids") or body.get("prompt") or [])]
+        return self.forbids in prompt or len(prompt) > self.forbids_longer_than
 
     def refusal(self, body: Mapping[str, Any]) -> object:
         """Why a request is wrong; None if it is not."""
@@ -240,7 +255,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/abort_request" and self.stand_in.kind == "sglang":
             self.stand_in.aborted.add(body["rid"])
             self._json(200, {})
-        elif self.stand_in.forbids in [*(body.get("input_ids") or body.get("prompt"))]:
+        elif self.stand_in.is_unlucky():
+            self._json(401, {"error": "Unauthorized"})
+        elif self.stand_in.is_forbidden(body):
+            self.stand_in.num_refused += 1
             self._json(403, {"error": {"message": "Blocked by policy 7"}})
         elif refusal := self.stand_in.refusal(body):
             self._json(400, refusal)

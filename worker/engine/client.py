@@ -122,41 +122,28 @@ class EngineClient:
         return self._shown or gauges or Gauges()
 
     async def _try_answer(self, served: ServedModel, *, seconds: float) -> EngineError | None:
-        self._canary = call = canary(served, end_id=self._end_id)
+        request = Request(
+            request_id=uuid7().hex,
+            ids=np.array([self._end_id], dtype=np.int32),
+            max_tokens=1,
+            end_id=self._end_id,
+            pad_id=self._end_id,
+            text=_CANARY,
+        )
+        self._canary = call = served.call(request)
         if self._is_interrupted:
             call.cancel()
         try:
-            return await error_of(call, seconds=seconds)
+            async with asyncio.timeout(seconds):
+                end = await call.run(lambda _: None, sent=lambda: None)
+        except TimeoutError:
+            return EngineUnavailableError(f"no token came within {seconds:g} s")
         finally:
             self._canary = None
+            with contextlib.suppress(TimeoutError):
+                await call.close()
+        return end.error
 
     def _cancel_canary(self) -> None:
         if self._canary is not None:
             self._canary.cancel()
-
-
-def canary(served: ServedModel, *, end_id: int) -> EngineCall:
-    """Prepare a request for one token.
-
-    Args:
-        served: the model.
-        end_id: the tokenizer's end token, which is the whole prompt.
-    """
-    ids = np.array([end_id], dtype=np.int32)
-    request = Request(
-        request_id=uuid7().hex, ids=ids, max_tokens=1, end_id=end_id, pad_id=end_id, text=_CANARY
-    )
-    return served.call(request)
-
-
-async def error_of(call: EngineCall, *, seconds: float) -> EngineError | None:
-    """Run a request to its end and close it. Returns None if it was answered within this time."""
-    try:
-        async with asyncio.timeout(seconds):
-            end = await call.run(lambda _: None, sent=lambda: None)
-    except TimeoutError:
-        return EngineUnavailableError(f"no token came within {seconds:g} s")
-    finally:
-        with contextlib.suppress(TimeoutError):
-            await call.close()
-    return end.error

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
@@ -18,6 +18,7 @@ from jobs import checkpoints, ids, telemetry
 from jobs.checkpoints import Output
 from jobs.database import transaction
 from jobs.errors import (
+    EngineForbidsError,
     EngineLostError,
     EngineMisconfiguredError,
     EngineUnavailableError,
@@ -34,7 +35,7 @@ from jobs.scheduling.growth import Granted, WaitForBlocks, Yielded
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
 from jobs.transitions import LeaseLost
-from worker.engine.client import CANARY_SECONDS, EngineModel, canary, error_of
+from worker.engine.client import EngineModel
 from worker.engine.deadlines import deadlines_for
 from worker.engine.request import Request, prompt_text
 from worker.inference.answer import Answer
@@ -53,6 +54,7 @@ from worker.inference.outcome import (
 )
 from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import JobRun, Recorder
+from worker.inference.refusals import Refusals
 from worker.inference.run_stream import RunStream
 from worker.inference.sampling import sampling_of, stops_of
 from worker.inference.text_answer import TextAnswer
@@ -63,6 +65,8 @@ T = TypeVar("T")
 _SETTLE_SECONDS: Final = 0.5
 # How often a job that waits for blocks asks for them; each request is one short transaction.
 _ASK_AGAIN_SECONDS: Final = 0.2
+# The server's own words may name hosts and keys: they go to the log.
+_FORBIDDEN: Final = "the engine refuses this request, and no other, with status 403"
 
 
 class UnexpectedError(LongbatchError):
@@ -80,6 +84,7 @@ class Runner:
         policy: returns the present claim policy.
         threads: where database work and long computations of runs happen.
         stopping: set when the process is shutting down.
+        refusals: what the engine's refusals prove.
     """
 
     settings: Settings
@@ -93,6 +98,7 @@ class Runner:
     recorder: Recorder
     threads: Executor
     stopping: threading.Event
+    refusals: Refusals = field(default_factory=Refusals)
 
     async def run(self, claim: Claim, running: RunningJob, model: EngineModel) -> None:
         """Run one claimed job and record how its run ended.
@@ -223,10 +229,14 @@ class Runner:
             ends_itself=model.served.abilities.ends_itself,
         )
         running.generating_since = None
+        if isinstance(end.outcome, Finished | SegmentEnded):
+            self.refusals.answered(job.id)
+            self.monitor.note_answer()
         match end:
-            case RunEnd(Failed(EngineMisconfiguredError() as error)) if await self._answers(model):
-                said = f"the engine refuses this request, and no other: {error.said}"
-                return replace(end, outcome=Failed(RetryableEngineError(said, said=error.said)))
+            case RunEnd(Failed(EngineMisconfiguredError() as error)):
+                if self.refusals.refused(job.id) and isinstance(error, EngineForbidsError):
+                    return replace(end, outcome=Failed(RetryableEngineError(_FORBIDDEN, said=error.said)))
+                self.monitor.suspend(error)
             case RunEnd(Failed(EngineLostError() | EngineUnavailableError() as error)):
                 self.monitor.suspend(error)
             case RunEnd(LeaseLost()):
@@ -237,11 +247,6 @@ class Runner:
                 is_done = await wait_for_end(running, seconds=_SETTLE_SECONDS, answer=late)
                 return replace(end, engine_is_done=is_done)
         return end
-
-    async def _answers(self, model: EngineModel) -> bool:
-        """Return True if the engine answers a request of one token."""
-        call = canary(model.served, end_id=self.counter.tokenizer.end_id)
-        return await error_of(call, seconds=CANARY_SECONDS) is None
 
     async def _extend(self, run: JobRun) -> Granted | Outcome:
         """Ask for more blocks until there are some, or the run ends."""

@@ -26,6 +26,8 @@ _LOOK_SECONDS: Final = 1.0
 _SEEN_SECONDS: Final = 5.0
 # Capacity is read again: a real engine reports its pool only after its first iteration.
 _DESCRIBE_SECONDS: Final = 30.0
+# An engine that answers probes and refuses jobs is paused for a second, then for twice as long, up to this.
+_MAX_HOLD_SECONDS: Final = 30.0
 
 
 class EngineMonitor:
@@ -54,6 +56,9 @@ class EngineMonitor:
         self._model: EngineModel | None = None
         self._changed = threading.Lock()
         self._must_answer = False
+        self._refusal: EngineError | None = None
+        self._num_refusals = 0  # since the last answer to a job
+        self._held_until = float("-inf")
         self._paused_for: str | None = None
         self._seen_at = self._described_at = float("-inf")
         self._was_shared = False
@@ -75,9 +80,27 @@ class EngineMonitor:
                 the end of that.
         """
         with self._changed:
+            if isinstance(error, EngineMisconfiguredError) and self._model is not None:
+                self._hold(error)
             self._model = None
-            self._must_answer |= isinstance(error, EngineMisconfiguredError)
         self.loop.wake()
+
+    def note_answer(self) -> None:
+        """Forget refusals: the engine has answered a job."""
+        with self._changed:
+            self._num_refusals = 0
+
+    def _hold(self, error: EngineError) -> None:
+        """Pause for longer with each refusal in a row.
+
+        A load balancer can lead each probe to a good replica and each job to a bad one: every second time the
+        engine gets jobs again without a probe.
+        """
+        seconds = min(_MAX_HOLD_SECONDS, 2.0 ** (self._num_refusals - 1)) if self._num_refusals else 0.0
+        self._held_until = time.monotonic() + seconds
+        self._num_refusals = min(self._num_refusals + 1, 100)
+        self._must_answer = self._num_refusals % 2 == 1
+        self._refusal = error
 
     def begin_stop(self) -> None:
         """Stop probing, and interrupt a call that waits for a silent engine."""
@@ -108,6 +131,9 @@ class EngineMonitor:
         return frozenset(each.lease.lease_id for each in self._keeper.running() if each.is_generating(now))
 
     def _describe(self) -> None:
+        if self._refusal is not None and time.monotonic() < self._held_until:
+            self._pause(self._refusal.message, said=self._refusal.said)
+            return
         if not self._client.is_ready():
             self._pause("the engine is not ready")
             return

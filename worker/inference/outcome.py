@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from jobs import lifecycle
 from jobs.checkpoints import Output
 from jobs.engines import reservations
-from jobs.errors import EngineLostError, EngineUnavailableError, LongbatchError
+from jobs.errors import EngineForbidsError, EngineLostError, EngineUnavailableError, LongbatchError
 from jobs.models import JsonObject
 from jobs.scheduling.growth import Yielded
 from jobs.settings import JobSettings
@@ -113,6 +113,9 @@ def write_outcome(
 def _fail(
     session: Session, lease: Lease, error: LongbatchError, output: Output, *, settings: JobSettings
 ) -> JobState | None:
+    backoff = timedelta(seconds=settings.retry_backoff_seconds)
+    if isinstance(error, EngineForbidsError):  # other jobs go first: their answers show what it means
+        return lifecycle.release(session, lease, output, wait=backoff)
     if isinstance(error, EngineUnavailableError):
         return lifecycle.release(session, lease, output)
     if isinstance(error, EngineLostError):
@@ -126,6 +129,6 @@ def _fail(
         lease,
         reported,
         max_attempts=settings.max_attempts,
-        backoff=timedelta(seconds=settings.retry_backoff_seconds),
+        backoff=backoff,
         output=partial,
     )

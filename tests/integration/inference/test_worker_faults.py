@@ -19,6 +19,7 @@ from jobs.models import Engine, Job
 from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer, unpack_ids
 from jobs.scheduling.claims import claim
 from jobs.settings import BrokerSettings, DatabaseSettings, EngineSettings, JobSettings, Settings
+from jobs.states import TERMINAL
 from local_engine import KillableEngine, RunningEngine, engine_module, killable_engine, running_engine
 from stand_in_engine import StandIn, standing_in
 from support import POLICY, eventually
@@ -143,23 +144,59 @@ def settings_over_http(
 
 
 def test_a_prompt_that_the_engine_refuses_with_a_403_fails_after_its_attempts_and_alone(
-    queue: Queue, database_settings: DatabaseSettings, valkey: EmbeddedValkey, tokenizer: Tokenizer
+    queue: Queue,
+    database_settings: DatabaseSettings,
+    valkey: EmbeddedValkey,
+    tokenizer: Tokenizer,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A filter in front of the engine does so; the engine itself answers other prompts."""
     (forbidden,) = tokenizer.encode_text("dragon").tolist()
     with standing_in("vllm", forbids=forbidden) as server:
         settings = settings_over_http(database_settings, valkey, server, max_attempts=2)
-        with running_worker(settings, tokenizer) as worker:
-            model = worker.monitor.model
-            bad = queue.ended(queue.submit("Say:dragon", max_tokens=5))
-            good = queue.ended(queue.submit("Say something.", max_tokens=5))
-            assert worker.monitor.model is model, "the engine is not paused"
+        with running_worker(settings, tokenizer):
+            bad_id = queue.submit("Say:dragon", max_tokens=5)
+            good = [queue.ended(queue.submit("Say something.", max_tokens=5))]
+            while queue.job(bad_id).state not in TERMINAL:
+                good.append(queue.ended(queue.submit("Say something.", max_tokens=5)))
         assert not queue.reservations()
-    assert (bad.state, bad.attempt, good.state) == ("failed", 2, "completed")
+    bad = queue.job(bad_id)
+    assert (bad.state, bad.attempt) == ("failed", 2)
+    assert {(job.state, job.attempt) for job in good} == {("completed", 0)}
     assert bad.error == {
         "code": "engine_error",
-        "message": "the engine refuses this request, and no other: Blocked by policy 7",
+        "message": "the engine refuses this request, and no other, with status 403",
     }
+    assert "Blocked by policy 7" in capsys.readouterr().out, "only the log has the server's words"
+
+
+def test_an_engine_that_forbids_every_prompt_but_the_probe_is_paused_and_fails_no_job(
+    queue: Queue, database_settings: DatabaseSettings, valkey: EmbeddedValkey, tokenizer: Tokenizer
+) -> None:
+    with standing_in("vllm", forbids_longer_than=1) as server:
+        settings = settings_over_http(database_settings, valkey, server, max_attempts=1)
+        with running_worker(settings, tokenizer):
+            job_ids = [queue.submit(f"Job {number}.", max_tokens=5) for number in range(4)]
+            eventually(lambda: server.num_refused >= 4 and "403" in (paused_reason(queue) or ""))
+            eventually(lambda: all(queue.job(job_id).state == "queued" for job_id in job_ids))
+            assert {queue.job(job_id).attempt for job_id in job_ids} == {0}
+            server.forbids_longer_than = 10**9
+            ended = [queue.ended(job_id) for job_id in job_ids]
+    assert [(job.state, job.attempt) for job in ended] == [("completed", 0)] * 4
+
+
+def test_one_replica_of_two_with_a_stale_key_costs_no_job_an_attempt(
+    queue: Queue, database_settings: DatabaseSettings, valkey: EmbeddedValkey, tokenizer: Tokenizer
+) -> None:
+    """The load balancer takes turns, so probes may reach the good replica and jobs the other one."""
+    with standing_in("vllm", refuses_every=2) as server:
+        settings = settings_over_http(database_settings, valkey, server, max_attempts=1)
+        with running_worker(settings, tokenizer):
+            ended = [queue.ended(queue.submit(f"Job {number}.", max_tokens=5)) for number in range(3)]
+            together = [queue.submit(f"Job {number}.", max_tokens=5) for number in range(4)]
+            ended += [queue.ended(job_id) for job_id in together]
+    assert [(job.state, job.attempt, job.num_rescues) for job in ended] == [("completed", 0, 0)] * 7
+    assert server.num_asked > len(ended)
 
 
 def paused_reason(queue: Queue) -> str | None:

@@ -7,6 +7,7 @@ import httpx2
 
 from jobs.errors import (
     EngineError,
+    EngineForbidsError,
     EngineLostError,
     EngineMisconfiguredError,
     EngineUnavailableError,
@@ -19,7 +20,8 @@ from worker.engine.storable import storable
 # The request itself is wrong; the same request fails again.
 _REFUSED: Final = frozenset({400, 413, 415, 422})
 # The server accepted nothing: another key or address helps, or another moment.
-_NO_KEY: Final = frozenset({401, 403})
+_FORBIDDEN: Final = 403  # for every prompt or, by a filter in front of the server, for this one
+_NO_KEY: Final = frozenset({401, _FORBIDDEN})
 _NOT_HERE: Final = frozenset({404, 405})
 _NOT_NOW: Final = frozenset({408, 429, 503})
 # Of an error's body; a message is much shorter.
@@ -40,7 +42,8 @@ async def refused(answer: httpx2.Response, *, is_certain: bool) -> StreamEnd:
     if status in _NO_KEY | _NOT_HERE or answer.is_redirect:
         help_ = "; see LONGBATCH_ENGINE__API_KEY" if status in _NO_KEY else ""
         message = f"the engine answers every request with status {status}{help_}"
-        return StreamEnd(EngineMisconfiguredError(message, said=said), confirmed=True)
+        kind = EngineForbidsError if status == _FORBIDDEN else EngineMisconfiguredError
+        return StreamEnd(kind(message, said=said), confirmed=True)
     if status in _NOT_NOW:
         return StreamEnd(EngineUnavailableError(said=said), confirmed=True)
     return StreamEnd(RetryableEngineError(said=said), confirmed=False)
