@@ -1,6 +1,7 @@
 """Stores uploaded bytes part by part, with flat memory."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
@@ -8,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from api.runtime.services import Services
 from jobs import files
-from jobs.errors import LimitError, LongbatchError, TooLargeError
+from jobs.errors import LimitError, LongbatchError, TooLargeError, UnavailableError
 from jobs.files.storage import PART_BYTES, PartStore
 from jobs.files.stores import make_store
 from jobs.tenants import quotas
@@ -71,4 +72,10 @@ async def _put(
         limits = quotas.read_limits(session, tenant_id, services.settings.limits)
         quotas.admit_stored(session, tenant_id, part.stored_bytes, limits=limits)
 
-    await services.transactions.run(add)
+    try:
+        await services.transactions.run(add)
+    except LimitError:
+        if part.key is not None:
+            with suppress(OSError, UnavailableError):  # then it is swept as a stray
+                await services.cpu.store(store.drop, [part.key])
+        raise

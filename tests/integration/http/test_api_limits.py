@@ -3,13 +3,14 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx2
 import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
-from api_server import ApiProcess, error_of
+from api_server import ApiProcess, error_of, serving
 from cli.stack.ports import free_port
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import ids, lifecycle, tenants
@@ -150,6 +151,22 @@ def test_stored_bytes_are_limited_for_all_that_callers_send_and_freed_by_deletio
     assert http.post("/v1/documents", content=text.encode(), params={"filename": "a.txt"}).is_success
     too_much = limited(max_stored_bytes=100).post("/v1/jobs", json={"input": text})
     assert (too_much.status_code, too_much.headers["x-should-retry"]) == (429, "false")
+
+
+def test_a_refused_upload_leaves_nothing_in_a_directory(
+    limited: Limited, database_settings: DatabaseSettings, valkey: EmbeddedValkey, tmp_path: Path
+) -> None:
+    upload = {"file": ("a.jsonl", secrets.token_bytes(6000))}
+    with serving(database_settings, valkey.url, LONGBATCH_FILES__DIRECTORY=str(tmp_path)) as process:
+        fits = limited(process, max_stored_bytes=10_000).post(
+            "/v1/files", files=upload, data={"purpose": "batch"}
+        )
+        kept = list(tmp_path.rglob("*.zst"))
+        refused = limited(process, max_stored_bytes=1000).post(
+            "/v1/files", files=upload, data={"purpose": "batch"}
+        )
+    assert (fits.status_code, refused.status_code, len(kept)) == (200, 429, 1)
+    assert list(tmp_path.rglob("*.zst")) == kept
 
 
 def test_requests_at_once_never_pass_the_quota_together(limited: Limited) -> None:
