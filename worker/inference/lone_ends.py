@@ -82,7 +82,7 @@ class EndedRun:
         running: the job; its lease is the fence.
         end: how it ended.
         output: what it generated, possibly nothing.
-        handed_in_at: by the monotonic clock.
+        handed_in_at: by the monotonic clock; or later, when the database was last found away.
         stored: gets what became of it.
         num_tries: how often storing it alone failed.
         is_tree_held: the last time, because another transaction held its tree.
@@ -141,6 +141,8 @@ class LoneEnds:
                     break
             tried.append(waiting.popleft())
             is_reachable = self._try(tried[-1])
+        if not is_reachable:
+            waiting = deque(replace(each, handed_in_at=time.monotonic()) for each in waiting)
         with self._lock:
             self._waiting[:0] = waiting  # before those that failed just now
             num_tries = min((each.num_tries for each in self._waiting), default=None)
@@ -161,19 +163,32 @@ class LoneEnds:
         try:
             self._store(ended)
         except (SQLAlchemyError, TreeHeldError) as error:
-            is_away, is_stopping = _is_away(error), self._stopping.is_set()
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
+            is_stopping = self._stopping.is_set()
+            is_away = _is_away(error) and (is_stopping or not self._can_connect())
+            if is_away and not is_stopping:  # nobody can rescue the job meanwhile
+                ended = replace(ended, handed_in_at=time.monotonic(), num_tries=ended.num_tries + 1)
+                self.add([replace(ended, is_tree_held=False)])
+                return False
             # Another worker has the job by then.
             limit = _EXIT_SECONDS if is_stopping else 2 * self._settings.lease_seconds
-            if (is_stopping and is_away) or time.monotonic() > ended.handed_in_at + limit:
+            if is_away or time.monotonic() > ended.handed_in_at + limit:
                 ended.stored.set_result(_NOT_STORED)
             else:
                 is_held = isinstance(error, TreeHeldError)
                 self.add([replace(ended, num_tries=ended.num_tries + 1, is_tree_held=is_held)])
-            return is_stopping or not is_away
         except BaseException:  # noqa: BLE001  # the lease runs out and the job is rescued
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="record")
             ended.stored.set_result(_NOT_STORED)
+        return True
+
+    def _can_connect(self) -> bool:
+        """Return True if the database answers: then the end itself broke its connection."""
+        try:
+            with self._sessions() as session:
+                session.execute(text("SELECT 1"))
+        except SQLAlchemyError:
+            return False
         return True
 
     def _store(self, ended: EndedRun, *, num_violations: int = 0) -> None:
@@ -209,7 +224,7 @@ def _was_tried(ended: EndedRun) -> bool:
 
 
 def _is_away(error: Exception) -> bool:
-    """Return True if the database cannot be reached, for which no end is to blame."""
+    """Return True if this may be because the database cannot be reached."""
     if not isinstance(error, DBAPIError):
         return isinstance(error, PoolTimeoutError)
     state = getattr(error.orig, "sqlstate", None)

@@ -8,9 +8,11 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import Engine, Text, cast, column, event, func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from cli.stack.ports import free_port
 from jobs.checkpoints import Output
 from jobs.database import make_engine, make_sessions, transaction
 from jobs.engines import served_tokens
@@ -224,12 +226,33 @@ def test_an_end_that_breaks_its_connection_holds_up_no_other(
     with breaking(sessions, bad.lease.job_id):
         broken = hand_in(desk, bad, end=RELEASED)
         stored = [hand_in(desk, each, end=RELEASED) for each in good]
-        for _ in range(2):
-            desk.tick(None)
+        desk.tick(None)
         assert [each.result(timeout=0).state for each in stored] == [JobState.QUEUED] * len(good)
         assert not broken.done()
     desk.tick(None)
     assert broken.result(timeout=0).state is JobState.QUEUED
+
+
+def test_answers_outlast_a_database_that_is_away_for_longer_than_their_leases(
+    database_settings: DatabaseSettings,
+    engine: Engine,
+    feeding: Callable[..., Settings],
+    running: list[Claim],
+) -> None:
+    settings = feeding()
+    jobs = settings.jobs.model_copy(update={"lease_seconds": 0.0})
+    closed = SecretStr(f"postgresql://nobody@127.0.0.1:{free_port()}/none")
+    away = make_engine(database_settings.model_copy(update={"url": closed}))
+    sessions = make_sessions(away)
+    desk = Desk(settings.model_copy(update={"jobs": jobs}), sessions, stopping=threading.Event())
+    stored = [hand_in(desk, each) for each in running]
+    for _ in range(3):
+        desk.tick(None)
+    away.dispose()
+    sessions.configure(bind=engine)
+    for _ in running:  # a tick tries at least one again
+        desk.tick(None)
+    assert [each.result(timeout=0).state for each in stored] == [JobState.COMPLETED] * SLOTS
 
 
 @contextmanager
