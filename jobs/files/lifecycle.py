@@ -166,7 +166,7 @@ def remove(session: Session, file_id: UUID, *, tenant_id: UUID) -> None:
 
 
 def discard(session: Session, file_id: UUID, *, tenant_id: UUID) -> None:
-    """Mark a failed upload as deleted; its bytes are removed later."""
+    """Mark a failed upload as deleted; the next round removes its bytes."""
     session.execute(
         update(File)
         .where(File.id == file_id, File.tenant_id == tenant_id, File.state == FileState.UPLOADING)
@@ -278,7 +278,11 @@ def expire(session: Session, *, now: datetime, limit: int = 500) -> int:
 
 
 def unread(now: datetime) -> Select[UUID]:
-    """Select files deleted a while ago, oldest first, unless a batch needs them."""
+    """Select files deleted a while ago, oldest first, unless a batch needs them.
+
+    Failed uploads, whose size was never set, go at once: nobody could read them.
+    """
+    is_unread = or_(File.deleted_at <= now - _READING, File.num_bytes == 0)
     needed = select(Batch.id).where(
         Batch.input_file_id == File.id,
         Batch.state.in_([BatchState.VALIDATING, BatchState.IN_PROGRESS, BatchState.CANCELLING]),
@@ -286,7 +290,7 @@ def unread(now: datetime) -> Select[UUID]:
     )
     return (
         select(File.id)
-        .where(File.state == FileState.DELETED, File.deleted_at <= now - _READING, ~needed.exists())
+        .where(File.state == FileState.DELETED, is_unread, ~needed.exists())
         .order_by(File.deleted_at)
     )
 

@@ -23,6 +23,7 @@ from jobs.models.file import File, FilePart
 from jobs.prompts.store import CountedPrompt
 from jobs.settings import JobSettings
 from jobs.states import JobState
+from jobs.states.file import FileState
 from openai_support import chat_line, jsonl
 from support import MODEL, WordCounter, claim_one, job_in, refusing, register_engine, spec, submit_one
 from worker.batches import BatchMaintenance
@@ -209,6 +210,30 @@ def test_a_set_is_halved_down_to_the_row_it_fails_on(sessions: sessionmaker[Sess
     assert sum(move_set(sessions, poisoned, rows, move, limit=100)) == 15  # type: ignore[arg-type]  # a list
     assert poisoned.ids() == [job_ids[5]]
     assert len(sets) == 9, "1 + 2 for each of four halvings"
+
+
+def test_a_failed_upload_is_pruned_at_once_and_a_deleted_file_once_its_readers_are_done(
+    sessions: sessionmaker[Session],
+) -> None:
+    service = Service(sessions)
+    with transaction(sessions) as session:
+        failed = files.create(
+            session,
+            tenant_id=DEFAULT_TENANT,
+            purpose=files.INPUT,
+            filename="",
+            state=FileState.UPLOADING,
+        )
+        part = service.tools.store.put(b"half of it")
+        files.add_part(session, failed.id, part, start=0, tenant_id=DEFAULT_TENANT)
+    kept = service.file(b"being read")
+    with transaction(sessions) as session:
+        files.discard(session, failed.id, tenant_id=DEFAULT_TENANT)
+        files.remove(session, kept, tenant_id=DEFAULT_TENANT)
+    BatchMaintenance(sessions, service.tools).prune(retention=timedelta(days=30), is_stopping=lambda: False)
+    with sessions() as session:
+        assert session.scalars(select(File.id)).all() == [kept]
+        assert session.scalars(select(FilePart.file_id)).all() == [kept]
 
 
 class Panic(BaseException):
