@@ -34,6 +34,7 @@ _COLUMNS: Final = ", ".join(QueuedJob._fields)
 # The literal state lets the planner use the partial indexes.
 _RUNNABLE: Final = """
     state = 'queued' AND model = :model AND lane = :lane AND (run_after IS NULL OR run_after <= :now)
+    AND (expires_at IS NULL OR expires_at > :now)
     AND max_tokens <= :max_tokens - prompt_tokens AND prompt_tokens <= :max_input_len
 """
 # Without statistics on a queue that has just filled, the planner would read and sort all of it; an index

@@ -170,6 +170,7 @@ class RunningEngine:
 
     def gauges(self) -> dict[str, float]:
         """The engine's gauges by type: `active`, `used`, `queued`, `max_requests`, `max_blocks`, …"""
+        assert self.process.poll() is None, self.log.read_text()[-4000:]
         url = f"http://{LOOPBACK}:{self.launch.metrics_port}/metrics"
         with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
             text = answer.read().decode()

@@ -153,6 +153,17 @@ def test_a_job_whose_window_nears_its_end_goes_first_within_its_tenant(session: 
     assert claim_one(session).lease.job_id == urgent.id
 
 
+def test_a_job_whose_window_has_ended_is_not_claimed(session: Session) -> None:
+    register_engine(session)
+    late, next_one = (submit_one(session, spec(100, window=timedelta(hours=1))) for _ in range(2))
+    ended = database_now(session)
+    session.execute(
+        update(Job).where(Job.id == late.id).values(expires_at=ended, created_at=ended - timedelta(hours=1))
+    )
+    assert claim_one(session).lease.job_id == next_one.id
+    assert claims.claim(session, ENGINE, POLICY) is None
+
+
 def test_the_interactive_lane_goes_first_but_not_on_the_last_slot(session: Session) -> None:
     register_engine(session)
     batch = submit_one(session, spec(100))

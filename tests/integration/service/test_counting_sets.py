@@ -106,7 +106,7 @@ def test_prefixes_are_kept_whichever_way_a_prompt_is_counted(sessions: Sessions)
     at_once, in_a_set, alone = (canonical_text(f"{word} " * 700) for word in ("one", "two", "six"))
     other = uuid7()
     with transaction(sessions) as session:
-        session.add(Tenant(id=other, name="other"))
+        session.add(Tenant(id=other, name=f"other-{other}"))
     for tenant_id in (DEFAULT_TENANT, other):
         with transaction(sessions) as session:
             counted_now = replace(spec(), text=NewText(at_once, counter.count_prompt(at_once)))
