@@ -49,6 +49,7 @@ def _manager(options: TransformersOptions) -> Any:  # noqa: ANN401  transformers
             "max_tokens_in_paged_kv_cache": str(options.kv_cache_tokens),
             "max_num_tokens": str(options.max_num_tokens),
             "max_seq_len": str(options.max_seq_len),
+            "enable_kv_cache_reuse": str(options.kv_cache_reuse),
         },
     )
     model = generator.load_model(given)

@@ -54,7 +54,7 @@ def tiny_model(directory: Path, **changed: Any) -> Reference:  # noqa: ANN401  a
 
 
 def options(model: Reference, **changed: Any) -> TransformersOptions:  # noqa: ANN401  any of the options
-    """A pool of 4096 tokens in blocks of 16; prompts go in chunks of 128."""
+    """A pool of 4096 tokens in blocks of 16, not shared; prompts go in chunks of 128."""
     chosen: dict[str, Any] = {
         "model_dir": model.directory,
         "device": "cpu",
@@ -64,6 +64,7 @@ def options(model: Reference, **changed: Any) -> TransformersOptions:  # noqa: A
         "max_input_len": 3000,
         "max_seq_len": POSITIONS,
         "max_num_tokens": 128,
+        "kv_cache_reuse": False,
     }
     return TransformersOptions(**chosen | changed)
 

@@ -82,6 +82,7 @@ def _values(engine: Engine, engine_dir: Path) -> dict[str, object]:
         "max_num_tokens": engine.max_num_tokens,
         "max_input_len": engine.max_input_len,
         "max_seq_len": engine.max_seq_len,
+        "kv_cache_reuse": str(engine.kv_cache_reuse).lower(),
     }
 
 
@@ -96,7 +97,6 @@ def _own_values(engine: Engine, http_port: int) -> dict[str, object]:
         "add_special_tokens": str(engine.add_special_tokens),
         "accumulate_tokens": str(engine.accumulate_tokens),
         "llmapi_decoupled": str(engine.llmapi_decoupled).lower(),
-        "kv_cache_reuse": str(engine.kv_cache_reuse).lower(),
         "local_parameters": _parameters(local),
     }
 

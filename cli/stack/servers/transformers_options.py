@@ -20,6 +20,7 @@ class TransformersOptions:
             `varlen` if the model allows it.
         sampling: True if requests may sample; otherwise all are greedy.
         tokens_per_response: tokens collected into one response; each response costs the engine time.
+        kv_cache_reuse: sequences share the KV blocks of those that began with the same tokens.
         seed_is_length: a request's seed sets its number of output tokens, because random weights do not end.
         max_batch_size: sequences active at once.
         kv_cache_tokens: tokens in the KV pool.
@@ -36,6 +37,7 @@ class TransformersOptions:
     attention: Attention = "auto"
     sampling: bool = True
     tokens_per_response: int = 1
+    kv_cache_reuse: bool = True
     seed_is_length: bool = False
     max_batch_size: int = 4
     kv_cache_tokens: int = 131_072

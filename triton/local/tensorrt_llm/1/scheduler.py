@@ -196,6 +196,12 @@ class Scheduler:
         self.active.append(sequence)
         self._drop()
 
+    def found_elsewhere(self, sequence: Sequence, num_tokens: int) -> None:
+        """Record that whoever runs a sequence without `ids` found these tokens of its prompt cached."""
+        found = num_tokens // self.capacity.tokens_per_block
+        sequence.num_reused += found
+        self.reusable.num_reused += found
+
     def _next_key(self, sequence: Sequence) -> BlockKey | None:
         """Return the key of the first block that the sequence must compute, None if nobody shares it."""
         num_found = sequence.num_reused if sequence in self.active else self.reusable.found(sequence.keys)

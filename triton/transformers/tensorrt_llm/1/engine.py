@@ -140,8 +140,8 @@ class Engine:
 
     def _take(self, event: object) -> None:
         match event:
-            case Said(name, tokens, error):
-                self._receive(name, tokens, error)
+            case Said():
+                self._receive(event)
             case Gone(name):
                 self._let_go(name)
             case Died(reason):
@@ -158,16 +158,17 @@ class Engine:
             print(f"the engine does not start again: {error}", file=sys.stderr, flush=True)  # noqa: T201  the log
             os._exit(1)
 
-    def _receive(self, name: str, tokens: list[int], error: str | None) -> None:
+    def _receive(self, event: Said) -> None:
         """Send a sequence's new tokens or error to the request's client."""
-        request = self._running.get(name)
+        request = self._running.get(event.name)
         if request is None or request in self._leaving:
             return
-        if error is not None:
+        self._scheduler.found_elsewhere(request.sequence, event.num_cached)
+        if event.error is not None:
             self._forget(request)
-            request.reply.fail(f"the engine failed: {error}")
+            request.reply.fail(f"the engine failed: {event.error}")
             return
-        for token in tokens:
+        for token in event.tokens:
             if self._append(request, token):
                 return
         request.send()

@@ -69,15 +69,17 @@ class Generating:
         if isinstance(output, _Leave):
             self._leaving.add(output.name)
             self._num_sent.pop(output.name, None)
+            self._generator.num_cached(output.name)
             return None
         name = output.request_id
         if name in self._leaving:
             return None
+        num_cached = 0 if name in self._num_sent else self._generator.num_cached(name)
         tokens = output.generated_tokens[self._num_sent.get(name, 0) :]
         self._num_sent[name] = len(output.generated_tokens)
         if output.error is not None or output.is_finished():
             del self._num_sent[name]
-        return "said", name, tokens, output.error
+        return "said", name, tokens, output.error, num_cached
 
     def _obey(self) -> None:
         """Carry out commands as they come. When the parent ends, exit at once."""

@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, ContinuousBatchingCon
 from . import attention
 from .parameters import Parameters
 from .sampling import Sampling
+from .sharing import SharedBlocks
 
 Manager: TypeAlias = Any  # transformers' ContinuousBatchingManager
 Model: TypeAlias = Any
@@ -42,6 +43,7 @@ class Generator:
         self._manager.start()
         self.outputs: queue.Queue[Any] = self._manager.output_router.output_queue
         self._try_out()
+        self._shared = SharedBlocks(self._manager.batch_processor.cache) if parameters.reuses_blocks else None
 
     def begin(
         self, name: str, ids: Sequence[int], *, max_tokens: int, end_id: int, sampling: Sampling
@@ -66,6 +68,10 @@ class Generator:
             return True
         scheduler = self._manager.batch_processor.scheduler
         return name in scheduler.active_requests or name in scheduler.waiting_requests
+
+    def num_cached(self, name: str) -> int:
+        """Return how many tokens of the sequence's prompt were in the cache. Ask once, after its first."""
+        return self._shared.pop(name) if self._shared else 0
 
     @property
     def is_alive(self) -> bool:
@@ -135,7 +141,7 @@ def batching_config(parameters: Parameters, config: ModelConfig) -> ContinuousBa
         num_blocks=capacity.max_blocks + _SPARE_BLOCKS * capacity.max_batch_size,
         max_batch_tokens=capacity.max_num_tokens,
         max_requests_per_batch=capacity.max_batch_size,
-        allow_block_sharing=False,
+        allow_block_sharing=parameters.reuses_blocks,
         safety_margin=0.0,
         per_request_processors=True,
         use_cuda_graph=graphs,

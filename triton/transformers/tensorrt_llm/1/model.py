@@ -11,7 +11,7 @@ from .gauges import Gauges
 from .intake import take
 from .parameters import Parameters
 from .remote import RemoteGenerator
-from .scheduler import Scheduler, Sequence
+from .scheduler import Scheduler, Sequence, block_counts
 from .server import ServerWatch, die_with_server
 from .speech import Ask
 from .trace import Trace
@@ -70,10 +70,13 @@ class TritonPythonModel:
             raise wire.BadRequestError("this engine was started without sampling: it is greedy")
         if wire.wants_log_probs(request):
             raise wire.BadRequestError("the transformers engine has no return_log_probs")
+        sequence = Sequence(prompt_tokens=len(ask.ids), max_tokens=ask.max_tokens)
+        if wire.wants_perf_metrics(request):
+            stream.counts = lambda: block_counts(self._capacity, sequence)
         return Generated(
             request_id=request.request_id(),
             ids=ask.ids.tolist(),
-            sequence=Sequence(prompt_tokens=len(ask.ids), max_tokens=ask.max_tokens),
+            sequence=sequence,
             reply=stream,
             end_id=read_end_id(request),
             sampling=sampling,

@@ -18,11 +18,16 @@ _GRACE = 5.0  # seconds that the process has to end once its pipe is closed
 
 @dataclass(frozen=True)
 class Said:
-    """New tokens of a sequence; with an `error` they are its last."""
+    """New tokens of a sequence; with an `error` they are its last.
+
+    Attributes:
+        num_cached: tokens of its prompt that were in the cache, with its first tokens.
+    """
 
     name: str
     tokens: list[int]
     error: str | None
+    num_cached: int
 
 
 @dataclass(frozen=True)
