@@ -42,6 +42,20 @@ def claim(
     return starting.start_all(session, starts, lease_duration=lease_duration, engine_name=engine_name)
 
 
+def fail_unstartable(session: Session, job_ids: Sequence[UUID]) -> list[Job]:
+    """Fail queued jobs that the database refuses to start.
+
+    Returns:
+        Those that failed. The others have changed since.
+    """
+    return transitions.end(
+        session, "reject", Job.id.in_(job_ids), Job.state == literal_column("'queued'"), error=_UNSTARTABLE
+    )
+
+
+_UNSTARTABLE: JsonObject = {"code": "internal_error", "message": "The job cannot be started."}
+
+
 def report_progress(
     session: Session, lease: Lease, *, completion_tokens: int, since_first_token: timedelta = timedelta(0)
 ) -> bool:

@@ -1,13 +1,14 @@
 """Starting queued jobs in sets: each gets a lease and its reservation, and its tenant is charged."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Boolean, DateTime, Float, Integer, Interval, Text, Uuid, bindparam, select, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from jobs import job_rows
@@ -18,6 +19,24 @@ from jobs.models import Job, JsonObject
 from jobs.queries import QueuedJob
 from jobs.transitions import Lease
 from jobs.webhooks import events, outbox
+
+_LEFT_OUT: Final = "longbatch.left_out"
+# Classes of SQLSTATE that blame no row: connection lost, bad state of the transaction, deadlock, out of
+# resources, locked, cancelled or shutting down, failing disks.
+_BLAMELESS: Final = ("08", "25", "40", "53", "55", "57", "58")
+
+
+class StartRefusedError(Exception):
+    """The database refuses to start a set of jobs, one of them at least. The transaction is lost.
+
+    Attributes:
+        starts: the set.
+    """
+
+    def __init__(self, starts: Sequence["Start"]) -> None:
+        """Args: starts: the set."""
+        super().__init__(len(starts))
+        self.starts = starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +87,58 @@ class StartedJob(NamedTuple):
 def start_all(
     session: Session, starts: Sequence[Start], *, lease_duration: timedelta, engine_name: str
 ) -> list[StartedJob]:
-    """Start queued jobs; see `lifecycle.claim`."""
+    """Start queued jobs; see `lifecycle.claim`.
+
+    Raises:
+        StartRefusedError: the database refuses; `find_refused` tells which.
+    """
+    left_out: Collection[UUID] = session.info.get(_LEFT_OUT, ())
+    starts = [each for each in starts if each.lease.job_id not in left_out]
+    if not starts:
+        return []
+    try:
+        return _start_all(session, starts, lease_duration=lease_duration, engine_name=engine_name)
+    except DBAPIError as error:
+        if error.connection_invalidated or (getattr(error.orig, "sqlstate", None) or "08").startswith(
+            _BLAMELESS
+        ):
+            raise
+        raise StartRefusedError(starts) from error
+
+
+def leave_out(session: Session, job_ids: Collection[UUID]) -> None:
+    """Start none of these jobs in this session, as if another engine were always faster."""
+    session.info[_LEFT_OUT] = frozenset(job_ids)
+
+
+def find_refused(
+    session: Session, starts: Sequence[Start], *, lease_duration: timedelta, engine_name: str
+) -> list[tuple[Start, BaseException]]:
+    """Find those of these starts that the database refuses, and why; start none.
+
+    Halves the set until each of them is alone. The caller holds the engine's row.
+    """
+    attempt = session.begin_nested()
+    try:
+        start_all(session, starts, lease_duration=lease_duration, engine_name=engine_name)
+    except StartRefusedError as error:
+        attempt.rollback()
+        if len(starts) == 1:
+            return [(starts[0], error.__cause__ or error)]
+        middle = len(starts) // 2
+        halves = (starts[:middle], starts[middle:])
+        return [
+            found
+            for half in halves
+            for found in find_refused(session, half, lease_duration=lease_duration, engine_name=engine_name)
+        ]
+    attempt.rollback()
+    return []
+
+
+def _start_all(
+    session: Session, starts: Sequence[Start], *, lease_duration: timedelta, engine_name: str
+) -> list[StartedJob]:
     given = {
         "lease_ids": [each.lease.lease_id for each in starts],
         **{f"expected_{name}": [getattr(each.expected, name) for each in starts] for name in _EXPECTED},

@@ -15,10 +15,12 @@ from jobs.scheduling import ticks
 from jobs.scheduling.claims import ClaimResult, Preview
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
+from jobs.starting import StartRefusedError
 from jobs.states import JobState
 from worker.inference.leases import RunningJob
 from worker.inference.lone_ends import EndedRun, LoneEnds, StoredEnd
 from worker.inference.outcome import Finished, RunEnd
+from worker.inference.refused_starts import RefusedStarts
 
 
 class Desk:
@@ -27,6 +29,7 @@ class Desk:
     Complete answers share a transaction, with each other and with the claims of the tick. Everything else has
     one of its own, and so has an answer that the shared one did not store: whatever is wrong with one run,
     the others do not notice. Only if that finds the tree held, the answer shares the next transaction, too.
+    A job that the database refuses to start is set aside, and the next tick starts the others.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Desk:
         self.wake_within = wake_within
         self._waiting: list[EndedRun] = []
         self._apart = LoneEnds(settings.jobs, sessions, stopping=stopping)
+        self._refused = RefusedStarts(settings, sessions)
         self._lock = threading.Lock()
 
     @property
@@ -96,6 +100,8 @@ class Desk:
             if together or policy is not None:
                 result = self._store_together(together, policy, preview if together else None)
             start(result)
+            if result.claims:
+                self._refused.fail_all()
             return result
         finally:
             regrouped = self._apart.store(wake=self.wake, wake_within=self.wake_within)
@@ -110,12 +116,15 @@ class Desk:
         ]
         try:
             with transaction(self._sessions) as session:
+                self._refused.leave_out(session)
                 result = ticks.tick(session, self._settings.engine.name, policy, ended=ended, preview=preview)
         except BaseException as error:
-            if not together:
+            self._apart.add(together)
+            if isinstance(error, StartRefusedError) and self._refused.set_aside(error.starts):
+                self.wake()
+            elif not together:
                 raise
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="tick", error=type(error).__name__)
-            self._apart.add(together)
             return ClaimResult()
         for each in together:
             if each.running.lease.job_id in result.completed.job_ids:
