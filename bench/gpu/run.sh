@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs target G on a GPU machine without package registries, from what bench/gpu/pack.sh packed into .gpu/.
-# usage: bench/gpu/run.sh OUT 'SEED ORDER [JOBS]'...   (e.g. bench/gpu/run.sh gpu.jsonl '1 acca' '2 bca 6')
+# usage: bench/gpu/run.sh OUT 'SEED ORDER [JOBS [WORKLOAD]]'...   (e.g. gpu.jsonl '1 acca' '2 dacd 72 QUESTIONS')
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 out=$(realpath -m "$1")
@@ -20,6 +20,6 @@ export PYTHONPATH=$home/site:$home/code LONGBATCH_TOKENIZER__PATH=$home/site/tok
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 python3 -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__)'
 for each in "$@"; do
-    read -r seed order jobs <<<"$each"
-    python3 -m bench.gpu.target_g --seed "$seed" --order "$order" --jobs "${jobs:-24}" --out "$out"
+    read -r seed order jobs workload <<<"$each"
+    python3 -m bench.gpu.target_g --seed "$seed" --order "$order" --jobs "${jobs:-24}" --workload "${workload:-MIX-20}" --out "$out"
 done

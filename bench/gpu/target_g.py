@@ -1,14 +1,16 @@
 """`python -m bench.gpu.target_g`: the product on a GPU against the engine alone with the same list.
 
-Three contenders run one list on one engine, a Llama-3.1-8B shape with random weights over transformers:
+The contenders run one list on one engine, a Llama-3.1-8B shape with random weights over transformers:
 
 - a: transformers' own continuous batching, offline, in the list's order, with each answer's length known;
 - b: a script that sends the list to Triton at once, in its order, with each answer's length known;
-- c: Longbatch: jobs in Postgres, its worker, its order, `max_tokens` 2048 and the lengths unknown to it.
+- c: Longbatch: jobs in Postgres, its worker, its order, `max_tokens` 2048 and the lengths unknown to it;
+- d: like a, but document by document, for lists that ask about documents.
 
 The card holds one engine at a time: a runs alone, b and c on a server that starts before the first of them.
 Random weights end no answer, so for c the engine ends it after as many tokens as the job's seed says.
 What b and c asked of the engine at once, and what it generated twice, comes from the engine's own trace.
+The workload QUESTIONS asks 6 questions about each of 12 documents of 30,000 tokens, question by question.
 `--tiny` does the same on a CPU with lengths divided by 64, to test the script.
 """
 
@@ -28,6 +30,7 @@ from typing import Any
 from bench.gpu import shapes
 from bench.peers import manifest
 from bench.peers.drive import Direct
+from bench.simulation.shared_documents import ask
 from bench.simulation.workloads import MAX_PROMPT_TOKENS, Spec, make
 from bench.stand import trace
 from bench.stand.contenders import Longbatch, Span
@@ -72,12 +75,13 @@ def main() -> None:
         options = _options(directory, tiny=asked.tiny)
         stand = GpuStand(directory / "stand", environment=_settings(), engine=options)
         prompts = stand.author.write(specs, seed=asked.seed)
-        for is_offline, letters in groupby(asked.order, "a".__eq__):
+        for is_offline, letters in groupby(asked.order, "ad".__contains__):
             if not is_offline:
                 _serve(asked, letters, stand, options, prompts)
                 continue
             for letter in letters:
-                _note(asked, letter, prompts, _offline(directory, options, _known(prompts)))
+                listed = _by_document(prompts) if letter == "d" else prompts
+                _note(asked, letter, listed, _offline(directory, options, _known(listed)))
 
 
 def _asked() -> Asked:
@@ -93,11 +97,15 @@ def _asked() -> Asked:
 
 
 def _specs(asked: Asked) -> list[Spec]:
-    """Make the workload with shorter answers, to save time, and one longest prompt."""
+    """Make the workload with shorter answers, to save time, and one longest prompt; QUESTIONS as it is."""
+    scale = _TINY if asked.tiny else 1
+    if asked.workload == "QUESTIONS":
+        tokens = 30_000 // scale + (_LEAST_PROMPT if asked.tiny else 0)
+        listed = ask(seed=asked.seed, document_tokens=tokens, num_documents=12, num_questions=6)
+        return [replace(each, output_tokens=32, max_tokens=256 if asked.tiny else 2048) for each in listed]
     specs = make(asked.workload, seed=asked.seed, num_jobs=asked.jobs, max_tokens=2048)
     longest = max(range(len(specs)), key=lambda place: specs[place].prompt_tokens)
     specs[longest] = replace(specs[longest], prompt_tokens=MAX_PROMPT_TOKENS)
-    scale = _TINY if asked.tiny else 1
     return [
         replace(
             each,
@@ -153,6 +161,10 @@ def _serve(
         for letter in letters:
             span = Longbatch().run(stand, prompts) if letter == "c" else Direct().run(stand, known)
             _note(asked, letter, prompts, span, _of_engine(letter, stand, options, span))
+
+
+def _by_document(prompts: list[Prompt]) -> list[Prompt]:
+    return sorted(prompts, key=lambda each: each.spec.document or 0)
 
 
 def _known(prompts: list[Prompt]) -> list[Prompt]:

@@ -16,10 +16,17 @@ from jobs.scheduling.packing import Candidate, choose
 QUESTION_TOKENS = 60
 
 
-def ask(*, seed: int, max_tokens: int = 2048, num_documents: int = 8, num_questions: int = 16) -> list[Spec]:
-    """Make questions about documents of 60,000 tokens, submitted question by question."""
+def ask(
+    *,
+    seed: int,
+    max_tokens: int = 2048,
+    document_tokens: int = 60_000,
+    num_documents: int = 8,
+    num_questions: int = 16,
+) -> list[Spec]:
+    """Make questions about documents of one length, submitted question by question."""
     rng = np.random.default_rng([seed, *b"ASK"])
-    return _questions(rng, [60_000] * num_documents, num_questions, max_tokens)
+    return _questions(rng, [document_tokens] * num_documents, num_questions, max_tokens)
 
 
 def ask_big(*, seed: int, max_tokens: int = 2048) -> list[Spec]:

@@ -35,7 +35,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Author:
-    """Writes prompts from words that are one token each."""
+    """Writes prompts from words that are one token each; those about one document begin alike."""
 
     tokenizer: Tokenizer
 
@@ -46,9 +46,9 @@ class Author:
             ValueError: a spec asks for a prompt that is shorter than its markup.
         """
         rng = np.random.default_rng([seed, len(specs)])
-        return [self._prompt(spec, rng) for spec in specs]
+        return [self._prompt(spec, rng, seed) for spec in specs]
 
-    def _prompt(self, spec: Spec, rng: np.random.Generator) -> Prompt:
+    def _prompt(self, spec: Spec, rng: np.random.Generator, seed: int) -> Prompt:
         mark = f" [[tokens={answer_tokens(spec)}]]"
         words, word_ids = self._words
         head, tail = self._around(mark)
@@ -56,6 +56,10 @@ class Author:
         if num_words < 1:
             raise ValueError(f"a prompt of {spec.prompt_tokens} tokens is too short for its markup")
         chosen = rng.integers(len(words), size=num_words)
+        if spec.document is not None:
+            shared = np.random.default_rng([seed, spec.document, *b"document"])
+            length = spec.shared_tokens - len(head)
+            chosen[:length] = shared.integers(len(words), size=length)
         text = "".join([words[place] for place in chosen]) + mark
         return Prompt(text, np.concatenate([head, word_ids[chosen], tail]), spec)
 
