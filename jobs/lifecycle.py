@@ -276,7 +276,9 @@ def rescue(
 ) -> list[Job]:
     """Queue jobs again whose worker fell silent, or end them as requested.
 
-    Spends no attempt. Their reservations drain until the engine is known to be done with them.
+    Spends no attempt. Their reservations drain until the engine is known to be done with them. While it holds
+    an engine's row, for which claims wait, it waits for nothing: jobs whose engine, row or tree is locked are
+    left for the next call.
 
     Args:
         session: the caller's transaction.
@@ -286,14 +288,29 @@ def rescue(
         only: of these jobs; None: of all.
     """
     found = silent_at(now) if only is None else silent_at(now).where(Job.id.in_(only))
-    # Before any job's row, here as everywhere: whoever settles several reservations of an engine holds it.
-    names = select(Job.engine_name).where(Job.id.in_(found.limit(limit)))
-    session.execute(select(Engine.name).where(Engine.name.in_(names)).order_by(Engine.name).with_for_update())
+    busy = _lock_engines(session, select(Job.engine_name).where(Job.id.in_(found.limit(limit))))
     query = select(Job).where(Job.id.in_(found.limit(limit))).order_by(Job.id)
-    still = query.where(Job.state == literal_column("'running'"), Job.lease_expires_at <= now)
+    is_free = or_(Job.engine_name.is_(None), Job.engine_name.not_in(busy))
+    still = query.where(Job.state == literal_column("'running'"), Job.lease_expires_at <= now, is_free)
     silent = session.scalars(still.with_for_update(skip_locked=True)).all()
-    tree_progress.lock(session, silent)  # all at once and in one order, whichever of them end
+    free = tree_progress.lock_free(session, {job.summary_id for job in silent if job.summary_id is not None})
+    silent = [job for job in silent if job.summary_id is None or job.summary_id in free]
     return [job for job in silent if _rescue_one(session, job, max_rescues=max_rescues)]
+
+
+def _lock_engines(session: Session, names: Select[str | None]) -> Sequence[str]:
+    """Lock these engines' rows, before any job's: whoever settles several reservations of one holds it.
+
+    Waits for one of them only if none is free.
+
+    Returns:
+        Those that others hold.
+    """
+    wanted = select(Engine.name).where(Engine.name.in_(names)).order_by(Engine.name)
+    held = session.scalars(wanted.with_for_update(skip_locked=True)).all()
+    if not held:
+        held = session.scalars(wanted.limit(1).with_for_update()).all()
+    return session.scalars(wanted.where(Engine.name.not_in(held))).all()
 
 
 def _rescue_one(session: Session, job: Job, *, max_rescues: int) -> JobState | None:

@@ -3,17 +3,21 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import lifecycle
-from jobs.database import transaction
-from jobs.models import DEFAULT_TENANT, Job, WebhookEvent
+from jobs.database import database_now, transaction
+from jobs.models import DEFAULT_TENANT, Engine, Job, Summary, WebhookEvent
 from jobs.states import JobState, StopReason
 from jobs.transitions import Lease
+from summary_support import create, ready_document, text_of
 from support import (
+    ENGINE,
     ERROR,
     PATIENCE,
     claim_one,
@@ -92,3 +96,46 @@ def test_many_jobs_are_cancelled_in_bounded_rounds(sessions: sessionmaker[Sessio
             in_rounds.append(lifecycle.cancel_where(session, conditions, tenant_id=DEFAULT_TENANT, limit=2))
     assert in_rounds == [2, 2, 0, 0]
     assert job(sessions, lease).stop_reason == StopReason.CANCEL
+
+
+def rescued(session: Session) -> set[UUID]:
+    """Rescue without waiting for any lock."""
+    session.execute(text("SET LOCAL lock_timeout = '1ms'"))
+    now = database_now(session) + timedelta(minutes=2)
+    return {each.id for each in lifecycle.rescue(session, now=now, max_rescues=2)}
+
+
+def test_a_rescue_waits_for_no_tree_while_it_holds_an_engine(sessions: sessionmaker[Session]) -> None:
+    free, part = running(sessions), running(sessions)
+    with transaction(sessions) as session:
+        (tree,) = create(session, ready_document(session, text_of(50)))
+        session.execute(update(Job).where(Job.id == part.job_id).values(summary_id=tree.id))
+    with sessions() as other, other.begin():
+        other.execute(select(Summary.id).where(Summary.id == tree.id).with_for_update())
+        with transaction(sessions) as session:
+            assert rescued(session) == {free.job_id}
+    with transaction(sessions) as session:
+        assert rescued(session) == {part.job_id}
+
+
+def test_a_rescue_waits_for_no_engine_while_it_holds_another(sessions: sessionmaker[Session]) -> None:
+    mine = running(sessions)
+    with transaction(sessions) as session:
+        register_engine(session, "busy")
+        submit_one(session, spec())
+        theirs = claim_one(session, "busy").lease
+    with sessions() as other, other.begin():
+        other.execute(select(Engine.name).where(Engine.name == "busy").with_for_update())
+        with transaction(sessions) as session:
+            assert rescued(session) == {mine.job_id}
+    with transaction(sessions) as session:
+        assert rescued(session) == {theirs.job_id}
+
+
+def test_a_rescue_waits_for_an_engine_if_it_holds_none(sessions: sessionmaker[Session]) -> None:
+    lease = running(sessions)
+    with sessions() as other, other.begin():
+        other.execute(select(Engine.name).where(Engine.name == ENGINE).with_for_update())
+        with pytest.raises(OperationalError), transaction(sessions) as session:
+            rescued(session)
+    assert job(sessions, lease).state == JobState.RUNNING
