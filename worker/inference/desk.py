@@ -55,7 +55,7 @@ class Desk:
         self.wake = wake
         self.wake_within = wake_within
         self._waiting: list[EndedRun] = []
-        self._apart = LoneEnds(settings.jobs, sessions, stopping=stopping)
+        self._apart = LoneEnds(settings, sessions, stopping=stopping)
         self._refused = RefusedStarts(settings, sessions)
         self._lock = threading.Lock()
 

@@ -24,17 +24,21 @@ from jobs import telemetry, tree_progress
 from jobs.checkpoints import Output
 from jobs.database import transaction
 from jobs.errors import LongbatchError
-from jobs.settings import JobSettings
+from jobs.settings import Settings
 from jobs.states import JobState
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.outcome import Failed, Finished, RunEnd, write_outcome
 
-# One thread stores the ends of all tenants, and whoever holds a row may keep it for as long as it likes.
-_WAIT_FOR_NOTHING: Final = text("SET LOCAL lock_timeout = '1ms'")
+# One thread stores the ends of all tenants and claims for them, and whoever holds a row may keep it for as
+# long as it likes. A statement gets this long at first, twice as long each time it was tried.
+_WAIT_FOR_NOTHING: Final = "SET LOCAL lock_timeout = '1ms'"
+_STATEMENT_SECONDS: Final = 1.0
 # An end that found a row locked is tried again after this long, then after twice as long, up to a second.
 _RETRY_SECONDS: Final = 0.01
 _MAX_RETRY_SECONDS: Final = 1.0
-# What a round spends on ends that were tried before; one is always tried.
+# What a round spends on ends that were not tried before (claims wait meanwhile), and on the others. One of
+# each is always tried.
+_FIRST_TRIES_TAKE_SECONDS: Final = 1.0
 _RETRIES_TAKE_SECONDS: Final = 0.01
 # A worker that stops tries no end for longer. Then its lease runs out, and the job is rescued.
 _EXIT_SECONDS: Final = 5.0
@@ -106,10 +110,24 @@ class LoneEnds:
     """The ends that are stored alone. Any thread adds; one thread stores."""
 
     def __init__(
-        self, settings: JobSettings, sessions: sessionmaker[Session], *, stopping: threading.Event
+        self,
+        settings: Settings,
+        sessions: sessionmaker[Session],
+        *,
+        stopping: threading.Event,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Args: stopping: set when the process is shutting down."""
-        self._settings = settings
+        """Set up without ends.
+
+        Args:
+            settings: of this process.
+            sessions: of its database.
+            stopping: set when the process is shutting down.
+            clock: a monotonic clock, in seconds.
+        """
+        self._settings = settings.jobs
+        self._max_statement_seconds = settings.database.statement_timeout_seconds
+        self._clock = clock
         self._sessions = sessions
         self._stopping = stopping
         self._waiting: list[EndedRun] = []
@@ -124,35 +142,47 @@ class LoneEnds:
         """Store every end that can be stored now; the others stay, and hold up none.
 
         Args:
-            wake: called if any was stored: a slot may be free.
+            wake: called if any was stored, as a slot may be free, or if there was no time for some.
             wake_within: called with the seconds after which to try the others.
 
         Returns:
             Ends that wait for their trees alone. They do not stay: the caller stores them together.
         """
         with self._lock:
-            waiting, self._waiting = deque(sorted(self._waiting, key=_was_tried)), []
+            waiting, self._waiting = self._waiting, []
+        first = deque(each for each in waiting if not each.num_tries)
+        again = deque(each for each in waiting if each.num_tries)
         tried: list[EndedRun] = []
-        is_reachable, retries_until = True, 0.0
-        while waiting and is_reachable:
-            if _was_tried(waiting[0]):
-                retries_until = retries_until or time.monotonic() + _RETRIES_TAKE_SECONDS
-                if time.monotonic() > retries_until:
-                    break
-            tried.append(waiting.popleft())
-            is_reachable = self._try(tried[-1])
+        is_reachable = self._try_some(first, tried, seconds=_FIRST_TRIES_TAKE_SECONDS) and self._try_some(
+            again, tried, seconds=_RETRIES_TAKE_SECONDS
+        )
+        left = [*first, *again]
         if not is_reachable:
-            waiting = deque(replace(each, handed_in_at=time.monotonic()) for each in waiting)
+            left = [replace(each, handed_in_at=self._clock()) for each in left]
         with self._lock:
-            self._waiting[:0] = waiting  # before those that failed just now
+            self._waiting[:0] = left  # before those that failed just now
             num_tries = min((each.num_tries for each in self._waiting), default=None)
             shared = [each for each in self._waiting if each.can_share]
             self._waiting = [each for each in self._waiting if not each.can_share]
-        if any(each.stored.done() for each in tried):
+        if is_reachable and (first or any(each.stored.done() for each in tried)):
             wake()
         if num_tries is not None and is_reachable:
             wake_within(min(_MAX_RETRY_SECONDS, _RETRY_SECONDS * 2 ** min(num_tries, 10)))
         return shared
+
+    def _try_some(self, waiting: deque[EndedRun], tried: list[EndedRun], *, seconds: float) -> bool:
+        """Try one end, and more of them for as long as there is time; move them to those tried.
+
+        Returns:
+            False if the database cannot be reached.
+        """
+        until = self._clock() + seconds
+        is_reachable, is_time = True, True
+        while waiting and is_reachable and is_time:
+            tried.append(waiting.popleft())
+            is_reachable = self._try(tried[-1])
+            is_time = self._clock() < until
+        return is_reachable
 
     def _try(self, ended: EndedRun) -> bool:
         """Store one end, or keep it for later.
@@ -167,12 +197,12 @@ class LoneEnds:
             is_stopping = self._stopping.is_set()
             is_away = _is_away(error) and (is_stopping or not self._can_connect())
             if is_away and not is_stopping:  # nobody can rescue the job meanwhile
-                ended = replace(ended, handed_in_at=time.monotonic(), num_tries=ended.num_tries + 1)
+                ended = replace(ended, handed_in_at=self._clock(), num_tries=ended.num_tries + 1)
                 self.add([replace(ended, is_tree_held=False)])
                 return False
             # Another worker has the job by then.
             limit = _EXIT_SECONDS if is_stopping else 2 * self._settings.lease_seconds
-            if is_away or time.monotonic() > ended.handed_in_at + limit:
+            if is_away or self._clock() > ended.handed_in_at + limit:
                 ended.stored.set_result(_NOT_STORED)
             else:
                 is_held = isinstance(error, TreeHeldError)
@@ -200,7 +230,7 @@ class LoneEnds:
         lease, tree_id = ended.running.lease, ended.running.summary_id
         try:
             with transaction(self._sessions) as session:
-                session.execute(_WAIT_FOR_NOTHING)
+                session.connection().exec_driver_sql(f"{_WAIT_FOR_NOTHING}; {self._limit(ended)}")
                 if tree_id is not None and tree_progress.is_held(session, tree_id):
                     raise TreeHeldError
                 LeaseKeeper.report_first_token(session, ended.running)
@@ -218,9 +248,10 @@ class LoneEnds:
         else:
             ended.stored.set_result(StoredEnd(state))
 
-
-def _was_tried(ended: EndedRun) -> bool:
-    return ended.num_tries > 0
+    def _limit(self, ended: EndedRun) -> str:
+        """Return the statement that limits the time of the others."""
+        seconds = min(_STATEMENT_SECONDS * 2 ** min(ended.num_tries, 10), self._max_statement_seconds)
+        return f"SET LOCAL statement_timeout = {int(seconds * 1000)}"
 
 
 def _is_away(error: Exception) -> bool:

@@ -1,5 +1,6 @@
 """What ends together is stored together, with the claims that follow; one bad end harms no other."""
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -31,7 +32,7 @@ from support import CAPACITY, ENGINE, PATIENCE, POLICY, output_of, register_engi
 from webhook_support import add_endpoint
 from worker.inference.desk import Desk
 from worker.inference.leases import RunningJob
-from worker.inference.lone_ends import StoredEnd
+from worker.inference.lone_ends import EndedRun, LoneEnds, StoredEnd
 from worker.inference.outcome import Finished, RunEnd, Stopped
 
 SLOTS = 4
@@ -223,7 +224,7 @@ def test_an_end_that_breaks_its_connection_holds_up_no_other(
     sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
 ) -> None:
     bad, *good = running
-    with breaking(sessions, bad.lease.job_id):
+    with on_write(sessions, bad.lease.job_id, BREAKS):
         broken = hand_in(desk, bad, end=RELEASED)
         stored = [hand_in(desk, each, end=RELEASED) for each in good]
         desk.tick(None)
@@ -256,16 +257,54 @@ def test_answers_outlast_a_database_that_is_away_for_longer_than_their_leases(
 
 
 @contextmanager
-def breaking(sessions: sessionmaker[Session], job_id: UUID) -> Iterator[None]:
-    """Whoever writes this job's row loses the connection."""
-    body = "BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END"
+def on_write(sessions: sessionmaker[Session], job_id: UUID, does: str) -> Iterator[None]:
+    """Let this happen to whoever writes this job's row."""
+    body = f"BEGIN PERFORM {does}; RETURN NEW; END"
     with transaction(sessions) as session:
-        session.execute(text(f"CREATE FUNCTION break() RETURNS trigger LANGUAGE plpgsql AS $${body}$$"))
+        session.execute(text(f"CREATE FUNCTION does() RETURNS trigger LANGUAGE plpgsql AS $${body}$$"))
         when = f"BEFORE UPDATE ON jobs FOR EACH ROW WHEN (NEW.id = '{job_id}')"
-        session.execute(text(f"CREATE TRIGGER breaks {when} EXECUTE FUNCTION break()"))
+        session.execute(text(f"CREATE TRIGGER does {when} EXECUTE FUNCTION does()"))
     yield
     with transaction(sessions) as session:
-        session.execute(text("DROP FUNCTION break CASCADE"))
+        session.execute(text("DROP FUNCTION does CASCADE"))
+
+
+BREAKS = "pg_terminate_backend(pg_backend_pid())"
+
+
+def test_an_end_whose_statement_takes_for_ever_holds_up_no_other(
+    patient: sessionmaker[Session], feeding: Callable[..., Settings], running: list[Claim]
+) -> None:
+    desk = Desk(feeding(), patient, stopping=threading.Event())
+    slow, *good = running
+    with on_write(patient, slow.lease.job_id, "pg_sleep(3600)"):
+        late = hand_in(desk, slow, end=RELEASED)
+        stored = [hand_in(desk, each, end=RELEASED) for each in good]
+        ticking = threading.Thread(target=lambda: (desk.tick(None), desk.tick(None)), daemon=True)
+        ticking.start()
+        ticking.join(PATIENCE)
+        assert not ticking.is_alive(), "the others wait for it"
+        assert [each.result(timeout=0).state for each in stored] == [JobState.QUEUED] * len(good)
+        assert not late.done()
+    desk.tick(None)
+    assert late.result(timeout=0).state is JobState.QUEUED
+
+
+def test_a_round_stores_one_end_alone_and_leaves_those_that_it_has_no_time_for_to_the_next(
+    sessions: sessionmaker[Session], feeding: Callable[..., Settings], running: list[Claim]
+) -> None:
+    hours = itertools.count(step=3600.0)
+    ends = LoneEnds(feeding(), sessions, stopping=threading.Event(), clock=lambda: next(hours))
+    handed_in = [
+        EndedRun(RunningJob(each.lease, float("inf")), RELEASED, output_of("x"), 0.0, Future())
+        for each in running[:2]
+    ]
+    ends.add(handed_in)
+    wakes: list[None] = []
+    for num_stored in (1, 2):
+        ends.store(wake=lambda: wakes.append(None), wake_within=lambda _: None)
+        assert sum(each.stored.done() for each in handed_in) == num_stored
+        assert len(wakes) == num_stored, "there is a slot to fill, and more to store"
 
 
 def test_an_endpoint_that_is_being_changed_delays_no_end_that_it_wants(
