@@ -148,7 +148,7 @@ def _build_llama3(vocabulary: Path, into: Path) -> None:
     from transformers import PreTrainedTokenizerFast
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
-    class Converter(TikTokenConverter):
+    class Converter(TikTokenConverter):  # type: ignore[misc]  # mypy does not read transformers
         # tiktoken's own loader leaves an unchecked copy in a temporary folder shared by all users.
         @staticmethod
         def load_tiktoken_bpe(tiktoken_url: str) -> dict[bytes, int]:
@@ -156,10 +156,10 @@ def _build_llama3(vocabulary: Path, into: Path) -> None:
             pairs = (line.split() for line in lines if line)
             return {base64.b64decode(token): int(rank) for token, rank in pairs}
 
-    converter = Converter(  # type: ignore[no-untyped-call] # transformers is untyped here
+    converter = Converter(
         str(vocabulary), pattern=LLAMA3_PATTERN, extra_special_tokens=list(LLAMA3_SPECIAL_TOKENS)
     )
-    PreTrainedTokenizerFast(  # type: ignore[no-untyped-call] # transformers is untyped here
+    PreTrainedTokenizerFast(
         tokenizer_object=converter.converted(),
         bos_token="<|begin_of_text|>",  # noqa: S106 a token of text, not a secret
         eos_token="<|eot_id|>",  # noqa: S106
