@@ -136,7 +136,7 @@ async def _answer(
     finally:
         if ended is None:
             await _give_up(services, job.id, tenant_id=tenant_id)
-    if (error := _error_of(ended.job)) is not None:
+    if (error := error_of(ended.job)) is not None:
         raise error
     return JSONResponse(shape.whole(ended))
 
@@ -168,7 +168,7 @@ async def _events(
 
 
 def _closing(ended: Completion, shape: AnswerFormat, *, include_usage: bool) -> list[bytes]:
-    if (error := _error_of(ended.job)) is not None:
+    if (error := error_of(ended.job)) is not None:
         return [_error_event(error)]
     chunks = [_event(shape.last(ended))]
     if include_usage and shape.usage is not None:
@@ -184,7 +184,7 @@ def _error_event(error: LongbatchError) -> bytes:
     return _event(envelope(status_of(error), error.code, error.message))
 
 
-def _error_of(job: Job) -> LongbatchError | None:
+def error_of(job: Job) -> LongbatchError | None:
     """Return the error that kept the job from completing.
 
     Returns:

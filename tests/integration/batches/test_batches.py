@@ -14,7 +14,7 @@ from batch_support import Service, lines, tools, validate_next
 from jobs import deletion, files, ids, lifecycle, turns
 from jobs.database import database_now
 from jobs.engines.capacity import Budget
-from jobs.errors import ConflictError
+from jobs.errors import ConflictError, EngineError, EngineUnableError
 from jobs.files.storage import DirectoryStore
 from jobs.forecast.duration import Estimate, seconds_until_done
 from jobs.forecast.engine_speed import Speed
@@ -25,7 +25,7 @@ from jobs.models.turn import VALIDATION
 from jobs.states import JobState
 from jobs.states.file import FileState
 from openai_support import chat_line, jsonl
-from support import MODEL, refusing
+from support import MODEL, claim_one, refusing, register_engine
 
 
 class DiedError(BaseException):
@@ -219,6 +219,22 @@ def test_a_line_whose_job_is_cancelled_alone_has_failed_and_the_batch_completes(
     batch = service.batch(batch_id)
     assert (batch.state, batch.num_completed, batch.num_failed) == ("completed", 1, 1)
     assert service.outcome(batch_id) == (["line-1"], ["line-0"])
+
+
+@pytest.mark.parametrize(("error", "status"), [(EngineUnableError("no"), 400), (EngineError("no"), 500)])
+def test_a_line_with_a_parameter_that_the_engine_does_not_take_is_a_bad_request_and_no_other_failure(
+    service: Service, error: EngineError, status: int
+) -> None:
+    batch_id = service.accepted(lines(1))
+    with service.sessions.begin() as session:
+        register_engine(session)
+    with service.sessions.begin() as session:
+        lifecycle.fail(session, claim_one(session).lease, {"code": error.code, "message": error.message})
+    service.settle()
+    (line,) = service.read(service.batch(batch_id).error_file_id)
+    response: Any = line["response"]
+    said = response["body"]["error"]
+    assert (response["status_code"], said["code"], said["message"]) == (status, error.code, error.message)
 
 
 def test_only_failed_lines_are_retried_with_their_own_words(service: Service) -> None:
