@@ -302,6 +302,10 @@ class EngineUnavailableError(EngineError):
     retryable = True
 
 
+class EngineBusyError(EngineUnavailableError):
+    """The engine takes no requests for now, or never this one; evidence of other jobs tells which."""
+
+
 class EngineMisconfiguredError(EngineUnavailableError):
     """The engine refuses requests until an operator changes something; this does not spend an attempt."""
 

@@ -70,6 +70,7 @@ class StandIn:
     Attributes:
         api_key: what it asks for; empty: nothing.
         forbids: an id that a filter in front of it lets through in no prompt.
+        forbids_with: the filter's status.
         forbids_longer_than: tokens of the longest prompt that the filter lets through.
         refuses_every: every request for an answer of this number lacks the right key; 0: none.
         is_open: whoever has no key may read what it tells of itself; only requests for answers need one.
@@ -90,6 +91,7 @@ class StandIn:
     kind: Kind
     api_key: str = ""
     forbids: int | None = None
+    forbids_with: int = 403
     forbids_longer_than: int = 10**9
     refuses_every: int = 0
     is_open: bool = False
@@ -259,7 +261,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(401, {"error": "Unauthorized"})
         elif self.stand_in.is_forbidden(body):
             self.stand_in.num_refused += 1
-            self._json(403, {"error": {"message": "Blocked by policy 7"}})
+            self._json(self.stand_in.forbids_with, {"error": {"message": "Blocked by policy 7"}})
         elif refusal := self.stand_in.refusal(body):
             self._json(400, refusal)
         else:

@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
@@ -18,6 +19,8 @@ from jobs import checkpoints, ids, telemetry
 from jobs.checkpoints import Output
 from jobs.database import transaction
 from jobs.errors import (
+    EngineBusyError,
+    EngineError,
     EngineForbidsError,
     EngineLostError,
     EngineMisconfiguredError,
@@ -54,7 +57,7 @@ from worker.inference.outcome import (
 )
 from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import JobRun, Recorder
-from worker.inference.refusals import Refusals
+from worker.inference.refusals import Refusals, Verdict
 from worker.inference.run_stream import RunStream
 from worker.inference.sampling import sampling_of, stops_of
 from worker.inference.text_answer import TextAnswer
@@ -67,6 +70,7 @@ _SETTLE_SECONDS: Final = 0.5
 _ASK_AGAIN_SECONDS: Final = 0.2
 # The server's own words may name hosts and keys: they go to the log.
 _FORBIDDEN: Final = "the engine refuses this request, and no other, with status 403"
+_PUT_OFF: Final = "the engine puts this request off each time, and no other"
 
 
 class UnexpectedError(LongbatchError):
@@ -98,7 +102,7 @@ class Runner:
     recorder: Recorder
     threads: Executor
     stopping: threading.Event
-    refusals: Refusals = field(default_factory=Refusals)
+    refusals: Refusals
 
     async def run(self, claim: Claim, running: RunningJob, model: EngineModel) -> None:
         """Run one claimed job and record how its run ended.
@@ -233,10 +237,8 @@ class Runner:
             self.refusals.answered(job.id)
             self.monitor.note_answer()
         match end:
-            case RunEnd(Failed(EngineMisconfiguredError() as error)):
-                if self.refusals.refused(job.id) and isinstance(error, EngineForbidsError):
-                    return replace(end, outcome=Failed(RetryableEngineError(_FORBIDDEN, said=error.said)))
-                self.monitor.suspend(error)
+            case RunEnd(Failed(EngineMisconfiguredError() | EngineBusyError() as error)):
+                return replace(end, outcome=Failed(self._judge(job.id, error)))
             case RunEnd(Failed(EngineLostError() | EngineUnavailableError() as error)):
                 self.monitor.suspend(error)
             case RunEnd(LeaseLost()):
@@ -247,6 +249,21 @@ class Runner:
                 is_done = await wait_for_end(running, seconds=_SETTLE_SECONDS, answer=late)
                 return replace(end, engine_is_done=is_done)
         return end
+
+    def _judge(self, job_id: UUID, error: EngineUnavailableError) -> EngineError:
+        """Suspend an engine that refuses a job, unless the refusal is about the job.
+
+        Returns:
+            The job's error.
+        """
+        now, num_probes = time.monotonic(), self.monitor.num_probes
+        match self.refusals.refused(job_id, error, now=now, num_probes=num_probes):
+            case Verdict.PROMPT:
+                is_forbidden = isinstance(error, EngineForbidsError)
+                return RetryableEngineError(_FORBIDDEN if is_forbidden else _PUT_OFF, said=error.said)
+            case Verdict.ENGINE:
+                self.monitor.suspend(error)
+        return error
 
     async def _extend(self, run: JobRun) -> Granted | Outcome:
         """Ask for more blocks until there are some, or the run ends."""

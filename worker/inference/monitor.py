@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import telemetry
 from jobs.database import database_now, transaction
 from jobs.engines import registry
-from jobs.errors import EngineError, EngineMisconfiguredError
+from jobs.errors import EngineBusyError, EngineError, EngineMisconfiguredError
 from jobs.models import Reservation
 from jobs.settings import Settings
 from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
@@ -58,6 +58,7 @@ class EngineMonitor:
         self._must_answer = False
         self._refusal: EngineError | None = None
         self._num_refusals = 0  # since the last answer to a job
+        self._num_probes = 0
         self._held_until = float("-inf")
         self._paused_for: str | None = None
         self._seen_at = self._described_at = float("-inf")
@@ -72,6 +73,11 @@ class EngineMonitor:
         with self._changed:
             return self._model
 
+    @property
+    def num_probes(self) -> int:
+        """How many probes after refusals the engine has answered."""
+        return self._num_probes
+
     def suspend(self, error: EngineError) -> None:
         """Give the engine no jobs until the next successful probe. Called when a stream cannot reach it.
 
@@ -80,7 +86,7 @@ class EngineMonitor:
                 the end of that.
         """
         with self._changed:
-            if isinstance(error, EngineMisconfiguredError) and self._model is not None:
+            if isinstance(error, EngineMisconfiguredError | EngineBusyError) and self._model is not None:
                 self._hold(error)
             self._model = None
         self.loop.wake()
@@ -152,6 +158,7 @@ class EngineMonitor:
             if error := self._client.try_answer(model.served, timeout=CANARY_SECONDS):
                 raise error
             self._must_answer = False
+            self._num_probes += 1
         return model
 
     def _register(self, model: EngineModel) -> None:

@@ -8,7 +8,13 @@ from sqlalchemy.orm import Session
 from jobs import lifecycle
 from jobs.checkpoints import Output
 from jobs.engines import reservations
-from jobs.errors import EngineForbidsError, EngineLostError, EngineUnavailableError, LongbatchError
+from jobs.errors import (
+    EngineBusyError,
+    EngineForbidsError,
+    EngineLostError,
+    EngineUnavailableError,
+    LongbatchError,
+)
 from jobs.models import JsonObject
 from jobs.scheduling.growth import Yielded
 from jobs.settings import JobSettings
@@ -114,7 +120,8 @@ def _fail(
     session: Session, lease: Lease, error: LongbatchError, output: Output, *, settings: JobSettings
 ) -> JobState | None:
     backoff = timedelta(seconds=settings.retry_backoff_seconds)
-    if isinstance(error, EngineForbidsError):  # other jobs go first: their answers show what it means
+    # Other jobs go first: their answers show what it means.
+    if isinstance(error, EngineForbidsError | EngineBusyError):
         return lifecycle.release(session, lease, output, wait=backoff)
     if isinstance(error, EngineUnavailableError):
         return lifecycle.release(session, lease, output)

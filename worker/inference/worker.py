@@ -24,6 +24,7 @@ from worker.inference.live_output import LiveOutput
 from worker.inference.monitor import EngineMonitor
 from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import Recorder
+from worker.inference.refusals import Patience, Refusals
 
 # Leases must be renewed even while all other connections are waiting.
 _HEARTBEAT_CONNECTIONS = 3
@@ -35,7 +36,15 @@ _HISTORY_KEPT = timedelta(seconds=2)
 class InferenceWorker:
     """The worker that feeds one engine."""
 
-    def __init__(self, settings: Settings, tokenizer: Tokenizer, doorbell: WorkerDoorbell) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        tokenizer: Tokenizer,
+        doorbell: WorkerDoorbell,
+        *,
+        patience: Patience | None = None,
+    ) -> None:
+        """Args: patience: with refusals that may be about one prompt."""
         self._settings = settings
         self._doorbell = doorbell
         self._heartbeats = database.make_engine(
@@ -72,6 +81,7 @@ class InferenceWorker:
             ),
             threads=self._threads,
             stopping=stopping,
+            refusals=Refusals(patience),
         )
         self.dispatcher = Dispatcher(
             settings,

@@ -1,6 +1,7 @@
 """What goes wrong around a running job, and that it ends once and right all the same."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -23,6 +24,7 @@ from jobs.states import TERMINAL
 from local_engine import KillableEngine, RunningEngine, engine_module, killable_engine, running_engine
 from stand_in_engine import StandIn, standing_in
 from support import POLICY, eventually
+from worker.inference.refusals import Patience
 from worker_support import ENGINE, MODEL, TIME_SCALE, Queue, running_worker, settings_for
 
 
@@ -168,6 +170,47 @@ def test_a_prompt_that_the_engine_refuses_with_a_403_fails_after_its_attempts_an
         "message": "the engine refuses this request, and no other, with status 403",
     }
     assert "Blocked by policy 7" in capsys.readouterr().out, "only the log has the server's words"
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_prompt_that_the_engine_puts_off_for_ever_fails_after_its_attempts_and_alone(
+    queue: Queue,
+    database_settings: DatabaseSettings,
+    valkey: EmbeddedValkey,
+    tokenizer: Tokenizer,
+    status: int,
+) -> None:
+    """A gateway with a limit on the tokens of one request does so."""
+    (forbidden,) = tokenizer.encode_text("dragon").tolist()
+    with standing_in("vllm", forbids=forbidden, forbids_with=status) as server:
+        settings = settings_over_http(database_settings, valkey, server, max_attempts=2)
+        patience = Patience(tries=2, span=timedelta(0))
+        with running_worker(settings, tokenizer, patience=patience):
+            bad_id = queue.submit("Say:dragon", max_tokens=5)
+            good = [queue.ended(queue.submit("Say something.", max_tokens=5))]
+            while queue.job(bad_id).state not in TERMINAL:
+                good.append(queue.ended(queue.submit("Say something.", max_tokens=5)))
+        assert not queue.reservations()
+    bad = queue.job(bad_id)
+    assert (bad.state, bad.attempt) == ("failed", 2)
+    assert {(job.state, job.attempt) for job in good} == {("completed", 0)}
+    assert bad.error == {
+        "code": "engine_error",
+        "message": "the engine puts this request off each time, and no other",
+    }
+    assert server.num_refused >= 4
+
+
+def test_a_prompt_refused_with_a_403_in_an_idle_queue_fails_once_probes_were_answered_for_long(
+    queue: Queue, database_settings: DatabaseSettings, valkey: EmbeddedValkey, tokenizer: Tokenizer
+) -> None:
+    (forbidden,) = tokenizer.encode_text("dragon").tolist()
+    with standing_in("vllm", forbids=forbidden) as server:
+        settings = settings_over_http(database_settings, valkey, server, max_attempts=1)
+        with running_worker(settings, tokenizer, patience=Patience(tries=2, span=timedelta(0))):
+            bad = queue.ended(queue.submit("Say:dragon", max_tokens=5))
+    assert (bad.state, bad.attempt) == ("failed", 1)
+    assert server.num_refused >= 3
 
 
 def test_an_engine_that_forbids_every_prompt_but_the_probe_is_paused_and_fails_no_job(

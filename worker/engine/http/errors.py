@@ -6,11 +6,11 @@ from typing import Any, Final
 import httpx2
 
 from jobs.errors import (
+    EngineBusyError,
     EngineError,
     EngineForbidsError,
     EngineLostError,
     EngineMisconfiguredError,
-    EngineUnavailableError,
     RetryableEngineError,
 )
 from worker.engine.body import body_of
@@ -19,7 +19,8 @@ from worker.engine.storable import storable
 
 # The request itself is wrong; the same request fails again.
 _REFUSED: Final = frozenset({400, 413, 415, 422})
-# The server accepted nothing: another key or address helps, or another moment.
+# The server accepted nothing: another key or address helps, or another moment; where a gateway limits single
+# requests, nothing does.
 _FORBIDDEN: Final = 403  # for every prompt or, by a filter in front of the server, for this one
 _NO_KEY: Final = frozenset({401, _FORBIDDEN})
 _NOT_HERE: Final = frozenset({404, 405})
@@ -45,7 +46,7 @@ async def refused(answer: httpx2.Response, *, is_certain: bool) -> StreamEnd:
         kind = EngineForbidsError if status == _FORBIDDEN else EngineMisconfiguredError
         return StreamEnd(kind(message, said=said), confirmed=True)
     if status in _NOT_NOW:
-        return StreamEnd(EngineUnavailableError(said=said), confirmed=True)
+        return StreamEnd(EngineBusyError(said=said), confirmed=True)
     return StreamEnd(RetryableEngineError(said=said), confirmed=False)
 
 
