@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
@@ -15,7 +16,7 @@ from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer
 from jobs.settings import DatabaseSettings, Settings
 from local_engine import RunningEngine, running_engine
 from support import eventually
-from worker_support import SAID, TIME_SCALE, Queue, running_worker, settings_for
+from worker_support import SAID, TIME_SCALE, Queue, WorkerProcess, running_worker, settings_for
 
 ENTRIES = ("llmapi", "ensemble", "tensorrt_llm_bls", "vllm_model")
 UNGAUGED = ("llmapi", "vllm_model")
@@ -76,6 +77,34 @@ def test_jobs_end_as_on_an_engine_that_takes_ids(
         assert result.output in SAID * 2
         assert "every word of this" not in result.output
         eventually(lambda: not queue.reservations())
+
+
+@pytest.mark.parametrize("name", ["ensemble", "tensorrt_llm_bls"])
+def test_a_killed_worker_s_text_at_triton_begins_anew_and_is_whole(
+    asking: Callable[[str], Settings],
+    queue: Queue,
+    tokenizer: Tokenizer,
+    five_models: RunningEngine,
+    tmp_path: Path,
+    name: str,
+) -> None:
+    settings = asking(name)
+    job_id = queue.submit("Say a lot.", max_tokens=3000)
+    first = WorkerProcess("inference", settings, tmp_path / "first.log")
+    try:
+        eventually(lambda: five_models.gauges()["active"] == 1)
+    finally:
+        first.end()
+    assert queue.job(job_id).state == "running"
+    queue.rescue()
+    with running_worker(settings, tokenizer):
+        ended = queue.ended(job_id)
+        eventually(lambda: not queue.reservations())
+    assert (ended.state, ended.num_rescues, ended.attempt) == ("completed", 1, 0)
+    assert (ended.finish_reason, ended.completion_tokens) == ("length", 3000)
+    result = queue.result(job_id)
+    assert result is not None
+    assert result.output in SAID * 150
 
 
 @pytest.mark.parametrize("name", ENTRIES)
