@@ -1,6 +1,7 @@
 """The result of checking one component of a deployment."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 Status = Literal["ok", "warning", "failed", "unknown"]
@@ -15,9 +16,11 @@ class Finding:
         status: `warning`: it works, but not as well as it could; `unknown`: it cannot be checked from here.
         detail: what the check found, in words.
         advice: what to do about it; empty if nothing.
+        facts: the same by name, for programs; empty if the words are all.
     """
 
     name: str
     status: Status
     detail: str
     advice: str = ""
+    facts: Mapping[str, object] = field(default_factory=dict)

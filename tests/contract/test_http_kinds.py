@@ -3,7 +3,7 @@
 vLLM, SGLang, trtllm-serve and the plain endpoint do not run here; see `stand_in_engine`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,12 @@ from worker.inference.outcome import Failed, Finished
 
 ID_KINDS: Sequence[Kind] = ("vllm", "sglang", "trtllm-serve")
 KINDS: Sequence[Kind] = (*ID_KINDS, "openai")
+LACKS: Mapping[Kind, list[str]] = {
+    "vllm": [],
+    "sglang": [],
+    "trtllm-serve": ["log_probabilities"],
+    "openai": ["guided_decoding", "log_probabilities", "lora", "min_tokens", "penalties", "top_k"],
+}
 WHOLE = {"max_batch_size": 4, "max_blocks": 64, "tokens_per_block": 32}
 
 
@@ -394,6 +400,8 @@ def test_an_inspection_explains_every_kind_in_words(kind: Kind, tokenizer: Token
     assert found["server"].detail.endswith(f"runs {kind}")
     assert found["answer"].status == "ok"
     assert found["capacity"].status == "ok"
+    assert found["abilities"].facts["lacks"] == LACKS[kind]
+    assert found["abilities"].facts["can_resume"] == (kind != "openai")
     assert (found["metrics"].status == "warning") == (kind == "openai")
     if kind != "openai":
         assert "0 requests inside, 0 waiting inside" in found["metrics"].detail

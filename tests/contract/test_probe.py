@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +81,8 @@ def test_nothing_fails_on_a_server_that_is_right(right: RunningEngine, served_to
     assert "less than max_seq_len 131072" in seen["KV cache"].detail
     assert seen["tokenizer"].status == "unknown"
     assert seen["answer"].status == seen["metrics"].status == "ok"
+    assert seen["abilities"].detail.startswith("jobs may have min_tokens, temperature, top_k, top_p; ")
+    assert json.loads(json.dumps(asdict(seen["abilities"])))["facts"]["reuses_prefix"] is True
     assert seen["metrics"].detail == "0 requests inside, 0 waiting inside, 0 of 1024 blocks used"
 
 

@@ -1,9 +1,18 @@
 """What a kind of engine can do. Each kind declares it; packing, leases and answers follow from it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from jobs.diagnostics import Finding
+
+# The parameters that a job may have.
+SAMPLING: Final = frozenset({"temperature", "top_p", "top_k", "min_tokens"})
+# What engines can do besides, and no job can ask for: the API refuses it by name before an engine is chosen.
+EXTRAS: Final = frozenset({"guided_decoding", "log_probabilities", "penalties", "lora"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
     """The abilities of one kind of engine, as declared by its adapter.
 
@@ -16,9 +25,14 @@ class Abilities:
         takes_stop: a stop request ends a request inside the engine, and the stream then ends cleanly.
         notices_cut: the engine ends a request whose stream is cut.
         reports_own_end: the end of a stream is the engine's own: it then holds nothing for the request.
-        lacks: the sampling parameters that it does not take; a request that needs one is refused.
+        lacks: of `SAMPLING` and `EXTRAS`, what it does not take, or not in every release that we know; a
+            request that needs one is refused.
         reuses_prefix: a request does not compute again what an earlier one that began alike has computed,
             while the engine still has it.
+        credits_reuse: blocks that several requests share count once in the pool, in every release we know.
+        keeps_state_in_slot: what a sequence takes whatever its length (full windows, recurrent states) is
+            part of its slot; otherwise it may take blocks, or a pool of its own.
+        window: tokens of the model's attention window, where the server tells of one; 0: it does not.
     """
 
     takes_ids: bool
@@ -29,8 +43,11 @@ class Abilities:
     takes_stop: bool = False
     notices_cut: bool = True
     reports_own_end: bool = True
-    lacks: frozenset[str] = frozenset()
+    lacks: frozenset[str]
     reuses_prefix: bool = True
+    credits_reuse: bool
+    keeps_state_in_slot: bool
+    window: int = 0
 
     @property
     def can_resume(self) -> bool:
@@ -41,3 +58,61 @@ class Abilities:
     def can_cancel(self) -> bool:
         """True if a stop request or the end of the stream ends the request inside the engine."""
         return self.takes_stop or self.notices_cut
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """The parameters of a job that it takes."""
+        return SAMPLING - self.lacks
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """All of them by name, for JSON."""
+        derived = {"can_resume": self.can_resume, "can_cancel": self.can_cancel}
+        listed = {"lacks": sorted(self.lacks), "takes": sorted((SAMPLING | EXTRAS) - self.lacks)}
+        return asdict(self) | derived | listed
+
+
+def abilities_finding(abilities: Abilities, *, blocks_per_sequence: int) -> Finding:
+    """Report what requests may ask for, what happens to prefixes, and what a sequence takes besides its text.
+
+    Args:
+        abilities: the engine's.
+        blocks_per_sequence: the setting.
+    """
+    parts = [f"jobs may have {_listed(abilities.takes)}", _extras(abilities), _reuse(abilities)]
+    state, is_missing = _state(abilities, blocks_per_sequence)
+    return Finding(
+        "abilities",
+        "warning" if is_missing else "ok",
+        "; ".join([*parts, state]),
+        "LONGBATCH_ENGINE__BLOCKS_PER_SEQUENCE, as `longbatch engine plan` computes it" if is_missing else "",
+        facts=abilities.facts,
+    )
+
+
+def _extras(abilities: Abilities) -> str:
+    if not (found := EXTRAS - abilities.lacks):
+        return "no guided decoding, log probabilities, penalties or LoRA"
+    return f"the engine also has {_listed(found)}, which no job can ask for"
+
+
+def _reuse(abilities: Abilities) -> str:
+    if not abilities.reuses_prefix:
+        return "prefixes are computed again each time"
+    shared = "counts shared blocks once" if abilities.credits_reuse else "may count shared blocks for each"
+    return f"prefixes are reused; the engine {shared}, Longbatch reserves them for each request"
+
+
+def _state(abilities: Abilities, blocks_per_sequence: int) -> tuple[str, bool]:
+    """Return what a sequence takes besides its text, and whether a setting that it needs is missing."""
+    if abilities.keeps_state_in_slot:
+        return "windows and recurrent states are part of the slot", False
+    if blocks_per_sequence:
+        return f"windows and recurrent states: {blocks_per_sequence} blocks a sequence, as set", False
+    if abilities.window:
+        return f"the model has a window of {abilities.window} tokens, of which nothing is reserved", True
+    return "whether the model has windows or recurrent states is not told, and nothing is reserved", False
+
+
+def _listed(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names)).replace("_probabilities", " probabilities").replace("_dec", " dec")

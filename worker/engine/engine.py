@@ -13,7 +13,7 @@ from jobs.errors import EngineError, EngineUnableError, EngineUnavailableError
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import EngineDelta
 from worker.engine.gauges import Gauges
-from worker.engine.request import SAMPLING, Request
+from worker.engine.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +84,19 @@ class ServedModel:
             EngineUnableError: it needs a sampling parameter that the engine does not take.
             EngineError: a value cannot be sent.
         """
-        if lacking := " and ".join(sorted(request.sampling.needed & self.abilities.lacks)):
-            raise EngineUnableError(
-                f"The engine of the model {self.name!r}, of the kind {self.kind}, does not take {lacking}:"
-                f" leave {lacking} out. It takes {', '.join(sorted(SAMPLING - self.abilities.lacks))}."
-            )
+        if lacking := request.sampling.needed & self.abilities.lacks:
+            raise EngineUnableError(self._refusal(request, lacking))
         return self.prepare(request)
+
+    def _refusal(self, request: Request, lacking: frozenset[str]) -> str:
+        listed = " and ".join(sorted(lacking))
+        advice = f"leave {listed} out"
+        if lacking == {"top_p"} and request.sampling.top_p is None:
+            advice = "it always picks the most likely token, so set temperature to 0"
+        return (
+            f"The engine of the model {self.name!r}, of the kind {self.kind}, does not take {listed}:"
+            f" {advice}. It takes {', '.join(sorted(self.abilities.takes))}."
+        )
 
 
 class EngineServer(Protocol):

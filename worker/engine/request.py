@@ -9,8 +9,6 @@ from jobs.prompts.tokenizer import TokenIds, Tokenizer
 
 # Below it, dividing the logits makes them overflow; vLLM treats the same range as greedy.
 _GREEDY_BELOW: Final = 1e-5
-# The parameters that an engine may lack.
-SAMPLING: Final = frozenset({"temperature", "top_p", "top_k", "min_tokens"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +38,13 @@ class Sampling:
     def needed(self) -> frozenset[str]:
         """Names of the parameters without which an engine would pick other tokens.
 
-        Not `seed`: without it only the choice differs that chance makes.
+        Not `seed`: without it only the choice differs that chance makes. Models without a top-p are
+        TensorRT-LLM's, whose own top-p is 0: without a top-k that is greedy.
         """
         needs = {"min_tokens": bool(self.min_tokens)}
         if not self.is_greedy:
-            needs |= {"temperature": self.temperature != 1, "top_p": self.top_p not in (None, 1)}
-            needs |= {"top_k": bool(self.top_k)}
+            needs |= {"temperature": self.temperature != 1, "top_k": bool(self.top_k)}
+            needs |= {"top_p": self.top_p not in (None, 1) or not self.top_k}
         return frozenset(name for name, is_needed in needs.items() if is_needed)
 
 

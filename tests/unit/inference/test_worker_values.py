@@ -1,19 +1,24 @@
 """The pure parts of a worker: answers, deadlines, gauges and tensors."""
 
 import json
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, Never
 
 import numpy as np
 import pytest
 
 from jobs.engines.capacity import Capacity
+from jobs.errors import EngineUnableError
 from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.prompts.tokenizer import Tokenizer, unpack_ids
 from jobs.states import FinishReason
+from worker.engine.abilities import EXTRAS, abilities_finding
 from worker.engine.deadlines import FLOOR_SECONDS, deadlines_for
+from worker.engine.engine import ServedModel
 from worker.engine.gauges import Gauges
 from worker.engine.request import Request, Sampling
+from worker.engine.triton.adapter import Adapter, Kind
 from worker.engine.triton.ids import IdsAdapter, stop_tensors
 from worker.engine.triton.llmapi import LlmapiAdapter
 from worker.engine.triton.metrics import parse_gauges
@@ -36,6 +41,19 @@ DIRECT = IdsAdapter(
         }
     ),
 )
+
+
+def text_adapter(kind: Literal["ensemble", "bls"], inputs: set[str]) -> TextAdapter:
+    return TextAdapter(
+        model_name=kind,
+        inputs=frozenset(inputs),
+        kind=kind,
+        engine_name="tensorrt_llm",
+        adds_bos=False,
+        is_streaming=False,
+        accumulates=False,
+        takes_stop=True,
+    )
 
 
 def request_of(sampling: Sampling) -> Request:
@@ -146,16 +164,7 @@ def test_sampling_becomes_tensorrt_llm_s_tensors(sampling: Sampling, expected: d
 
 @pytest.mark.parametrize("kind", ["ensemble", "bls"])
 def test_a_text_model_gets_top_p_with_top_k(kind: Literal["ensemble", "bls"]) -> None:
-    adapter = TextAdapter(
-        model_name=kind,
-        inputs=frozenset({"temperature", "top_k", "top_p", "seed"}),
-        kind=kind,
-        engine_name="tensorrt_llm",
-        adds_bos=False,
-        is_streaming=False,
-        accumulates=False,
-        takes_stop=True,
-    )
+    adapter = text_adapter(kind, {"temperature", "top_k", "top_p", "seed"})
     tensors = adapter.tensors(request_of(Sampling(temperature=0.5, seed=7)))
     told = {name: value.item() for name, value in tensors.items()}
     assert told == {"temperature": 0.5, "top_k": 0, "top_p": 1.0, "seed": 7}
@@ -231,6 +240,69 @@ def test_seed_and_least_length_have_the_names_that_the_model_declares() -> None:
     assert {"random_seed", "min_length"}.isdisjoint(newer.tensors(asked))
     assert newer.tensors(asked)["seed"].dtype == np.uint64
     assert newer.tensors(asked)["min_tokens"].item() == 3
+
+
+def served_by(adapter: Adapter) -> ServedModel:
+    def prepared(_: Request) -> Never:
+        raise LookupError
+
+    return ServedModel(adapter.kind, adapter.model_name, adapter.abilities, prepared)
+
+
+def without_top_p(kind: Kind) -> Adapter:
+    if kind == "llmapi":
+        names = ("temperature", "top_k", "seed", "min_tokens")
+        return LlmapiAdapter("m", frozenset(f"sampling_param_{each}" for each in names), is_streaming=True)
+    if kind == "ids":
+        return IdsAdapter("m", DIRECT.inputs - {"runtime_top_p"})
+    return text_adapter("ensemble", {"temperature", "top_k", "seed", "min_length"})
+
+
+@pytest.mark.parametrize("kind", ["ids", "ensemble", "llmapi"])
+@pytest.mark.parametrize("sampling", [Sampling(temperature=1, seed=3), Sampling(temperature=0.5)])
+def test_a_model_without_top_p_which_is_greedy_then_refuses_to_draw(kind: Kind, sampling: Sampling) -> None:
+    model = served_by(without_top_p(kind))
+    with pytest.raises(EngineUnableError) as caught:
+        model.call(request_of(sampling))
+    assert "does not take top_p: it always picks the most likely token, so set temperature to 0" in (
+        caught.value.message
+    )
+    for answerable in (Sampling(), Sampling(temperature=1, top_k=40)):
+        with pytest.raises(LookupError):
+            model.call(request_of(answerable))
+
+
+def test_what_no_job_asks_for_is_declared_by_a_model_s_inputs() -> None:
+    extras = frozenset({"guided_decoding_guide", "return_log_probs", "presence_penalty", "lora_task_id"})
+    llmapi = frozenset({"sampling_param_frequency_penalty", "lora_id"})
+    known: list[tuple[Adapter, set[str]]] = [
+        (IdsAdapter("m", DIRECT.inputs), set(EXTRAS)),
+        (IdsAdapter("m", DIRECT.inputs | extras), set()),
+        (text_adapter("bls", {"return_log_probs"}), {"guided_decoding", "penalties", "lora"}),
+        (VllmAdapter("m", frozenset()), {"log_probabilities"}),
+        (VllmAdapter("m", frozenset({"return_logprobs"})), set()),
+        (LlmapiAdapter("m", frozenset(), is_streaming=True), set(EXTRAS)),
+        (LlmapiAdapter("m", llmapi, is_streaming=True), {"guided_decoding", "log_probabilities"}),
+    ]
+    assert [adapter.abilities.lacks & EXTRAS for adapter, _ in known] == [lacks for _, lacks in known]
+
+
+@pytest.mark.parametrize(
+    ("window", "blocks", "in_slot", "status", "words"),
+    [
+        (0, 0, False, "ok", "is not told, and nothing is reserved"),
+        (4096, 0, False, "warning", "a window of 4096 tokens, of which nothing is reserved"),
+        (4096, 9, False, "ok", "9 blocks a sequence, as set"),
+        (0, 0, True, "ok", "are part of the slot"),
+    ],
+)
+def test_windows_and_states_that_nothing_is_reserved_for_are_warned_of(
+    *, window: int, blocks: int, in_slot: bool, status: str, words: str
+) -> None:
+    abilities = replace(DIRECT.abilities, window=window, keeps_state_in_slot=in_slot)
+    found = abilities_finding(abilities, blocks_per_sequence=blocks)
+    assert (found.status, words in found.detail) == (status, True)
+    assert bool(found.advice) == (status == "warning")
 
 
 def test_a_request_to_stop_has_the_inputs_that_the_model_insists_on() -> None:

@@ -195,7 +195,14 @@ LLAMA_CPP: Final = HttpKind(
     " after its present batch",
     # A cut stream is noticed when something is written to it: for its progress events, that is after each
     # batch of the prefill.
-    abilities=Abilities(takes_ids=True, gives_ids=True, ends_itself=True, lacks=frozenset({"min_tokens"})),
+    abilities=Abilities(
+        takes_ids=True,
+        gives_ids=True,
+        ends_itself=True,
+        lacks=frozenset({"min_tokens"}),
+        credits_reuse=False,
+        keeps_state_in_slot=True,
+    ),
     dialect=_Completion,
     hint="with several slots the server does not tell whether they share its context; its -c in tokens is the"
     " pool",

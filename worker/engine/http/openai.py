@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from worker.engine.abilities import Abilities
+from worker.engine.abilities import EXTRAS, Abilities
 from worker.engine.http.completions import Completions
 from worker.engine.http.engine import HttpKind
 from worker.engine.request import Request
@@ -33,8 +33,10 @@ OPENAI: Final = HttpKind(
         adds_bos=True,
         notices_cut=False,
         reports_own_end=False,
-        # Not OpenAI's: such a server ignores them, or answers with a 400.
-        lacks=frozenset({"top_k", "min_tokens"}),
+        # Not OpenAI's, or left out by some servers: they ignore it, or answer with a 400.
+        lacks=EXTRAS | {"top_k", "min_tokens"},
+        credits_reuse=False,
+        keeps_state_in_slot=False,
     ),
     # A proxy may have written an error.
     dialect=partial(Completions, fields=_fields, has_ids=False, reports_own_end=False),

@@ -10,6 +10,7 @@ from jobs.errors import EngineError, EngineUnavailableError
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
 from worker.engine import loop
+from worker.engine.abilities import abilities_finding
 from worker.engine.canary import answers
 from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
 from worker.engine.engine import ServedModel
@@ -40,6 +41,7 @@ def probe(side: EngineSide, tokenizer: Tokenizer, client: EngineClient) -> Itera
     yield Finding("server", "ok", f"{server.url} runs {served.kind}")
     yield Finding("entry point", "ok", f"{served.name}: {HTTP_KINDS[served.kind].words}")
     yield answers(client, served)
+    yield abilities_finding(served.abilities, blocks_per_sequence=side.engine.blocks_per_sequence)
     yield from _capacity(side, client)
     yield _load(client)
     yield _tokenizer(server, served, tokenizer)

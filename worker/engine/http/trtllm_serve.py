@@ -47,7 +47,14 @@ TRTLLM_SERVE: Final = HttpKind(
     name="trtllm-serve",
     owner="tensorrt_llm",
     words="token ids in and out: jobs continue where they stopped; cancelling takes up to a second",
-    abilities=Abilities(takes_ids=True, gives_ids=True, ends_itself=True),
+    abilities=Abilities(
+        takes_ids=True,
+        gives_ids=True,
+        ends_itself=True,
+        lacks=frozenset({"log_probabilities"}),  # 1.1 refuses them
+        credits_reuse=False,  # only newer releases do
+        keeps_state_in_slot=False,
+    ),
     # Nearly every exception of the server becomes a 400.
     dialect=partial(Completions, fields=_fields, refuses_reliably=False),
     hint="trtllm-serve's --max_batch_size and KV pool; only newer releases show them, with"

@@ -50,10 +50,11 @@ async def _gauges(server: HttpServer, _overrides: EngineSettings) -> Gauges | No
 
 
 async def _able(server: HttpServer, abilities: Abilities) -> Abilities:
-    """Read whether prefixes are cached: they are, unless the metrics say `False`."""
+    """Read the model's window, and whether prefixes are cached: they are, unless the metrics say `False`."""
     samples = await scrape(f"{server.url}/metrics", _PREFIX, client=server.client)
-    is_off = _cache_config(samples or ()).get("enable_prefix_caching") == "False"
-    return replace(abilities, reuses_prefix=not is_off)
+    config = _cache_config(samples or ())
+    is_off = config.get("enable_prefix_caching") == "False"
+    return replace(abilities, reuses_prefix=not is_off, window=_number(config, "sliding_window"))
 
 
 def _cache_config(samples: Sequence[Sample]) -> Mapping[str, str]:
@@ -70,7 +71,14 @@ VLLM: Final = HttpKind(
     name="vllm",
     owner="vllm",
     words="token ids in and out: jobs continue where they stopped, and cancelling frees the engine",
-    abilities=Abilities(takes_ids=True, gives_ids=True, ends_itself=True),
+    abilities=Abilities(
+        takes_ids=True,
+        gives_ids=True,
+        ends_itself=True,
+        lacks=frozenset(),
+        credits_reuse=True,
+        keeps_state_in_slot=False,
+    ),
     dialect=partial(Completions, fields=_fields),
     hint="vLLM's --max-num-seqs is in no metric",
     gauges=_gauges,

@@ -17,6 +17,8 @@ Kind = Literal["ids", "llmapi", "ensemble", "bls", "vllm"]
 # The raw bytes of a response's tensors, by name.
 Outputs = Mapping[str, bytes]
 
+# Inputs that penalize what was said before.
+PENALTIES: Final = frozenset({"repetition_penalty", "presence_penalty", "frequency_penalty"})
 _LENGTH_BYTES: Final = 4  # before each element of a BYTES tensor, little-endian
 _REASONS: Final = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 # TensorRT-LLM's and vLLM's finish reasons of answers that are not complete.
@@ -92,7 +94,7 @@ def text_delta(
 
 
 def lacking(inputs: frozenset[str], *, prefix: str) -> frozenset[str]:
-    """Return the sampling parameters for which a model declares no input.
+    """Return what requests cannot ask for: a model declares no input for it.
 
     Args:
         inputs: names of the tensors that the model declares.
@@ -103,6 +105,10 @@ def lacking(inputs: frozenset[str], *, prefix: str) -> frozenset[str]:
         "top_p": {f"{prefix}top_p"},
         "top_k": {f"{prefix}top_k"},
         "min_tokens": {"min_tokens", "min_length"},
+        "guided_decoding": {"guided_decoding_guide"},
+        "log_probabilities": {"return_log_probs"},
+        "penalties": PENALTIES,
+        "lora": {"lora_task_id"},
     }
     return frozenset(parameter for parameter, tensors in names.items() if not tensors & inputs)
 

@@ -35,6 +35,8 @@ class IdsAdapter:
             takes_stop=self.stop() is not None,
             lacks=lacking(self.inputs, prefix="runtime_"),
             reuses_prefix=self.reuses_prefix,
+            credits_reuse=False,  # only newer releases do
+            keeps_state_in_slot=False,
         )
 
     def tensors(self, request: Request) -> Tensors:

@@ -8,10 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from worker.engine.abilities import Abilities
+from worker.engine.abilities import SAMPLING, Abilities
 from worker.engine.deltas import TextDelta
-from worker.engine.request import SAMPLING, Request, Sampling
-from worker.engine.triton.adapter import Kind, Outputs, Stop, Tensors, bytes_tensor, text_delta, text_in
+from worker.engine.request import Request, Sampling
+from worker.engine.triton.adapter import (
+    PENALTIES,
+    Kind,
+    Outputs,
+    Stop,
+    Tensors,
+    bytes_tensor,
+    text_delta,
+    text_in,
+)
 
 _PREFIX = "sampling_param_"
 
@@ -44,8 +53,16 @@ class LlmapiAdapter:
             is_streaming=self.is_streaming,
             adds_bos=True,
             takes_stop=self.stop() is not None,
-            lacks=SAMPLING - {each.removeprefix(_PREFIX) for each in self.inputs},
+            lacks=self._lacks(),
+            credits_reuse=False,  # only newer releases do
+            keeps_state_in_slot=False,
         )
+
+    def _lacks(self) -> frozenset[str]:
+        taken = {each.removeprefix(_PREFIX) for each in self.inputs}
+        lacks = SAMPLING - taken | {"guided_decoding", "log_probabilities"}
+        lacks |= set() if taken & PENALTIES else {"penalties"}
+        return lacks if "lora_id" in taken else lacks | {"lora"}
 
     def tensors(self, request: Request) -> Tensors:
         """Build the request's tensors.

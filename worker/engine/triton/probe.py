@@ -8,6 +8,7 @@ from jobs.errors import EngineError, EngineUnavailableError
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
 from worker.engine import loop
+from worker.engine.abilities import abilities_finding
 from worker.engine.canary import answers
 from worker.engine.client import EngineClient
 from worker.engine.triton.checks import ALONE, CHECKS, InspectedServer
@@ -44,6 +45,7 @@ def probe(side: EngineSide, tokenizer: Tokenizer, client: EngineClient) -> Itera
             return
         yield Finding("entry point", "ok", f"{served.name} ({served.kind}): {_KINDS[served.kind]}")
         yield answers(client, served)
+        yield abilities_finding(served.abilities, blocks_per_sequence=side.engine.blocks_per_sequence)
         gauges = loop.run(engine.gauges())
         server = InspectedServer(
             side, tokenizer, engine, offer, served, _configs(engine, offer, served.kind), gauges

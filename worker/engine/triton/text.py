@@ -61,6 +61,8 @@ class TextAdapter:
             notices_cut=False,
             reports_own_end=False,
             lacks=lacking(self.inputs, prefix=""),
+            credits_reuse=False,
+            keeps_state_in_slot=False,
         )
 
     def tensors(self, request: Request) -> Tensors:

@@ -28,7 +28,14 @@ class VllmAdapter:
     @property
     def abilities(self) -> Abilities:
         """Text both ways. vLLM adds special tokens to text, and notices a cut stream at its next response."""
-        return Abilities(takes_ids=False, gives_ids=False, adds_bos=True)
+        return Abilities(
+            takes_ids=False,
+            gives_ids=False,
+            adds_bos=True,
+            lacks=frozenset() if "return_logprobs" in self.inputs else frozenset({"log_probabilities"}),
+            credits_reuse=True,
+            keeps_state_in_slot=False,
+        )
 
     def tensors(self, request: Request) -> Tensors:
         """Build the request's tensors.
