@@ -179,7 +179,7 @@ def test_more_output_than_fits_is_cut_in_silence(engine: RunningEngine) -> None:
         (prompt_of(10), 10, {"repetition_penalty": 1.5}, "has no repetition_penalty"),
         (prompt_of(10), 10, {"min_length": 5}, "has no min_length"),
         (prompt_of(10), 10, {"return_log_probs": True}, "has no return_log_probs"),
-        (prompt_of(10), 10, {"runtime_top_p": 1.5}, "runtime_top_p"),
+        (prompt_of(10), 10, {"runtime_top_p": 1.5}, "Assertion failed: topP is 1.5 (samplingConfig.cpp)"),
         (prompt_of(10), 10, {"unheard_of": 1}, "unexpected inference input 'unheard_of'"),
         ([600], 10, {}, "512 tokens in its vocabulary"),
     ],
