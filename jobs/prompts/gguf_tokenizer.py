@@ -5,6 +5,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterable
+from itertools import permutations
 from pathlib import Path
 from typing import Final
 
@@ -128,8 +129,26 @@ def _add_tokens(tokenizer: Tokenizer, gguf: Gguf) -> None:
     kinds = gguf.numbers("tokenizer.ggml.token_type")[: len(tokens)]
     controls = {token_id for token_id, kind in enumerate(kinds) if kind in {_UNKNOWN, _CONTROL}} | ends
     shown = {token_id for token_id, kind in enumerate(kinds) if kind == _USER_DEFINED} - controls
+    _check_order(gguf, [tokens[each] for each in shown if tokens[each].isspace()])
     tokenizer.add_special_tokens(_added(tokens, controls, special=True))
     tokenizer.add_tokens(_added(tokens, shown, special=False))
+
+
+def _check_order(gguf: Gguf, spaces: list[str]) -> None:
+    """Refuse white space of which llama.cpp reads the longest token first and we the leftmost.
+
+    Runs of one character, as Gemma has, come out the same. Tokens that are seen are not found in text at all.
+
+    Raises:
+        GgufError: one of these tokens can begin inside a shorter one.
+    """
+    for shorter, longer in permutations(spaces, 2):
+        is_mixed = len(set(shorter + longer)) > 1 and len(shorter) <= len(longer)
+        if is_mixed and any(longer.startswith(shorter[at:]) for at in range(1, len(shorter))):
+            raise GgufError(
+                f"{gguf.path} has the user-defined tokens {shorter!r} and {longer!r}, which can overlap:"
+                f" llama.cpp reads them in an order of its own. {ADVICE}."
+            )
 
 
 def _added(tokens: list[str], ids: Iterable[int], *, special: bool) -> list[AddedToken]:

@@ -68,6 +68,26 @@ def test_sentencepieces_are_counted_as_llama_cpp_does(tmp_path: Path, *, adds_sp
         assert_same_ids(server, [text.replace("\u2581", "_") for text in texts])  # it comes back as a space
 
 
+@pytest.mark.parametrize("adds_space", [True, False], ids=["space before", "as it is"])
+def test_user_defined_white_space_is_counted_as_llama_cpp_does_and_other_user_defined_text_stays_text(
+    tmp_path: Path, *, adds_space: bool
+) -> None:
+    """Gemma has such runs, and tokens for HTML, which llama.cpp takes out of any text."""
+    spaces = ["\n" * number for number in range(1, 9)] + ["  ", "   ", "    ", "\t\t"]
+    model = write_sentencepiece_model(
+        tmp_path / "tiny.gguf", REFERENCE[:60_000], adds_space=adds_space, user_defined=[*spaces, "<table>"]
+    )
+    chosen = random.Random(4)  # noqa: S311  # no secret
+    parts = [*spaces, *"ab the\n\t", " the", "word "]
+    texts = ["".join(chosen.choices(parts, k=chosen.randint(1, 25))) for _ in range(400)]
+    with running_llama(tmp_path / "llama", gguf=model, context=512) as server:
+        server.check_tokenizer()
+        built = Tokenizer.load(str(server.tokenizer))
+        assert [built.encode_text(text).tolist() for text in texts] == server_ids(server, texts)
+        (token,) = server_ids(server, ["<table>"])[0][-1:]
+    assert token not in built.encode_text("<table>")
+
+
 def test_a_file_that_names_the_wrong_way_to_split_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

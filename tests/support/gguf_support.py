@@ -3,6 +3,7 @@
 import functools
 import random
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 
 import gguf
@@ -58,21 +59,24 @@ def write_tiny_model(file: Path, *, pre: str, **keys: str) -> Path:
     return _written(writer, file, num_tokens=len(real.texts("tokenizer.ggml.tokens")))
 
 
-def write_sentencepiece_model(file: Path, text: str, *, adds_space: bool = True) -> Path:
+def write_sentencepiece_model(
+    file: Path, text: str, *, adds_space: bool = True, user_defined: Sequence[str] = ()
+) -> Path:
     """A model of one random layer with pieces learned from a text, and some that repeat themselves."""
     learned = Trainable(models.BPE())
     learned.pre_tokenizer = pre_tokenizers.Metaspace()
     learned.train_from_iterator(text.splitlines(), trainers.BpeTrainer(vocab_size=1500, show_progress=False))
     vocabulary = learned.get_vocab()
     ranked = sorted(vocabulary, key=vocabulary.__getitem__)
-    pieces = list(dict.fromkeys([*ranked, *_REPEATING]))
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
+    pieces = [each for each in dict.fromkeys([*ranked, *_REPEATING]) if each not in user_defined]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces, *user_defined]
     writer = _tiny_writer(file)
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(tokens)
-    writer.add_token_scores([0.0] * 259 + [-float(rank) for rank in range(len(pieces))])
-    writer.add_token_types([2, 3, 3, *[6] * 256, *[1] * len(pieces)])
+    scores = [-float(rank) for rank in range(len(pieces))]
+    writer.add_token_scores([0.0] * 259 + scores + [-1000.0] * len(user_defined))
+    writer.add_token_types([2, 3, 3, *[6] * 256, *[1] * len(pieces), *[4] * len(user_defined)])
     writer.add_unk_token_id(0)
     writer.add_add_space_prefix(adds_space)
     return _written(writer, file, num_tokens=len(tokens))

@@ -151,6 +151,25 @@ def test_a_tokenizer_that_cannot_be_built_is_refused_by_name(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("spaces", "is_refused"),
+    [(["\n ", " \n\n"], True), ([" \n", "\n "], True), (["\n\n", "\n\n\n", "  ", "    "], False)],
+)
+def test_user_defined_white_space_that_can_overlap_otherwise_than_runs_do_is_refused(
+    tmp_path: Path, *, spaces: list[str], is_refused: bool
+) -> None:
+    real = smollm2()
+    found = with_values(
+        tokenizer__ggml__tokens=[*real.texts("tokenizer.ggml.tokens"), *spaces],
+        tokenizer__ggml__token_type=[*real.numbers("tokenizer.ggml.token_type"), *[4] * len(spaces)],
+    )
+    if is_refused:
+        with pytest.raises(GgufError, match="which can overlap"):
+            ensure_gguf_tokenizer(found, tmp_path)
+    else:
+        ensure_gguf_tokenizer(found, tmp_path)
+
+
 def test_types_without_a_token_and_negative_numbers_name_no_token(tmp_path: Path) -> None:
     kinds: list[GgufValue] = [3] * (len(smollm2().texts("tokenizer.ggml.tokens")) + 5)
     found = with_values(tokenizer__ggml__token_type=kinds, tokenizer__ggml__eos_token_id=-1)
