@@ -17,6 +17,7 @@ from jobs.database.row_sets import array_parameters
 from jobs.engines import reservations
 from jobs.ids import uuid7
 from jobs.models import Job
+from jobs.sharing import ends
 from jobs.states import FinishReason
 from jobs.tenants import usage
 from jobs.transitions import Lease
@@ -90,7 +91,7 @@ def complete_all(session: Session, completions: Sequence[JobCompletion]) -> Comp
 
 
 def _follow(session: Session, ended: Sequence[UUID]) -> bool:
-    """Tell receivers of these ends, and advance the trees of these jobs.
+    """Tell receivers of these ends, advance the trees of these jobs, and end their twins.
 
     Returns:
         True if a webhook wants one of the ends.
@@ -98,11 +99,11 @@ def _follow(session: Session, ended: Sequence[UUID]) -> bool:
     jobs = session.scalars(select(Job).where(Job.id.in_(ended))).all()
     has_deliveries = outbox.publish(session, [events.job_ended(job) for job in jobs])
     tree_progress.advance(session, jobs)
-    return has_deliveries
+    return ends.share(session, jobs) or has_deliveries
 
 
-# One statement, as each costs more than the rows in it. An end that a receiver may want, or a tree waits for,
-# is left to `_follow`; of the others, hardly anyone has more than their events' rows.
+# One statement, as each costs more than the rows in it. An end that a receiver may want, or for which a
+# tree or twins wait, is left to `_follow`; of the others, hardly anyone has more than their events' rows.
 _COMPLETE: Final = (
     text(f"""
     WITH given AS (
@@ -124,7 +125,8 @@ _COMPLETE: Final = (
         FROM owned JOIN given USING (id)
         WHERE jobs.id = owned.id AND jobs.lease_id = given.lease_id AND {job_rows.may("complete")}
         RETURNING jobs.id, tenant_id, model, state, prompt_tokens, completion_tokens,
-            started_at, finalized_at, summary_id IS NOT NULL OR {events.MAY_BE_WANTED} AS is_followed
+            started_at, finalized_at,
+            summary_id IS NOT NULL OR has_twins OR {events.MAY_BE_WANTED} AS is_followed
     ), dropped AS (
         DELETE FROM checkpoints USING ended WHERE checkpoints.job_id = ended.id
     ), stored AS (

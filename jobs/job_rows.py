@@ -7,12 +7,13 @@ from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Update, func, text, update
+from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.orm import Session, make_transient_to_detached
 
 from jobs.database.row_sets import insert_set
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject
-from jobs.models.job import RequestColumns
+from jobs.models.job import LEADS, RequestColumns
 from jobs.states import TERMINAL, TRANSITIONS, JobState, sources
 
 
@@ -43,6 +44,7 @@ class NewJob:
     batch_line: int | None = None
     error: JsonObject | None = None
     finalized_at: datetime | None = None
+    request_digest: bytes | None = None
 
 
 _FIELDS: Final = tuple(each.name for each in fields(NewJob))
@@ -57,14 +59,36 @@ _UNTOUCHED: Final[Mapping[str, Any]] = dict.fromkeys(set(Job.__mapper__.attrs.ke
     "num_preemptions": 0,
     "num_preparations": 0,
     "is_reported": False,
+    "has_twins": False,
 }
 
 
 def insert_jobs(session: Session, new: Sequence[NewJob]) -> None:
     """Insert jobs in one statement."""
+    session.execute(*_insertion(new))
+
+
+def insert_leaders(session: Session, new: Sequence[NewJob]) -> set[UUID]:
+    """Insert those of these jobs that have no unfinished equal; return their ids.
+
+    A unique index decides, so of two transactions that insert equal jobs one waits for the other.
+    """
+    statement, given = _insertion(new)
+    free = statement.on_conflict_do_nothing(index_elements=["request_digest"], index_where=text(LEADS))
+    return set(session.scalars(free.returning(Job.id), given))
+
+
+def insert_twins(session: Session, new: Sequence[NewJob]) -> None:
+    """Insert jobs that wait for an equal one."""
+    for job in new:
+        job.state = JobState.BLOCKED.value
+    insert_jobs(session, new)
+
+
+def _insertion(new: Sequence[NewJob]) -> tuple[Insert, dict[str, object]]:
     values = {name: [getattr(job, name) for job in new] for name in _FIELDS}
     given = {name: each for name, each in values.items() if name not in _RARE or any(each)}
-    session.execute(*insert_set(Job, {_COLUMNS.get(name, name): each for name, each in given.items()}))
+    return insert_set(Job, {_COLUMNS.get(name, name): each for name, each in given.items()})
 
 
 _COLUMNS: Final = {"labels": "metadata"}

@@ -216,6 +216,7 @@ class JobSettings(Group):
     )
     retention_days: float = Field(default=30, gt=0, description="prune terminal jobs after this")
     idempotency_hours: float = Field(default=24, gt=0)
+    share_equal: bool = Field(default=False, description="equal requests run once, unless they say otherwise")
 
     @model_validator(mode="after")
     def _lease_outlives_renewals(self) -> Self:

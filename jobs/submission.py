@@ -18,6 +18,7 @@ from jobs.job_rows import NewJob
 from jobs.models import Job, JsonObject
 from jobs.prompts import store
 from jobs.prompts.store import NewText
+from jobs.sharing import arrivals
 from jobs.states import TERMINAL, TRANSITIONS, Lane
 from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempotently
 from jobs.tenants.quotas import Admit, QuotaUsage
@@ -37,6 +38,7 @@ class JobSpec:
         window: it expires this long after it was accepted; None: never, unless `expires_at` is set.
         batch_id: of the batch that it is line `batch_line` of.
         sampling: temperature, top_p, top_k, seed, stop as given.
+        shares_equal: it may run once with equal jobs, if its answer is not left to chance.
     """
 
     text: NewText
@@ -55,6 +57,7 @@ class JobSpec:
     expires_at: datetime | None = None
     batch_id: UUID | None = None
     batch_line: int | None = None
+    shares_equal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +160,12 @@ def _insert(
             settle_count(job, num_tokens=spec.text.counted.num_tokens, limits=limits, now=now)
         else:
             job.reserved_tokens = demand(spec, limits)
+        if spec.shares_equal and job.state not in TERMINAL:
+            job.request_digest = arrivals.digest_of(job, spec.text.sha256)
     if admit is not None and (taken := _taken(jobs, texts.num_new_bytes)).jobs:
         admit(session, taken)
     if jobs:
-        job_rows.insert_jobs(session, jobs)
+        arrivals.insert(session, jobs)
     return jobs
 
 

@@ -17,6 +17,7 @@ from jobs.checkpoints import Output
 from jobs.database import note_ended
 from jobs.job_rows import move
 from jobs.models import Job
+from jobs.sharing import ends
 from jobs.states import TRANSITIONS, JobState, StopReason, sources
 from jobs.tenants import usage
 from jobs.webhooks import events, outbox
@@ -81,13 +82,14 @@ def end(session: Session, verb: str, *conditions: ColumnElement[bool], **values:
     """
     kept = checkpoints.progress_kept()["completion_tokens"]
     ended = move(session, verb, *conditions, completion_tokens=kept, **values)
+    ends.hand_on(session, ended)
     checkpoints.into_results(session, [job.id for job in ended])
     after_end(session, ended)
     return ended
 
 
 def after_end(session: Session, ended: Sequence[Job]) -> None:
-    """Record the jobs' usage, queue their events, and unblock or end their summaries.
+    """Record the jobs' usage, queue their events, end their twins, and unblock or end their summaries.
 
     Every finished job passes here, `completing` or `tree_progress.stop`, exactly once. The caller holds their
     rows. This locks the rows of their summaries after those of the jobs. All code keeps that order, and no
@@ -98,6 +100,7 @@ def after_end(session: Session, ended: Sequence[Job]) -> None:
     usage.record(session, ended)
     outbox.publish(session, [events.job_ended(job) for job in ended])
     tree_progress.advance(session, ended)
+    ends.share(session, ended)
 
 
 def requeue(

@@ -28,7 +28,7 @@ from jobs.tenants import usage
 from jobs.webhooks import events, outbox
 
 # Errors that another attempt at the same prompt would only repeat.
-_HOPELESS = frozenset(
+HOPELESS = frozenset(
     {
         "all_parts_failed",
         "chat_template_error",
@@ -157,7 +157,7 @@ def _advance(session: Session, summary: Summary, ended: Sequence[Job]) -> None:
 def _spare_id(job: Job, node: SummaryNode) -> UUID | None:
     """Return the id for another attempt at the job; None: it gets none."""
     code = job.error.get("code") if job.error else None
-    return node.spare_job_id if job.state == JobState.FAILED and code not in _HOPELESS else None
+    return node.spare_job_id if job.state == JobState.FAILED and code not in HOPELESS else None
 
 
 def _replace_job(session: Session, job: Job, node: SummaryNode, job_id: UUID) -> None:

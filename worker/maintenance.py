@@ -16,6 +16,7 @@ from jobs.engines import registry, served_tokens
 from jobs.models import Job
 from jobs.preparation import Counting
 from jobs.settings import JobSettings
+from jobs.sharing import ends
 from jobs.states import TERMINAL, JobState
 from jobs.tenants import stored_bytes, usage
 from jobs.webhooks import endpoints
@@ -55,6 +56,7 @@ def duties(context: ServiceContext) -> list[Duty]:
         Duty("prepare", count_some, every.prepare_seconds, wakes=("prepare",), rung_by=(SERVICE,)),
         Duty("rescue", rescue, every.rescue_seconds, wakes=("inference",)),
         Duty("expire", rounds.expire, every.expire_seconds, wakes=("expire",)),
+        Duty("twins", rounds.settle_twins, every.prepare_seconds, wakes=("inference", "deliver", "prepare")),
         Duty("expire", rounds.reject_misfits, every.expire_seconds),
         Duty("expire", sweep, every.expire_seconds, wakes=("expire",)),
         Duty("expire", rounds.add_up_stored, every.expire_seconds, wakes=("expire",)),
@@ -70,6 +72,7 @@ class JobMaintenance:
         self._sessions = sessions
         self._silent = FailingRows("rescue")
         self._overdue = FailingRows("expire")
+        self._twins = FailingRows("twins")
         self._misfits = FailingRows("misfits")
         self._old = FailingRows("prune")
         self._notes = FailingRows("usage")
@@ -101,6 +104,11 @@ class JobMaintenance:
             return lifecycle.expire(session, now=now, only=job_ids)
 
         return sum(move_set(self._sessions, self._overdue, lifecycle.overdue(now), move, limit=1000))
+
+    def settle_twins(self) -> int:
+        """End twins whose leaders have ended, or let one of them run. Returns how many it moved."""
+        alone = ends.left_alone()
+        return sum(move_set(self._sessions, self._twins, alone, ends.settle, limit=ends.MOST_SETTLED))
 
     def reject_misfits(self) -> list[Job]:
         """Fail queued jobs that no longer fit any engine. Returns the jobs that failed."""

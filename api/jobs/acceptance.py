@@ -22,8 +22,10 @@ from jobs.views import PRIORITIES
 
 def request_sha256(request: JobRequest) -> bytes:
     """Hash the request's meaning: white space, order and written defaults are ignored."""
-    # Left out if empty: releases before this field hashed the same request without it.
-    unset = None if request.chat_template_kwargs else {"chat_template_kwargs"}
+    # Left out if empty: releases before these fields hashed the same request without them.
+    unset = set() if request.chat_template_kwargs else {"chat_template_kwargs"}
+    if request.share_equal is None:
+        unset.add("share_equal")
     fields = request.model_dump(mode="json", exclude=unset)
     return sha256(json.dumps(fields, sort_keys=True).encode()).digest()
 
@@ -47,6 +49,9 @@ class Draft:
             InvalidRequestError: its chat template fails with its variables.
         """
         request, tokenizer = self.request, acceptance.tokenizer
+        shares_equal = request.share_equal
+        if shares_equal is None:
+            shares_equal = acceptance.settings.jobs.share_equal
         if counted is None and tokenizer is not None:
             counted = count_short(
                 self.prompt, PromptCounter(tokenizer), max_chars=acceptance.max_inline_chars
@@ -64,6 +69,7 @@ class Draft:
             webhook_secret=self.callback.secret,
             webhook_includes_output=request.webhook_include_output,
             window=WINDOWS[request.completion_window] if request.completion_window else None,
+            shares_equal=shares_equal,
         )
 
 

@@ -78,6 +78,12 @@ class JobRequest(Closed):
         description="Variables for the model's chat template, such as `enable_thinking`; one that the"
         " template does not know has no effect.",
     )
+    share_equal: bool | None = Field(
+        None,
+        description="Let jobs that ask for the same run once, while one of them is unfinished: each gets the"
+        " result. Applies where the answer is not left to chance, at temperature 0 or with a seed. Null: as"
+        " the server is configured.",
+    )
     priority: Priority = Field("normal", description="Order among your own jobs.")
     custom_id: CustomId | None = Field(None, description="Your own name for the job; need not be unique.")
     metadata: Metadata | None = Field(

@@ -32,6 +32,7 @@ class BatchTools:
         max_inline_chars: prompts up to this length are counted immediately.
         lifetime: of files that set none of their own.
         limits: of tenants without limits of their own.
+        shares_equal: lines that ask for the same run once, unless they say otherwise.
         ahead: reads lines that come next.
     """
 
@@ -45,6 +46,7 @@ class BatchTools:
     max_inline_chars: int
     lifetime: timedelta
     limits: LimitSettings
+    shares_equal: bool = False
     ahead: Ahead[Iterable["LineRequest"]] = field(default_factory=Ahead)
 
     @classmethod
@@ -62,4 +64,5 @@ class BatchTools:
             max_inline_chars=settings.api.inline_count_chars // 8,
             lifetime=timedelta(days=settings.files.retention_days),
             limits=settings.limits,
+            shares_equal=settings.jobs.share_equal,
         )

@@ -135,6 +135,7 @@ class LineReader:
             expires_at=self.expires_at,
             batch_id=self.batch_id,
             batch_line=request.number,
+            shares_equal=self.tools.shares_equal if asked.share_equal is None else asked.share_equal,
         )
 
 

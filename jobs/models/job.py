@@ -32,6 +32,10 @@ FIT_CLASS = (
     f" + width_bucket(prompt_tokens + max_tokens, '{{{_NEED}}}'::integer[])"
 )
 
+# Jobs of equal requests, see `sharing`.
+LEADS = "request_digest IS NOT NULL AND state IN ('preparing', 'queued', 'running')"
+IS_TWIN = "request_digest IS NOT NULL AND state = 'blocked'"
+HAS_SHARED = "request_digest IS NOT NULL AND state = 'completed'"
 _TERMINAL_SQL = one_of("state", sorted(TERMINAL))
 
 
@@ -128,6 +132,9 @@ class Job(RequestColumns, Base):
         is_reported: its batch has counted it and written its line; before that it must not be deleted. False
             for jobs outside of batches.
         summary_id: the summary whose tree it belongs to. Null: none. No foreign key, as for `batch_id`.
+        request_digest: equal in jobs that may share one run, see `sharing`; at most one of them is preparing,
+            queued or running, the leader. A `blocked` one is its twin. Null: the job runs by itself.
+        has_twins: others wait, or waited, for its end. Set by the submission of a twin, which holds its row.
     """
 
     __tablename__ = "jobs"
@@ -152,6 +159,8 @@ class Job(RequestColumns, Base):
     first_token_at: Mapped[datetime | None]
     finalized_at: Mapped[datetime | None]
     is_reported: Mapped[bool] = mapped_column(server_default=text("false"))
+    request_digest: Mapped[bytes | None]
+    has_twins: Mapped[bool] = mapped_column(server_default=text("false"))
 
     __table_args__ = (
         CheckConstraint(one_of("state", sorted(JobState)), name="state"),
@@ -252,6 +261,10 @@ class Job(RequestColumns, Base):
             "finalized_at",
             postgresql_where=text("batch_id IS NOT NULL AND NOT is_reported"),
         ),
+        # Equal requests: the one that runs, those that wait for it, and those that have results.
+        Index("uq_jobs_leader", "request_digest", unique=True, postgresql_where=text(LEADS)),
+        Index("ix_jobs_twins", "request_digest", "id", postgresql_where=text(IS_TWIN)),
+        Index("ix_jobs_shared", "request_digest", "finalized_at", postgresql_where=text(HAS_SHARED)),
         Index("ix_jobs_summary", "summary_id", postgresql_where=text("summary_id IS NOT NULL")),
         {
             # Leases and progress are not indexed: their updates stay on their page (HOT) if it has room.

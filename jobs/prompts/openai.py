@@ -112,6 +112,11 @@ class _Generation(Closed):
     stop: Stop | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
+    share_equal: bool | None = Field(
+        None,
+        description="in a batch: let lines that ask for the same run once, each with its result; null: as the"
+        " server is configured. Requests that wait for their answer always run",
+    )
 
 
 class ChatRequest(_Generation):
@@ -162,6 +167,7 @@ class Generation:
         sampling: temperature, 1 by default; top_p, top_k, seed, stop as given.
         stream: whether to stream the tokens.
         include_usage: whether the stream ends with the usage.
+        share_equal: whether it may run once with equal ones; None: as the server is configured.
     """
 
     model: str
@@ -170,6 +176,7 @@ class Generation:
     sampling: JsonObject
     stream: bool
     include_usage: bool
+    share_equal: bool | None = None
 
 
 def validate_request(endpoint: Endpoint, body: Mapping[str, Any]) -> Generation:
@@ -192,6 +199,7 @@ def validate_request(endpoint: Endpoint, body: Mapping[str, Any]) -> Generation:
         | {name: value for name, value in request if name in SAMPLING and value is not None},
         stream=request.stream,
         include_usage=request.stream_options is not None and request.stream_options.include_usage,
+        share_equal=request.share_equal,
     )
 
 

@@ -6,7 +6,8 @@ from enum import StrEnum
 class JobState(StrEnum):
     """Where a job is in its life; TRANSITIONS lists the moves."""
 
-    BLOCKED = "blocked"  # waits for other jobs of its summary; `tree_progress` unblocks it
+    # Waits for other jobs of its summary, or for an equal job: `tree_progress` or `sharing` unblocks it.
+    BLOCKED = "blocked"
     PREPARING = "preparing"  # a service worker counts its prompt
     QUEUED = "queued"  # an engine may claim it
     RUNNING = "running"  # streams on an engine under a lease; rescued once that expires
@@ -22,6 +23,9 @@ _S = JobState
 # verb -> (the states it may start from, the state it leads to). Guarded UPDATEs read their sources here.
 TRANSITIONS: dict[str, tuple[frozenset[JobState], JobState]] = {
     "unblock": (frozenset({_S.BLOCKED}), _S.PREPARING),
+    "promote": (frozenset({_S.BLOCKED}), _S.QUEUED),  # a twin takes the place of its leader
+    "share": (frozenset({_S.BLOCKED}), _S.COMPLETED),  # a twin gets the result of its leader
+    "share_failure": (frozenset({_S.BLOCKED}), _S.FAILED),
     "prepare": (frozenset({_S.PREPARING}), _S.QUEUED),
     "reject": (frozenset({_S.PREPARING, _S.QUEUED}), _S.FAILED),
     "claim": (frozenset({_S.QUEUED}), _S.RUNNING),
@@ -69,7 +73,7 @@ class FinishReason(StrEnum):
 class WaitReason(StrEnum):
     """What a job waits for: the first of these that applies."""
 
-    DEPENDENCY = "dependency"  # other jobs of its summary
+    DEPENDENCY = "dependency"  # other jobs of its summary, or an equal job
     PREPARING = "preparing"  # its prompt is not counted yet
     RETRY_BACKOFF = "retry_backoff"  # an attempt failed; the next one comes later
     ENGINE_DOWN = "engine_down"  # no engine that could hold it takes jobs now

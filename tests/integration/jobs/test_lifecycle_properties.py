@@ -16,6 +16,7 @@ from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation, Result, WebhookEvent
 from jobs.scheduling import claims
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.sharing import ends
 from jobs.states import TERMINAL, FinishReason, StopReason
 from jobs.transitions import Lease
 from support import ERROR, empty_database, output_of, prepare_next, register_engine, spec
@@ -61,6 +62,27 @@ class Life(RuleBasedStateMachine):
         ]
         with self.sessions.begin() as session:
             submission.submit(session, given, tenant_id=DEFAULT_TENANT, default_capacity=SMALL)
+
+    @rule(
+        prompt=st.sampled_from(["a", "b"]),
+        num=st.integers(1, 4),
+        rank=st.integers(-1, 1),
+        is_counted=st.booleans(),
+        has_window=st.booleans(),
+    )
+    def submit_equal(self, prompt: str, num: int, rank: int, *, is_counted: bool, has_window: bool) -> None:
+        window = timedelta(minutes=4) if has_window else None
+        size = 10 if is_counted else None
+        one = spec(
+            size, prompt=prompt, rank=rank, window=window, webhook_url="https://e.com/x", shares_equal=True
+        )
+        with self.sessions.begin() as session:
+            submission.submit(session, [one] * num, tenant_id=DEFAULT_TENANT, default_capacity=SMALL)
+
+    @rule()
+    def settle_twins(self) -> None:
+        with self.sessions.begin() as session:
+            ends.settle(session, session.scalars(ends.left_alone()).all())
 
     @rule()
     def prepare(self) -> None:
@@ -164,6 +186,34 @@ class Life(RuleBasedStateMachine):
             running = set(session.scalars(select(Job.lease_id).where(Job.state == "running")))
             held = set(session.scalars(select(Reservation.lease_id).where(Reservation.state == "held")))
             assert running == held
+
+    @invariant()
+    def equal_requests_have_one_run_and_twins_alone_wait(self) -> None:
+        with self.sessions() as session:
+            leading = Job.state.in_(["preparing", "queued", "running"])
+            runs = select(func.count()).where(Job.request_digest.is_not(None), leading)
+            assert set(session.scalars(runs.group_by(Job.request_digest))) <= {1}
+            waiting = session.scalars(select(Job).where(Job.state == "blocked")).all()
+            assert all(job.request_digest is not None for job in waiting)
+
+    def teardown(self) -> None:
+        """Nothing is left waiting: in the end each job has ended, which the invariants saw or see now."""
+        unended = select(func.count()).where(Job.finalized_at.is_(None))
+        for _ in range(200):
+            with self.sessions() as session:
+                if not session.scalar(unended):
+                    break
+            self.settle_twins()
+            self.prepare()
+            self.time_passes()
+            self.drain()
+            for name in ENGINES:
+                self.fill(name)
+            for place in range(len(self.leases)):
+                self.write(place, "complete")
+        with self.sessions() as session:
+            assert session.scalar(unended) == 0
+        self.the_end_is_final_and_published_once()
 
     @invariant()
     def the_end_is_final_and_published_once(self) -> None:

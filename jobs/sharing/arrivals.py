@@ -1,0 +1,86 @@
+"""How equal jobs come in: the first becomes the leader, the others wait for it as its twins."""
+
+import json
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Final
+
+from sqlalchemy import DateTime, LargeBinary, SmallInteger, text
+from sqlalchemy.orm import Session
+
+from jobs import job_rows
+from jobs.database.row_sets import array_parameters
+from jobs.job_rows import NewJob
+
+
+def digest_of(job: NewJob, text_sha256: bytes) -> bytes | None:
+    """Compute what equal requests of a tenant have in common: all that their answer depends on.
+
+    Args:
+        job: the request.
+        text_sha256: of the canonical prompt, which includes the variables of its template.
+
+    Returns:
+        None if the answer is left to chance: the job has a temperature and no seed.
+    """
+    if job.sampling.get("temperature") and job.sampling.get("seed") is None:
+        return None
+    asked = json.dumps([job.model, job.max_tokens, job.sampling], sort_keys=True)
+    return sha256(job.tenant_id.bytes + text_sha256 + asked.encode()).digest()
+
+
+def insert(session: Session, new: Sequence[NewJob]) -> None:
+    """Insert jobs; one that has an unfinished equal waits for it, `blocked`."""
+    if not any(job.request_digest for job in new):
+        job_rows.insert_jobs(session, new)
+        return
+    leading = job_rows.insert_leaders(session, _first_of_each(new))
+    if twins := [job for job in new if job.id not in leading]:
+        _hold_leaders(session, twins)
+        job_rows.insert_twins(session, twins)
+
+
+def _first_of_each(new: Sequence[NewJob]) -> list[NewJob]:
+    """Pick the jobs that may run: of equal ones the first.
+
+    They come in one order in all transactions, as each waits for others that insert the same digest.
+    """
+    first: dict[bytes, NewJob] = {}
+    for job in new:
+        if job.request_digest is not None:
+            first.setdefault(job.request_digest, job)
+    leaders = [job for job in new if job.request_digest is None or first[job.request_digest] is job]
+    return sorted(leaders, key=lambda job: job.request_digest or b"")
+
+
+def _hold_leaders(session: Session, twins: Sequence[NewJob]) -> None:
+    """Hold the leaders of these jobs until this transaction ends; their ends then see that they have twins.
+
+    One that has just ended leaves its twins to the next round of `ends.settle`.
+    """
+    given = {
+        "digests": [job.request_digest for job in twins],
+        "ranks": [job.rank for job in twins],
+        "deadlines": [job.expires_at for job in twins],
+    }
+    session.connection().execute(_HOLD_LEADERS, given)
+
+
+# A leader gets the best rank of its twins, and the highest if one of them has to be done earlier than itself.
+_HOLD_LEADERS: Final = text("""
+    WITH given AS (
+        SELECT digest, max(rank) AS rank, min(deadline) AS deadline
+        FROM unnest(:digests, :ranks, :deadlines) AS given(digest, rank, deadline) GROUP BY digest
+    ), held AS (
+        SELECT jobs.id, CAST(CASE WHEN given.deadline < coalesce(jobs.expires_at, 'infinity') THEN 1
+            ELSE greatest(jobs.rank, given.rank) END AS smallint) AS rank
+        FROM given JOIN jobs ON jobs.request_digest = given.digest
+            AND jobs.state IN ('preparing', 'queued', 'running')
+        ORDER BY jobs.id FOR NO KEY UPDATE OF jobs
+    )
+    UPDATE jobs SET has_twins = true, rank = held.rank FROM held
+    WHERE jobs.id = held.id AND jobs.state IN ('preparing', 'queued', 'running')
+        AND (NOT jobs.has_twins OR jobs.rank < held.rank)
+""").bindparams(
+    *array_parameters(digests=LargeBinary(), ranks=SmallInteger(), deadlines=DateTime(timezone=True))
+)

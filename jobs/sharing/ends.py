@@ -1,0 +1,222 @@
+"""How twins end: with a copy of their leader's result, or one of them takes its place.
+
+A twin is `blocked` and has a digest. It ends exactly once, as every move out of that state is guarded and
+holds its row. Rows that another transaction holds, and those that are too many for the transaction that ends
+their leader, are left to the rounds of `settle`, which look only at what is stored: a process killed at any
+statement leaves nothing to repair.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from psycopg.errors import UniqueViolation
+from sqlalchemy import ARRAY, ColumnElement, Select, Uuid, func, insert, literal, literal_column, or_, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, aliased
+
+from jobs import checkpoints
+from jobs.database import note_ended
+from jobs.job_rows import move
+from jobs.models import Checkpoint, Job, Result
+from jobs.states import JobState
+from jobs.tenants import usage
+from jobs.tree_progress import HOPELESS
+from jobs.webhooks import events, outbox
+
+# Twins that end in the transaction of their leader: a claim may be waiting for it. The others take a moment.
+_AT_ONCE: Final = 32
+# Twins that one round ends.
+MOST_SETTLED: Final = 500
+
+_COPIED: Final = ("output", "output_ids", "replaced", "reasoning", "reasoning_tokens")
+
+
+def share(session: Session, ended: Sequence[Job]) -> bool:
+    """Let twins of these jobs, which have just ended, end as they did, unless another run may do better.
+
+    A twin whose row cannot be changed does not keep its leader from ending.
+
+    Returns:
+        True if a webhook wants one of the ends.
+    """
+    has_deliveries = False
+    for leader in _with_twins(ended):
+        if _is_for_all(leader):
+            waiting = _twins_of(leader).limit(_AT_ONCE).with_for_update(skip_locked=True)
+            try:
+                with session.begin_nested():
+                    twins = _end_as(session, leader, session.scalars(waiting).all())
+                    has_deliveries |= _record(session, twins)
+            except DBAPIError as error:
+                if error.connection_invalidated:
+                    raise
+    return has_deliveries
+
+
+def hand_on(session: Session, ended: Sequence[Job]) -> None:
+    """Let the oldest twin of each of these jobs run in its place, from where it stopped.
+
+    The caller has ended the jobs, without what all equal requests get, and their checkpoints are still there.
+    """
+    for leader in _with_twins(ended):
+        if not _is_for_all(leader):
+            heir = session.scalar(_twins_of(leader).limit(1).with_for_update(skip_locked=True))
+            if heir is not None:
+                _promote(session, heir, leader)
+
+
+def left_alone() -> Select[UUID]:
+    """Select twins without a leader, and those whose leader left a result, by digest and age."""
+    first, after, leader, ended, oldest, twin = (aliased(Job) for _ in range(6))
+    start = select(first.request_digest.label("digest")).where(*_waits(first)).order_by(first.request_digest)
+    walk = select(start.limit(1).subquery().c.digest).cte("walk", recursive=True)
+    following = (
+        select(after.request_digest)
+        .where(*_waits(after), after.request_digest > walk.c.digest)
+        .order_by(after.request_digest)
+        .limit(1)
+    )
+    walk = walk.union_all(select(following.scalar_subquery()).where(walk.c.digest.is_not(None)))
+    leads = select(leader.id).where(leader.request_digest == walk.c.digest, leader.state.in_(_LEADING))
+    since = select(oldest.created_at).where(*_waits(oldest), oldest.request_digest == walk.c.digest)
+    answered = select(ended.id).where(
+        ended.request_digest == walk.c.digest,
+        ended.state == _COMPLETED,
+        ended.finalized_at > since.order_by(oldest.id).limit(1).scalar_subquery(),
+    )
+    alone = select(walk.c.digest).where(walk.c.digest.is_not(None), or_(~leads.exists(), answered.exists()))
+    digests = alone.subquery()
+    twins = select(twin.id).where(*_waits(twin), twin.request_digest == digests.c.digest).order_by(twin.id)
+    each = twins.limit(MOST_SETTLED).lateral()
+    return select(each.c.id).select_from(digests).join(each, literal_column("true"))
+
+
+def settle(session: Session, twin_ids: Sequence[UUID]) -> int:
+    """End those of these twins for which there is a result, or let one of each digest run.
+
+    Returns:
+        How many ended or became leaders.
+    """
+    waiting = select(Job).where(Job.id.in_(twin_ids), *_waits(Job)).order_by(Job.id)
+    twins: dict[bytes, list[Job]] = defaultdict(list)
+    for twin in session.scalars(waiting.with_for_update(skip_locked=True)):
+        twins[twin.request_digest or b""].append(twin)
+    num_moved = 0
+    for digest, group in sorted(twins.items()):  # in the order of `arrivals`: no deadlock
+        source = session.scalar(_newest_result(digest))
+        answered = [twin.id for twin in group if source and _is_since(source, twin)]
+        if source is not None and answered:
+            ended = _end_as(session, source, answered)
+            _record(session, ended)
+            num_moved += len(ended)
+        else:
+            num_moved += _promote(session, group[0].id, None)
+    return num_moved
+
+
+def _end_as(session: Session, leader: Job, twin_ids: Sequence[UUID]) -> list[Job]:
+    """End these twins, which the caller has locked, as their leader ended."""
+    which = Job.id.in_(twin_ids)
+    if leader.state == JobState.FAILED:
+        counted = func.coalesce(Job.prompt_tokens, leader.prompt_tokens)
+        return move(session, "share_failure", which, error=leader.error, prompt_tokens=counted)
+    twins = move(
+        session,
+        "share",
+        which,
+        prompt_tokens=leader.prompt_tokens,
+        completion_tokens=leader.completion_tokens,
+        finish_reason=leader.finish_reason,
+        # It used no engine, so `engine_name` stays null and no speed is measured by it.
+        started_at=func.greatest(Job.created_at, leader.started_at),
+        first_token_at=func.greatest(Job.created_at, leader.first_token_at),
+    )
+    columns = [getattr(Result, name) for name in _COPIED]
+    ids = func.unnest(literal([twin.id for twin in twins], ARRAY(Uuid())))
+    copies = select(ids, *columns).where(Result.job_id == leader.id)
+    session.execute(insert(Result).from_select(["job_id", *_COPIED], copies))
+    return twins
+
+
+def _record(session: Session, ended: Sequence[Job]) -> bool:
+    """Record usage and events of these twins, as `transitions.after_end` does of other jobs."""
+    if ended:
+        note_ended(session, [job.id for job in ended])
+    usage.record(session, ended)
+    return outbox.publish(session, [events.job_ended(job) for job in ended])
+
+
+def _promote(session: Session, heir_id: UUID, leader: Job | None) -> int:
+    """Make this twin the leader, unless another transaction has just made one.
+
+    It spends no more attempts or rescues than its leader left: the request may be what kills workers.
+    """
+    try:
+        with session.begin_nested():
+            heir = session.get_one(Job, heir_id, populate_existing=True)
+            given: dict[str, object] = {}
+            length = heir.prompt_tokens
+            if leader is not None:
+                length = length or leader.prompt_tokens
+                _take_over_output(session, heir, leader)
+                if leader.state == JobState.FAILED:
+                    given = {"attempt": max(0, leader.attempt - 1), "num_rescues": leader.num_rescues}
+            if length is not None:
+                given |= {"prompt_tokens": length, "reserved_tokens": length + heir.max_tokens}
+            others = select(func.max(Job.rank)).where(*_waits(Job), Job.request_digest == heir.request_digest)
+            given |= {"has_twins": True, "rank": session.scalar(others)}
+            given["completion_tokens"] = checkpoints.progress_kept()["completion_tokens"]
+            return len(move(session, "unblock" if length is None else "promote", Job.id == heir_id, **given))
+    except DBAPIError as error:
+        is_late = isinstance(error.orig, UniqueViolation)
+        if is_late or (leader is not None and not error.connection_invalidated):
+            return 0  # a leader ends whatever becomes of its twins: a round tries again
+        raise
+
+
+def _take_over_output(session: Session, heir: Job, leader: Job) -> None:
+    """Copy the leader's checkpoint, if a run can continue from it."""
+    names = [*_COPIED, "num_tokens", "fingerprint"]
+    columns = [getattr(Checkpoint, name) for name in names]
+    saved = select(literal(heir.id), *columns).where(
+        Checkpoint.job_id == leader.id, Checkpoint.fingerprint != ""
+    )
+    session.execute(insert(Checkpoint).from_select(["job_id", *names], saved))
+
+
+def _with_twins(ended: Sequence[Job]) -> list[Job]:
+    return [job for job in ended if job.has_twins]
+
+
+def _is_for_all(leader: Job) -> bool:
+    """Return True if another run of the request would end in the same way."""
+    failed_hopelessly = leader.error is not None and leader.error.get("code") in HOPELESS
+    return leader.state == JobState.COMPLETED or failed_hopelessly
+
+
+def _is_since(source: Job, twin: Job) -> bool:
+    return source.finalized_at is not None and source.finalized_at > twin.created_at
+
+
+def _twins_of(leader: Job) -> Select[UUID]:
+    waiting = select(Job.id).where(*_waits(Job), Job.request_digest == leader.request_digest)
+    return waiting.order_by(Job.id)
+
+
+def _newest_result(digest: bytes) -> Select[Job]:
+    """Select the newest result of these requests; it cannot be deleted until the transaction ends."""
+    found = select(Job).where(Job.request_digest == digest, Job.state == _COMPLETED)
+    return found.order_by(Job.finalized_at.desc()).limit(1).with_for_update(read=True, key_share=True)
+
+
+def _waits(job: type[Job]) -> tuple[ColumnElement[bool], ...]:
+    """Match twins, in the words of their index."""
+    return (job.request_digest.is_not(None), job.state == literal_column("'blocked'"))
+
+
+_COMPLETED: Final[ColumnElement[str]] = literal_column("'completed'")
+_LEADING: Final[Sequence[ColumnElement[str]]] = [
+    literal_column(f"'{state}'") for state in ("preparing", "queued", "running")
+]
