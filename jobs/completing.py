@@ -63,7 +63,8 @@ def complete_all(session: Session, completions: Sequence[JobCompletion]) -> Comp
 
     Waits for no row, neither a job's nor a tree's: one that another transaction is changing would hold up all
     the others. Closes the reservation of every request that the engine is done with, whatever becomes of its
-    job.
+    job. An end that is not stored is charged as if its worker died now: up to its checkpoint. Whoever stores
+    it charges the rest (`reservations.charge_late`).
     """
     trees = {each.summary_id for each in completions if each.summary_id is not None}
     outputs = [each.output for each in completions]
@@ -137,6 +138,11 @@ _COMPLETE: Final = (
         SELECT given.new_id, ended.tenant_id, ended.id, 'job.' || ended.state
         FROM ended JOIN given USING (id) WHERE NOT is_followed
         ON CONFLICT DO NOTHING
+    ), freed AS (
+        SELECT given.lease_id, CASE WHEN ended.id IS NOT NULL THEN produced ELSE coalesce(
+            (SELECT num_tokens FROM checkpoints WHERE checkpoints.job_id = given.id), 0
+        ) END AS produced
+        FROM given LEFT JOIN ended USING (id) WHERE is_done
     ), noted AS ({usage.NOTE_ENDED}), {reservations.CLOSED}, settled AS ({reservations.SETTLE})
     SELECT id, is_followed FROM ended
     """)  # noqa: S608  # built from constants

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Integer, Uuid, delete, func, select, text, update
+from sqlalchemy import Integer, Uuid, bindparam, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
 from jobs.database.row_sets import array_parameters
@@ -15,13 +15,12 @@ from jobs.models import Reservation
 _SETTLED = (Reservation.engine_name, Reservation.job_id, Reservation.output_tokens, Reservation.state)
 
 
-# Parts of a statement that has rows `given(lease_id, produced, is_done)`: delete the reservations of those
-# that are done, and correct accounts as `served_tokens.settle` does.
+# Parts of a statement that has rows `freed(lease_id, produced)`: delete their reservations, and correct
+# accounts as `served_tokens.settle` does.
 CLOSED: Final = """
     closed AS (
-        DELETE FROM reservations USING given
-        WHERE given.is_done AND reservations.lease_id = given.lease_id
-        RETURNING reservations.engine_name, job_id, output_tokens, reservations.state, given.produced
+        DELETE FROM reservations USING freed WHERE reservations.lease_id = freed.lease_id
+        RETURNING reservations.engine_name, job_id, output_tokens, reservations.state, freed.produced
     )
 """
 SETTLE: Final = """
@@ -34,10 +33,20 @@ SETTLE: Final = """
     ON CONFLICT (tenant_id, model, engine_name) DO UPDATE SET served = shard.served + excluded.served
 """
 _CLOSE: Final = text(f"""
-    WITH given AS (
-        SELECT *, true AS is_done FROM unnest(:lease_ids, :produced) AS given(lease_id, produced)
+    WITH freed AS (
+        SELECT * FROM unnest(:lease_ids, :produced) AS freed(lease_id, produced)
     ), {CLOSED} {SETTLE}
 """).bindparams(*array_parameters(lease_ids=Uuid(), produced=Integer()))  # noqa: S608  # built from constants
+_CHARGE_LATE: Final = text("""
+    INSERT INTO account_shards AS shard (tenant_id, model, engine_name, served)
+    SELECT jobs.tenant_id, jobs.model, jobs.engine_name,
+        (:produced - coalesce(checkpoints.num_tokens, 0)) / tenants.weight
+    FROM jobs JOIN tenants ON tenants.id = jobs.tenant_id
+        LEFT JOIN checkpoints ON checkpoints.job_id = jobs.id
+    WHERE jobs.id = :job_id AND jobs.lease_id = :lease_id
+        AND NOT EXISTS (SELECT FROM reservations WHERE reservations.lease_id = :lease_id)
+    ON CONFLICT (tenant_id, model, engine_name) DO UPDATE SET served = shard.served + excluded.served
+""").bindparams(bindparam("job_id", type_=Uuid()), bindparam("lease_id", type_=Uuid()))
 
 
 def close(session: Session, lease_id: UUID, *, produced: int | None = None) -> None:
@@ -63,6 +72,14 @@ def close_all(session: Session, produced: Mapping[UUID, int]) -> None:
     if not produced:
         return
     session.execute(_CLOSE, {"lease_ids": list(produced), "produced": list(produced.values())})
+
+
+def charge_late(session: Session, job_id: UUID, lease_id: UUID, *, produced: int) -> None:
+    """Charge what a job generated after its checkpoint, if its reservation was closed before its end.
+
+    A job that was rescued meanwhile generates that again, and is charged for it then.
+    """
+    session.execute(_CHARGE_LATE, {"job_id": job_id, "lease_id": lease_id, "produced": produced})
 
 
 def drain(session: Session, lease_id: UUID) -> None:

@@ -94,6 +94,8 @@ def write_outcome(
     """
     match end.outcome:
         case Finished(reason):
+            # A tick that could not store it may have closed its reservation.
+            reservations.charge_late(session, lease.job_id, lease.lease_id, produced=output.num_tokens)
             state = lifecycle.complete(session, lease, output, reason)
         case Stopped(StopReason.CANCEL | StopReason.EXPIRE as reason):
             state = lifecycle.finish_stopped(session, lease, reason, output)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
@@ -14,8 +15,9 @@ from sqlalchemy import Engine, Text, cast, column, event, func, select, text, up
 from sqlalchemy.orm import Session, sessionmaker
 
 from cli.stack.ports import free_port
+from jobs import leases, lifecycle
 from jobs.checkpoints import Output
-from jobs.database import make_engine, make_sessions, transaction
+from jobs.database import database_now, make_engine, make_sessions, transaction
 from jobs.engines import served_tokens
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation, Result, Summary, WebhookEvent
@@ -351,22 +353,43 @@ def test_jobs_start_before_ends_that_may_have_to_wait_are_stored(desk: Desk, run
     assert released.result(timeout=0).state is JobState.QUEUED
 
 
+def served(sessions: sessionmaker[Session], claim: Claim) -> float:
+    with sessions() as session:
+        return served_tokens.served(session, claim.job.tenant_id, claim.job.model)
+
+
+def test_a_worker_killed_before_it_stored_an_end_has_charged_for_no_token_that_is_lost(
+    sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+) -> None:
+    claim, before = running[0], served(sessions, running[0])
+    saved = output_of("a few", 2)
+    with transaction(sessions) as session:
+        leases.checkpoint(session, claim.lease, saved)
+    with sessions() as other, other.begin():
+        other.execute(select(Job.id).where(Job.id == claim.lease.job_id).with_for_update())
+        hand_in(desk, claim, output_of("a few more tokens", 4))
+        desk.tick(None)
+    with transaction(sessions) as session:
+        later = database_now(session) + timedelta(minutes=2)
+        (job,) = lifecycle.rescue(session, now=later, max_rescues=2, only=[claim.lease.job_id])
+    assert job.completion_tokens == saved.num_tokens
+    assert served(sessions, claim) - before == saved.num_tokens - claim.output_tokens
+
+
+@pytest.mark.parametrize("is_done", [False, True])
 @pytest.mark.parametrize("is_locked", [False, True])
 def test_an_account_is_charged_for_what_a_job_generated_whoever_held_its_row(
-    sessions: sessionmaker[Session], desk: Desk, running: list[Claim], *, is_locked: bool
+    sessions: sessionmaker[Session], desk: Desk, running: list[Claim], *, is_locked: bool, is_done: bool
 ) -> None:
     claim, output = running[0], output_of("a few more tokens than none")
-    with sessions() as session:
-        before = served_tokens.served(session, claim.job.tenant_id, claim.job.model)
+    before = served(sessions, claim)
     with sessions() as other, other.begin():
         if is_locked:
             other.execute(select(Job.id).where(Job.id == claim.lease.job_id).with_for_update())
-        hand_in(desk, claim, output, RunEnd(Finished(FinishReason.STOP), engine_is_done=False))
+        hand_in(desk, claim, output, RunEnd(Finished(FinishReason.STOP), engine_is_done=is_done))
         desk.tick(None)
     desk.tick(None)
-    with sessions() as session:
-        after = served_tokens.served(session, claim.job.tenant_id, claim.job.model)
-    assert after - before == output.num_tokens - claim.output_tokens
+    assert served(sessions, claim) - before == output.num_tokens - claim.output_tokens
 
 
 class Unreadable(History):
