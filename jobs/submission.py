@@ -117,6 +117,9 @@ def submit_each(
 ) -> Iterator[list[NewJob] | Refusal]:
     """Submit jobs in sets; one that the database refuses fails alone.
 
+    What is refused is found in savepoints that are rolled back, and all others are submitted together: so the
+    transaction takes what submissions wait for (texts, then the tenant's quota) once and in that order.
+
     Args:
         session: the caller's transaction.
         specs: the jobs.
@@ -131,14 +134,33 @@ def submit_each(
         with session.begin_nested():
             new = submit(specs)
     except (DataError, IntegrityError) as error:
-        if len(specs) == 1:
-            yield Refusal(specs[0], error)
-            return
-        middle = len(specs) // 2
-        yield from submit_each(session, specs[:middle], submit)
-        yield from submit_each(session, specs[middle:], submit)
+        refused = list(_find_refused(session, specs, submit, error))
+        if not refused:
+            raise
+        yield from refused
+        bad = {id(each.spec) for each in refused}
+        yield from submit_each(session, [spec for spec in specs if id(spec) not in bad], submit)
     else:
         yield new
+
+
+def _find_refused(
+    session: Session, specs: Sequence[JobSpec], submit: SubmitSet, error: DatabaseError
+) -> Iterator[Refusal]:
+    """Halve a set that the database refuses until what it refuses is alone; submit nothing."""
+    if len(specs) == 1:
+        yield Refusal(specs[0], error)
+        return
+    middle = len(specs) // 2
+    for half in (specs[:middle], specs[middle:]):
+        attempt = session.begin_nested()
+        try:
+            submit(half)
+        except (DataError, IntegrityError) as reason:
+            attempt.rollback()
+            yield from _find_refused(session, half, submit, reason)
+        else:
+            attempt.rollback()
 
 
 def _insert(

@@ -25,7 +25,8 @@ _PART: Final = 4
 def take(session: Session, tenant_id: UUID, shard: int, more: QuotaUsage, *, limits: TenantLimits) -> None:
     """Take this much more of the tenant's quota, from the shard's allowance if that suffices.
 
-    At most once in a transaction, which holds the allowance until it ends.
+    At most once in a transaction (a savepoint that is rolled back does not count), which holds the allowance
+    until it ends: with a second one it could wait for a tenant's lock whose holder waits for the first.
 
     Raises:
         LimitError: it would be too much; nothing was taken. Do not commit what relied on it.
