@@ -19,6 +19,7 @@ from pydantic import SecretStr
 from cli.stack.ports import LOOPBACK
 from hostile_servers import Conduct, Server, answering, forever, half_closing, resetting, serving, silent
 from jobs.errors import (
+    EngineBusyError,
     EngineError,
     EngineForbidsError,
     EngineLostError,
@@ -267,6 +268,8 @@ def test_a_server_that_accepts_nothing_costs_no_attempt(status: str) -> None:
     assert end.confirmed
     will_pass = status.startswith(("408", "429", "503"))
     assert isinstance(end.error, EngineMisconfiguredError) != will_pass
+    assert isinstance(end.error, EngineBusyError) == will_pass
+    assert status[:3] in end.error.message
     assert isinstance(end.error, EngineForbidsError) == status.startswith("403"), (
         "only that can be about a prompt"
     )

@@ -46,7 +46,9 @@ async def refused(answer: httpx2.Response, *, is_certain: bool) -> StreamEnd:
         kind = EngineForbidsError if status == _FORBIDDEN else EngineMisconfiguredError
         return StreamEnd(kind(message, said=said), confirmed=True)
     if status in _NOT_NOW:
-        return StreamEnd(EngineBusyError(said=said), confirmed=True)
+        return StreamEnd(
+            EngineBusyError(f"the engine puts requests off with status {status}", said=said), confirmed=True
+        )
     return StreamEnd(RetryableEngineError(said=said), confirmed=False)
 
 

@@ -29,7 +29,7 @@ def _fields(request: Request) -> Mapping[str, object]:
 async def _gauges(server: HttpServer, _overrides: EngineSettings) -> Gauges | None:
     """Read the engine's metrics. Returns None if it shows none.
 
-    Its gauges are those of its last step, and absent before its first: nothing has run in it then.
+    Its gauges are those of its last step. One that is absent means that nothing has run in it yet.
     """
     samples = await scrape(f"{server.url}/metrics", _PREFIX, client=server.client)
     if not samples:
