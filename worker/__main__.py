@@ -10,9 +10,11 @@ def main() -> int:
     gc.disable()
     from worker import process
 
+    role = process.chosen_role()
+    kind = process.load(role)
     gc.freeze()
     gc.enable()
-    return process.main()
+    return process.run(role, kind)
 
 
 if __name__ == "__main__":
