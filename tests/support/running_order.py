@@ -20,6 +20,7 @@ TOGETHER: Final = (
     ("test_openai_chat.py", "test_events.py", "test_openai_javascript.py"),
     ("test_cancel.py", "test_crashes.py"),
     ("test_summarize_many.py", "test_openai_crashes.py"),
+    ("test_tokens.py", "test_tokens_files.py"),  # both load transformers
 )
 _GROUPS: Final = {
     name: (number, place) for number, group in enumerate(TOGETHER) for place, name in enumerate(group)

@@ -12,7 +12,6 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from jobs.prompts.chat_template import ChatTemplateError
 from jobs.prompts.messages import Message
@@ -85,6 +84,8 @@ def sentence_piece(directory: Path) -> Path:
 
 
 def save(backend: tokenizers.Tokenizer, directory: Path, template: str | None, *, bos: str, eos: str) -> None:
+    from transformers import PreTrainedTokenizerFast
+
     fast = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=bos, eos_token=eos)
     fast.chat_template = template
     fast.save_pretrained(directory)
@@ -108,6 +109,8 @@ def pieces_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def test_a_template_with_stripping_and_unspecial_tokens_renders_as_transformers_does(
     level: Path, level_tokenizer: Tokenizer
 ) -> None:
+    from transformers import PreTrainedTokenizerFast
+
     fast = PreTrainedTokenizerFast.from_pretrained(level, local_files_only=True)
     turns = [{"role": "system", "content": "the   lazy"}, {"role": "user", "content": "\u00e4 dog  runs"}]
     expected = fast.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
