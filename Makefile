@@ -15,12 +15,13 @@ demo: setup ## the whole stack summarizes documents (DOCS=folder takes yours; EN
 
 # The tests run on llama.cpp too.
 test pytest: export ENGINE = llama
+test pytest: export PYTEST_ADDOPTS := --durations=15 $(PYTEST_ADDOPTS)
 
 test: ## lint, types, import contracts and every test, side by side
 	@$(MAKE) --no-print-directory -j 2 lint pytest
 
 pytest: setup
-	@$(BIN)/python -m pytest $(or $(PYTEST),-n 3 --dist loadfile --no-loadscope-reorder --durations=15)
+	@$(BIN)/python -m pytest $(or $(PYTEST),-n 3 --dist loadfile --no-loadscope-reorder)
 
 test-torch: setup ## the transformers engine's tests; installs torch into .venv-torch, about 5 GB
 	@scripts/setup_torch.sh
