@@ -24,9 +24,7 @@ from jobs.batches.lines import (
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
-from jobs.errors import (
-    LongbatchError,
-)
+from jobs.errors import LongbatchError, UnavailableError
 from jobs.files import lines as file_lines
 from jobs.files.lines import FileLine
 from jobs.files.storage import BytesLostError
@@ -183,7 +181,7 @@ def _next_lines(
     found = _slice_of(lines)
     try:
         following = _slice_of(lines)
-    except BytesLostError:  # that is for the next slice to find out
+    except (BytesLostError, UnavailableError):  # that is for the next slice to find out
         return found, [], False
     return found, following, not following
 

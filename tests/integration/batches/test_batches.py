@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, func, select
+from sqlalchemy import Engine, event, func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from batch_support import Service, lines, tools, validate_next
 from jobs import deletion, files, ids, lifecycle, turns
 from jobs.database import database_now
 from jobs.engines.capacity import Budget
-from jobs.errors import ConflictError, EngineError, EngineUnableError
-from jobs.files.storage import DirectoryStore
+from jobs.errors import ConflictError, EngineError, EngineUnableError, UnavailableError
+from jobs.files.storage import DirectoryStore, RowStore, StoredPart
 from jobs.forecast.duration import Estimate, seconds_until_done
 from jobs.forecast.engine_speed import Speed
 from jobs.forecast.simulation import EngineState
 from jobs.models import DEFAULT_TENANT, Job, WebhookEvent
+from jobs.models.batch import Batch
 from jobs.models.file import File, FilePart
 from jobs.models.turn import VALIDATION
 from jobs.states import JobState
@@ -297,6 +298,33 @@ def test_a_batch_whose_bytes_are_lost_holds_up_no_other(service: Service, tmp_pa
     service.settle()
     batch = service.batch(stuck)
     assert (batch.state, batch.num_stopped) == ("cancelled", 600)
+
+
+class PartlyAway(RowStore):
+    """A store that loses touch with every part but the first."""
+
+    is_away = False
+
+    def get(self, part: StoredPart) -> bytes:
+        raw = super().get(part)
+        if self.is_away and b"line-0" not in raw:
+            raise UnavailableError
+        return raw
+
+
+def test_lines_become_jobs_though_those_after_them_cannot_be_read_now(service: Service) -> None:
+    service.tools = tools(store := PartlyAway())
+    filler = b"\n" * 499 + (b" " * 200_000 + b"\n") * 60
+    batch_id = service.create(jsonl(lines(1)) + filler + jsonl([chat_line("last", "Last.", model=MODEL)]))
+    assert validate_next(service.sessions, service.tools)
+    store.is_away = True
+    service.settle()
+    assert (len(service.jobs(batch_id)), service.batch(batch_id).is_expanded) == (1, False)
+    store.is_away = False
+    with service.sessions.begin() as session:
+        session.execute(update(Batch).values(run_after=None, num_failures=0))
+    service.settle()
+    assert (len(service.jobs(batch_id)), service.batch(batch_id).is_expanded) == (2, True)
 
 
 def test_an_input_file_that_is_deleted_goes_only_when_its_batch_has_read_it(
