@@ -90,6 +90,12 @@ class WorkerDoorbell:
             doorbell.ring(self.broker, self._sender, name)
         self._pass_on()
 
+    def finish(self) -> None:
+        """Send at once whatever still waits, also what was heard; the thread has ended."""
+        self.pass_on()
+        self._passed_on_at = float("-inf")
+        self.run_once()
+
     def _pass_on(self) -> None:
         """Send the ring to pass on, later if one was sent a moment ago: full engines pass on every ring."""
         with self._rings:

@@ -108,6 +108,7 @@ class ServiceWorker:
         self._runner.loop.stop()
         for loop in (*self._loops.values(), self._doorbell.loop):
             loop.join()
+        self._doorbell.finish()
         if self._deliverer:
             self._deliverer.stop(within=_SENDER_EXIT_SECONDS)
         self._pool.dispose()

@@ -133,6 +133,7 @@ class InferenceWorker:
             part.begin_stop()
         for loop in (self.monitor.loop, self.keeper.loop, self._live.loop, self._doorbell.loop):
             loop.join()
+        self._doorbell.finish()
         self._threads.shutdown()
         self.monitor.close()
         self._heartbeats.dispose()

@@ -163,6 +163,22 @@ def test_rings_that_are_passed_on_together_become_a_new_one(broker: redis.Redis)
     assert ring.begun_by not in {"first", "second"}
 
 
+@pytest.mark.parametrize("is_delayed", [False, True])
+def test_a_ring_that_waits_in_a_worker_is_passed_on_when_it_stops(
+    broker: redis.Redis, *, is_delayed: bool
+) -> None:
+    worker = WorkerDoorbell(broker, Sent())
+    worker.hear(Ring(doorbell.INFERENCE, "first", 1))
+    worker.pass_on()
+    worker.run_once()
+    worker.hear(Ring(doorbell.INFERENCE, "second", 1))
+    if is_delayed:
+        worker.pass_on()
+        worker.run_once()
+    worker.finish()
+    assert {unheard(broker).begun_by for _ in range(2)} == {"first", "second"}
+
+
 def test_a_ring_of_a_worker_that_is_gone_does_not_go_round_for_ever() -> None:
     ring: doorbell.Ring | None = doorbell.Ring(doorbell.INFERENCE, begun_by="gone")
     num_hops = 0
