@@ -14,6 +14,7 @@ from jobs.database.row_sets import insert_set
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject
 from jobs.models.job import LEADS, RequestColumns
+from jobs.prompts.prefixes import family_place
 from jobs.states import TERMINAL, TRANSITIONS, JobState, sources
 
 
@@ -42,6 +43,7 @@ class NewJob:
     expires_at: datetime | None = None
     batch_id: UUID | None = None
     batch_line: int | None = None
+    family: bytes | None = None
     error: JsonObject | None = None
     finalized_at: datetime | None = None
     request_digest: bytes | None = None
@@ -114,7 +116,11 @@ def replacement_of(job: Job, job_id: UUID) -> Job:
 
 def queue_counted(session: Session, lengths: Mapping[UUID, int]) -> None:
     """Queue jobs that this transaction has locked, and that fit, by the lengths of their prompts."""
-    values = {"ids": list(lengths), "lengths": list(lengths.values())}
+    values = {
+        "ids": list(lengths),
+        "lengths": list(lengths.values()),
+        "places": [family_place(each) + 1 for each in lengths.values()],  # from 1, as Postgres counts
+    }
     if lengths:
         session.connection().execute(_QUEUE_COUNTED, values)
 
@@ -122,9 +128,11 @@ def queue_counted(session: Session, lengths: Mapping[UUID, int]) -> None:
 _QUEUE_COUNTED: Final = text(
     f"""
     UPDATE jobs SET state = '{TRANSITIONS["prepare"][1].value}', prompt_tokens = counted.length,
-        reserved_tokens = counted.length + max_tokens, lease_id = NULL, lease_expires_at = NULL
-    FROM unnest(CAST(:ids AS uuid[]), CAST(:lengths AS integer[])) AS counted (id, length)
-    WHERE jobs.id = counted.id AND state = '{JobState.PREPARING.value}'
+        reserved_tokens = counted.length + max_tokens, lease_id = NULL, lease_expires_at = NULL,
+        family = CASE WHEN counted.place > 0 THEN nullif(substr(texts.prefixes, counted.place, 8), '') END
+    FROM unnest(CAST(:ids AS uuid[]), CAST(:lengths AS integer[]), CAST(:places AS integer[]))
+        AS counted (id, length, place), texts
+    WHERE jobs.id = counted.id AND texts.id = jobs.text_id AND state = '{JobState.PREPARING.value}'
     """  # noqa: S608  # nothing in it comes from outside
 )
 

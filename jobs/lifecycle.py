@@ -143,7 +143,7 @@ def recount(session: Session, lease: Lease, *, prompt_tokens: int) -> JobState |
     """
     reserved = prompt_tokens + Job.max_tokens
     return transitions.requeue(
-        session, "release", lease, None, prompt_tokens=prompt_tokens, reserved_tokens=reserved
+        session, "release", lease, None, prompt_tokens=prompt_tokens, reserved_tokens=reserved, family=None
     )
 
 

@@ -24,8 +24,9 @@ from sqlalchemy.orm import Session
 
 from jobs.database import paging
 from jobs.database.paging import Page, Range
+from jobs.engines import reservations
 from jobs.errors import NotFoundError
-from jobs.models import Engine, Job, Reservation, Result, WebhookDispatch
+from jobs.models import Engine, Job, Result, WebhookDispatch
 from jobs.states import TERMINAL, JobState, StopReason
 
 # A job ranks one priority higher in the last part of its window.
@@ -168,7 +169,7 @@ class EngineUsage:
 
     Attributes:
         held_slots: number of reservations, including draining ones.
-        held_blocks: KV blocks that they hold.
+        held_blocks: KV blocks that they hold; those that jobs share count once.
     """
 
     engine: Engine
@@ -178,14 +179,14 @@ class EngineUsage:
 
 def engine_usages(session: Session) -> list[EngineUsage]:
     """List every registered engine with what is reserved on it."""
+    booked = reservations.booked()
     rows = session.execute(
-        select(Engine, func.count(Reservation.lease_id), func.coalesce(func.sum(Reservation.blocks), 0))
-        .outerjoin(Reservation, Reservation.engine_name == Engine.name)
-        .group_by(Engine.name)
+        select(Engine, booked.c.slots, booked.c.blocks)
+        .outerjoin(booked, booked.c.engine_name == Engine.name)
         .order_by(Engine.name)
     )
     return [
-        EngineUsage(engine=engine, held_slots=slots, held_blocks=int(blocks))
+        EngineUsage(engine=engine, held_slots=int(slots or 0), held_blocks=int(blocks or 0))
         for engine, slots, blocks in rows
     ]
 
@@ -219,6 +220,7 @@ class QueuedJob(NamedTuple):
     expires_at: datetime | None
     text_id: UUID
     summary_id: UUID | None
+    family: bytes | None
 
     def priority(self, now: datetime) -> int:
         """Return its rank, one higher near the end of its window."""

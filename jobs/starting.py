@@ -51,6 +51,8 @@ class Start:
         overtakes: a better ranked job that its growth must not postpone.
         alone: nothing else may start beside it.
         charge: tokens that its tenant pays now.
+        shared_blocks: of the blocks, those that count once with others of its family.
+        anchor: the lease of a running job that has them too; None: it shares none.
     """
 
     lease: Lease
@@ -60,6 +62,8 @@ class Start:
     overtakes: UUID | None
     alone: bool
     charge: int
+    shared_blocks: int = 0
+    anchor: UUID | None = None
 
 
 class StartedJob(NamedTuple):
@@ -186,6 +190,8 @@ _RESERVED: Final[dict[str, Any]] = {
     "overtakes": Uuid(),
     "alone": Boolean(),
     "charge": Float(53),
+    "shared_blocks": Integer(),
+    "anchor": Uuid(),
 }
 _SAME: Final = " AND ".join(f"jobs.{name} IS NOT DISTINCT FROM given.{name}" for name in list(_EXPECTED)[1:])
 _COLUMNS: Final = ", ".join(f"jobs.{name}" for name in StartedJob._fields)
@@ -209,10 +215,19 @@ _START: Final = (
         RETURNING {_COLUMNS}, {events.IS_START_WANTED} AS is_start_wanted
     ), reserved AS (
         INSERT INTO reservations
-            (lease_id, engine_name, job_id, blocks, output_tokens, output_before, overtakes, alone)
-        SELECT given.lease_id, :engine_name, given.id, given.blocks, given.output_tokens,
-            given.completion_tokens, given.overtakes, given.alone
+            (lease_id, engine_name, job_id, blocks, shared_blocks, output_tokens, output_before, overtakes,
+                alone)
+        SELECT given.lease_id, :engine_name, given.id, given.blocks, given.shared_blocks,
+            given.output_tokens, given.completion_tokens, given.overtakes, given.alone
         FROM started JOIN given USING (id)
+    ), anchored AS (
+        UPDATE reservations
+        SET shared_blocks = least(blocks, greatest(reservations.shared_blocks, most.shared))
+        FROM (
+            SELECT given.anchor, max(given.shared_blocks) AS shared FROM started JOIN given USING (id)
+            WHERE given.anchor IS NOT NULL GROUP BY 1
+        ) AS most
+        WHERE reservations.lease_id = most.anchor AND reservations.engine_name = :engine_name
     ), charged AS (
         INSERT INTO account_shards AS shard (tenant_id, model, engine_name, served)
         SELECT started.tenant_id, started.model, :engine_name, sum(given.charge / tenants.weight)

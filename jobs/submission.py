@@ -17,6 +17,7 @@ from jobs.engines.capacity import Capacity, Excess, find_excess
 from jobs.job_rows import NewJob
 from jobs.models import Job, JsonObject
 from jobs.prompts import store
+from jobs.prompts.prefixes import family_of
 from jobs.prompts.store import NewText
 from jobs.sharing import arrivals
 from jobs.states import TERMINAL, TRANSITIONS, Lane
@@ -180,6 +181,7 @@ def _insert(
         limits = capacities.get(job.model) or [default_capacity]
         if spec.text.counted:
             settle_count(job, num_tokens=spec.text.counted.num_tokens, limits=limits, now=now)
+            job.family = family_of(spec.text.counted.prefixes, spec.text.counted.num_tokens, tenant_id)
         else:
             job.reserved_tokens = demand(spec, limits)
         if spec.shares_equal and job.state not in TERMINAL:

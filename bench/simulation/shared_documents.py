@@ -1,9 +1,8 @@
 """Many questions about few documents: the workloads ASK and ASK-BIG, their limit, and the policy for them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from uuid import UUID
 
 import numpy as np
 
@@ -11,7 +10,8 @@ from bench.simulation.engine_model import EngineModel, chunk_pairs
 from bench.simulation.policies import Packed, candidate, running
 from bench.simulation.workloads import Spec, make
 from bench.simulation.world import SimulatedJob, World
-from jobs.scheduling.packing import Candidate, choose
+from jobs.scheduling.fair_share import rank
+from jobs.scheduling.followers import Reuse, Sharer, choose_sharer, postponement
 
 QUESTION_TOKENS = 60
 
@@ -42,12 +42,6 @@ def asker_and_other(seed: int) -> list[Spec]:
     return [replace(each, tenant="asker") for each in asked] + [
         replace(each, tenant="other") for each in other
     ]
-
-
-def _read_s(world: World, job: SimulatedJob) -> float:
-    """Return how long reading the job's document takes."""
-    tokens = job.spec.shared_tokens
-    return world.model.prefill_s * tokens + world.model.pair_s * chunk_pairs(tokens, cached=0)
 
 
 def _questions(
@@ -101,77 +95,67 @@ def limit_s(model: EngineModel, specs: Sequence[Spec]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SharedPacked(Packed):
-    """The product with prefixes: docs/decisions, "Jobs that share a prefix follow each other".
+    """The product on an engine that reuses prefixes: `followers.choose_sharer`, on the values of its claims.
 
-    A job whose document the engine has (a follower) starts before others of its tenant; one whose document is
-    being read waits; everything else is packed as before.
-
-    Younger followers overtake a job that is no peer of theirs for as long as reading their document again
-    would take, once: no load makes it wait longer.
+    Claims see each tenant's first jobs, and the first followers of every document that the engine has.
     """
 
     def pick(self, world: World) -> SimulatedJob | None:
-        """Pick a follower of the tenant whose turn it is, or what the packing chooses."""
+        """Pick what the planner chooses, and note what it shares and postpones."""
         if world.budget.free_slots < 1 or not world.queue:
             return None
-        window, following = self.with_followers(world)
-        by_id = {job.job_id: job for job in window}
-        first = [job for job in window if job.job_id in following and self._is_due(world, job, window[0])]
-        for candidates in (
-            [replace(self._sized(world, job), waited=timedelta(0), group=None) for job in first],
-            [self._sized(world, job) for job in window],
-        ):
-            choice = choose(
-                candidates,
-                running(world),
-                world.budget,
-                max_batch_size=world.capacity.max_batch_size,
-                policy=self.packing,
-            )
-            if choice.start is not None:
-                start = by_id[choice.start]
-                self._postpone(world, start)
-                start.overtakes = by_id[choice.overtakes] if choice.overtakes is not None else None
-                return start
-        return None
+        size = world.capacity.max_batch_size
+        queue = self._ranked(world)
+        sharers = [self._sharer(world, job) for job in queue]
+        choice = choose_sharer(
+            sharers,
+            running(world),
+            world.budget,
+            postponed={job.job_id: job.postponed_steps for job in world.queue if job.postponed_steps},
+            max_batch_size=size,
+            policy=self.packing,
+        )
+        by_id = {job.job_id: job for job in world.queue}
+        if choice.start is None:
+            return None
+        start, sharer = next(
+            each for each in zip(queue, sharers, strict=True) if each[0].job_id == choice.start
+        )
+        start.overtakes = by_id[choice.overtakes] if choice.overtakes is not None else None
+        if (overtaken := postponement(sharer, sharers, max_batch_size=size)) is not None:
+            by_id[overtaken[0]].postponed_steps += overtaken[1]
+        world.share(start, sharer.reuse.blocks)
+        return start
 
-    def with_followers(self, world: World) -> tuple[list[SimulatedJob], frozenset[UUID]]:
-        """Rank the head of the queue with each tenant's followers first, less jobs that wait for a reader."""
-        reading = {each.document for each in world.running if not each.held} - {None}
-        kept = [job for job in world.queue if world.reusable(job) or job.document not in reading]
-        oldest = {each.spec.tenant: each for each in reversed(kept)}
+    def _ranked(self, world: World) -> list[SimulatedJob]:
+        """Rank the jobs that a claim reads."""
+        first: dict[str, list[SimulatedJob]] = {}
+        following: Counter[int] = Counter()
+        for job in world.queue:
+            mine = first.setdefault(job.spec.tenant, [])
+            is_follower = job.document is not None and world.reusable(job) > 0
+            following[job.document or 0] += is_follower
+            is_among = is_follower and following[job.document or 0] <= world.capacity.max_batch_size
+            if is_among or (len(mine) < self.packing.window and not world.is_waiting(job)):
+                mine.append(job)
+        return rank(
+            first,
+            world.accounts,
+            num_tokens=lambda job: (
+                job.held_tokens - world.reusable_tokens(job) + self.book(world, job).new_tokens
+            ),
+            limit=len(world.queue),
+        )
 
-        def may_overtake(job: SimulatedJob) -> bool:
-            head = oldest[job.spec.tenant]
-            waited, longest = world.now - job.spec.arrives_at, world.now - head.spec.arrives_at
-            is_peer = waited >= (1 - self.packing.stretch) * longest
-            return bool(world.reusable(job)) and (is_peer or head.postponed_s < _read_s(world, job))
-
-        following = [job for job in kept if may_overtake(job)]
-        ids = frozenset(job.job_id for job in following)
-        others = [job for job in kept if job.job_id not in ids]
-        return Packed.ranked(self, replace(world, queue=[*following, *others])), ids
-
-    def _postpone(self, world: World, start: SimulatedJob) -> None:
-        """Note on the tenant's oldest job for how long this start postpones it."""
-        head = next(each for each in world.queue if each.spec.tenant == start.spec.tenant)
-        if head.document != start.document and world.reusable(start):
-            steps = self._sized(world, start).steps / world.capacity.max_batch_size
-            resident = start.held_tokens + sum(each.held_tokens for each in world.running)
-            head.postponed_s += steps * (world.model.weights_s + world.model.kv_s * resident)
-
-    def _is_due(self, world: World, job: SimulatedJob, head: SimulatedJob) -> bool:
-        """Return True if the job's tenant is ahead by at most the document that it has just paid for."""
+    def _sharer(self, world: World, job: SimulatedJob) -> Sharer:
         account = world.accounts[job.spec.tenant]
-        lead = account.served - world.accounts[head.spec.tenant].served
-        return lead * account.weight <= job.spec.shared_tokens
-
-    def _sized(self, world: World, job: SimulatedJob) -> Candidate:
-        found, size = candidate(self, world, job), world.reusable(job)
-        chunks = -(-size * world.capacity.tokens_per_block // world.chunk)
-        credited = size if world.credits_reuse and self._is_held(world, job) else 0
-        return replace(found, blocks=found.blocks - credited, steps=found.steps - chunks)
-
-    def _is_held(self, world: World, job: SimulatedJob) -> bool:
-        """Return True if a running job keeps the document's blocks for as long as it runs."""
-        return any(each.document == job.document and each.held for each in world.running)
+        return Sharer(
+            candidate(self, world, job),
+            tenant=job.spec.tenant,
+            family=job.document,
+            lead=account.served,
+            weight=account.weight,
+            reuse=Reuse(world.reusable_tokens(job), world.reusable(job) if world.reader(job.document) else 0),
+            is_waiting=world.is_waiting(job),
+            is_credited=world.credits_reuse,
+        )

@@ -9,6 +9,7 @@ from bench.simulation.engine_model import A6000, EngineModel
 from bench.simulation.prefix_cache import PrefixCache, referenced
 from bench.simulation.workloads import Spec
 from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
+from jobs.prompts.prefixes import hashed_tokens
 from jobs.scheduling.fair_share import Account, charge, lift
 from jobs.scheduling.prediction import Peers
 from jobs.scheduling.segments import Segment
@@ -36,7 +37,8 @@ class SimulatedJob:
         charged: tokens charged to its tenant's account.
         recomputed_tokens: that the engine read again because it continued.
         reusable_tokens: of its document, that the engine had when it started.
-        postponed_s: for how long younger jobs that share what the engine has were let go first.
+        postponed_steps: for how long younger jobs that share what the engine has were let go first.
+        held: blocks that it is booked to share, while it is on the engine.
     """
 
     number: int
@@ -53,7 +55,8 @@ class SimulatedJob:
     charged: int = 0
     recomputed_tokens: int = 0
     reusable_tokens: int = 0
-    postponed_s: float = 0.0
+    postponed_steps: float = 0.0
+    held: int = 0
 
     @property
     def job_id(self) -> UUID:
@@ -76,9 +79,9 @@ class SimulatedJob:
         return self.spec.document
 
     @property
-    def held(self) -> int:
-        """Blocks that it shares, as far as it is sure that the engine counts them once."""
-        return self.sequence.held if self.sequence is not None else 0
+    def has_read(self) -> bool:
+        """True if its document is in the cache, and stays there while it runs."""
+        return self.held > 0 or (self.sequence is not None and self.sequence.held > 0)
 
 
 @dataclass(slots=True)
@@ -120,10 +123,31 @@ class World:
                 found[each.job_id] += shared.pop(each.document or 0, 0)
         return found
 
+    def reusable_tokens(self, job: SimulatedJob) -> int:
+        """Return how many tokens of its document the job is known to find: as far as prompts are hashed."""
+        found = self.cache.found(job.document) * self.capacity.tokens_per_block
+        return hashed_tokens(min(job.spec.shared_tokens, found)) if found else 0
+
     def reusable(self, job: SimulatedJob) -> int:
-        """Return how many blocks of its document the job would find."""
-        shared = job.spec.shared_tokens // self.capacity.tokens_per_block
-        return min(shared, self.cache.found(job.document))
+        """Return how many blocks of its document the job is known to find."""
+        return self.reusable_tokens(job) // self.capacity.tokens_per_block
+
+    def reader(self, document: int | None) -> SimulatedJob | None:
+        """Find a running job that has read this document."""
+        if document is None:
+            return None
+        return next((each for each in self.running if each.document == document and each.has_read), None)
+
+    def is_waiting(self, job: SimulatedJob) -> bool:
+        """Return True if a job is just reading the document that this one needs."""
+        mine = [each for each in self.running if each.document is not None and each.document == job.document]
+        return bool(mine) and not any(each.has_read for each in mine)
+
+    def share(self, job: SimulatedJob, blocks: int) -> None:
+        """Book that a job which starts shares blocks with the reader of its document."""
+        job.held = blocks
+        if blocks and (reader := self.reader(job.document)) is not None:
+            reader.held = max(reader.held, blocks)
 
     def peers(self, job: SimulatedJob) -> abc.Sequence[int]:
         """Return recent outputs of the tenant and template for such prompts, ascending."""
@@ -158,7 +182,7 @@ class World:
         self.queue.remove(job)
         self.running.append(job)
         job.segment, job.blocks = segment, segment.blocks
-        job.reusable_tokens = self.reusable(job) * self.capacity.tokens_per_block
+        job.reusable_tokens = self.reusable_tokens(job)
         self._charge(job, job.held_tokens - job.reusable_tokens + segment.new_tokens)
 
     def give_back(self, job: SimulatedJob) -> None:
@@ -167,6 +191,7 @@ class World:
         self.queue.append(job)
         self.queue.sort(key=lambda each: (each.spec.arrives_at, each.number))
         job.num_yields += 1
+        job.held = 0
 
     def end(self, job: SimulatedJob) -> None:
         """End the job, record its output and settle its account."""

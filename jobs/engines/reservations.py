@@ -5,12 +5,12 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Integer, Uuid, bindparam, delete, func, select, text, update
+from sqlalchemy import Integer, Subquery, Uuid, bindparam, case, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
 from jobs.database.row_sets import array_parameters
 from jobs.engines import served_tokens
-from jobs.models import Reservation
+from jobs.models import Job, Reservation
 
 _SETTLED = (Reservation.engine_name, Reservation.job_id, Reservation.output_tokens, Reservation.state)
 
@@ -47,6 +47,24 @@ _CHARGE_LATE: Final = text("""
         AND NOT EXISTS (SELECT FROM reservations WHERE reservations.lease_id = :lease_id)
     ON CONFLICT (tenant_id, model, engine_name) DO UPDATE SET served = shard.served + excluded.served
 """).bindparams(bindparam("job_id", type_=Uuid()), bindparam("lease_id", type_=Uuid()))
+
+
+def booked() -> Subquery:
+    """Select what is reserved on each engine: `engine_name`, `slots` and `blocks`, shared ones once."""
+    owned = (Job.id == Reservation.job_id) & (Job.lease_id == Reservation.lease_id)
+    shared = case((Job.family.is_(None), 0), else_=Reservation.shared_blocks)
+    families = (
+        select(
+            Reservation.engine_name,
+            func.count().label("slots"),
+            (func.sum(Reservation.blocks - shared) + func.max(shared)).label("blocks"),
+        )
+        .outerjoin(Job, owned)
+        .group_by(Reservation.engine_name, Job.tenant_id, Job.family)
+        .subquery()
+    )
+    sums = [func.sum(families.c[name]).label(name) for name in ("slots", "blocks")]
+    return select(families.c.engine_name, *sums).group_by(families.c.engine_name).subquery()
 
 
 def close(session: Session, lease_id: UUID, *, produced: int | None = None) -> None:
@@ -135,6 +153,9 @@ def convert(session: Session, engine_name: str, *, old_tokens: int, new_tokens: 
     session.execute(
         update(Reservation)
         .where(Reservation.engine_name == engine_name)
-        .values(blocks=(Reservation.blocks * old_tokens + new_tokens - 1) // new_tokens)
+        .values(
+            blocks=(Reservation.blocks * old_tokens + new_tokens - 1) // new_tokens,
+            shared_blocks=Reservation.shared_blocks * old_tokens // new_tokens,
+        )
         .execution_options(synchronize_session=False)
     )

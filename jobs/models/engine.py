@@ -58,6 +58,8 @@ class Reservation(Base):
         engine_name: the engine.
         job_id: the job. No foreign key: the request of a deleted job may still run.
         blocks: KV-cache blocks, at least 1. Grows with the job; converted if the engine's block size changes.
+        shared_blocks: the first of these, which count once for all jobs of one family that have any; 0 to
+            `blocks`. Set when a job starts that reuses them.
         output_tokens: tokens that the job may generate in all before it must ask for more; earlier runs
             count.
         output_before: tokens that earlier runs had generated at the claim.
@@ -76,6 +78,7 @@ class Reservation(Base):
         CheckConstraint(one_of("state", ["draining", "held"]), name="state"),
         CheckConstraint("(state = 'draining') = (draining_since IS NOT NULL)", name="draining_since"),
         CheckConstraint("blocks >= 1", name="blocks"),
+        CheckConstraint("shared_blocks BETWEEN 0 AND blocks", name="shared_blocks"),
         Index("ix_reservations_engine_name", "engine_name"),
     )
 
@@ -83,6 +86,7 @@ class Reservation(Base):
     engine_name: Mapped[str] = mapped_column(ForeignKey("engines.name"))
     job_id: Mapped[UUID]
     blocks: Mapped[int] = mapped_column(Integer)
+    shared_blocks: Mapped[int] = mapped_column(server_default="0")
     output_tokens: Mapped[int]
     output_before: Mapped[int] = mapped_column(server_default="0")
     overtakes: Mapped[UUID | None]

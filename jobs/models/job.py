@@ -87,6 +87,9 @@ class Job(RequestColumns, Base):
         prompt_tokens: exact length of the rendered prompt. Null until counted, by `submission` if the prompt
             is short and by `preparation` otherwise. A worker corrects it if its tokenizer differs. Of a
             prompt that was too long to count to its end it is a lower bound.
+        family: keyed hash of the beginning of its prompt (`prompts.prefixes.family`): jobs with the same one
+            share nearly half of it, or more. Null until counted, of short prompts, and if it was counted
+            before migration 0031.
         reserved_tokens: what the job takes of its tenant's quota until it ends: prompt and `max_tokens`, with
             an upper bound of the prompt until it is counted.
         completion_tokens: tokens generated so far, 0 to `max_tokens`. The worker reports it while the job
@@ -142,6 +145,7 @@ class Job(RequestColumns, Base):
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
     state: Mapped[str]
     prompt_tokens: Mapped[int | None]
+    family: Mapped[bytes | None]
     completion_tokens: Mapped[int] = mapped_column(server_default="0")
     attempt: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     num_rescues: Mapped[int] = mapped_column(SmallInteger, server_default="0")
@@ -207,6 +211,17 @@ class Job(RequestColumns, Base):
             text(f"({FIT_CLASS})"),
             "expires_at",
             postgresql_where=text("state = 'queued' AND expires_at IS NOT NULL"),
+        ),
+        # Claims read the jobs that begin with what an engine has.
+        Index(
+            "ix_jobs_queued_by_family",
+            "model",
+            "lane",
+            "tenant_id",
+            "family",
+            text("rank DESC"),
+            "id",
+            postgresql_where=text("state = 'queued' AND family IS NOT NULL"),
         ),
         Index("ix_jobs_blocked", "id", postgresql_where=text("state = 'blocked'")),
         Index("ix_jobs_preparing", "id", postgresql_where=text("state = 'preparing'")),

@@ -23,6 +23,10 @@ _PER_OCTAVE: Final = 4
 _DIGEST_BYTES: Final = 16
 # Stored, of each hash: enough to tell apart the prompts of one tenant.
 _KEPT_BYTES: Final = 8
+# Prompts of one family begin alike for at least half of their length, and for this many tokens: to read so
+# many again takes some 17 decode steps.
+_SHORTEST_OF_FAMILY: Final = 2048
+_PART_OF_FAMILY: Final = 0.9  # a question after a document is seldom longer than a tenth of it
 
 
 def digests(ids: TokenIds) -> tuple[bytes, ...]:
@@ -45,6 +49,39 @@ def keyed(found: Sequence[bytes], tenant_id: UUID) -> bytes:
     return b"".join(blake2b(each, digest_size=_KEPT_BYTES, key=key).digest() for each in found)
 
 
+def family_tokens(num_tokens: int) -> int:
+    """Return how many tokens prompts of this length and one family surely have in common; 0: none."""
+    length = 1 << (int(_PART_OF_FAMILY * num_tokens).bit_length() - 1) if num_tokens > 1 else 0
+    return length if length >= _SHORTEST_OF_FAMILY else 0
+
+
+def family_place(num_tokens: int) -> int:
+    """Return where in stored prefixes the family of a prompt of this length begins, in bytes; -1: nowhere."""
+    length = family_tokens(num_tokens)
+    return _KEPT_BYTES * _PER_OCTAVE * ((length // SHORTEST).bit_length() - 1) if length else -1
+
+
+def family(prefixes: bytes, num_tokens: int) -> bytes | None:
+    """Return the family of a prompt with these stored prefixes: jobs of one begin alike for the most part.
+
+    Returns:
+        None if the prompt is too short, or its prefixes are unknown.
+    """
+    place = family_place(num_tokens)
+    return prefixes[place : place + _KEPT_BYTES] or None if place >= 0 else None
+
+
+def family_of(found: Sequence[bytes], num_tokens: int, tenant_id: UUID) -> bytes | None:
+    """Return the family of a prompt with these hashes; see `family`."""
+    place = family_place(num_tokens) // _KEPT_BYTES
+    return keyed(found[place : place + 1], tenant_id) or None if place >= 0 else None
+
+
+def common(one: bytes, other: bytes) -> bytes:
+    """Return the stored prefixes that two prompts of a tenant have in common."""
+    return one[: _KEPT_BYTES * _num_equal(one, other)]
+
+
 def num_kept_bytes(found: Sequence[bytes]) -> int:
     """Return the size of what `keyed` makes of these hashes."""
     return _KEPT_BYTES * len(found)
@@ -52,9 +89,18 @@ def num_kept_bytes(found: Sequence[bytes]) -> int:
 
 def shared_tokens(one: bytes, other: bytes) -> int:
     """Return how many tokens two prompts of a tenant surely have in common, given their stored prefixes."""
-    pairs = zip(_kept(one), _kept(other), strict=False)
-    num_equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    num_equal = _num_equal(one, other)
     return _length(num_equal - 1) if num_equal else 0
+
+
+def _num_equal(one: bytes, other: bytes) -> int:
+    pairs = zip(_kept(one), _kept(other), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def hashed_tokens(num_tokens: int) -> int:
+    """Return the greatest length of at most so many tokens at which a prompt is hashed; 0: none."""
+    return max(_lengths(num_tokens), default=0)
 
 
 def _lengths(num_tokens: int) -> Iterator[int]:

@@ -5,10 +5,10 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Boolean, Float, Text, Uuid, bindparam, text
+from sqlalchemy import Boolean, Float, LargeBinary, Text, Uuid, bindparam, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
@@ -16,6 +16,7 @@ from jobs.engines.capacity import Capacity
 from jobs.models import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS, Job
 from jobs.queries import QueuedJob
 from jobs.scheduling.fair_share import Account
+from jobs.scheduling.followers import Family
 from jobs.states import Lane
 
 # Most waiting tenants that one claim considers: those that were served least.
@@ -27,6 +28,10 @@ MAX_ROWS: Final = 96
 ROWS_OF_SLOT: Final = 12
 _MIN_EACH: Final = 2
 _MAX_URGENT: Final = 16
+# Jobs of one tenant and class that a claim passes to find one whose document is not just being read.
+_MAX_PASSED: Final = 512
+# Documents whose followers a claim reads: a pool holds few long ones.
+_MAX_FAMILIES: Final = 64
 
 
 _CLASS: Final = FIT_CLASS.replace(":", r"\:")  # not a parameter
@@ -64,8 +69,7 @@ _WAITING: Final = text("""
     JOIN tenants ON tenants.id = tenant_id
 """).columns(lane=Text, tenant_id=Uuid, weight=Float, served=Float, is_active=Boolean, config=Text)
 # Finds the classes of a tenant's jobs one after the other, each by one index probe: there are few.
-_FIRST: Final = (
-    text(f"""
+_FIRST_SQL: Final = f"""
     WITH RECURSIVE existing(tenant_id, class) AS (
         SELECT tenant.id, (
             SELECT {_CLASS} FROM jobs
@@ -101,9 +105,41 @@ _FIRST: Final = (
             AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
         ORDER BY expires_at LIMIT :num_urgent_each
     ) AS urgent ORDER BY urgent.expires_at LIMIT :num_urgent)
-""")  # noqa: S608  # built from constants
-    .bindparams(bindparam("tenants", type_=ARRAY(Uuid)))
-    .columns(*(Job.__table__.c[name] for name in QueuedJob._fields))
+"""  # noqa: S608  # built from constants
+_ROWS: Final = [Job.__table__.c[name] for name in QueuedJob._fields]
+_FIRST: Final = text(_FIRST_SQL).bindparams(bindparam("tenants", type_=ARRAY(Uuid))).columns(*_ROWS)
+# The same without jobs of some families, found among the first ones only: thousands may ask about a document.
+_FIRST_OTHERS: Final = (
+    text(
+        _FIRST_SQL.replace(
+            f"""
+            SELECT {_COLUMNS} FROM jobs
+            WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
+            ORDER BY rank DESC, id LIMIT :num_each
+""",  # noqa: S608  # built from constants
+            f"""
+            SELECT * FROM (
+                SELECT {_COLUMNS} FROM jobs
+                WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
+                ORDER BY rank DESC, id LIMIT {_MAX_PASSED}
+            ) AS passed WHERE family IS NULL OR family <> ALL(:without)
+            ORDER BY rank DESC, id LIMIT :num_each
+""",  # noqa: S608  # built from constants
+        )
+    )
+    .bindparams(bindparam("tenants", type_=ARRAY(Uuid)), bindparam("without", type_=ARRAY(LargeBinary)))
+    .columns(*_ROWS)
+)
+_FOLLOWERS: Final = (
+    text(f"""
+    SELECT following.* FROM unnest(:tenants, :families) AS here(tenant_id, family), LATERAL (
+        SELECT {_COLUMNS} FROM jobs
+        WHERE {_RUNNABLE} AND tenant_id = here.tenant_id AND family = here.family
+        ORDER BY rank DESC, id LIMIT :num_each
+    ) AS following
+    """)  # noqa: S608  # built from constants
+    .bindparams(bindparam("tenants", type_=ARRAY(Uuid)), bindparam("families", type_=ARRAY(LargeBinary)))
+    .columns(*_ROWS)
 )
 
 
@@ -143,6 +179,7 @@ def first_jobs(
     capacity: Capacity,
     now: datetime,
     max_rows: int = MAX_ROWS,
+    without: Collection[Family] = (),
 ) -> Sequence[QueuedJob]:
     """Read the best runnable jobs of each class and the next to expire; unordered.
 
@@ -157,24 +194,55 @@ def first_jobs(
         capacity: of the engine; jobs that never fit it are left out.
         now: leaves out jobs whose retry is due later.
         max_rows: shared by the tenants and sizes.
+        without: leaves out jobs of these families, except those that expire next.
     """
     if not tenants:
         return []
-    max_tokens = min(capacity.max_seq_len, capacity.max_tokens_in_pool)
+    given = _limits(model, lane, capacity, now)
+    others = {"without": [each.digest for each in without]} if without else {}
     rows = session.execute(
-        _FIRST,
-        {
-            "model": model,
-            "lane": lane.value,
+        _FIRST_OTHERS if without else _FIRST,
+        given
+        | others
+        | {
             "tenants": sorted(tenants),
-            "now": now,
-            "max_tokens": max_tokens,
-            "max_input_len": capacity.max_input_len,
             "max_size_class": bisect_right(SIZE_BOUNDS, capacity.max_input_len),
-            "max_need_class": bisect_right(NEED_BOUNDS, max_tokens),
+            "max_need_class": bisect_right(NEED_BOUNDS, given["max_tokens"]),
             "num_each": max(_MIN_EACH, max_rows // (len(tenants) * NUM_SIZE_CLASSES)),
             "num_urgent": _MAX_URGENT,
             "num_urgent_each": max(_MIN_EACH, _MAX_URGENT // len(tenants)),
         },
     )
     return [QueuedJob(*row) for row in rows]
+
+
+def followers(
+    session: Session,
+    model: str,
+    lane: Lane,
+    families: Sequence[Family],
+    *,
+    capacity: Capacity,
+    now: datetime,
+) -> Sequence[QueuedJob]:
+    """Read the first runnable jobs of these families, as many of each as the engine has slots; unordered."""
+    if not families:
+        return []
+    first = families[:_MAX_FAMILIES]
+    given = _limits(model, lane, capacity, now) | {
+        "tenants": [each.tenant_id for each in first],
+        "families": [each.digest for each in first],
+        "num_each": capacity.max_batch_size,
+    }
+    return [QueuedJob(*row) for row in session.execute(_FOLLOWERS, given)]
+
+
+def _limits(model: str, lane: Lane, capacity: Capacity, now: datetime) -> dict[str, Any]:
+    """Return the parameters that decide which jobs the engine can run now."""
+    return {
+        "model": model,
+        "lane": lane.value,
+        "now": now,
+        "max_tokens": min(capacity.max_seq_len, capacity.max_tokens_in_pool),
+        "max_input_len": capacity.max_input_len,
+    }

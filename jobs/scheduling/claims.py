@@ -1,7 +1,8 @@
 """The claim: one transaction that reserves slots and blocks and puts jobs under leases."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from typing import Final
@@ -15,9 +16,11 @@ from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.ids import uuid7
 from jobs.models import Engine
-from jobs.scheduling import engine_load
+from jobs.scheduling import engine_load, engine_prefixes
+from jobs.scheduling.choosing import choose_ranked, note_start, with_started, without
 from jobs.scheduling.engine_load import EngineLoad
-from jobs.scheduling.packing import Choice, Running, choose
+from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
+from jobs.scheduling.followers import Family, Reader, Reuse
 from jobs.scheduling.preemption import choose_preemptions
 from jobs.scheduling.ranking import Ranked, Ranking, charge_of
 from jobs.scheduling.sizing import ClaimPolicy, Sizer
@@ -39,12 +42,14 @@ class Claim:
         blocks: KV blocks reserved for it.
         output_tokens: output that the blocks cover besides the prompt, including that of earlier runs.
         job: its row at the claim.
+        is_awaited: others wait for it to read what their prompts begin with, too.
     """
 
     lease: Lease
     blocks: int
     output_tokens: int
     job: StartedJob
+    is_awaited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,8 @@ def claim_all(
     """
     locked = engine_load.lock(session, engine_name)
     reservations.close_all(session, {each.lease_id: each.generated_tokens for each in ended})
-    return start_jobs(session, locked, policy, preview=preview, limit=limit)
+    completed = [each.lease_id for each in ended]
+    return start_jobs(session, locked, policy, preview=preview, limit=limit, completed=completed)
 
 
 def start_jobs(
@@ -130,26 +136,34 @@ def start_jobs(
     *,
     preview: Preview | None = None,
     limit: int | None = None,
+    completed: Collection[UUID] = (),
 ) -> ClaimResult:
     """Start every job that may start on an engine that `engine_load.lock` locked in this transaction.
 
-    The other arguments are those of `claim_all`.
+    The other arguments are those of `claim_all`; `completed` are the leases of jobs that have just ended.
     """
     if locked is None or locked[0].paused_reason is not None:
         return ClaimResult()
     engine, now = locked
     load = engine_load.read(session, engine)
+    if policy.replay is not None:
+        max_blocks = load.capacity.max_blocks
+        policy.replay.observe(load.running, load.readers, max_blocks=max_blocks, completed=completed)
     if load.budget.free_slots < 1 and not load.interactive_waits:
         return ClaimResult()
-    starting = _Starting(session, engine.name, load, policy, limit)
+    known = EnginePrefixes(session, policy.replay, load) if policy.replay is not None else None
+    starting = _Starting(session, engine.name, load, policy, limit, known)
     # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
     if preview is not None and not load.interactive_waits:
         starting.start(list(preview.candidates))
     asked_for_room, left = False, None
     if not starting.claims or not starting.is_full:
-        sizer = Sizer(session, load.capacity, policy)
-        candidates = Ranking(session, engine.model, load.capacity, policy, sizer, now).head()
-        left = starting.start(candidates)
+        elsewhere = _elsewhere(session, engine, known)
+        left = starting.start(_candidates(session, engine, load, policy, now, known, elsewhere))
+        if elsewhere and not starting.claims and load.budget.idle:
+            # What is left begins with what other engines have: better one of those than nothing.
+            starting.limit = 1
+            left = starting.start(_candidates(session, engine, load, policy, now, known, frozenset()))
         asked_for_room = (
             bool(left) and not starting.is_done and _ask_for_room(session, left, starting.load, policy)
         )
@@ -165,15 +179,41 @@ def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> P
     if engine is None:
         return Preview()
     load = engine_load.read(session, engine)
-    sizer = Sizer(session, load.capacity, policy)
-    now = database_now(session)
-    candidates = Ranking(session, engine.model, load.capacity, policy, sizer, now).head()
+    known = EnginePrefixes(session, policy.replay, load) if policy.replay is not None else None
+    elsewhere = _elsewhere(session, engine, known)
+    candidates = _candidates(session, engine, load, policy, database_now(session), known, elsewhere)
     text_ids: dict[UUID, None] = {}  # in order, each once
     for ended in (None, *islice(load.running, _MAX_ENDS)):
-        choice = _choose(candidates, load if ended is None else _without(load, ended), policy)
+        choice = choose_ranked(
+            candidates, load if ended is None else without(load, ended), policy.packing, known
+        )
         text_ids.update({each.job.text_id: None for each in candidates if each.job.id == choice.start})
-    text_ids.update(dict.fromkeys(_texts_of_next_round(candidates, load, policy)))
+    text_ids.update(dict.fromkeys(_texts_of_next_round(candidates, load, policy, known)))
     return Preview(candidates, list(text_ids))
+
+
+def _elsewhere(session: Session, engine: Engine, known: EnginePrefixes | None) -> AbstractSet[Family]:
+    """Find the families that this engine leaves to others of its model, which have them."""
+    if known is None:
+        return frozenset()
+    return engine_prefixes.elsewhere(session, engine.name, engine.model) - {*known.here, *known.reading}
+
+
+def _candidates(
+    session: Session,
+    engine: Engine,
+    load: EngineLoad,
+    policy: ClaimPolicy,
+    now: datetime,
+    known: EnginePrefixes | None,
+    elsewhere: AbstractSet[Family],
+) -> list[Ranked]:
+    """Read the head of the queue, without batch jobs that begin with what other engines have."""
+    sizer = Sizer(session, load.capacity, policy)
+    ranking = Ranking(
+        session, engine.model, load.capacity, policy, sizer, now, known=known, elsewhere=elsewhere
+    )
+    return ranking.head()
 
 
 @dataclass(slots=True)
@@ -185,6 +225,7 @@ class _Starting:
     load: EngineLoad
     policy: ClaimPolicy
     limit: int | None
+    known: EnginePrefixes | None = None
     claims: list[Claim] = field(default_factory=list)
 
     @property
@@ -199,8 +240,11 @@ class _Starting:
 
     def start(self, candidates: list[Ranked]) -> list[Ranked]:
         """Start those candidates that may start now and return the others."""
+        if self.known is not None:
+            self.known.know([each.job for each in candidates])
         while candidates and not self.is_done and (chosen := self._choose(candidates)):
-            started = self._start(chosen)
+            awaiting = {family_of(each.job) for each in candidates} - {None} if self.known else set()
+            started = self._start(chosen, awaiting)
             if len(started) == len(chosen):
                 break  # no other fits now
         return candidates
@@ -209,16 +253,17 @@ class _Starting:
         """Take those that fit together out of the candidates, as if each started at once."""
         load, found = self.load, list[_Chosen]()
         while self.limit is None or len(self.claims) + len(found) < self.limit:
-            choice = _choose(candidates, load, self.policy)
+            choice = choose_ranked(candidates, load, self.policy.packing, self.known)
             if choice.start is None:
                 break
             ranked = next(each for each in candidates if each.job.id == choice.start)
+            reuse = note_start(ranked, candidates, load, self.known)
             candidates.remove(ranked)
-            found.append(_Chosen(ranked, Lease(ranked.job.id, uuid7()), choice.overtakes))
-            load = _with(load, ranked, found[-1].lease)
+            found.append(_Chosen(ranked, Lease(ranked.job.id, uuid7()), choice.overtakes, reuse))
+            load = with_started(load, ranked, found[-1].lease, reuse)
         return found
 
-    def _start(self, chosen: Sequence["_Chosen"]) -> list[StartedJob]:
+    def _start(self, chosen: Sequence["_Chosen"], awaiting: AbstractSet[Family | None]) -> list[StartedJob]:
         """Claim these jobs, all but those that another engine was faster with or that were recounted."""
         started = lifecycle.claim(
             self.session,
@@ -229,9 +274,11 @@ class _Starting:
         jobs = {job.id: job for job in started}
         for each in chosen:
             if job := jobs.get(each.lease.job_id):
-                size = each.ranked.size
-                self.load = _with(self.load, each.ranked, each.lease)
-                self.claims.append(Claim(each.lease, size.blocks, size.output_tokens, job))
+                size, is_awaited = each.ranked.size, family_of(each.ranked.job) in awaiting
+                self.load = with_started(self.load, each.ranked, each.lease, each.reuse)
+                self.claims.append(Claim(each.lease, size.blocks, size.output_tokens, job, is_awaited))
+                if self.known is not None:
+                    self.known.replay.start(each.lease.lease_id, each.reader(), size.blocks)
         return started
 
 
@@ -243,11 +290,20 @@ class _Chosen:
         ranked: the candidate.
         lease: the fence that it will have.
         overtakes: a better ranked job that its growth must not postpone.
+        reuse: what the engine has of its prompt.
     """
 
     ranked: Ranked
     lease: Lease
     overtakes: UUID | None
+    reuse: Reuse
+
+    def reader(self) -> Reader | None:
+        """Describe it as a running job of its family; None if it has none."""
+        job, family = self.ranked.job, family_of(self.ranked.job)
+        if family is None:
+            return None
+        return Reader(family, job.text_id, self.ranked.size.blocks, has_read=self.reuse.blocks > 0)
 
     def start(self) -> Start:
         """Describe how it starts."""
@@ -259,65 +315,29 @@ class _Chosen:
             output_tokens=size.output_tokens,
             overtakes=self.overtakes,
             alone=self.ranked.candidate.alone,
-            charge=charge_of(job, size),
+            charge=charge_of(job, size, reused_tokens=self.reuse.tokens),
+            shared_blocks=self.reuse.blocks,
+            anchor=self.reuse.anchor,
         )
 
 
-def _choose(candidates: Sequence[Ranked], load: EngineLoad, policy: ClaimPolicy) -> Choice:
-    return choose(
-        [each.candidate for each in candidates],
-        list(load.running.values()),
-        load.budget,
-        max_batch_size=load.capacity.max_batch_size,
-        policy=policy.packing,
-    )
-
-
-def _texts_of_next_round(candidates: Sequence[Ranked], load: EngineLoad, policy: ClaimPolicy) -> list[UUID]:
+def _texts_of_next_round(
+    candidates: Sequence[Ranked], load: EngineLoad, policy: ClaimPolicy, known: EnginePrefixes | None
+) -> list[UUID]:
     """Find the texts of jobs that would start if all running jobs ended together.
 
     Jobs of equal length do.
     """
     left, text_ids = list(candidates), []
     for lease_id in load.running:
-        load = _without(load, lease_id)
-    while left and (choice := _choose(left, load, policy)).start is not None:
+        load = without(load, lease_id)
+    while left and (choice := choose_ranked(left, load, policy.packing, known)).start is not None:
         chosen = next(each for each in left if each.job.id == choice.start)
         left.remove(chosen)
         text_ids.append(chosen.job.text_id)
-        load = _with(load, chosen, Lease(chosen.job.id, uuid7()))
+        reuse = known.reuse(chosen.job) if known is not None else Reuse()
+        load = with_started(load, chosen, Lease(chosen.job.id, uuid7()), reuse)
     return text_ids
-
-
-def _without(load: EngineLoad, lease_id: UUID) -> EngineLoad:
-    """Return the engine's load once this job has ended."""
-    rest = {each: running for each, running in load.running.items() if each != lease_id}
-    budget = replace(
-        load.budget,
-        free_slots=load.budget.free_slots + 1,
-        free_blocks=load.budget.free_blocks + load.running[lease_id].blocks,
-        idle=not rest,
-    )
-    return replace(load, running=rest, budget=budget)
-
-
-def _with(load: EngineLoad, chosen: Ranked, lease: Lease) -> EngineLoad:
-    """Return the engine's load once this job has started."""
-    candidate = chosen.candidate
-    started = Running(
-        candidate.job_id,
-        candidate.blocks,
-        candidate.steps,
-        lane=candidate.lane,
-        recompute_tokens=None if chosen.job.num_yields else chosen.job.prompt_tokens,
-    )
-    budget = replace(
-        load.budget,
-        free_slots=0 if candidate.alone else load.budget.free_slots - 1,
-        free_blocks=load.budget.free_blocks - candidate.blocks,
-        idle=False,
-    )
-    return replace(load, running={**load.running, lease.lease_id: started}, budget=budget)
 
 
 def _ask_for_room(

@@ -1,6 +1,7 @@
 """An engine with its reservations, as the packing sees it."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -12,6 +13,7 @@ from jobs.database.hot import PREPARED
 from jobs.engines import registry
 from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
 from jobs.models import Engine
+from jobs.scheduling.followers import Family, Reader
 from jobs.scheduling.packing import Running
 from jobs.scheduling.sizing import steps
 from jobs.states import Lane, StopReason
@@ -26,12 +28,14 @@ class EngineLoad:
         running: its reservations, including draining ones, by lease.
         budget: what they leave free.
         interactive_waits: an interactive job of its model is queued.
+        readers: the running jobs that have a family, by lease.
     """
 
     capacity: Capacity
     running: dict[UUID, Running]
     budget: Budget
     interactive_waits: bool = False
+    readers: dict[UUID, Reader] = field(default_factory=dict)
 
 
 def lock(session: Session, engine_name: str) -> tuple[Engine, datetime] | None:
@@ -53,12 +57,14 @@ def read(session: Session, engine: Engine) -> EngineLoad:
     interactive_waits = found[0][0]
     rows = [_Reserved(*row[1:]) for row in found if row[1] is not None]
     capacity = registry.capacity_of(engine)
-    held = [ReservedBlocks(blocks=row.blocks, alone=row.alone) for row in rows]
+    running = _freed_by_end(rows)
+    held = [ReservedBlocks(blocks=running[row.lease_id].blocks, alone=row.alone) for row in rows]
     return EngineLoad(
         capacity=capacity,
-        running={row.lease_id: _running(row) for row in rows},
+        running=running,
         budget=free_budget(capacity, held, spare_blocks=engine.spare_blocks),
         interactive_waits=interactive_waits,
+        readers={row.lease_id: reader for row in rows if (reader := _reader(row)) is not None},
     )
 
 
@@ -73,12 +79,16 @@ class _Reserved(NamedTuple):
     output_tokens: int
     output_before: int
     is_waiting: bool
+    shared_blocks: int
     lane: str | None
     prompt_tokens: int
     completion_tokens: int
     num_yields: int
     num_preemptions: int
     stop_reason: str | None
+    tenant_id: UUID | None
+    text_id: UUID | None
+    family: bytes | None
 
 
 _OF_JOB: Final = _Reserved._fields[_Reserved._fields.index("lane") :]
@@ -100,6 +110,38 @@ _RESERVED: Final = text(f"""
     LEFT JOIN reservations AS reserved ON reserved.engine_name = :engine_name
     LEFT JOIN jobs ON jobs.id = reserved.job_id AND jobs.lease_id = reserved.lease_id
 """).execution_options(**PREPARED)  # noqa: S608  # built from constants
+
+
+def _freed_by_end(rows: Sequence[_Reserved]) -> dict[UUID, Running]:
+    """Describe the reservations with the blocks that the end of each frees, in order of the rows.
+
+    Shared blocks are freed with the last job that has them. Of a draining one nothing is known to be shared.
+    """
+    found = {row.lease_id: _running(row) for row in rows}
+    shared: dict[Family, int] = {}
+    for row in rows:
+        if (family := _family(row)) is not None and row.shared_blocks:
+            shared[family] = max(row.shared_blocks, shared.get(family, 0))
+    for row in sorted(rows, key=lambda each: found[each.lease_id].steps_left, reverse=True):
+        if (family := _family(row)) is not None and row.shared_blocks:
+            own = row.blocks - row.shared_blocks + shared.pop(family, 0)
+            found[row.lease_id] = replace(found[row.lease_id], blocks=own)
+    return found
+
+
+def _family(row: _Reserved) -> Family | None:
+    """Return the family of a reservation's job; None if it has none, or has left its reservation."""
+    if row.family is None or row.tenant_id is None or row.state != "held":
+        return None
+    return Family(row.tenant_id, row.family)
+
+
+def _reader(row: _Reserved) -> Reader | None:
+    family = _family(row)
+    if family is None or row.text_id is None:
+        return None
+    has_read = row.completion_tokens > row.output_before or row.shared_blocks > 0
+    return Reader(family, row.text_id, row.blocks, has_read=has_read)
 
 
 def _running(row: _Reserved) -> Running:

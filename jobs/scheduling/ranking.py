@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -18,7 +19,9 @@ from jobs.models import Job, TenantAccount
 from jobs.queries import QueuedJob
 from jobs.scheduling import candidates
 from jobs.scheduling.candidates import WaitingTenants
+from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
 from jobs.scheduling.fair_share import Account, lift, rank
+from jobs.scheduling.followers import Family, Reuse
 from jobs.scheduling.packing import Candidate
 from jobs.scheduling.sizing import ClaimPolicy, ReservationSize, Sizer
 from jobs.states import Lane
@@ -38,11 +41,15 @@ class Ranked:
         job: its row, not locked.
         size: the reservation it would hold.
         candidate: the same job as the packing sees it.
+        priority: as the ranking saw it.
+        account: of its tenant, before this job.
     """
 
     job: QueuedJob
     size: ReservationSize
     candidate: Candidate
+    priority: int
+    account: Account
 
 
 @dataclass(slots=True)
@@ -52,6 +59,8 @@ class Ranking:
     Attributes:
         syncs_tenants: update the accounts of tenants that arrive or leave.
         max_rows: rows read per lane; None: enough to fill the engine's slots several times.
+        known: what the engine has of prompts; None: it reuses none.
+        elsewhere: families that other engines have, and this one leaves to them.
     """
 
     session: Session
@@ -62,11 +71,14 @@ class Ranking:
     now: datetime
     syncs_tenants: bool = field(default=True, kw_only=True)
     max_rows: int | None = field(default=None, kw_only=True)
+    known: EnginePrefixes | None = field(default=None, kw_only=True)
+    elsewhere: AbstractSet[Family] = field(default=frozenset(), kw_only=True)
 
     def head(self) -> list[Ranked]:
         """Return the candidates: interactive first, then by tokens served, priority, age."""
         length = max(_HEAD, _HEAD_OF_SLOT * self.capacity.max_batch_size)
-        return [each for lane in self.lanes() for each in head_of(lane, length=length)]
+        here = {family.digest for family in self.known.here} if self.known else frozenset()
+        return [each for lane in self.lanes() for each in head_of(lane, length=length, here=here)]
 
     def lanes(self) -> list[list[Ranked]]:
         """Rank the rows read of each lane: the first jobs of every size of every tenant."""
@@ -93,18 +105,45 @@ class Ranking:
         )
 
     def _lane(self, lane: Lane, tenants: Collection[UUID], known: dict[UUID, Account]) -> list[Ranked]:
-        rows = self._first_jobs(lane, sorted(sorted(tenants), key=lambda each: known[each].served))
+        first = sorted(sorted(tenants), key=lambda each: known[each].served)
+        rows = self._with_followers(lane, first, self._first_jobs(lane, first))
         queues: dict[UUID, list[Ranked]] = defaultdict(list)
         for job in sorted(rows, key=self._order):
             size = self.sizer.size(job, produced=job.completion_tokens)
-            queues[job.tenant_id].append(Ranked(job, size, self.candidate(job, size)))
-        return rank(queues, known, num_tokens=lambda each: charge_of(each.job, each.size), limit=len(rows))
+            queues[job.tenant_id].append(
+                Ranked(job, size, self.candidate(job, size), job.priority(self.now), known[job.tenant_id])
+            )
+        return rank(queues, known, num_tokens=self._charge, limit=len(rows))
+
+    def _charge(self, each: Ranked) -> int:
+        """Compute what a job's tenant would pay if it started now."""
+        reuse = self.known.reuse(each.job) if self.known else Reuse()
+        return charge_of(each.job, each.size, reused_tokens=reuse.tokens)
+
+    def _with_followers(
+        self, lane: Lane, tenants: Collection[UUID], rows: Sequence[QueuedJob]
+    ) -> Sequence[QueuedJob]:
+        """Add batch jobs that begin with what the engine has, however far behind they are."""
+        if self.known is None:
+            return rows
+        if lane is Lane.BATCH:
+            rows = [job for job in rows if family_of(job) not in self.elsewhere or self._is_urgent(job)]
+            here = [each for each in self.known.here if each.tenant_id in tenants]
+            more = candidates.followers(
+                self.session, self.model, lane, here, capacity=self.capacity, now=self.now
+            )
+            rows = list({job.id: job for job in (*rows, *more)}.values())
+        self.known.know(rows)
+        return rows
 
     def _first_jobs(self, lane: Lane, tenants: Sequence[UUID]) -> Sequence[QueuedJob]:
         """Read jobs of the first tenants that have any that may run here."""
         max_rows = self.max_rows or max(
             candidates.MAX_ROWS, candidates.ROWS_OF_SLOT * self.capacity.max_batch_size
         )
+        without = set(self.elsewhere) | (self.known.reading if self.known else set())
+        if lane is not Lane.BATCH:
+            without.clear()
         for start in range(0, len(tenants), candidates.MAX_TENANTS):
             rows = candidates.first_jobs(
                 self.session,
@@ -114,6 +153,7 @@ class Ranking:
                 capacity=self.capacity,
                 now=self.now,
                 max_rows=max_rows,
+                without=without,
             )
             if rows:
                 return rows
@@ -121,26 +161,31 @@ class Ranking:
 
     def _order(self, job: QueuedJob) -> tuple[int, bool, float, UUID]:
         """Return a job's sort key within its tenant: priority, near expiry, age."""
-        priority = job.priority(self.now)
-        is_urgent = priority > job.rank
+        is_urgent = self._is_urgent(job)
         expires = job.expires_at.timestamp() if is_urgent and job.expires_at else 0.0
-        return (-priority, not is_urgent, expires, job.id)
+        return (-job.priority(self.now), not is_urgent, expires, job.id)
+
+    def _is_urgent(self, job: QueuedJob) -> bool:
+        """Return True near the end of the job's window."""
+        return job.priority(self.now) > job.rank
 
 
-def charge_of(job: QueuedJob, size: ReservationSize) -> int:
-    """Compute what its tenant pays at the start: the prompt, once, and the new output."""
-    prompt = job.prompt_tokens if job.started_at is None else 0
+def charge_of(job: QueuedJob, size: ReservationSize, *, reused_tokens: int = 0) -> int:
+    """Compute what its tenant pays at the start: what is computed of the prompt, once, and the new output."""
+    prompt = job.prompt_tokens - reused_tokens if job.started_at is None else 0
     return prompt + size.output_tokens - job.completion_tokens
 
 
-def head_of(ranked: Sequence[Ranked], *, length: int = _HEAD) -> list[Ranked]:
-    """Return the first jobs, and the first of each size class wherever they rank."""
+def head_of(
+    ranked: Sequence[Ranked], *, length: int = _HEAD, here: Collection[bytes] = frozenset()
+) -> list[Ranked]:
+    """Return the first jobs, and wherever they rank the first of each size and those of families `here`."""
     seen: dict[int, int] = defaultdict(int)
     kept = []
     for place, each in enumerate(ranked):
         size = max(0, each.job.prompt_tokens.bit_length() - 11)
         seen[size] += 1
-        if place < length or seen[size] <= _OF_EACH_SIZE:
+        if place < length or seen[size] <= _OF_EACH_SIZE or each.job.family in here:
             kept.append(each)
     return kept
 

@@ -11,6 +11,7 @@ from jobs.engines.capacity import ITERATION_TOKENS, Capacity
 from jobs.scheduling.output_history import History, PeersOnce
 from jobs.scheduling.packing import PackingPolicy
 from jobs.scheduling.prediction import PredictionPolicy
+from jobs.scheduling.prefix_replay import PrefixReplay
 from jobs.scheduling.segments import next_segment, whole_blocks
 from jobs.settings import Settings
 
@@ -26,6 +27,8 @@ class ClaimPolicy:
         prediction: how boldly outputs are predicted; None: every job reserves its whole `max_tokens`.
         history: the source of predictions.
         preempts: batch jobs make room for interactive ones; False: ending one early would free nothing.
+        replay: what the engine has of prompts, so that jobs which begin alike follow each other; None: its
+            requests share nothing.
     """
 
     lease: timedelta
@@ -34,6 +37,7 @@ class ClaimPolicy:
     prediction: PredictionPolicy | None = field(default_factory=PredictionPolicy)
     history: History = field(default_factory=History)
     preempts: bool = True
+    replay: PrefixReplay | None = None
 
     @classmethod
     def of(cls, settings: Settings, *, history: History) -> Self:
@@ -47,12 +51,16 @@ class ClaimPolicy:
         )
 
 
-def policy_on(policy: ClaimPolicy, *, can_resume: bool, reuses_prefix: bool) -> ClaimPolicy:
+def policy_on(
+    policy: ClaimPolicy, *, can_resume: bool, reuses_prefix: bool, replay: PrefixReplay | None = None
+) -> ClaimPolicy:
     """Adapt a policy to what the engine can do.
 
     Where no run can continue another one, jobs reserve everything they may need, and none is preempted, since
-    it would have to start over. Where tokens are read again, long prompts reserve more.
+    it would have to start over. Where tokens are read again, long prompts reserve more. With a replay, jobs
+    that begin alike follow each other.
     """
+    policy = policy if replay is policy.replay else replace(policy, replay=replay)
     if not can_resume:
         return replace(policy, prediction=None, preempts=False)
     if policy.prediction is None or policy.prediction.reuses_prefix == reuses_prefix:

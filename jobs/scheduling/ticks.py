@@ -51,4 +51,5 @@ def tick(
             reservations.drain(session, each.lease.lease_id)
     if policy is None:
         return TickResult(completed, ClaimResult())
-    return TickResult(completed, claims.start_jobs(session, locked, policy, preview=preview))
+    done = [each.lease.lease_id for each in ended]
+    return TickResult(completed, claims.start_jobs(session, locked, policy, preview=preview, completed=done))

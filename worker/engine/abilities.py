@@ -29,6 +29,7 @@ class Abilities:
             request that needs one is refused.
         reuses_prefix: a request does not compute again what an earlier one that began alike has computed,
             while the engine still has it.
+        shares_prefix: requests that run together share the cache of what they begin with, too.
         credits_reuse: blocks that several requests share count once in the pool, in every release we know.
         keeps_state_in_slot: what a sequence takes whatever its length (full windows, recurrent states) is
             part of its slot; otherwise it may take blocks, or a pool of its own.
@@ -45,6 +46,7 @@ class Abilities:
     reports_own_end: bool = True
     lacks: frozenset[str]
     reuses_prefix: bool = True
+    shares_prefix: bool = False
     credits_reuse: bool
     keeps_state_in_slot: bool
     window: int = 0
@@ -100,7 +102,8 @@ def _reuse(abilities: Abilities) -> str:
     if not abilities.reuses_prefix:
         return "prefixes are computed again each time"
     shared = "counts shared blocks once" if abilities.credits_reuse else "may count shared blocks for each"
-    return f"prefixes are reused; the engine {shared}, Longbatch reserves them for each request"
+    reserved = "once while jobs run that share them" if abilities.shares_prefix else "for each request"
+    return f"prefixes are reused; the engine {shared}, Longbatch reserves them {reserved}"
 
 
 def _state(abilities: Abilities, blocks_per_sequence: int) -> tuple[str, bool]:

@@ -122,7 +122,13 @@ class Dispatcher:
         if result.asked_for_room:
             self._keeper.loop.wake()  # it delivers the stop requests
         running = {
-            claim.lease: RunningJob(claim.lease, valid_until, claim.job.summary_id, claim.job.batch_id)
+            claim.lease: RunningJob(
+                claim.lease,
+                valid_until,
+                claim.job.summary_id,
+                claim.job.batch_id,
+                on_first_token=self._keeper.loop.wake if claim.is_awaited else None,
+            )
             for claim in result.claims
         }
         for each in running.values():

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -49,6 +49,8 @@ class RunningJob:
         valid_until: monotonic time at which the lease ends unless it is renewed.
         summary_id: the tree that the job is part of. None: of none.
         batch_id: the batch that it is a line of. None: of none.
+        on_first_token: wakes the keeper, as others wait for this job to read its prompt. None: none does, or
+            they know.
         inbox: the events that its run waits for: the stream's and stop requests.
         num_tokens: tokens generated so far; written by the run.
         first_token_at: monotonic time of the job's first token.
@@ -67,6 +69,7 @@ class RunningJob:
     valid_until: float
     summary_id: UUID | None = None
     batch_id: UUID | None = None
+    on_first_token: Callable[[], object] | None = None
     inbox: Inbox[EngineDelta | StreamEnd | StopAsked] = field(default_factory=Inbox)
     num_tokens: int = 0
     first_token_at: float | None = None
@@ -90,6 +93,8 @@ class RunningJob:
         self.first_token_at = self.first_token_at or now
         self.last_token_at = now
         self.num_tokens = num_tokens
+        if self.on_first_token is not None:
+            self.on_first_token()
 
     def since_first_token(self) -> timedelta:
         """Return how long ago the first token came; nothing if none came yet."""
@@ -114,6 +119,9 @@ class LeaseKeeper:
     """The keeper of this process's leases; it renews them while the database is reachable.
 
     When the database is unreachable it does nothing: each run ends its stream before its lease runs out.
+
+    Attributes:
+        on_read: called once it is reported that a job has read what others wait for.
     """
 
     def __init__(self, sessions: sessionmaker[Session], settings: JobSettings) -> None:
@@ -121,6 +129,7 @@ class LeaseKeeper:
         self._settings = settings
         self._running: set[RunningJob] = set()
         self._lock = threading.Lock()
+        self.on_read: Callable[[], object] = lambda: None
         self.loop = Loop("leases", self.run_once, interval=settings.stop_poll_seconds)
 
     def hold(self, running: RunningJob) -> None:
@@ -206,6 +215,9 @@ class LeaseKeeper:
         for lease_id in reported:
             each, num_tokens = due[lease_id]
             each.reported_tokens, each.reported_at = num_tokens, now
+            if each.on_first_token is not None:
+                each.on_first_token = None
+                self.on_read()
 
     def _save(self, running: RunningJob) -> None:
         """Save the run's last snapshot as the job's checkpoint. One that cannot be stored is skipped."""

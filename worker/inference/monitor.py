@@ -6,12 +6,12 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import telemetry
 from jobs.database import database_now, transaction
-from jobs.engines import registry
+from jobs.engines import registry, reservations
 from jobs.errors import EngineBusyError, EngineError, EngineMisconfiguredError
 from jobs.models import Reservation
 from jobs.settings import Settings
@@ -206,9 +206,9 @@ class EngineMonitor:
         Only two consecutive readings prove that it is shared. While we reserve nothing, the gauges may be
         stale and are ignored.
         """
-        reserved = session.scalar(
-            select(func.sum(Reservation.blocks)).where(Reservation.engine_name == self._settings.name)
-        )
+        booked = reservations.booked()
+        mine = select(booked.c.blocks).where(booked.c.engine_name == self._settings.name)
+        reserved = session.scalar(mine)
         is_shared = bool(gauges and reserved and gauges.used_blocks > reserved)
         was_shared, self._was_shared = self._was_shared, is_shared
         return gauges.free_blocks if gauges and is_shared and was_shared else None

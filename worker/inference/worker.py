@@ -12,6 +12,7 @@ from jobs.engines import reservations
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.scheduling.output_history import History
+from jobs.scheduling.prefix_replay import PrefixReplay
 from jobs.scheduling.sizing import ClaimPolicy, policy_on
 from jobs.settings import Settings
 from jobs.transitions import Lease
@@ -55,6 +56,7 @@ class InferenceWorker:
         work = database.make_sessions(self._work, on_ended=doorbell.announce)
         self.keeper = LeaseKeeper(heartbeats, settings.jobs)
         self.monitor = EngineMonitor(settings, heartbeats, self.keeper, end_id=tokenizer.end_id)
+        self._replay = PrefixReplay()
         self._policy = ClaimPolicy.of(settings, history=History(keep=_HISTORY_KEPT))
         counter = PromptCounter(tokenizer)
         self._live = LiveOutput(doorbell.broker)
@@ -92,6 +94,7 @@ class InferenceWorker:
             pass_on=doorbell.pass_on,
         )
         self.monitor.on_ready.append(self.dispatcher.loop)
+        self.keeper.on_read = self.dispatcher.loop.wake
 
     def start(self) -> None:
         """Start all loops. Claims begin as soon as the engine answers a probe."""
@@ -112,10 +115,13 @@ class InferenceWorker:
         if model is None:
             return self._policy
         able = model.served.abilities
+        reuses_prefix = able.reuses_prefix if told is None else told
+        self._replay.is_credited = able.credits_reuse
         return policy_on(
             self._policy,
             can_resume=able.can_resume,
-            reuses_prefix=able.reuses_prefix if told is None else told,
+            reuses_prefix=reuses_prefix,
+            replay=self._replay if reuses_prefix and able.shares_prefix else None,
         )
 
     def on_ring(self, _doorbell: str) -> None:

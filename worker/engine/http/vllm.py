@@ -54,7 +54,8 @@ async def _able(server: HttpServer, abilities: Abilities) -> Abilities:
     samples = await scrape(f"{server.url}/metrics", _PREFIX, client=server.client)
     config = _cache_config(samples or ())
     is_off = config.get("enable_prefix_caching") == "False"
-    return replace(abilities, reuses_prefix=not is_off, window=_number(config, "sliding_window"))
+    window = _number(config, "sliding_window")
+    return replace(abilities, reuses_prefix=not is_off, shares_prefix=not is_off, window=window)
 
 
 def _cache_config(samples: Sequence[Sample]) -> Mapping[str, str]:
@@ -78,6 +79,7 @@ VLLM: Final = HttpKind(
         lacks=frozenset(),
         credits_reuse=True,
         keeps_state_in_slot=False,
+        shares_prefix=True,
     ),
     dialect=partial(Completions, fields=_fields),
     hint="vLLM's --max-num-seqs is in no metric",

@@ -37,6 +37,7 @@ class IdsAdapter:
             reuses_prefix=self.reuses_prefix,
             credits_reuse=False,  # only newer releases do
             keeps_state_in_slot=False,
+            shares_prefix=self.reuses_prefix,
         )
 
     def tensors(self, request: Request) -> Tensors:

@@ -1,0 +1,103 @@
+"""The choice among candidates on an engine, and the engine's load as jobs start and end."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from jobs.scheduling.engine_load import EngineLoad
+from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
+from jobs.scheduling.followers import Reuse, Sharer, choose_sharer, postponement
+from jobs.scheduling.packing import Choice, PackingPolicy, Running, choose
+from jobs.scheduling.ranking import Ranked, charge_of
+from jobs.states import Lane
+from jobs.transitions import Lease
+
+
+def choose_ranked(
+    candidates: Sequence[Ranked], load: EngineLoad, policy: PackingPolicy, known: EnginePrefixes | None
+) -> Choice:
+    """Choose the candidate to start now.
+
+    Args:
+        candidates: in rank order.
+        load: of the engine.
+        policy: of the packing.
+        known: what the engine has of prompts; None: it reuses none.
+    """
+    running, max_batch_size = list(load.running.values()), load.capacity.max_batch_size
+    if known is None or not any(known.concerns(each.job) for each in candidates):
+        every = [each.candidate for each in candidates]
+        return choose(every, running, load.budget, max_batch_size=max_batch_size, policy=policy)
+    return choose_sharer(
+        [_sharer(each, known) for each in candidates],
+        running,
+        load.budget,
+        postponed=known.replay.postponed(),
+        max_batch_size=max_batch_size,
+        policy=policy,
+    )
+
+
+def note_start(
+    chosen: Ranked, candidates: Sequence[Ranked], load: EngineLoad, known: EnginePrefixes | None
+) -> Reuse:
+    """Note that one of the candidates starts; return what it reuses."""
+    if known is None:
+        return Reuse()
+    reuse = known.reuse(chosen.job)
+    if reuse.tokens:
+        queue = [_sharer(each, known) for each in candidates]
+        size = load.capacity.max_batch_size
+        if (overtaken := postponement(_sharer(chosen, known), queue, max_batch_size=size)) is not None:
+            known.replay.postpone(*overtaken)
+    known.note_started(chosen.job, num_charged=charge_of(chosen.job, chosen.size, reused_tokens=reuse.tokens))
+    return reuse
+
+
+def _sharer(ranked: Ranked, known: EnginePrefixes) -> Sharer:
+    """Describe a candidate with what the engine has of its prompt."""
+    job = ranked.job
+    charged = known.charged.get(job.tenant_id, 0)
+    return Sharer(
+        ranked.candidate,
+        tenant=job.tenant_id,
+        priority=ranked.priority,
+        family=family_of(job),
+        lead=ranked.account.served + charged / ranked.account.weight,
+        weight=ranked.account.weight,
+        reuse=known.reuse(job),
+        is_waiting=ranked.candidate.lane is Lane.BATCH and known.is_waiting(job),
+        is_credited=known.replay.is_credited,
+    )
+
+
+def without(load: EngineLoad, lease_id: UUID) -> EngineLoad:
+    """Return the engine's load once this job has ended."""
+    rest = {each: running for each, running in load.running.items() if each != lease_id}
+    budget = replace(
+        load.budget,
+        free_slots=load.budget.free_slots + 1,
+        free_blocks=load.budget.free_blocks + load.running[lease_id].blocks,
+        idle=not rest,
+    )
+    return replace(load, running=rest, budget=budget)
+
+
+def with_started(load: EngineLoad, chosen: Ranked, lease: Lease, reuse: Reuse) -> EngineLoad:
+    """Return the engine's load once this job has started."""
+    candidate = chosen.candidate
+    own_blocks = candidate.blocks - reuse.blocks
+    started = Running(
+        candidate.job_id,
+        own_blocks,
+        candidate.steps,
+        lane=candidate.lane,
+        recompute_tokens=None if chosen.job.num_yields else chosen.job.prompt_tokens,
+    )
+    budget = replace(
+        load.budget,
+        free_slots=0 if candidate.alone else load.budget.free_slots - 1,
+        free_blocks=load.budget.free_blocks - own_blocks,
+        idle=False,
+    )
+    return replace(load, running={**load.running, lease.lease_id: started}, budget=budget)

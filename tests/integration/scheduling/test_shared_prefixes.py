@@ -1,0 +1,401 @@
+"""Jobs that begin with the same document: read once, on one engine, within every bound that others have."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from uuid import UUID
+
+import numpy as np
+from sqlalchemy import select, text, update
+from sqlalchemy.orm import Session
+
+from jobs import leases, lifecycle
+from jobs.engines import served_tokens
+from jobs.ids import uuid7
+from jobs.leases import JobProgress
+from jobs.models import DEFAULT_TENANT, Engine, Job, PromptText, Reservation, Tenant
+from jobs.prompts.prefixes import digests, family
+from jobs.prompts.store import CountedPrompt, NewText
+from jobs.scheduling import claims, engine_load
+from jobs.scheduling.claims import Claim, FreedSlot
+from jobs.scheduling.engine_load import EngineLoad
+from jobs.scheduling.prefix_replay import PrefixReplay
+from jobs.scheduling.sizing import ClaimPolicy
+from jobs.starting import StartedJob
+from jobs.states import FinishReason, Lane
+from jobs.transitions import Lease
+from support import (
+    CAPACITY,
+    ENGINE,
+    MODEL,
+    POLICY,
+    WordCounter,
+    claim_one,
+    output_of,
+    prepare_all,
+    prepare_next,
+    register_engine,
+    spec,
+    submit_one,
+    within,
+)
+
+DOCUMENT = 30_000
+OTHER = "engine-b"
+
+
+def sharing(*, is_credited: bool = True) -> ClaimPolicy:
+    """The policy on an engine that reuses prefixes, and has nothing yet."""
+    return replace(POLICY, replay=PrefixReplay(is_credited=is_credited))
+
+
+def ask(
+    session: Session,
+    document: int,
+    *,
+    length: int = DOCUMENT,
+    tenant_id: UUID = DEFAULT_TENANT,
+    max_tokens: int = 64,
+    **fields: object,
+) -> Job:
+    """Submit a question of 60 tokens about a document."""
+    ids = np.full(length + 60, document, dtype=np.int32)
+    ids[length:] = np.frombuffer(uuid7().bytes, dtype=np.uint8)[:15].repeat(4)
+    counted = CountedPrompt(b"ids", len(ids), "test", prefixes=digests(ids))
+    given = spec(max_tokens=max_tokens, **fields)  # type: ignore[arg-type]  # named by the caller
+    asked = replace(given, text=NewText(f"question {uuid7()}", counted))
+    return submit_one(session, asked, tenant_id=tenant_id)
+
+
+def interleaved(session: Session, documents: int, questions: int, **fields: object) -> dict[UUID, int]:
+    """Submit questions about several documents, question by question; return the document of each job."""
+    return {
+        ask(session, document, **fields).id: document  # type: ignore[arg-type]  # named by the caller
+        for _ in range(questions)
+        for document in range(1, documents + 1)
+    }
+
+
+def claim_all(session: Session, policy: ClaimPolicy, engine: str = ENGINE) -> list[Claim]:
+    return list(claims.claim_all(session, engine, policy).claims)
+
+
+def read(session: Session, *running: Claim) -> None:
+    """Their first tokens came."""
+    leases.report_all(session, [JobProgress(each.lease, 1, POLICY.lease * 0) for each in running])
+
+
+def end(session: Session, policy: ClaimPolicy, *running: Claim, engine: str = ENGINE) -> list[Claim]:
+    """Complete these and start what fits then."""
+    for each in running:
+        assert lifecycle.complete(session, each.lease, output_of("x"), FinishReason.STOP)
+    ended = [FreedSlot(each.lease.lease_id, 3) for each in running]
+    return list(claims.claim_all(session, engine, policy, ended=ended).claims)
+
+
+@dataclass
+class Course:
+    """What happened: jobs in order of start, and those that shared nothing."""
+
+    order: list[UUID] = field(default_factory=list)
+    alone: list[UUID] = field(default_factory=list)
+
+    def note(self, session: Session, started: Sequence[Claim]) -> None:
+        self.order += [each.lease.job_id for each in started]
+        leases = [each.lease.lease_id for each in started]
+        whole = select(Reservation.job_id).where(
+            Reservation.lease_id.in_(leases), Reservation.shared_blocks == 0
+        )
+        self.alone += session.scalars(whole)
+
+
+def drain_queue(session: Session, policy: ClaimPolicy) -> Course:
+    """Run all jobs, the oldest running one ending next."""
+    course, running = Course(), claim_all(session, policy)
+    course.note(session, running)
+    while running:
+        read(session, *running)
+        more = claim_all(session, policy)
+        course.note(session, more)
+        first, *rest = [*running, *more]
+        after = end(session, policy, first)
+        course.note(session, after)
+        running = [*rest, *after]
+    return course
+
+
+def running_claim(session: Session, job_id: UUID) -> Claim:
+    """The claim of a running job."""
+    job = session.get_one(Job, job_id, populate_existing=True)
+    held = session.scalars(select(Reservation).where(Reservation.job_id == job_id)).one()
+    started = StartedJob(*(getattr(job, name) for name in StartedJob._fields))
+    return Claim(Lease(job_id, held.lease_id), held.blocks, held.output_tokens, started)
+
+
+def loaded(session: Session) -> EngineLoad:
+    return engine_load.read(session, session.get_one(Engine, ENGINE, populate_existing=True))
+
+
+def new_tenant(session: Session) -> UUID:
+    tenant = Tenant(id=uuid7(), name=f"tenant {uuid7()}")
+    session.add(tenant)
+    session.flush()
+    return tenant.id
+
+
+class LetterCounter(WordCounter):
+    """A counter whose tokens are letters."""
+
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:  # noqa: ARG002
+        ids = np.frombuffer(canonical.encode(), dtype=np.uint8).astype(np.int32)
+        return CountedPrompt(b"ids", len(ids), self.fingerprint, prefixes=digests(ids))
+
+
+def test_a_job_has_the_family_of_its_prompt_whoever_counted_it(session: Session) -> None:
+    register_engine(session)
+    submitted = ask(session, 1)
+    prompt = "word " * 1000
+    counted_later = submit_one(session, spec(None, prompt=prompt))
+    assert prepare_next(session, LetterCounter()) is not None
+    counted_before = submit_one(session, spec(None, prompt=prompt))
+    assert prepare_next(session, LetterCounter()) is not None
+    in_a_set = submit_one(session, spec(None, prompt="text " * 1000))
+    prepare_all(within(session), LetterCounter())
+    session.expire_all()
+    for job in (submitted, counted_later, counted_before, in_a_set):
+        session.refresh(job)
+        stored = session.get_one(PromptText, job.text_id)
+        assert job.family == family(stored.prefixes or b"", job.prompt_tokens or 0)
+        assert job.family is not None
+    assert counted_later.family == counted_before.family
+    assert ask(session, 1).family == submitted.family != ask(session, 2).family
+    assert ask(session, 1, tenant_id=new_tenant(session)).family != submitted.family
+    assert submit_one(session, spec(100)).family is None
+
+
+def test_one_job_reads_a_document_and_the_others_wait_for_it(session: Session) -> None:
+    register_engine(session)
+    policy, documents = sharing(), interleaved(session, 3, 3)
+    readers = claim_all(session, policy)
+    assert Counter(documents[each.lease.job_id] for each in readers) == {1: 1, 2: 1, 3: 1}
+    assert all(each.is_awaited for each in readers)
+    assert claim_all(session, policy) == [], "a slot is free, but all documents are just being read"
+    read(session, readers[1])
+    (follower,) = claim_all(session, policy)
+    assert documents[follower.lease.job_id] == documents[readers[1].lease.job_id]
+
+
+def test_documents_are_read_once_and_slots_stay_full(session: Session) -> None:
+    register_engine(session)
+    documents = interleaved(session, 5, 6, length=60_000)
+    course = drain_queue(session, sharing())
+    assert sorted(course.order) == sorted(documents)
+    assert sorted(documents[each] for each in course.alone) == [1, 2, 3, 4, 5]
+
+
+def test_an_engine_that_reuses_nothing_gets_the_order_of_before(session: Session) -> None:
+    register_engine(session)
+    documents = interleaved(session, 4, 4)
+    for size in (500, 9_000, 70_000):
+        documents[submit_one(session, spec(size)).id] = 0
+    ids = sorted(documents)
+    with_families = drain_queue(session, POLICY).order
+    tails = {job_id: job.prompt_tokens for job_id in ids if (job := session.get_one(Job, job_id))}
+    session.execute(text("DELETE FROM results"))
+    session.execute(text("DELETE FROM webhook_events"))
+    session.execute(text("DELETE FROM jobs"))
+    session.expire_all()
+    places = {submit_one(session, spec(tails[each])).id: place for place, each in enumerate(ids)}
+    without_families = drain_queue(session, POLICY).order
+    assert [ids.index(each) for each in with_families] == [places[each] for each in without_families]
+
+
+def test_followers_far_behind_in_the_queue_are_found(session: Session) -> None:
+    register_engine(session)
+    policy = sharing()
+    reader = ask(session, 1)
+    assert claim_all(session, policy)[0].lease.job_id == reader.id
+    for number in range(POLICY.packing.window + 5):
+        ask(session, 100 + number)
+    follower = ask(session, 1)
+    read(session, running_claim(session, reader.id))
+    assert follower.id in {each.lease.job_id for each in claim_all(session, policy)}
+
+
+def test_shared_blocks_count_once_until_the_last_job_has_left(session: Session) -> None:
+    register_engine(session)
+    policy = sharing()
+    interleaved(session, 1, 6, length=60_000)
+    (reader,) = claim_all(session, policy)
+    read(session, reader)
+    followers = claim_all(session, policy)
+    assert len(followers) == 3, "whole, two of them fit into the pool"
+    load = loaded(session)
+    shared = 57_344 // CAPACITY.tokens_per_block  # the last length at which both are hashed
+    own = [each.blocks - shared for each in (reader, *followers)]
+    assert CAPACITY.max_blocks - load.budget.free_blocks == sum(own) + shared
+    end(session, replace(policy, replay=PrefixReplay()), reader)
+    load = loaded(session)
+    running = session.scalars(select(Reservation)).all()
+    assert CAPACITY.max_blocks - load.budget.free_blocks == shared + sum(
+        each.blocks - each.shared_blocks for each in running
+    )
+
+
+def test_an_engine_that_credits_nothing_starts_only_what_fits_whole(session: Session) -> None:
+    register_engine(session)
+    policy = sharing(is_credited=False)
+    interleaved(session, 1, 6, length=90_000)
+    (reader,) = claim_all(session, policy)
+    read(session, reader)
+    assert claim_all(session, policy) == []
+    assert len(claim_all(session, replace(policy, replay=PrefixReplay(is_credited=True)))) == 3
+
+
+def test_a_follower_pays_for_its_tail_only(session: Session) -> None:
+    register_engine(session)
+    policy = sharing()
+    ask(session, 1)
+    ask(session, 1)
+    (reader,) = claim_all(session, policy)
+    assert served_tokens.served(session, DEFAULT_TENANT, MODEL) == DOCUMENT + 60 + reader.output_tokens
+    read(session, reader)
+    (follower,) = claim_all(session, policy)
+    tail = DOCUMENT + 60 - 28_672  # the last length at which both are hashed
+    assert served_tokens.served(session, DEFAULT_TENANT, MODEL) == (
+        DOCUMENT + 60 + reader.output_tokens + tail + follower.output_tokens
+    )
+
+
+def test_tenants_share_computed_tokens_although_one_asks_about_documents(session: Session) -> None:
+    register_engine(session)
+    policy = sharing()
+    asker, other = new_tenant(session), new_tenant(session)
+    interleaved(session, 12, 10, tenant_id=asker)
+    for _ in range(200):
+        submit_one(session, spec(3_000), tenant_id=other)
+    running = claim_all(session, policy)
+    for _ in range(120):
+        read(session, *running)
+        first, *rest = [*running, *claim_all(session, policy)]
+        running = [*rest, *end(session, policy, first)]
+        mine, others = (served_tokens.served(session, each, MODEL) for each in (asker, other))
+        assert abs(mine - others) <= 3 * DOCUMENT, "each is ahead by what it has just paid for, at most"
+    assert min(mine, others) > 5 * DOCUMENT
+
+
+def test_a_follower_overtakes_no_job_of_higher_priority_nor_an_interactive_one(session: Session) -> None:
+    register_engine(session)
+    policy = sharing()
+    ask(session, 1)
+    (reader,) = claim_all(session, policy)
+    read(session, reader)
+    follower = ask(session, 1)
+    urgent = submit_one(session, spec(60_000, rank=1))
+    asking = submit_one(session, spec(100, lane=Lane.INTERACTIVE))
+    found = [claim_one(session, policy=policy).lease.job_id for _ in range(3)]
+    assert found == [asking.id, urgent.id, follower.id]
+
+
+def test_an_interactive_job_does_not_wait_for_a_reader(session: Session) -> None:
+    register_engine(session)
+    policy = sharing()
+    ask(session, 1)
+    (reader,) = claim_all(session, policy)
+    asking = ask(session, 1, lane=Lane.INTERACTIVE)
+    assert [each.lease.job_id for each in claim_all(session, policy)] == [asking.id]
+    assert reader.lease.job_id != asking.id
+
+
+def test_a_document_that_ended_jobs_left_is_followed_while_it_had_room(session: Session) -> None:
+    register_engine(session)
+    policy = sharing()
+    ask(session, 1, length=60_000)
+    end(session, policy, *claim_all(session, policy))
+    ask(session, 2, length=60_000)
+    follower = ask(session, 1, length=60_000)
+    assert claim_one(session, policy=policy).lease.job_id == follower.id
+    end(session, policy, running_claim(session, follower.id))
+    end(session, policy, *map(partial(running_claim, session), running_ids(session)))
+    submit_one(session, spec(95_000))
+    end(session, policy, *claim_all(session, policy))
+    first, _ = ask(session, 3, length=60_000), ask(session, 1, length=60_000)
+    assert claim_one(session, policy=policy).lease.job_id == first.id, "95,000 tokens took its room"
+
+
+def running_ids(session: Session) -> Sequence[UUID]:
+    return session.scalars(select(Reservation.job_id)).all()
+
+
+def test_the_jobs_of_a_document_stay_on_one_engine_unless_another_is_idle(session: Session) -> None:
+    register_engine(session)
+    register_engine(session, OTHER)
+    one, two = sharing(), sharing()
+    first = [ask(session, 1) for _ in range(8)]
+    (reader,) = claim_all(session, one)
+    read(session, reader)
+    busy = submit_one(session, spec(100, rank=1))
+    assert claim_one(session, OTHER, two).lease.job_id == busy.id
+    assert claim_all(session, two, OTHER) == [], "the other engine has the document"
+    unrelated = ask(session, 2)
+    assert [each.lease.job_id for each in claim_all(session, two, OTHER)] == [unrelated.id]
+    running = [running_claim(session, each.id) for each in (busy, unrelated)]
+    found = end(session, two, *running, engine=OTHER)
+    assert len(found) == 1, "an idle engine takes one, and reads the document too"
+    assert found[0].lease.job_id in {each.id for each in first}
+    assert len(claim_all(session, one)) == 3
+
+
+def test_a_reader_that_fails_makes_way_for_the_next(session: Session) -> None:
+    register_engine(session)
+    policy = sharing()
+    ask(session, 1)
+    second = ask(session, 1)
+    (reader,) = claim_all(session, policy)
+    assert claim_all(session, policy) == []
+    lifecycle.fail(session, reader.lease, {"code": "x", "message": "y"})
+    ended = [FreedSlot(reader.lease.lease_id, 0)]
+    (next_reader,) = claims.claim_all(session, ENGINE, policy, ended=ended).claims
+    assert next_reader.lease.job_id == second.id
+    assert session.scalars(select(Reservation.shared_blocks)).one() == 0
+
+
+def test_jobs_that_wait_for_a_reader_keep_no_other_from_an_idle_slot(session: Session) -> None:
+    register_engine(session)
+    policy = sharing()
+    for _ in range(POLICY.packing.window + 5):
+        ask(session, 1)
+    last = ask(session, 2)
+    started = [each.lease.job_id for each in claim_all(session, policy)]
+    assert len(started) == 1
+    assert [each.lease.job_id for each in claim_all(session, policy)] == [last.id]
+
+
+def test_the_oldest_job_waits_no_longer_than_reading_a_document_again_takes(session: Session) -> None:
+    register_engine(session)
+    policy = sharing()
+    ask(session, 1, length=60_000, max_tokens=2048)
+    (running,) = claim_all(session, policy)
+    oldest = submit_one(session, spec(60_500, max_tokens=2048))
+    session.execute(
+        update(Job).where(Job.id == oldest.id).values(created_at=Job.created_at - POLICY.lease * 100)
+    )
+    overtaken = 0
+    running_now: Sequence[Claim] = [running]
+    for _ in range(40):
+        read(session, *running_now)
+        for _ in range(4):
+            ask(session, 1, length=60_000, max_tokens=2048)
+        more = claim_all(session, policy)
+        overtaken += len(more)
+        running_now = [*running_now, *more]
+        first, *running_now = running_now
+        after = end(session, policy, first)
+        running_now = [*running_now, *after]
+        if oldest.id in {each.lease.job_id for each in (*more, *after)}:
+            break
+        overtaken += len(after)
+    session.refresh(oldest)
+    assert oldest.state == "running"
+    assert overtaken <= 8
