@@ -19,7 +19,7 @@ from jobs.models import Job, JsonObject
 from jobs.prompts import store
 from jobs.prompts.prefixes import family_of
 from jobs.prompts.store import NewText
-from jobs.sharing import arrivals
+from jobs.sharing import Sharing, arrivals, cache
 from jobs.states import TERMINAL, TRANSITIONS, Lane
 from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempotently
 from jobs.tenants.quotas import Admit, QuotaUsage
@@ -39,7 +39,7 @@ class JobSpec:
         window: it expires this long after it was accepted; None: never, unless `expires_at` is set.
         batch_id: of the batch that it is line `batch_line` of.
         sampling: temperature, top_p, top_k, seed, stop as given.
-        shares_equal: it may run once with equal jobs, if its answer is not left to chance.
+        sharing: how it may run once with equal jobs, if its answer is not left to chance. None: not at all.
     """
 
     text: NewText
@@ -58,7 +58,7 @@ class JobSpec:
     expires_at: datetime | None = None
     batch_id: UUID | None = None
     batch_line: int | None = None
-    shares_equal: bool = False
+    sharing: Sharing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,10 @@ def submit(
     Raises:
         LimitError: `admit` refuses; the caller must roll its transaction back.
     """
-    new = _insert(session, specs, tenant_id=tenant_id, default_capacity=default_capacity, admit=admit)
+    new, found = _insert(session, specs, tenant_id=tenant_id, default_capacity=default_capacity, admit=admit)
     jobs = [job_rows.inserted(session, job) for job in new]
     transitions.after_end(session, [job for job in jobs if job.state in TERMINAL])
+    cache.answer(session, found)
     return jobs
 
 
@@ -107,9 +108,10 @@ def submit_set(
     admit: Admit | None = None,
 ) -> list[NewJob]:
     """Insert jobs as `submit` does, for callers that need no more of each than what was inserted."""
-    new = _insert(session, specs, tenant_id=tenant_id, default_capacity=default_capacity, admit=admit)
+    new, found = _insert(session, specs, tenant_id=tenant_id, default_capacity=default_capacity, admit=admit)
     ended = [job_rows.inserted(session, job) for job in new if job.state in TERMINAL]
     transitions.after_end(session, ended)
+    cache.answer(session, found)
     return new
 
 
@@ -171,7 +173,7 @@ def _insert(
     tenant_id: UUID,
     default_capacity: Capacity,
     admit: Admit | None,
-) -> list[NewJob]:
+) -> tuple[list[NewJob], dict[UUID, Job]]:
     texts = store.store(session, [spec.text for spec in specs], tenant_id=tenant_id)
     now, capacities = registry.read_clock_and_capacities(session)
     jobs = [
@@ -184,13 +186,15 @@ def _insert(
             job.family = family_of(spec.text.counted.prefixes, spec.text.counted.num_tokens, tenant_id)
         else:
             job.reserved_tokens = demand(spec, limits)
-        if spec.shares_equal and job.state not in TERMINAL:
+        if spec.sharing and job.state not in TERMINAL:
             job.request_digest = arrivals.digest_of(job, spec.text.sha256)
     if admit is not None and (taken := _taken(jobs, texts.num_new_bytes)).jobs:
         admit(session, taken)
+    ages = {job.id: spec.sharing.max_age for job, spec in zip(jobs, specs, strict=True) if spec.sharing}
+    found = cache.find(session, jobs, ages, now=now)
     if jobs:
-        arrivals.insert(session, jobs)
-    return jobs
+        arrivals.insert(session, jobs, answered=found)
+    return jobs, found
 
 
 def _taken(jobs: Sequence[NewJob], stored_bytes: int) -> QuotaUsage:

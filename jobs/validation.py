@@ -133,6 +133,12 @@ class Closed(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+class CachePolicy(Closed):
+    """How old a result may be that a request takes instead of a run of its own."""
+
+    max_age_seconds: int = Field(ge=1, le=30 * 86_400, description="counted from the end of the equal job")
+
+
 def from_validation(
     found: Sequence[Any] | ValidationError, *, outer: int = 0, branches: frozenset[str] = _BRANCHES
 ) -> InvalidRequestError:

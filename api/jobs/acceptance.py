@@ -15,6 +15,7 @@ from api.runtime.services import Acceptance
 from jobs.prompts.counter import PromptCounter, count_short, count_some
 from jobs.prompts.messages import Message, build_messages, canonical
 from jobs.prompts.store import CountedPrompt, NewText
+from jobs.sharing import sharing_of
 from jobs.submission import JobSpec
 from jobs.validation import SAMPLING, WINDOWS
 from jobs.views import PRIORITIES
@@ -24,8 +25,7 @@ def request_sha256(request: JobRequest) -> bytes:
     """Hash the request's meaning: white space, order and written defaults are ignored."""
     # Left out if empty: releases before these fields hashed the same request without them.
     unset = set() if request.chat_template_kwargs else {"chat_template_kwargs"}
-    if request.share_equal is None:
-        unset.add("share_equal")
+    unset |= {name for name in ("share_equal", "cache") if getattr(request, name) is None}
     fields = request.model_dump(mode="json", exclude=unset)
     return sha256(json.dumps(fields, sort_keys=True).encode()).digest()
 
@@ -49,9 +49,6 @@ class Draft:
             InvalidRequestError: its chat template fails with its variables.
         """
         request, tokenizer = self.request, acceptance.tokenizer
-        shares_equal = request.share_equal
-        if shares_equal is None:
-            shares_equal = acceptance.settings.jobs.share_equal
         if counted is None and tokenizer is not None:
             counted = count_short(
                 self.prompt, PromptCounter(tokenizer), max_chars=acceptance.max_inline_chars
@@ -69,7 +66,9 @@ class Draft:
             webhook_secret=self.callback.secret,
             webhook_includes_output=request.webhook_include_output,
             window=WINDOWS[request.completion_window] if request.completion_window else None,
-            shares_equal=shares_equal,
+            sharing=sharing_of(
+                request.share_equal, request.cache, default=acceptance.settings.jobs.share_equal
+            ),
         )
 
 

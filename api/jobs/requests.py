@@ -8,6 +8,7 @@ from api.http.fields import example
 from jobs.prompts.messages import Role, Task
 from jobs.validation import (
     MAX_TOP_K,
+    CachePolicy,
     Closed,
     CompletionWindow,
     CustomId,
@@ -83,6 +84,12 @@ class JobRequest(Closed):
         description="Let jobs that ask for the same run once, while one of them is unfinished: each gets the"
         " result. Applies where the answer is not left to chance, at temperature 0 or with a seed. Null: as"
         " the server is configured.",
+    )
+    cache: CachePolicy | None = Field(
+        None,
+        description="Take the result of an equal job that ended no longer ago than this, if one is left that"
+        " could share its run, as with `share_equal` or `cache`; without one, share the run of an unfinished"
+        " one. Has no effect if `share_equal` is false.",
     )
     priority: Priority = Field("normal", description="Order among your own jobs.")
     custom_id: CustomId | None = Field(None, description="Your own name for the job; need not be unique.")

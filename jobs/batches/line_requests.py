@@ -21,6 +21,7 @@ from jobs.ids import uuid7
 from jobs.prompts.counter import count_short, count_some
 from jobs.prompts.openai import Generation, error_object, validate_request
 from jobs.prompts.store import CountedPrompt, NewText
+from jobs.sharing import sharing_of
 from jobs.states.batch import Endpoint
 from jobs.submission import JobSpec
 
@@ -135,7 +136,7 @@ class LineReader:
             expires_at=self.expires_at,
             batch_id=self.batch_id,
             batch_line=request.number,
-            shares_equal=self.tools.shares_equal if asked.share_equal is None else asked.share_equal,
+            sharing=sharing_of(asked.share_equal, asked.cache, default=self.tools.shares_equal),
         )
 
 

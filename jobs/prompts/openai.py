@@ -16,6 +16,7 @@ from jobs.validation import (
     MAX_OUTPUT_TOKENS,
     MAX_TOP_K,
     SAMPLING,
+    CachePolicy,
     Closed,
     NonEmpty,
     Stop,
@@ -117,6 +118,9 @@ class _Generation(Closed):
         description="in a batch: let lines that ask for the same run once, each with its result; null: as the"
         " server is configured. Requests that wait for their answer always run",
     )
+    cache: CachePolicy | None = Field(
+        None, description="in a batch: take the result of an equal line that ended not longer ago than this"
+    )
 
 
 class ChatRequest(_Generation):
@@ -168,6 +172,7 @@ class Generation:
         stream: whether to stream the tokens.
         include_usage: whether the stream ends with the usage.
         share_equal: whether it may run once with equal ones; None: as the server is configured.
+        cache: the results that it takes instead of a run; None: none.
     """
 
     model: str
@@ -177,6 +182,7 @@ class Generation:
     stream: bool
     include_usage: bool
     share_equal: bool | None = None
+    cache: CachePolicy | None = None
 
 
 def validate_request(endpoint: Endpoint, body: Mapping[str, Any]) -> Generation:
@@ -200,6 +206,7 @@ def validate_request(endpoint: Endpoint, body: Mapping[str, Any]) -> Generation:
         stream=request.stream,
         include_usage=request.stream_options is not None and request.stream_options.include_usage,
         share_equal=request.share_equal,
+        cache=request.cache,
     )
 
 

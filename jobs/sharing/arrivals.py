@@ -1,9 +1,10 @@
 """How equal jobs come in: the first becomes the leader, the others wait for it as its twins."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import sha256
 from typing import Final
+from uuid import UUID
 
 from sqlalchemy import DateTime, LargeBinary, SmallInteger, text
 from sqlalchemy.orm import Session
@@ -29,15 +30,23 @@ def digest_of(job: NewJob, text_sha256: bytes) -> bytes | None:
     return sha256(job.tenant_id.bytes + text_sha256 + asked.encode()).digest()
 
 
-def insert(session: Session, new: Sequence[NewJob]) -> None:
-    """Insert jobs; one that has an unfinished equal waits for it, `blocked`."""
+def insert(session: Session, new: Sequence[NewJob], *, answered: Collection[UUID] = ()) -> None:
+    """Insert jobs; one that has an unfinished equal waits for it, `blocked`.
+
+    Args:
+        session: the caller's transaction.
+        new: jobs of one tenant.
+        answered: those for which the caller has a result already; they wait for it.
+    """
     if not any(job.request_digest for job in new):
         job_rows.insert_jobs(session, new)
         return
-    leading = job_rows.insert_leaders(session, _first_of_each(new))
-    if twins := [job for job in new if job.id not in leading]:
+    rest = [job for job in new if job.id not in answered]
+    leading = job_rows.insert_leaders(session, _first_of_each(rest)) if rest else set()
+    if twins := [job for job in rest if job.id not in leading]:
         _hold_leaders(session, twins)
-        job_rows.insert_twins(session, twins)
+    if waiting := [job for job in new if job.id not in leading]:
+        job_rows.insert_twins(session, waiting)
 
 
 def _first_of_each(new: Sequence[NewJob]) -> list[NewJob]:

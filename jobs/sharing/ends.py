@@ -47,8 +47,7 @@ def share(session: Session, ended: Sequence[Job]) -> bool:
             waiting = _twins_of(leader).limit(_AT_ONCE).with_for_update(skip_locked=True)
             try:
                 with session.begin_nested():
-                    twins = _end_as(session, leader, session.scalars(waiting).all())
-                    has_deliveries |= _record(session, twins)
+                    has_deliveries |= end_as(session, leader, session.scalars(waiting).all())[1]
             except DBAPIError as error:
                 if error.connection_invalidated:
                     raise
@@ -105,19 +104,35 @@ def settle(session: Session, twin_ids: Sequence[UUID]) -> int:
         twins[twin.request_digest or b""].append(twin)
     num_moved = 0
     for digest, group in sorted(twins.items()):  # in the order of `arrivals`: no deadlock
-        source = session.scalar(_newest_result(digest))
+        source = session.scalar(newest_result(digest))
         answered = [twin.id for twin in group if source and _is_since(source, twin)]
         if source is not None and answered:
-            ended = _end_as(session, source, answered)
-            _record(session, ended)
-            num_moved += len(ended)
+            num_moved += end_as(session, source, answered)[0]
         else:
             num_moved += _promote(session, group[0].id, None)
     return num_moved
 
 
-def _end_as(session: Session, leader: Job, twin_ids: Sequence[UUID]) -> list[Job]:
-    """End these twins, which the caller has locked, as their leader ended."""
+def newest_result(digest: bytes) -> Select[Job]:
+    """Select the newest result of these requests; it cannot be deleted until the transaction ends."""
+    found = select(Job).where(Job.request_digest == digest, Job.state == _COMPLETED)
+    return found.order_by(Job.finalized_at.desc()).limit(1).with_for_update(read=True, key_share=True)
+
+
+def end_as(session: Session, leader: Job, twin_ids: Sequence[UUID]) -> tuple[int, bool]:
+    """End these twins as their leader ended, with usage and events of their own; the caller holds their rows.
+
+    Returns:
+        How many ended, and whether a webhook wants one of the ends.
+    """
+    ended = _copy_end(session, leader, twin_ids)
+    if ended:
+        note_ended(session, [job.id for job in ended])
+    usage.record(session, ended)
+    return len(ended), outbox.publish(session, [events.job_ended(job) for job in ended])
+
+
+def _copy_end(session: Session, leader: Job, twin_ids: Sequence[UUID]) -> list[Job]:
     which = Job.id.in_(twin_ids)
     if leader.state == JobState.FAILED:
         counted = func.coalesce(Job.prompt_tokens, leader.prompt_tokens)
@@ -138,14 +153,6 @@ def _end_as(session: Session, leader: Job, twin_ids: Sequence[UUID]) -> list[Job
     copies = select(ids, *columns).where(Result.job_id == leader.id)
     session.execute(insert(Result).from_select(["job_id", *_COPIED], copies))
     return twins
-
-
-def _record(session: Session, ended: Sequence[Job]) -> bool:
-    """Record usage and events of these twins, as `transitions.after_end` does of other jobs."""
-    if ended:
-        note_ended(session, [job.id for job in ended])
-    usage.record(session, ended)
-    return outbox.publish(session, [events.job_ended(job) for job in ended])
 
 
 def _promote(session: Session, heir_id: UUID, leader: Job | None) -> int:
@@ -203,12 +210,6 @@ def _is_since(source: Job, twin: Job) -> bool:
 def _twins_of(leader: Job) -> Select[UUID]:
     waiting = select(Job.id).where(*_waits(Job), Job.request_digest == leader.request_digest)
     return waiting.order_by(Job.id)
-
-
-def _newest_result(digest: bytes) -> Select[Job]:
-    """Select the newest result of these requests; it cannot be deleted until the transaction ends."""
-    found = select(Job).where(Job.request_digest == digest, Job.state == _COMPLETED)
-    return found.order_by(Job.finalized_at.desc()).limit(1).with_for_update(read=True, key_share=True)
 
 
 def _waits(job: type[Job]) -> tuple[ColumnElement[bool], ...]:

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, event, func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from batch_support import Service
-from jobs import checkpoints, lifecycle, submission
+from jobs import checkpoints, deletion, lifecycle, submission
 from jobs.completing import JobCompletion
 from jobs.database import database_now
 from jobs.ids import uuid7
@@ -21,6 +21,7 @@ from jobs.models import DEFAULT_TENANT, Job, JsonObject, Result, Tenant, Webhook
 from jobs.models.tenant import UsageEntry
 from jobs.scheduling import ticks
 from jobs.scheduling.claims import Claim
+from jobs.sharing import Sharing
 from jobs.states import FinishReason, JobState
 from jobs.submission import JobSpec
 from openai_support import chat_line
@@ -42,7 +43,7 @@ from worker.maintenance import JobMaintenance
 
 
 def equal(prompt: str = "the same", **fields: object) -> JobSpec:
-    return spec(prompt=prompt, **{"shares_equal": True, **fields})  # type: ignore[arg-type]  # by name
+    return spec(prompt=prompt, **{"sharing": Sharing(), **fields})  # type: ignore[arg-type]  # by name
 
 
 def submit(sessions: sessionmaker[Session], *specs: JobSpec, tenant_id: UUID = DEFAULT_TENANT) -> list[UUID]:
@@ -51,9 +52,9 @@ def submit(sessions: sessionmaker[Session], *specs: JobSpec, tenant_id: UUID = D
         return [job.id for job in jobs]
 
 
-def run(sessions: sessionmaker[Session]) -> Claim:
+def run(sessions: sessionmaker[Session], *, model: str = MODEL) -> Claim:
     with sessions.begin() as session:
-        register_engine(session)
+        register_engine(session, model=model)
         return claim_one(session)
 
 
@@ -118,6 +119,33 @@ def test_a_request_after_the_end_runs_again(sessions: sessionmaker[Session]) -> 
     assert states(sessions, submit(sessions, equal())) == ["queued"]
 
 
+def test_a_request_that_asks_for_it_takes_a_finished_result_that_is_young_enough(
+    sessions: sessionmaker[Session],
+) -> None:
+    (first,) = submit(sessions, equal())
+    claim = run(sessions)
+    hour = Sharing(timedelta(hours=1))
+    (waiting,) = submit(sessions, equal(sharing=hour))
+    complete(sessions, claim)
+    cached = [first, waiting, *submit(sessions, equal(sharing=hour), equal(sharing=hour))]
+    assert set(states(sessions, cached)) == {"completed"}
+    assert results(sessions) == dict.fromkeys(cached, "answer")
+    assert ends_told(sessions) == Counter({(job_id, "job.completed"): 1 for job_id in cached})
+    with sessions.begin() as session:
+        session.execute(update(Job).values(finalized_at=Job.finalized_at - timedelta(hours=2)))
+    runs = submit(sessions, equal(sharing=hour), equal(sharing=hour), equal(sharing=Sharing(timedelta(3))))
+    assert states(sessions, runs) == ["queued", "blocked", "completed"]
+    assert states(sessions, submit(sessions, equal("another", sharing=hour))) == ["queued"]
+
+
+def test_a_result_that_was_deleted_is_in_no_cache(sessions: sessionmaker[Session]) -> None:
+    (first,) = submit(sessions, equal())
+    complete(sessions, run(sessions))
+    with sessions.begin() as session:
+        assert deletion.remove(session, first, tenant_id=DEFAULT_TENANT)
+    assert states(sessions, submit(sessions, equal(sharing=Sharing(timedelta(1))))) == ["queued"]
+
+
 def test_only_requests_with_the_same_answer_share_a_run(sessions: sessionmaker[Session]) -> None:
     with sessions.begin() as session:
         session.add(Tenant(id=(other := uuid7()), name="other"))
@@ -129,7 +157,7 @@ def test_only_requests_with_the_same_answer_share_a_run(sessions: sessionmaker[S
         equal(sampling={"stop": ["x"]}),
         equal(sampling=chance),
         equal(sampling=chance),
-        equal(shares_equal=False),
+        equal(sharing=None),
         equal(sampling={**chance, "seed": 1}),
         equal(sampling={**chance, "seed": 2}),
     ]
@@ -340,7 +368,20 @@ def test_a_caller_asks_for_one_run_and_cancels_its_leader(http: httpx2.Client) -
     assert (first["state"], second["state"]) == ("queued", "blocked")
     waiting = http.get(f"/v1/jobs/{second['id']}").json()
     assert waiting["queue"]["reason"] == "dependency"
+    third = http.post("/v1/jobs", json={**sent, "cache": {"max_age_seconds": 60}}).json()
+    assert third["state"] == "blocked"
     alone = http.post("/v1/jobs", json={**sent, "share_equal": False}).json()
     assert alone["state"] == "queued"
     assert http.post(f"/v1/jobs/{first['id']}/cancel").json()["state"] == "cancelled"
     assert http.get(f"/v1/jobs/{second['id']}").json()["state"] == "queued"
+
+
+def test_a_caller_gets_a_cached_result_at_once(http: httpx2.Client, sessions: sessionmaker[Session]) -> None:
+    sent = {"input": "Why is the sky blue?", "max_tokens": 16, "cache": {"max_age_seconds": 60}}
+    http.post("/v1/jobs", json=sent)
+    complete(sessions, run(sessions, model="llama-3.1-8b-instruct"))
+    answered = http.post("/v1/jobs", json=sent)
+    assert (answered.status_code, answered.json()["state"]) == (202, "completed")
+    found = http.get(f"/v1/jobs/{answered.json()['id']}/result").json()
+    assert found["output"] == "answer"
+    assert http.post("/v1/jobs", json={**sent, "cache": {"max_age_seconds": 0}}).status_code == 400

@@ -16,7 +16,7 @@ from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation, Result, WebhookEvent
 from jobs.scheduling import claims
 from jobs.scheduling.sizing import ClaimPolicy
-from jobs.sharing import ends
+from jobs.sharing import Sharing, ends
 from jobs.states import TERMINAL, FinishReason, StopReason
 from jobs.transitions import Lease
 from support import ERROR, empty_database, output_of, prepare_next, register_engine, spec
@@ -74,7 +74,7 @@ class Life(RuleBasedStateMachine):
         window = timedelta(minutes=4) if has_window else None
         size = 10 if is_counted else None
         one = spec(
-            size, prompt=prompt, rank=rank, window=window, webhook_url="https://e.com/x", shares_equal=True
+            size, prompt=prompt, rank=rank, window=window, webhook_url="https://e.com/x", sharing=Sharing()
         )
         with self.sessions.begin() as session:
             submission.submit(session, [one] * num, tenant_id=DEFAULT_TENANT, default_capacity=SMALL)

@@ -1,0 +1,50 @@
+"""The cache of finished answers: a new job takes the result of an equal one that is young enough."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from sqlalchemy.orm import Session
+
+from jobs.job_rows import NewJob
+from jobs.models import Job
+from jobs.sharing import ends
+
+
+def find(
+    session: Session, new: Sequence[NewJob], ages: Mapping[UUID, timedelta | None], *, now: datetime
+) -> dict[UUID, Job]:
+    """Find the results that these jobs may take, held until the transaction ends.
+
+    Args:
+        session: the caller's transaction.
+        new: jobs with a digest.
+        ages: the greatest age that each job accepts; None: it takes no finished result.
+        now: the database's clock.
+
+    Returns:
+        The finished jobs, by the ids of the new ones.
+    """
+    newest: dict[bytes, Job | None] = {}
+    found: dict[UUID, Job] = {}
+    for job in new:
+        age, digest = ages.get(job.id), job.request_digest
+        if age is None or digest is None:
+            continue
+        if digest not in newest:
+            newest[digest] = session.scalar(ends.newest_result(digest))
+        source = newest[digest]
+        if source is not None and source.finalized_at is not None and source.finalized_at >= now - age:
+            found[job.id] = source
+    return found
+
+
+def answer(session: Session, found: Mapping[UUID, Job]) -> None:
+    """Complete these jobs, which this transaction has inserted, with the results that were found."""
+    groups: dict[UUID, list[UUID]] = defaultdict(list)
+    for job_id, source in found.items():
+        groups[source.id].append(job_id)
+    sources = {source.id: source for source in found.values()}
+    for source_id, job_ids in groups.items():
+        ends.end_as(session, sources[source_id], job_ids)
