@@ -48,6 +48,22 @@ def test_an_end_token_finishes_with_stop(queue: Queue) -> None:
 
 
 @pytest.mark.usefixtures("worker")
+def test_questions_about_a_document_start_once_one_of_them_has_read_it(queue: Queue) -> None:
+    documents = [f"Of {subject}: " + f"{subject} are many. " * 1200 for subject in ("apples", "rivers")]
+    questions = [
+        [queue.submit(f"{document} Question {number}?", max_tokens=8) for document in documents]
+        for number in range(4)
+    ]
+    for job_ids in zip(*questions, strict=True):
+        jobs = [queue.ended(each) for each in job_ids]
+        assert {job.state for job in jobs} == {"completed"}
+        assert len({job.family for job in jobs} - {None}) == 1
+        reader, *followers = sorted(jobs, key=lambda job: job.started_at or job.created_at)
+        assert reader.first_token_at is not None
+        assert all(job.started_at and job.started_at >= reader.first_token_at for job in followers)
+
+
+@pytest.mark.usefixtures("worker")
 def test_max_tokens_finishes_with_length(queue: Queue) -> None:
     job = queue.ended(queue.submit("Say something.", max_tokens=37))
     assert (job.state, job.finish_reason, job.completion_tokens) == ("completed", "length", 37)
