@@ -1,8 +1,8 @@
 """What each tenant keeps in the database, counted by triggers, and limits of it.
 
 Expand only: triggers count what processes of any release store and delete. Rows that were there before are
-counted in the snapshot in which their table's triggers began, while the table is written. An upgrade that
-died begins anew.
+counted in the snapshot in which their table's triggers began, while the table is written. An upgrade that found
+a table locked goes on with that table; one that died while it counted begins anew.
 """
 
 import sqlalchemy as sa
@@ -34,7 +34,35 @@ _CHANGES = {
 }
 
 
+_COUNTED_MARK = "counted"
+_PROGRESS = sa.text("""
+    SELECT to_regprocedure(:function) IS NOT NULL, obj_description(to_regprocedure(:function), 'pg_proc')
+""")
+
+
 def upgrade() -> None:
+    left = _left_to_count()
+    if left is None or len(left) == len(_COUNTED):
+        _begin()
+        left = list(_COUNTED)
+    for table in left:
+        _count(table)
+
+
+def _left_to_count() -> list[str] | None:
+    """List the tables that no earlier attempt counted; None: one died while it counted a table."""
+    left = []
+    for table in _COUNTED:
+        function = f"count_stored_{table}_insert()"
+        is_begun, mark = op.get_bind().execute(_PROGRESS, {"function": function}).one()
+        if is_begun and mark != _COUNTED_MARK:
+            return None
+        if not is_begun:
+            left.append(table)
+    return left
+
+
+def _begin() -> None:
     _drop_triggers()
     _create_tables()
     for table in ("stored_notes", "stored_totals"):
@@ -49,8 +77,6 @@ def upgrade() -> None:
         "CREATE TRIGGER stored BEFORE DELETE ON jobs FOR EACH ROW EXECUTE FUNCTION drop_stored_result()"
     )
     online.commit()
-    for table in _COUNTED:
-        _count(table)
 
 
 def downgrade() -> None:
@@ -118,6 +144,8 @@ def _count(table: str) -> None:
         )
         online.commit()
         counting.exec_driver_sql(_note(f"SELECT tenant_id, {size} AS size FROM {table}{owner}"))
+        mark = f"COMMENT ON FUNCTION count_stored_{table}_insert() IS '{_COUNTED_MARK}'"
+        counting.exec_driver_sql(mark)  # with the notes, or not at all
         counting.commit()
 
 

@@ -1,7 +1,10 @@
+import pytest
 from alembic import command
 from sqlalchemy import Engine, inspect, text
+from sqlalchemy.exc import OperationalError
 
 from jobs.database import schema
+from jobs.models import DEFAULT_TENANT
 
 
 def test_the_schema_goes_up_down_and_up_again_and_matches_the_models(empty: Engine) -> None:
@@ -17,9 +20,16 @@ def test_the_schema_goes_up_down_and_up_again_and_matches_the_models(empty: Engi
         command.check(config)  # raises when a model and the schema differ
 
 
-def test_what_was_stored_before_is_counted_once_even_if_the_upgrade_died(empty: Engine) -> None:
+KEPT = text("SELECT coalesce(sum(num_bytes), 0) FROM stored_notes WHERE tenant_id = :id").bindparams(
+    id=DEFAULT_TENANT
+)
+BACK = text("UPDATE alembic_version SET version_num = '0028'")
+
+
+@pytest.fixture
+def stored(empty: Engine) -> Engine:
+    """A database before stored bytes were counted, which keeps a text of 5 bytes and a result of 4."""
     schema.upgrade(empty, "0028")
-    tenant_id = "00000000-0000-7000-8000-000000000001"
     rows = (
         "INSERT INTO texts (id, tenant_id, sha256, body) SELECT id, id, 'a', '12345' FROM tenants",
         """INSERT INTO jobs
@@ -27,22 +37,40 @@ def test_what_was_stored_before_is_counted_once_even_if_the_upgrade_died(empty: 
         SELECT id, tenant_id, id, 'queued', 'generate', 'm', 1, 1, now() FROM texts""",
         "INSERT INTO results (job_id, output, output_ids) SELECT id, '123', '4' FROM jobs",
     )
-    kept = text("SELECT (SELECT coalesce(sum(num_bytes), 0) FROM stored_notes WHERE tenant_id = :id)")
     with empty.begin() as connection:
         for statement in rows:
             connection.execute(text(statement))
-    for _ in range(2):
-        schema.upgrade(empty)
-        with empty.begin() as connection:
-            assert connection.scalar(kept, {"id": tenant_id}) == 9
-            connection.execute(text("UPDATE alembic_version SET version_num = '0028'"))
-    schema.upgrade(empty)
-    with empty.begin() as connection:
+    return empty
+
+
+def test_what_was_stored_before_is_counted_once_even_if_the_upgrade_died(stored: Engine) -> None:
+    died = text("COMMENT ON FUNCTION count_stored_file_parts_insert() IS NULL")
+    for before in (BACK, died):
+        schema.upgrade(stored)
+        with stored.begin() as connection:
+            assert connection.scalar(KEPT) == 9
+            connection.execute(BACK)
+            connection.execute(before)
+    schema.upgrade(stored)
+    with stored.begin() as connection:
         connection.execute(text("UPDATE texts SET token_ids = '67'"))
-        assert connection.scalar(kept, {"id": tenant_id}) == 11
+        assert connection.scalar(KEPT) == 11
         connection.execute(text("DELETE FROM jobs"))
         connection.execute(text("DELETE FROM texts"))
-        assert connection.scalar(kept, {"id": tenant_id}) == 0
+        assert connection.scalar(KEPT) == 0
+
+
+def test_an_upgrade_that_found_a_table_locked_counts_only_what_is_left(stored: Engine) -> None:
+    notes = text("SELECT id FROM stored_notes")
+    with stored.begin() as other:
+        other.execute(text("LOCK TABLE results IN ROW EXCLUSIVE MODE"))  # as whoever writes it
+        with pytest.raises(OperationalError):
+            schema.upgrade(stored)
+        (counted,) = other.scalars(notes)
+    schema.upgrade(stored)
+    with stored.begin() as connection:
+        assert connection.scalar(KEPT) == 9
+        assert counted in connection.scalars(notes).all(), "the texts are counted anew"
 
 
 def test_compressed_bodies_are_stored_without_a_second_compression(engine: Engine) -> None:
