@@ -220,14 +220,19 @@ _START: Final = (
         SELECT given.lease_id, :engine_name, given.id, given.blocks, given.shared_blocks,
             given.output_tokens, given.completion_tokens, given.overtakes, given.alone
         FROM started JOIN given USING (id)
+    ), anchors AS (
+        SELECT given.anchor, max(given.shared_blocks) AS shared FROM started JOIN given USING (id)
+        WHERE given.anchor IS NOT NULL GROUP BY 1
+    ), free_anchors AS (
+        -- One that another transaction is just closing counts whole until it goes.
+        SELECT reservations.lease_id, anchors.shared
+        FROM anchors JOIN reservations ON reservations.lease_id = anchors.anchor
+        WHERE reservations.engine_name = :engine_name
+        FOR UPDATE OF reservations SKIP LOCKED
     ), anchored AS (
         UPDATE reservations
-        SET shared_blocks = least(blocks, greatest(reservations.shared_blocks, most.shared))
-        FROM (
-            SELECT given.anchor, max(given.shared_blocks) AS shared FROM started JOIN given USING (id)
-            WHERE given.anchor IS NOT NULL GROUP BY 1
-        ) AS most
-        WHERE reservations.lease_id = most.anchor AND reservations.engine_name = :engine_name
+        SET shared_blocks = least(blocks, greatest(reservations.shared_blocks, free_anchors.shared))
+        FROM free_anchors WHERE reservations.lease_id = free_anchors.lease_id
     ), charged AS (
         INSERT INTO account_shards AS shard (tenant_id, model, engine_name, served)
         SELECT started.tenant_id, started.model, :engine_name, sum(given.charge / tenants.weight)

@@ -8,9 +8,10 @@ from uuid import UUID
 
 import numpy as np
 from sqlalchemy import select, text, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import leases, lifecycle
+from jobs.database import transaction
 from jobs.engines import served_tokens
 from jobs.ids import uuid7
 from jobs.leases import JobProgress
@@ -359,6 +360,22 @@ def test_a_reader_that_fails_makes_way_for_the_next(session: Session) -> None:
     (next_reader,) = claims.claim_all(session, ENGINE, policy, ended=ended).claims
     assert next_reader.lease.job_id == second.id
     assert session.scalars(select(Reservation.shared_blocks)).one() == 0
+
+
+def test_a_claim_does_not_wait_for_a_reader_that_is_just_ending(sessions: sessionmaker[Session]) -> None:
+    policy = sharing()
+    with transaction(sessions) as session:
+        register_engine(session)
+        interleaved(session, 1, 2)
+        (reader,) = claim_all(session, policy)
+        read(session, reader)
+    with sessions() as ending, transaction(sessions) as session:
+        mine = select(Reservation).where(Reservation.lease_id == reader.lease.lease_id)
+        ending.execute(mine.with_for_update())
+        session.execute(text("SET LOCAL lock_timeout = '1s'"))
+        assert len(claim_all(session, policy)) == 1
+        booked = CAPACITY.max_blocks - loaded(session).budget.free_blocks
+        assert booked == sum(session.scalars(select(Reservation.blocks))), "the reader counts whole"
 
 
 def test_jobs_that_wait_for_a_reader_keep_no_other_from_an_idle_slot(session: Session) -> None:
