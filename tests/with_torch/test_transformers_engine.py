@@ -221,6 +221,7 @@ def test_the_death_of_the_generating_process_fails_what_runs_and_nothing_after(
     stream = engine.ask(prompt_of(20), 3000, end_id=None)
     waiting = engine.ask(prompt_of(3000), 1000, end_id=None)
     stream.next()
+    eventually(lambda: engine.gauges()["active"] == 2)
     os.kill(generating_process(engine), signal.SIGKILL)
     assert "the engine failed" in (stream.read().error or "")
     assert "the engine failed" in (waiting.read().error or "")
