@@ -126,7 +126,7 @@ def family_of(job: QueuedJob) -> Family | None:
 
 
 def elsewhere(session: Session, engine_name: str, model: str) -> set[Family]:
-    """Find the families of which another engine of this model runs a job."""
+    """Find the families of which another engine of this model, no smaller one, runs a job."""
     given = {"engine_name": engine_name, "model": model}
     return {Family(*row) for row in session.execute(_ELSEWHERE, given)}
 
@@ -134,7 +134,11 @@ def elsewhere(session: Session, engine_name: str, model: str) -> set[Family]:
 _ELSEWHERE: Final = (
     text("""
     SELECT DISTINCT jobs.tenant_id, jobs.family
-    FROM engines JOIN reservations ON reservations.engine_name = engines.name
+    FROM engines JOIN engines AS mine ON mine.name = :engine_name
+        AND engines.max_input_len >= mine.max_input_len AND engines.max_seq_len >= mine.max_seq_len
+        AND (engines.max_blocks - engines.blocks_per_sequence) * engines.tokens_per_block
+            >= (mine.max_blocks - mine.blocks_per_sequence) * mine.tokens_per_block
+    JOIN reservations ON reservations.engine_name = engines.name
     JOIN jobs ON jobs.id = reservations.job_id AND jobs.lease_id = reservations.lease_id
     WHERE engines.model = :model AND engines.name <> :engine_name AND engines.paused_reason IS NULL
         AND reservations.state = 'held' AND jobs.family IS NOT NULL

@@ -348,6 +348,22 @@ def test_the_jobs_of_a_document_stay_on_one_engine_unless_another_is_idle(sessio
     assert len(claim_all(session, one)) == 3
 
 
+def test_a_job_is_not_left_to_an_engine_that_may_be_too_small_for_it(session: Session) -> None:
+    small = replace(CAPACITY, max_input_len=40_000)
+    register_engine(session, ENGINE, small)
+    register_engine(session, OTHER)
+    one, two = sharing(), sharing()
+    ask(session, 1, length=36_400)
+    (reader,) = claim_all(session, one)
+    read(session, reader)
+    submit_one(session, spec(100))
+    assert len(claim_all(session, two, OTHER)) == 1
+    large = ask(session, 1, length=42_000)
+    assert large.family == session.get_one(Job, reader.lease.job_id).family
+    assert claim_all(session, one) == []
+    assert [each.lease.job_id for each in claim_all(session, two, OTHER)] == [large.id]
+
+
 def test_a_reader_that_fails_makes_way_for_the_next(session: Session) -> None:
     register_engine(session)
     policy = sharing()
