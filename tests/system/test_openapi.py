@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pytest
 import requests
@@ -11,6 +12,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
 from schemathesis.checks import not_a_server_error
+from schemathesis.core.errors import InvalidSchema
+from schemathesis.core.result import Ok, Result
+from schemathesis.pytest.lazy import get_all_tests
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_headers_conformance,
@@ -22,6 +26,8 @@ from api.app import create_app
 from cli.stack.stack import Stack
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings
 from openai_support import CHAT, chat_line, jsonl
+
+T = TypeVar("T")
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -104,9 +110,28 @@ def caller(stack: Stack) -> Iterator[Caller]:
         yield made
 
 
-@schema.parametrize()
+def valid(result: Result[T, InvalidSchema]) -> T:
+    """What schemathesis made of an operation, whose description it understands."""
+    assert isinstance(result, Ok), result.err()
+    return result.ok()
+
+
+@pytest.fixture(scope="module")
+def checks() -> dict[str, Callable[..., None]]:
+    """Of each operation, with its cases: `schema.parametrize` makes them at collection, in every process."""
+    made = get_all_tests(schema=schema, test_func=check, settings=None, given_kwargs=None)
+    return {operation.label: each for operation, each in map(valid, made)}
+
+
+@pytest.mark.parametrize("operation", [found.label for found in map(valid, schema.get_all_operations())])
+def test_whatever_is_asked_the_answer_is_a_documented_one(
+    operation: str, checks: dict[str, Callable[..., None]], caller: Caller
+) -> None:
+    checks[operation](caller=caller)
+
+
 @_EXAMPLES
-def test_whatever_is_asked_the_answer_is_a_documented_one(case: schemathesis.Case, caller: Caller) -> None:
+def check(case: schemathesis.Case, caller: Caller) -> None:
     is_good = case.meta is not None and case.meta.generation.mode.is_positive
     # Each of these waits for the engine, a fifth of a second; wrong ones do not.
     if case.path in _ASKING and is_good and not caller.is_turn(case.path, every=6):
