@@ -11,7 +11,8 @@ from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from jobs import job_rows, transitions
-from jobs.database import database_now
+from jobs.database import advisory_locks, database_now
+from jobs.database.advisory_locks import Lock
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity, Excess, find_excess
 from jobs.job_rows import NewJob
@@ -116,17 +117,18 @@ def submit_set(
 
 
 def submit_each(
-    session: Session, specs: Sequence[JobSpec], submit: SubmitSet
+    session: Session, specs: Sequence[JobSpec], submit: SubmitSet, *, tenant_id: UUID
 ) -> Iterator[list[NewJob] | Refusal]:
     """Submit jobs in sets; one that the database refuses fails alone.
 
-    What is refused is found in savepoints that are rolled back, and all others are submitted together: so the
-    transaction takes what submissions wait for (texts, then the tenant's quota) once and in that order.
+    What is refused is found in savepoints that are rolled back, one submission of a tenant at a time, and all
+    others are submitted together: so a transaction takes its tenant's allowance once.
 
     Args:
         session: the caller's transaction.
         specs: the jobs.
         submit: submits some of them.
+        tenant_id: their owner.
 
     Yields:
         The jobs that were inserted together, in order, or one that was refused.
@@ -137,12 +139,15 @@ def submit_each(
         with session.begin_nested():
             new = submit(specs)
     except (DataError, IntegrityError) as error:
+        advisory_locks.hold(session, Lock.QUOTA, of=str(tenant_id))
         refused = list(_find_refused(session, specs, submit, error))
         if not refused:
             raise
         yield from refused
         bad = {id(each.spec) for each in refused}
-        yield from submit_each(session, [spec for spec in specs if id(spec) not in bad], submit)
+        yield from submit_each(
+            session, [spec for spec in specs if id(spec) not in bad], submit, tenant_id=tenant_id
+        )
     else:
         yield new
 
@@ -281,7 +286,7 @@ def submit_slice_once(
     submit = partial(submit_set, session, tenant_id=tenant_id, default_capacity=default_capacity, admit=admit)
 
     def make(session: Session) -> list[UUID]:
-        for each in submit_each(session, specs, submit):
+        for each in submit_each(session, specs, submit, tenant_id=tenant_id):
             if isinstance(each, Refusal):
                 refused.append(each)
             else:

@@ -279,7 +279,7 @@ def _store(
     )
     jobs: list[NewJob] = []
     refused: list[bytes] = []
-    for each in submission.submit_each(session, specs, submit):
+    for each in submission.submit_each(session, specs, submit, tenant_id=quota.tenant_id):
         if isinstance(each, Refusal):
             refused.append(reader.refusal(each.spec.batch_line, each.spec.custom_id or "", each.error))
         else:

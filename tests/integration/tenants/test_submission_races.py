@@ -32,13 +32,14 @@ def test_two_submissions_that_are_each_partly_refused_do_not_deadlock(
         session.add_all(
             QuotaAllowance(tenant_id=DEFAULT_TENANT, shard=shard, **ALLOWANCE) for shard in (0, 1)
         )
-    barriers = Barrier(2), Barrier(2)
+    both = Barrier(2)
 
     def submit_some(shard: int) -> int:
         names = ("first", "poison", "last")
         specs = [spec(prompt=f"{name} of {shard}", custom_id=name) for name in names]
         with transaction(sessions) as session:
-            found = list(submission.submit_each(session, specs, _in_step(session, shard, *barriers)))
+            submit = _in_step(session, shard, both)
+            found = list(submission.submit_each(session, specs, submit, tenant_id=DEFAULT_TENANT))
         return sum(isinstance(each, Refusal) for each in found)
 
     with refusing(sessions, POISONED), ThreadPoolExecutor(2) as pool:
@@ -47,8 +48,8 @@ def test_two_submissions_that_are_each_partly_refused_do_not_deadlock(
         assert session.scalar(select(func.count()).select_from(Job)) == 4
 
 
-def _in_step(session: Session, shard: int, refused: Barrier, taken: Barrier) -> submission.SubmitSet:
-    """Submit some; wait for the other thread after all were refused, and after some were taken first."""
+def _in_step(session: Session, shard: int, both: Barrier) -> submission.SubmitSet:
+    """Submit some; begin together with the other thread."""
 
     def admit(session: Session, more: QuotaUsage) -> None:
         allowances.take(session, DEFAULT_TENANT, shard, more, limits=LIMITS)
@@ -59,12 +60,8 @@ def _in_step(session: Session, shard: int, refused: Barrier, taken: Barrier) -> 
     calls = count()
 
     def in_step(specs: Sequence[JobSpec]) -> list[NewJob]:
-        call = next(calls)
-        if call == 1:
-            refused.wait(PATIENCE)
-        new = submit(specs)
-        if call == 1:
-            taken.wait(PATIENCE)
-        return new
+        if next(calls) == 0:
+            both.wait(PATIENCE)
+        return submit(specs)
 
     return in_step
