@@ -53,6 +53,7 @@ class Start:
         charge: tokens that its tenant pays now.
         shared_blocks: of the blocks, those that count once with others of its family.
         anchor: the lease of a running job that has them too; None: it shares none.
+        leaves_family: what it reads counts for it alone, though others of its family run.
     """
 
     lease: Lease
@@ -64,6 +65,7 @@ class Start:
     charge: int
     shared_blocks: int = 0
     anchor: UUID | None = None
+    leaves_family: bool = False
 
 
 class StartedJob(NamedTuple):
@@ -192,6 +194,7 @@ _RESERVED: Final[dict[str, Any]] = {
     "charge": Float(53),
     "shared_blocks": Integer(),
     "anchor": Uuid(),
+    "leaves_family": Boolean(),
 }
 _SAME: Final = " AND ".join(f"jobs.{name} IS NOT DISTINCT FROM given.{name}" for name in list(_EXPECTED)[1:])
 _COLUMNS: Final = ", ".join(f"jobs.{name}" for name in StartedJob._fields)
@@ -203,14 +206,15 @@ _START: Final = (
             {", ".join(f":{name}" for name in _RESERVED)}
         ) AS given(lease_id, {", ".join([*_EXPECTED, *_RESERVED])})
     ), free AS (
-        SELECT jobs.id, given.lease_id FROM given JOIN jobs ON jobs.id = given.id
+        SELECT jobs.id, given.lease_id, given.leaves_family FROM given JOIN jobs ON jobs.id = given.id
         WHERE {job_rows.may("claim")} AND {_SAME}
             AND (jobs.run_after IS NULL OR jobs.run_after <= clock_timestamp())
         FOR UPDATE OF jobs SKIP LOCKED
     ), started AS (
         UPDATE jobs SET {job_rows.moves("claim")}, lease_id = free.lease_id,
             lease_expires_at = clock_timestamp() + :lease_duration, engine_name = :engine_name,
-            started_at = coalesce(jobs.started_at, clock_timestamp()), run_after = NULL
+            started_at = coalesce(jobs.started_at, clock_timestamp()), run_after = NULL,
+            family = CASE WHEN free.leaves_family THEN NULL ELSE jobs.family END
         FROM free WHERE jobs.id = free.id AND {job_rows.may("claim")}
         RETURNING {_COLUMNS}, {events.IS_START_WANTED} AS is_start_wanted
     ), reserved AS (

@@ -2,9 +2,10 @@
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
@@ -28,8 +29,9 @@ MAX_ROWS: Final = 96
 ROWS_OF_SLOT: Final = 12
 _MIN_EACH: Final = 2
 _MAX_URGENT: Final = 16
-# Jobs of one tenant and class that a claim passes to find one whose document is not just being read.
+# Jobs of one class that a claim passes to find those whose document is not being read; fewest of a tenant.
 _MAX_PASSED: Final = 512
+_MIN_PASSED: Final = 32
 # Documents whose followers a claim reads: a pool holds few long ones.
 _MAX_FAMILIES: Final = 64
 
@@ -121,13 +123,20 @@ _FIRST_OTHERS: Final = (
             SELECT * FROM (
                 SELECT {_COLUMNS} FROM jobs
                 WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
-                ORDER BY rank DESC, id LIMIT {_MAX_PASSED}
-            ) AS passed WHERE family IS NULL OR family <> ALL(:without)
+                ORDER BY rank DESC, id LIMIT :num_passed
+            ) AS passed WHERE family IS NULL OR family <> ALL(:without) OR id < ANY(
+                SELECT reading.reader FROM unnest(:without, :readers) AS reading(family, reader)
+                WHERE reading.family = passed.family
+            )
             ORDER BY rank DESC, id LIMIT :num_each
 """,  # noqa: S608  # built from constants
         )
     )
-    .bindparams(bindparam("tenants", type_=ARRAY(Uuid)), bindparam("without", type_=ARRAY(LargeBinary)))
+    .bindparams(
+        bindparam("tenants", type_=ARRAY(Uuid)),
+        bindparam("without", type_=ARRAY(LargeBinary)),
+        bindparam("readers", type_=ARRAY(Uuid)),
+    )
     .columns(*_ROWS)
 )
 _FOLLOWERS: Final = (
@@ -179,7 +188,7 @@ def first_jobs(
     capacity: Capacity,
     now: datetime,
     max_rows: int = MAX_ROWS,
-    without: Collection[Family] = (),
+    without: Mapping[Family, UUID | None] = MappingProxyType({}),
 ) -> Sequence[QueuedJob]:
     """Read the best runnable jobs of each class and the next to expire; unordered.
 
@@ -194,16 +203,20 @@ def first_jobs(
         capacity: of the engine; jobs that never fit it are left out.
         now: leaves out jobs whose retry is due later.
         max_rows: shared by the tenants and sizes.
-        without: leaves out jobs of these families, except those that expire next.
+        without: leaves out jobs of these families, except those that expire next or are older than the given.
     """
     if not tenants:
         return []
     given = _limits(model, lane, capacity, now)
-    others = {"without": [each.digest for each in without]} if without else {}
+    others: dict[str, object] = {
+        "without": [each.digest for each in without],
+        "readers": list(without.values()),
+        "num_passed": max(_MIN_PASSED, _MAX_PASSED // len(tenants)),
+    }
     rows = session.execute(
         _FIRST_OTHERS if without else _FIRST,
         given
-        | others
+        | (others if without else {})
         | {
             "tenants": sorted(tenants),
             "max_size_class": bisect_right(SIZE_BOUNDS, capacity.max_input_len),

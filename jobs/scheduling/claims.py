@@ -257,9 +257,10 @@ class _Starting:
             if choice.start is None:
                 break
             ranked = next(each for each in candidates if each.job.id == choice.start)
+            reads_twice = self.known is not None and self.known.reads_twice(ranked.job)
             reuse = note_start(ranked, candidates, load, self.known)
             candidates.remove(ranked)
-            found.append(_Chosen(ranked, Lease(ranked.job.id, uuid7()), choice.overtakes, reuse))
+            found.append(_Chosen(ranked, Lease(ranked.job.id, uuid7()), choice.overtakes, reuse, reads_twice))
             load = with_started(load, ranked, found[-1].lease, reuse)
         return found
 
@@ -291,19 +292,21 @@ class _Chosen:
         lease: the fence that it will have.
         overtakes: a better ranked job that its growth must not postpone.
         reuse: what the engine has of its prompt.
+        reads_twice: it reads what another one has, into blocks of its own.
     """
 
     ranked: Ranked
     lease: Lease
     overtakes: UUID | None
     reuse: Reuse
+    reads_twice: bool
 
     def reader(self) -> Reader | None:
         """Describe it as a running job of its family; None if it has none."""
         job, family = self.ranked.job, family_of(self.ranked.job)
-        if family is None:
+        if family is None or self.reads_twice:
             return None
-        return Reader(family, job.text_id, self.ranked.size.blocks, has_read=self.reuse.blocks > 0)
+        return Reader(family, job.id, job.text_id, self.ranked.size.blocks, has_read=False)
 
     def start(self) -> Start:
         """Describe how it starts."""
@@ -318,6 +321,7 @@ class _Chosen:
             charge=charge_of(job, size, reused_tokens=self.reuse.tokens),
             shared_blocks=self.reuse.blocks,
             anchor=self.reuse.anchor,
+            leaves_family=self.reads_twice,
         )
 
 

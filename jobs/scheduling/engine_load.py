@@ -140,8 +140,9 @@ def _reader(row: _Reserved) -> Reader | None:
     family = _family(row)
     if family is None or row.text_id is None:
         return None
-    has_read = row.completion_tokens > row.output_before or row.shared_blocks > 0
-    return Reader(family, row.text_id, row.blocks, has_read=has_read)
+    # A follower that has said nothing may never have reached the engine.
+    has_read = row.completion_tokens > row.output_before
+    return Reader(family, row.job_id, row.text_id, row.blocks, has_read=has_read)
 
 
 def _running(row: _Reserved) -> Running:

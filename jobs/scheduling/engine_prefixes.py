@@ -23,7 +23,7 @@ class EnginePrefixes:
 
     Attributes:
         readers: by family, its running jobs that have read their prompts, by lease.
-        reading: families of which a job is just reading, and that are not here otherwise.
+        reading: families that are just being read and are not here otherwise, with the oldest job that reads.
         ended: families of which ended jobs left a prompt, with its text.
         charged: tokens that tenants pay for jobs which start in this transaction.
     """
@@ -32,7 +32,7 @@ class EnginePrefixes:
     replay: PrefixReplay
     load: EngineLoad
     readers: dict[Family, dict[UUID, Reader]] = field(default_factory=dict)
-    reading: set[Family] = field(default_factory=set)
+    reading: dict[Family, UUID] = field(default_factory=dict)
     ended: dict[Family, UUID] = field(default_factory=dict)
     charged: Counter[UUID] = field(default_factory=Counter)
     _texts: dict[UUID, bytes] = field(default_factory=dict)
@@ -43,7 +43,9 @@ class EnginePrefixes:
         for lease_id, reader in self.load.readers.items():
             if reader.has_read:
                 self.readers.setdefault(reader.family, {})[lease_id] = reader
-        self.reading = {each.family for each in self.load.readers.values()} - self.readers.keys()
+        for reader in sorted(self.load.readers.values(), key=lambda each: each.job_id):
+            if reader.family not in self.readers:
+                self.reading.setdefault(reader.family, reader.job_id)
         self.ended = {
             family: text_id
             for family, text_id in self.replay.ended().items()
@@ -60,7 +62,7 @@ class EnginePrefixes:
         self.charged[job.tenant_id] += num_charged
         family = family_of(job)
         if family is not None and family not in self.readers:
-            self.reading.add(family)
+            self.reading.setdefault(family, job.id)
             self.ended.pop(family, None)
             self._reuses.clear()
 
@@ -88,8 +90,14 @@ class EnginePrefixes:
         return family in self.readers or family in self.reading or family in self.ended
 
     def is_waiting(self, job: QueuedJob) -> bool:
-        """Return True if another job is just reading what this one begins with."""
-        return family_of(job) in self.reading
+        """Return True if an older job is just reading what this one begins with."""
+        family = family_of(job)
+        return family is not None and (reader := self.reading.get(family)) is not None and reader < job.id
+
+    def reads_twice(self, job: QueuedJob) -> bool:
+        """Return True if the job would read what a running one has read or is reading, and share no block."""
+        family = family_of(job)
+        return family in self.reading or (family in self.readers and not self.reuse(job).blocks)
 
     def reuse(self, job: QueuedJob) -> Reuse:
         """Find what of this job's prompt is here; at least one token must be computed."""

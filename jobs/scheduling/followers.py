@@ -1,11 +1,11 @@
 """Jobs that begin with what the engine has just read go first: pure arithmetic.
 
-Jobs of a family begin alike for the most part, so one of them is the reader and the others follow it: they
+Jobs of a family begin alike for the most part, so one of them is the reader and younger ones follow it: they
 wait while it reads, and then start before others of their tenant. Everything else is packed as ever.
 
-What bounds this: peers have no order among them. Other followers overtake their tenant's first job only for
-as long as reading their document again would take. And a tenant's followers go first only while it is ahead
-of its share by no more than what it has just paid for.
+What bounds this: nobody waits for a younger reader. Peers have no order among them. Other followers overtake
+their tenant's first job only for as long as reading their document again would take. And a tenant's followers
+go first only while it is ahead of its share by no more than what it has just paid for.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -36,12 +36,14 @@ class Reader:
 
     Attributes:
         family: of the job.
+        job_id: of a lower one is older.
         text_id: its prompt.
         blocks: that it reserves, shared ones included.
         has_read: its whole prompt is in the cache, and stays there while it runs.
     """
 
     family: Family
+    job_id: UUID
     text_id: UUID
     blocks: int
     has_read: bool
@@ -74,7 +76,7 @@ class Sharer:
         lead: what its tenant was served, in tokens divided by its weight.
         weight: of its tenant.
         reuse: what the engine has of its prompt.
-        is_waiting: another job is just reading what it begins with.
+        is_waiting: an older job is just reading what it begins with.
         is_credited: the engine starts it without room for what it shares.
     """
 
@@ -140,8 +142,6 @@ def postponement(start: Sharer, queue: Sequence[Sharer], *, max_batch_size: int)
     """
     head = _heads([each for each in queue if not each.is_waiting]).get(start.tenant)
     if head is None or not start.reuse.tokens or head.candidate.job_id == start.candidate.job_id:
-        return None
-    if head.family is not None and head.family == start.family:
         return None
     return head.candidate.job_id, start.sized().steps / max_batch_size
 

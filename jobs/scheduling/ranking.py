@@ -141,9 +141,9 @@ class Ranking:
         max_rows = self.max_rows or max(
             candidates.MAX_ROWS, candidates.ROWS_OF_SLOT * self.capacity.max_batch_size
         )
-        without = set(self.elsewhere) | (self.known.reading if self.known else set())
-        if lane is not Lane.BATCH:
-            without.clear()
+        without: dict[Family, UUID | None] = {}
+        if lane is Lane.BATCH:
+            without = dict.fromkeys(self.elsewhere) | (self.known.reading if self.known else {})
         for start in range(0, len(tenants), candidates.MAX_TENANTS):
             rows = candidates.first_jobs(
                 self.session,

@@ -20,6 +20,7 @@ _CHECK = "ck_reservations_shared_blocks"
 
 def upgrade() -> None:
     op.execute("ALTER TABLE jobs ADD COLUMN IF NOT EXISTS family bytea")
+    online.commit()
     op.execute("ALTER TABLE reservations ADD COLUMN IF NOT EXISTS shared_blocks integer DEFAULT 0 NOT NULL")
     op.execute(f"ALTER TABLE reservations DROP CONSTRAINT IF EXISTS {_CHECK}")
     op.create_check_constraint(op.f(_CHECK), "reservations", "shared_blocks BETWEEN 0 AND blocks")

@@ -116,7 +116,6 @@ class InferenceWorker:
             return self._policy
         able = model.served.abilities
         reuses_prefix = able.reuses_prefix if told is None else told
-        self._replay.is_credited = able.credits_reuse
         return policy_on(
             self._policy,
             can_resume=able.can_resume,

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
@@ -44,6 +45,7 @@ from support import (
 
 DOCUMENT = 30_000
 OTHER = "engine-b"
+SHARED = 28_672 // CAPACITY.tokens_per_block  # blocks that two questions about a document share for certain
 
 
 def sharing(*, is_credited: bool = True) -> ClaimPolicy:
@@ -432,3 +434,86 @@ def test_the_oldest_job_waits_no_longer_than_reading_a_document_again_takes(sess
     session.refresh(oldest)
     assert oldest.state == "running"
     assert overtaken <= 8
+
+
+def booked(session: Session) -> int:
+    session.expire_all()
+    return CAPACITY.max_blocks - loaded(session).budget.free_blocks
+
+
+def test_two_that_read_one_document_beside_each_other_count_as_two_copies(session: Session) -> None:
+    register_engine(session)
+    policy = unpredicted(sharing())
+    ask(session, 1)
+    (first,) = claim_all(session, policy)
+    ask(session, 1, lane=Lane.INTERACTIVE)
+    (beside,) = claim_all(session, policy)  # waits for no reader
+    assert booked(session) == first.blocks + beside.blocks
+    read(session, first, beside)
+    ask(session, 1)
+    (follower,) = claim_all(session, policy)
+    own = follower.blocks - SHARED
+    assert booked(session) == first.blocks + beside.blocks + own
+    read(session, follower)
+    end(session, policy, first)
+    ask(session, 1)
+    (another,) = claim_all(session, policy)
+    assert booked(session) == SHARED + own + (another.blocks - SHARED) + beside.blocks
+
+
+def test_a_follower_that_never_reached_the_engine_is_no_reader(session: Session) -> None:
+    register_engine(session)
+    policy = unpredicted(sharing())
+    ask(session, 1)
+    (first,) = claim_all(session, policy)
+    read(session, first)
+    ask(session, 1)
+    claim_all(session, policy)  # its worker dies here
+    end(session, policy, first)
+    for _ in range(3):
+        ask(session, 1)
+    assert not claim_all(session, policy), "whether the document is still there is not known"
+
+
+def test_a_large_question_is_not_overtaken_for_ever_by_small_ones_about_its_document(
+    session: Session,
+) -> None:
+    register_engine(session)
+    policy = unpredicted(sharing(is_credited=False))
+    ask(session, 1, max_tokens=8000)
+    running = claim_all(session, policy)
+    read(session, *running)
+    head = ask(session, 1, max_tokens=95_000)
+    aged(session, head)
+    for _ in range(20):
+        for _ in range(4):
+            ask(session, 1, max_tokens=8000)
+        running += claim_all(session, policy)
+        read(session, *running)
+        first, *running = running
+        running += end(session, policy, first)
+        if head.id in running_ids(session):
+            return
+    raise AssertionError("it never started")
+
+
+def test_nobody_waits_for_a_younger_reader_nor_loses_its_room_meanwhile(session: Session) -> None:
+    register_engine(session)
+    policy = unpredicted(sharing())
+    submit_one(session, spec(50_000, max_tokens=10_000))
+    claim_all(session, policy)
+    head = ask(session, 1, max_tokens=70_000)
+    aged(session, head)
+    small = ask(session, 1, max_tokens=64)
+    submit_one(session, spec(10_000, max_tokens=28_000))  # fits only into the room that `head` waits for
+    assert [each.lease.job_id for each in claim_all(session, policy)] == [small.id]
+
+
+def unpredicted(policy: ClaimPolicy) -> ClaimPolicy:
+    return replace(policy, prediction=None)
+
+
+def aged(session: Session, job: Job) -> None:
+    session.execute(
+        update(Job).where(Job.id == job.id).values(created_at=Job.created_at - timedelta(hours=1))
+    )
