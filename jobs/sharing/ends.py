@@ -114,9 +114,13 @@ def settle(session: Session, twin_ids: Sequence[UUID]) -> int:
 
 
 def newest_result(digest: bytes) -> Select[Job]:
-    """Select the newest result of these requests; it cannot be deleted until the transaction ends."""
+    """Select the newest run of these requests that left a result; the transaction keeps it from deletion.
+
+    One that is just being deleted counts as gone: its deletion may wait for a text that the caller holds.
+    """
     found = select(Job).where(Job.request_digest == digest, Job.state == _COMPLETED)
-    return found.order_by(Job.finalized_at.desc()).limit(1).with_for_update(read=True, key_share=True)
+    newest = found.order_by(Job.finalized_at.desc()).limit(1)
+    return newest.with_for_update(read=True, key_share=True, skip_locked=True)
 
 
 def end_as(session: Session, leader: Job, twin_ids: Sequence[UUID]) -> tuple[int, bool]:
@@ -144,6 +148,7 @@ def _copy_end(session: Session, leader: Job, twin_ids: Sequence[UUID]) -> list[J
         prompt_tokens=leader.prompt_tokens,
         completion_tokens=leader.completion_tokens,
         finish_reason=leader.finish_reason,
+        request_digest=None,  # it is no run: the age of an answer counts from its run's end
         # It used no engine, so `engine_name` stays null and no speed is measured by it.
         started_at=func.greatest(Job.created_at, leader.started_at),
         first_token_at=func.greatest(Job.created_at, leader.first_token_at),

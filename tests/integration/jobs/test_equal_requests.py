@@ -138,6 +138,23 @@ def test_a_request_that_asks_for_it_takes_a_finished_result_that_is_young_enough
     assert states(sessions, submit(sessions, equal("another", sharing=hour))) == ["queued"]
 
 
+def test_the_age_of_an_answer_counts_from_its_run_however_often_it_was_taken(
+    sessions: sessionmaker[Session],
+) -> None:
+    submit(sessions, equal())
+    complete(sessions, run(sessions))
+    hour = Sharing(timedelta(hours=1))
+
+    def later(**span: float) -> None:
+        with sessions.begin() as session:
+            session.execute(update(Job).values(finalized_at=Job.finalized_at - timedelta(**span)))
+
+    later(minutes=50)
+    assert states(sessions, submit(sessions, equal(sharing=hour))) == ["completed"]
+    later(minutes=50)
+    assert states(sessions, submit(sessions, equal(sharing=hour))) == ["queued"]
+
+
 def test_a_result_that_was_deleted_is_in_no_cache(sessions: sessionmaker[Session]) -> None:
     (first,) = submit(sessions, equal())
     complete(sessions, run(sessions))
@@ -148,7 +165,7 @@ def test_a_result_that_was_deleted_is_in_no_cache(sessions: sessionmaker[Session
 
 def test_only_requests_with_the_same_answer_share_a_run(sessions: sessionmaker[Session]) -> None:
     with sessions.begin() as session:
-        session.add(Tenant(id=(other := uuid7()), name="other"))
+        session.add(Tenant(id=(other := uuid7()), name=f"tenant {other}"))
     chance = {"temperature": 0.5}
     alone = [
         equal(),

@@ -29,7 +29,9 @@ def tools_of(**limits: int) -> PlanningTools:
 
 def other_tenant(session: Session) -> UUID:
     """A second tenant."""
-    session.execute(text("INSERT INTO tenants (id, name) VALUES (:id, 'other')"), {"id": _OTHER})
+    session.execute(
+        text("INSERT INTO tenants (id, name) VALUES (:id, :name)"), {"id": _OTHER, "name": f"tenant {_OTHER}"}
+    )
     return _OTHER
 
 
