@@ -27,6 +27,7 @@ _MODEL = "tensorrt_llm"
 _MODULES = Path(__file__).resolve().parents[2] / "triton" / "local" / _MODEL / "1"
 _TYPES = {"INT32": np.int32, "FP32": np.float32, "UINT64": np.uint64, "BOOL": np.bool_}
 _COUNTS = ("kv_cache_alloc_total_blocks", "kv_cache_alloc_new_blocks", "kv_cache_reused_blocks")
+_ENDED_ITSELF = "boost::interprocess::lock_exception"
 _INPUTS = {
     "streaming": "BOOL",
     "stop": "BOOL",
@@ -133,14 +134,23 @@ class RunningEngine:
     def started(cls, launch: TritonLaunch) -> "RunningEngine":
         """Start the server, which is not ready yet."""
         log = launch.cwd / "triton.log"
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                launch.argv, env=launch.env, cwd=launch.cwd, stdout=output, stderr=subprocess.STDOUT
-            )
-        return cls(launch, process, log)
+        return cls(launch, _started(launch, log), log)
 
     def wait_ready(self) -> None:
-        """Wait until the server and its gauges are ready; fail as soon as it has exited."""
+        """Wait until the server and its gauges are ready; fail as soon as it has exited.
+
+        Triton 2.51 sometimes ends itself while it loads several Python models on busy cores. `longbatch up`
+        starts it again then, and so does this, twice at most.
+        """
+        for _ in range(2):
+            try:
+                eventually(self._is_ready)
+            except AssertionError:
+                if self.process.poll() is None or _ENDED_ITSELF not in self.log.read_text():
+                    raise
+                self.process = _started(self.launch, self.log)
+            else:
+                return
         eventually(self._is_ready)
 
     def _is_ready(self) -> bool:
@@ -185,6 +195,13 @@ class RunningEngine:
                 kind = "max_blocks" if "kv_cache_block" in family else "max_requests"
             found[kind] = float(value)
         return found
+
+
+def _started(launch: TritonLaunch, log: Path) -> "subprocess.Popen[bytes]":
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            launch.argv, env=launch.env, cwd=launch.cwd, stdout=output, stderr=subprocess.STDOUT
+        )
 
 
 def _tensor(name: str, datatype: str, values: object) -> grpcclient.InferInput:
