@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest test-torch test-engines lint bench prove crashes lock clean
+.PHONY: help setup demo test pytest browser test-console test-torch test-engines lint bench prove crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -22,6 +22,12 @@ test: ## lint, types, import contracts and every test, side by side
 
 pytest: setup
 	@$(BIN)/python -m pytest $(or $(PYTEST),-n 3 --dist loadfile --no-loadscope-reorder)
+
+browser: setup ## fetch headless Chromium, Playwright and axe-core into .browser for the tests of the console (150 MB, no root)
+	@scripts/setup_browser.sh
+
+test-console: browser ## the console's tests, in that browser too
+	@$(BIN)/python -m pytest tests/integration/console $(PYTEST)
 
 test-torch: setup ## the transformers engine's tests; installs torch into .venv-torch, about 5 GB
 	@scripts/setup_torch.sh
@@ -49,10 +55,11 @@ crashes: setup ## the long forms of the crash tests: 2,000 webhook events and 40
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
 # Of one extra alone, without what Longbatch itself needs.
 LLAMA = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["llama-cpp"], sep="\n")
-lock: ## write the three lock files anew (needs uv)
+lock: ## write the four lock files anew (needs uv)
 	@$(COMPILE) pyproject.toml --extra local --group dev -o requirements.lock
 	@$(COMPILE) pyproject.toml --extra docs --extra llama --extra s3 -o requirements-server.lock
+	@$(COMPILE) --no-deps --group browser -o requirements-browser.lock
 	@$(BIN)/python -c '$(LLAMA)' | $(COMPILE) --no-deps - -o requirements-llama.lock
 
 clean: ## remove what setup and the tools made
-	@rm -rf .venv .venv-torch .venv-vllm .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules
+	@rm -rf .venv .venv-torch .venv-vllm .browser .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules

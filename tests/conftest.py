@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import psycopg
@@ -15,6 +16,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 from xdist.remote import Producer
 
+import browser_support
 import running_order
 from cli.stack.servers.postgres import NAME, EmbeddedPostgres
 from cli.stack.servers.valkey import EmbeddedValkey
@@ -23,6 +25,9 @@ from jobs.database import schema
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DatabaseSettings
 from support import empty_database, ensure_api_key
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 # Their tests are taken by modules of tests; pytest does not know them for such.
 pytest.register_assert_rewrite("entry_point_suite", "worker_suite")
@@ -74,6 +79,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     (most, number), *_ = Counter(item.nodeid for item in items).most_common(1) or [("", 0)]
     if number > 1:
         raise pytest.UsageError(f"{number} tests have the id {most}")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a browser where there is none; from one place, so that pytest says it in one line."""
+    if "browser" in getattr(item, "fixturenames", ()) and not browser_support.is_there():
+        pytest.skip(browser_support.MISSING)
 
 
 @pytest.fixture(scope="session")
@@ -138,3 +149,17 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    """The browser of `make browser`; `pytest_runtest_setup` skips what needs one where it is missing."""
+    with browser_support.running_browser() as made:
+        yield made
+
+
+@pytest.fixture
+def page(browser: "Browser") -> "Iterator[Page]":
+    """An empty page, about which the browser may complain in nothing."""
+    with browser_support.opened(browser) as made:
+        yield made

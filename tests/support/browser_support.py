@@ -1,0 +1,77 @@
+"""A real browser: Debian's headless Chromium from `.browser`, driven by Playwright; it sees loopback only."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from support import PATIENCE
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Page
+
+FOLDER = Path(__file__).resolve().parents[2] / ".browser"
+LOOPBACK = "127.0.0.1"
+MISSING = "NO BROWSER HERE: no page of the console is tested in one; `make browser` fetches it, without root"
+
+
+def is_there() -> bool:
+    """Whether `make browser` has finished here."""
+    return (FOLDER / "ready").is_file()
+
+
+@contextmanager
+def running_browser() -> Iterator["Browser"]:
+    """A browser as long as the context lasts. Its thread has an event loop meanwhile: no `asyncio.run`."""
+    if str(FOLDER / "python") not in sys.path:
+        sys.path.append(str(FOLDER / "python"))
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=FOLDER / "chromium",
+            chromium_sandbox=os.geteuid() != 0,  # Chromium refuses its sandbox to root
+            # No name and no address but this one is ever found; a proxy would look names up by itself.
+            args=[f"--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE {LOOPBACK}", "--no-proxy-server"],
+            timeout=PATIENCE * 1000,
+        )
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(browser: "Browser", *, status: int | None = None, **options: object) -> Iterator["Page"]:
+    """A page of its own profile; at the end the browser has complained about nothing that it showed.
+
+    Args:
+        browser: that opens it.
+        status: that pages of this test may have, an error's; the browser notes each of them.
+        options: of the profile, such as `color_scheme` and `viewport`.
+    """
+    complaints: list[str] = []
+
+    def hear(message: "ConsoleMessage") -> None:
+        if status is None or f"the server responded with a status of {status} " not in message.text:
+            complaints.append(f"{message.type}: {message.text}")
+
+    context = browser.new_context(**options)
+    context.set_default_timeout(PATIENCE * 1000)
+    page = context.new_page()
+    page.on("console", hear)
+    page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+    page.on("requestfailed", lambda request: complaints.append(f"{request.failure}: {request.url}"))
+    try:
+        yield page
+    finally:
+        context.close()
+    if complaints:
+        raise AssertionError("\n".join(complaints))
+
+
+def violations(page: "Page") -> list[str]:
+    """What axe-core finds wrong with the page, best practices included."""
+    page.evaluate((FOLDER / "axe.min.js").read_text())  # past the page's policy, which forbids it to the page
+    found = page.evaluate("axe.run(document)")["violations"]
+    return [f"{each['id']} ({each['help']}): {node['html']}" for each in found for node in each["nodes"]]
