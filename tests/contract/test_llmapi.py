@@ -19,7 +19,7 @@ from jobs.errors import EngineError, RetryableEngineError
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
 from jobs.settings import EngineSettings, EngineSide, TritonSettings
 from jobs.states import FinishReason
-from local_engine import RunningEngine, engine_module, running_engine
+from local_engine import RunningEngine, engine_module, prepared_launch, running_engine, running_server
 from support import eventually
 from worker.engine.client import EngineClient
 from worker.engine.probe import probe
@@ -241,3 +241,19 @@ def test_inspection_says_what_a_quick_start_lacks(
     assert seen["models"].detail.endswith("entry points: tensorrt_llm, llmapi")
     seen = found_by_probe(settings_of(decoupled, MODEL), served_tokenizer)
     assert not [each for each in seen.values() if each.status in {"failed", "warning"}]
+
+
+def test_a_request_may_end_while_it_is_asked_whether_it_is_cancelled(
+    tmp_path: Path, options: EngineOptions, served_tokenizer: Tokenizer
+) -> None:
+    launch = prepared_launch(tmp_path, replace(options, time_scale=2000))
+    model = tmp_path / "models" / MODEL / "1" / "model.py"
+    assert "_CANCEL_PERIOD = 0.1" in model.read_text()
+    model.write_text(model.read_text().replace("_CANCEL_PERIOD = 0.1", "_CANCEL_PERIOD = 0.0001"))
+    with running_server(launch) as engine:
+        engine.wait_ready()
+        served = served_by(engine, served_tokenizer)
+        prompt = served.prompt("Write about mills.")
+        for _ in range(40):
+            runs = [served.ask(prompt, max_tokens=1) for _ in range(4)]
+            assert all(isinstance(run.follow(), Finished) for run in runs)

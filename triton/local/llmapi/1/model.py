@@ -30,7 +30,11 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 @dataclass(eq=False)
 class _Running:
-    """One request and its responses, none of which follows the final one."""
+    """One request and its responses, none of which follows the final one.
+
+    Triton dies when it is asked about the cancellation of a request whose final response it sends at that
+    moment (`TRITONBACKEND_ResponseFactoryIsCancelled` in server 2.51), so one lock serves both.
+    """
 
     request: PbRequest
     sender: PbSender
@@ -44,6 +48,10 @@ class _Running:
             if not self.is_over:
                 self.is_over = final
                 self.sender.send(response, _FINAL if final else 0)
+
+    def is_cancelled(self) -> bool:
+        with self.lock:
+            return not self.is_over and bool(self.sender.is_cancelled())
 
 
 class TritonPythonModel:
@@ -108,7 +116,7 @@ class TritonPythonModel:
         """End the requests whose clients are gone."""
         while not self._closing.wait(_CANCEL_PERIOD):
             with self._lock:
-                cancelled = [each for each in self._running if each.sender.is_cancelled()]
+                cancelled = [each for each in self._running if each.is_cancelled()]
                 self._running.difference_update(cancelled)
             for each in cancelled:
                 self._abort(each)
