@@ -154,7 +154,7 @@ class World:
         key = (job.spec.tenant, job.spec.template)
         ended = self.outputs[key]
         if key not in self._peers or self._peers[key][0] != len(ended):
-            self._peers[key] = (len(ended), Peers.of(ended[-_RECENT:]))
+            self._peers[key] = (len(ended), Peers.of(ended[: -_RECENT - 1 : -1]))
         return self._peers[key][1].near(job.spec.prompt_tokens)
 
     def steps(self, job: SimulatedJob, segment: Segment) -> int:

@@ -49,11 +49,11 @@ class Peers:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[int, int]]) -> "Peers":
-        """Build them from the prompt and output tokens of each job that ended."""
-        return cls(sorted(pairs))
+        """Build them from the prompt and output tokens of each job that ended, newest first."""
+        return cls(list(pairs))
 
     def near(self, prompt_tokens: int) -> Sequence[int]:
-        """Return outputs of the NEAREST prompts by ratio of length, ascending."""
+        """Return outputs of the NEAREST prompts by ratio of length, the newest of one length; ascending."""
         step = round(_STEPS_PER_OCTAVE * log2(prompt_tokens + 1))
         if step not in self._found:
             middle = 2 ** (step / _STEPS_PER_OCTAVE)

@@ -158,6 +158,11 @@ def test_outputs_are_guessed_from_prompts_of_about_the_same_length() -> None:
     assert list(Peers.of([(10, 5)]).near(90_000)) == [5]
 
 
+def test_of_prompts_of_one_length_the_newest_count_whatever_they_generated() -> None:
+    peers = Peers.of([(4000, 900)] * NEAREST + [(4000, 30)] * NEAREST)
+    assert set(peers.near(4000)) == {900}
+
+
 def test_the_engine_says_whether_it_reuses_prefixes_and_whether_jobs_can_continue() -> None:
     assert policy_on(CLAIMING, can_resume=True, reuses_prefix=True) == CLAIMING
     forgetful = policy_on(CLAIMING, can_resume=True, reuses_prefix=False)
