@@ -147,6 +147,8 @@ class VirtualEngine:
     def _leave(self, ended: list[Sequence]) -> None:
         self.active = [each for each in self.active if each not in ended]
         for each in ended:
+            full_blocks = each.kv // self.model.capacity.tokens_per_block
+            self.cache.leave(each.job, full_blocks - each.held)
             self.cache.touch(each.document)
         self._note()
 

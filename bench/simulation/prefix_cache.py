@@ -1,6 +1,7 @@
 """What the virtual engine has of shared documents: TensorRT-LLM's reuse of KV blocks, one entry a document.
 
-Only the blocks of documents are kept: those of questions and answers are dropped first.
+What an ended request did not share, the rest of its prompt and its answer, is an entry of its own. Of a
+document the last blocks are dropped first.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,11 @@ class Reader(Protocol):
 
 @dataclass(slots=True)
 class PrefixCache:
-    """Reusable blocks by document, the least recently used document first."""
+    """Reusable blocks by document, the least recently used document first.
+
+    Attributes:
+        blocks: by document; the own blocks of ended requests have negative numbers.
+    """
 
     blocks: dict[int, int] = field(default_factory=dict)
 
@@ -42,6 +47,11 @@ class PrefixCache:
         """Note that the document was used now."""
         if document is not None and document in self.blocks:
             self.blocks[document] = self.blocks.pop(document)
+
+    def leave(self, request: int, blocks: int) -> None:
+        """Keep the own blocks of a request that ends; nobody asks for them, but they take room."""
+        if self.blocks and blocks > 0:
+            self.blocks[-1 - request] = blocks
 
     def drop(self, active: Sequence[Reader], room: int) -> None:
         """Drop blocks that no active request refers to until they fit into the room.
@@ -60,6 +70,18 @@ class PrefixCache:
             self.blocks[document] -= dropped
             if not self.blocks[document]:
                 del self.blocks[document]
+
+
+class ForgetfulCache(PrefixCache):
+    """The cache of transformers' continuous batching: with too little room, all that is free goes at once."""
+
+    def drop(self, active: Sequence[Reader], room: int) -> None:
+        """Drop all that no active request refers to if it does not fit into the room."""
+        held = referenced(active)
+        if sum(self.blocks.values()) - sum(held.values()) > room:
+            self.blocks = {
+                each: min(blocks, held[each]) for each, blocks in self.blocks.items() if each in held
+            }
 
 
 def referenced(active: Sequence[Reader]) -> dict[int, int]:

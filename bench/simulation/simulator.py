@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from bench.simulation.engine import Sequence, VirtualEngine
 from bench.simulation.engine_model import EngineModel
 from bench.simulation.occupancy import Moment
 from bench.simulation.policies import Policy, candidate, running_one
+from bench.simulation.prefix_cache import PrefixCache
 from bench.simulation.workloads import Spec
 from bench.simulation.world import SimulatedJob, World
 from jobs.scheduling.fair_share import Account
@@ -27,6 +28,7 @@ class Conditions:
         weights: of tenants that differ from 1.
         shares_documents: the engine reuses the blocks of documents that it has read.
         credits_reuse: it starts a request without room for what that reuses, as newer TensorRT-LLM does.
+        cache: makes its cache.
     """
 
     model: EngineModel
@@ -35,6 +37,7 @@ class Conditions:
     weights: dict[str, float] = field(default_factory=dict)
     shares_documents: bool = False
     credits_reuse: bool = False
+    cache: Callable[[], PrefixCache] = PrefixCache
 
 
 @dataclass(slots=True)
@@ -87,7 +90,9 @@ class _Simulation:
     def __init__(self, jobs: list[SimulatedJob], policy: Policy, conditions: Conditions) -> None:
         self.policy = policy
         self.conditions = conditions
-        self.engine = VirtualEngine(conditions.model, credits_reuse=conditions.credits_reuse)
+        self.engine = VirtualEngine(
+            conditions.model, cache=conditions.cache(), credits_reuse=conditions.credits_reuse
+        )
         self.world = World(
             capacity=conditions.model.capacity,
             chunk=conditions.model.chunk,
@@ -170,6 +175,7 @@ class _Simulation:
         self.outcome.longest_queueing_s = max(self.outcome.longest_queueing_s, queueing_s)
         if job.started_at is None:
             job.started_at = sequence.started_at
+            job.found_tokens = sequence.reused_tokens
 
     def _continue(self, job: SimulatedJob) -> None:
         """Extend the job's reservation, keep it waiting in its slot, or requeue it."""

@@ -2,6 +2,7 @@
 
 from collections import abc, defaultdict
 from dataclasses import dataclass, field
+from typing import Protocol
 from uuid import UUID
 
 from bench.simulation.engine import Sequence
@@ -36,7 +37,8 @@ class SimulatedJob:
         num_yields: times it returned to the queue.
         charged: tokens charged to its tenant's account.
         recomputed_tokens: that the engine read again because it continued.
-        reusable_tokens: of its document, that the engine had when it started.
+        reusable_tokens: of its document, that the engine was expected to have when it started.
+        found_tokens: of its document, that the engine had.
         postponed_steps: for how long younger jobs that share what the engine has were let go first.
         held: blocks that it is booked to share, while it is on the engine.
     """
@@ -55,6 +57,7 @@ class SimulatedJob:
     charged: int = 0
     recomputed_tokens: int = 0
     reusable_tokens: int = 0
+    found_tokens: int = 0
     postponed_steps: float = 0.0
     held: int = 0
 
@@ -84,6 +87,13 @@ class SimulatedJob:
         return self.held > 0 or (self.sequence is not None and self.sequence.held > 0)
 
 
+class KnownDocuments(Protocol):
+    """What an engine is known to have."""
+
+    def found(self, document: int | None) -> int:
+        """Return how many of the document's blocks can be reused, at least."""
+
+
 @dataclass(slots=True)
 class World:
     """The queue in order of arrival and the jobs on the engine in order of start.
@@ -92,7 +102,8 @@ class World:
         chunk: most prompt tokens of one iteration.
         outputs: prompt and output tokens of ended jobs by tenant and template, the newest last.
         accounts: what each tenant was served.
-        cache: what the engine has of documents; the product replays it from what ran there.
+        cache: what the engine is known to have of documents: by default, all that it has.
+        ended: jobs that ended, by id.
         credits_reuse: a job starts without room for what it reuses.
         model: of the engine; the product knows it from its profile.
     """
@@ -104,7 +115,8 @@ class World:
     running: list[SimulatedJob] = field(default_factory=list)
     outputs: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     accounts: dict[str, Account] = field(default_factory=dict)
-    cache: PrefixCache = field(default_factory=PrefixCache)
+    cache: KnownDocuments = field(default_factory=PrefixCache)
+    ended: dict[UUID, SimulatedJob] = field(default_factory=dict)
     credits_reuse: bool = False
     model: EngineModel = A6000
     _peers: dict[tuple[str, str], tuple[int, Peers]] = field(default_factory=dict)
@@ -197,6 +209,7 @@ class World:
         """End the job, record its output and settle its account."""
         self.running.remove(job)
         self._charge(job, job.held_tokens - job.reusable_tokens)
+        self.ended[job.job_id] = job
         self.outputs[job.spec.tenant, job.spec.template].append((job.spec.prompt_tokens, job.produced))
 
     def _charge(self, job: SimulatedJob, num_tokens: int) -> None:

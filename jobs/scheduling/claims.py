@@ -1,6 +1,6 @@
 """The claim: one transaction that reserves slots and blocks and puts jobs under leases."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,6 +22,7 @@ from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
 from jobs.scheduling.followers import Family, Reader, Reuse
 from jobs.scheduling.preemption import choose_preemptions
+from jobs.scheduling.prefix_replay import Answered, Guest
 from jobs.scheduling.ranking import Ranked, Ranking, charge_of
 from jobs.scheduling.sizing import ClaimPolicy, Sizer
 from jobs.starting import Start, StartedJob
@@ -59,10 +60,12 @@ class FreedSlot:
     Attributes:
         lease_id: of the reservation to close.
         generated_tokens: in all, in earlier runs too.
+        cached_tokens: of its prompt, that the engine had; None: it did not tell.
     """
 
     lease_id: UUID
     generated_tokens: int
+    cached_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +128,7 @@ def claim_all(
     """
     locked = engine_load.lock(session, engine_name)
     reservations.close_all(session, {each.lease_id: each.generated_tokens for each in ended})
-    completed = [each.lease_id for each in ended]
-    return start_jobs(session, locked, policy, preview=preview, limit=limit, completed=completed)
+    return start_jobs(session, locked, policy, preview=preview, limit=limit, ended=ended)
 
 
 def start_jobs(
@@ -136,19 +138,19 @@ def start_jobs(
     *,
     preview: Preview | None = None,
     limit: int | None = None,
-    completed: Collection[UUID] = (),
+    ended: Sequence[FreedSlot] = (),
 ) -> ClaimResult:
     """Start every job that may start on an engine that `engine_load.lock` locked in this transaction.
 
-    The other arguments are those of `claim_all`; `completed` are the leases of jobs that have just ended.
+    The other arguments are those of `claim_all`; the reservations of `ended` are closed already.
     """
     if locked is None or locked[0].paused_reason is not None:
         return ClaimResult()
     engine, now = locked
     load = engine_load.read(session, engine)
     if policy.replay is not None:
-        max_blocks = load.capacity.max_blocks
-        policy.replay.observe(load.running, load.readers, max_blocks=max_blocks, completed=completed)
+        answered = {each.lease_id: Answered(each.generated_tokens, each.cached_tokens) for each in ended}
+        policy.replay.observe(load.guests, capacity=load.capacity, answered=answered)
     if load.budget.free_slots < 1 and not load.interactive_waits:
         return ClaimResult()
     known = EnginePrefixes(session, policy.replay, load) if policy.replay is not None else None
@@ -279,7 +281,9 @@ class _Starting:
                 self.load = with_started(self.load, each.ranked, each.lease, each.reuse)
                 self.claims.append(Claim(each.lease, size.blocks, size.output_tokens, job, is_awaited))
                 if self.known is not None:
-                    self.known.replay.start(each.lease.lease_id, each.reader(), size.blocks)
+                    guest = Guest(each.reader(), size.blocks, size.output_tokens)
+                    reused = each.reuse.tokens
+                    self.known.replay.start(each.lease.lease_id, guest, reused_tokens=reused)
         return started
 
 

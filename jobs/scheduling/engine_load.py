@@ -15,6 +15,7 @@ from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
 from jobs.models import Engine
 from jobs.scheduling.followers import Family, Reader
 from jobs.scheduling.packing import Running
+from jobs.scheduling.prefix_replay import Guest
 from jobs.scheduling.sizing import steps
 from jobs.states import Lane, StopReason
 
@@ -28,14 +29,19 @@ class EngineLoad:
         running: its reservations, including draining ones, by lease.
         budget: what they leave free.
         interactive_waits: an interactive job of its model is queued.
-        readers: the running jobs that have a family, by lease.
+        guests: its reservations as the replay of its cache follows them, by lease.
     """
 
     capacity: Capacity
     running: dict[UUID, Running]
     budget: Budget
     interactive_waits: bool = False
-    readers: dict[UUID, Reader] = field(default_factory=dict)
+    guests: dict[UUID, Guest] = field(default_factory=dict)
+
+    @property
+    def readers(self) -> dict[UUID, Reader]:
+        """The running jobs that have a family, by lease."""
+        return {lease_id: each.reader for lease_id, each in self.guests.items() if each.reader is not None}
 
 
 def lock(session: Session, engine_name: str) -> tuple[Engine, datetime] | None:
@@ -64,7 +70,9 @@ def read(session: Session, engine: Engine) -> EngineLoad:
         running=running,
         budget=free_budget(capacity, held, spare_blocks=engine.spare_blocks),
         interactive_waits=interactive_waits,
-        readers={row.lease_id: reader for row in rows if (reader := _reader(row)) is not None},
+        guests={
+            row.lease_id: Guest(_reader(row), running[row.lease_id].blocks, row.output_tokens) for row in rows
+        },
     )
 
 

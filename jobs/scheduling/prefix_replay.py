@@ -1,24 +1,72 @@
 """What an engine still has of ended jobs' prompts: its cache, replayed from what ran there.
 
-Engines keep the blocks of ended requests as free ones, and drop the least recently used when room is needed.
-A worker that starts anew knows nothing of them, which costs no more than reading a document once again.
+Engines keep the full blocks of ended requests as free ones, prompts and outputs alike, and drop the least
+recently used when room is needed. What they report as reused corrects the replay: a job that finds less than
+expected shows that all that was used before it has been dropped, and how much less the cache holds than was
+thought. A worker that starts anew knows nothing, which costs no more than reading a document once again.
 """
 
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from typing import Final
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from jobs.engines.capacity import Capacity
 from jobs.models import PromptText
 from jobs.scheduling.followers import Family, Reader
-from jobs.scheduling.packing import Running
 
 _MAX_TEXTS: Final = 4096  # of some 300 bytes each
 _MAX_POSTPONED: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A job on the engine.
+
+    Attributes:
+        reader: what it is to its family; None: it has none.
+        blocks: that its end frees.
+        output_tokens: generated tokens that its reservation covers.
+    """
+
+    reader: Reader | None
+    blocks: int
+    output_tokens: int
+
+
+class Answered(NamedTuple):
+    """How a job's run ended: tokens generated in all, and tokens of its prompt that the engine had.
+
+    The latter is None if the engine did not tell.
+    """
+
+    generated_tokens: int
+    cached_tokens: int | None = None
+
+
+class _Left(NamedTuple):
+    """What an ended job left: its text if others can reuse it, its blocks, and when, as a growing number."""
+
+    text_id: UUID | None
+    blocks: int
+    at: int
+
+
+class _Expected(NamedTuple):
+    """What a job was expected to find: tokens of what was left at that time, or nothing.
+
+    If it is there, the cache holds `depth` blocks: it, all that was used later, and what runs.
+    """
+
+    tokens: int = 0
+    left_at: int = 0
+    depth: int = 0
 
 
 class PrefixReplay:
@@ -31,42 +79,56 @@ class PrefixReplay:
     def __init__(self, *, is_credited: bool = False) -> None:
         self.is_credited = is_credited
         self._lock = threading.Lock()
-        self._running: dict[UUID, tuple[Reader | None, int]] = {}
-        # Least recently used first; of jobs without a family only the room that they took counts.
-        self._ended: OrderedDict[Family | UUID, tuple[UUID | None, int]] = OrderedDict()
+        self._running: dict[UUID, Guest] = {}
+        self._expected: dict[UUID, _Expected] = {}
+        # Least recently used first; of jobs that nobody follows only the room that they took counts.
+        self._left: OrderedDict[Family | UUID, _Left] = OrderedDict()
+        self._times = count(1)
+        self._unseen = 0  # blocks that the cache holds less than the replay would give it
         self._postponed: OrderedDict[UUID, float] = OrderedDict()
         self._texts: dict[UUID, bytes] = {}
 
     def observe(
-        self,
-        running: Mapping[UUID, Running],
-        readers: Mapping[UUID, Reader],
-        *,
-        max_blocks: int,
-        completed: Collection[UUID] = (),
+        self, guests: Mapping[UUID, Guest], *, capacity: Capacity, answered: Mapping[UUID, Answered]
     ) -> None:
         """Note what runs on the engine now, and so what ended since the last time.
 
         Args:
-            running: reservations by lease, read under the engine's lock.
-            readers: those of jobs that have a family.
-            max_blocks: of the engine.
-            completed: leases of jobs that ended with a whole answer.
+            guests: reservations by lease, read under the engine's lock.
+            capacity: of the engine.
+            answered: by lease, jobs that ended with a whole answer.
         """
         with self._lock:
-            for lease_id, (reader, blocks) in self._running.items():
-                if lease_id not in running:
-                    has_read = reader is not None and (reader.has_read or lease_id in completed)
-                    self._leave(lease_id, reader if has_read else None, blocks)
-            self._running = {each: (readers.get(each), now.blocks) for each, now in running.items()}
-            for each in readers.values():
-                self._ended.pop(each.family, None)
-            self._drop(max_blocks - sum(each.blocks for each in running.values()))
+            for lease_id, guest in self._running.items():
+                if lease_id not in guests:
+                    self._learn(lease_id, guest, answered.get(lease_id), capacity)
+            followed = {each.reader.family for each in guests.values() if each.reader is not None}
+            for lease_id, guest in self._running.items():
+                if lease_id not in guests:
+                    self._leave(lease_id, guest, answered.get(lease_id), followed, capacity)
+            self._running = dict(guests)
+            for family in followed:
+                self._left.pop(family, None)
+            used = sum(each.blocks for each in guests.values())
+            self._drop(capacity.max_blocks - self._unseen - used)
 
-    def start(self, lease_id: UUID, reader: Reader | None, blocks: int) -> None:
-        """Note that a job starts; it may end before anything is observed again."""
+    def start(self, lease_id: UUID, guest: Guest, *, reused_tokens: int = 0) -> None:
+        """Note that a job starts; it may end before anything is observed again.
+
+        Args:
+            lease_id: of the job.
+            guest: the job.
+            reused_tokens: of its prompt, that the engine is expected to have.
+        """
         with self._lock:
-            self._running[lease_id] = (reader, blocks)
+            left = None if guest.reader is None else self._left.get(guest.reader.family)
+            if left is not None and reused_tokens:
+                later = sum(each.blocks for each in self._left.values() if each.at >= left.at)
+                depth = later + sum(each.blocks for each in self._running.values())
+                self._expected[lease_id] = _Expected(reused_tokens, left.at, depth)
+            elif guest.reader is not None and not reused_tokens:
+                self._expected[lease_id] = _Expected()
+            self._running[lease_id] = guest
 
     def ended(self) -> dict[Family, UUID]:
         """Return the families of which the engine probably has a prompt that no job refers to, with its text.
@@ -74,8 +136,8 @@ class PrefixReplay:
         The most recently used come first.
         """
         with self._lock:
-            found = reversed(self._ended.items())
-            return {family: each for family, (each, _) in found if isinstance(family, Family) and each}
+            found = reversed(self._left.items())
+            return {key: each.text_id for key, each in found if isinstance(key, Family) and each.text_id}
 
     def postpone(self, job_id: UUID, steps: float) -> None:
         """Note that a follower overtook this job, for so many steps."""
@@ -104,16 +166,47 @@ class PrefixReplay:
         with self._lock:
             return {each: self._texts[each] for each in text_ids if each in self._texts}
 
-    def _leave(self, lease_id: UUID, reader: Reader | None, blocks: int) -> None:
-        if reader is None:
-            self._ended[lease_id] = (None, blocks)
+    def _learn(self, lease_id: UUID, guest: Guest, answered: Answered | None, capacity: Capacity) -> None:
+        """Compare what a job found with what was expected; forget what must have been dropped."""
+        expected = self._expected.pop(lease_id, None)
+        if expected is None or answered is None or answered.cached_tokens is None or guest.reader is None:
             return
-        self._ended.pop(reader.family, None)
-        self._ended[reader.family] = (reader.text_id, reader.blocks)
+        found = answered.cached_tokens // capacity.tokens_per_block
+        missing = expected.tokens // capacity.tokens_per_block - found
+        if not expected.tokens:
+            if 2 * found >= guest.reader.blocks:  # it was there, though forgotten
+                self._unseen //= 2
+        elif missing > 0:
+            self._unseen = max(self._unseen, capacity.max_blocks - (expected.depth - missing))
+            while self._left and next(iter(self._left.values())).at <= expected.left_at:
+                self._left.popitem(last=False)
+        else:
+            self._unseen -= self._unseen // 16
+
+    def _leave(
+        self,
+        lease_id: UUID,
+        guest: Guest,
+        answered: Answered | None,
+        followed: Collection[Family],
+        capacity: Capacity,
+    ) -> None:
+        """Note what a job leaves in the cache: what it used of its reservation.
+
+        The document that it shares with running jobs stays theirs.
+        """
+        unused = 0 if answered is None else max(0, guest.output_tokens - answered.generated_tokens)
+        unused //= capacity.tokens_per_block
+        reader = guest.reader
+        if reader is None or not (reader.has_read or answered) or reader.family in followed:
+            self._left[lease_id] = _Left(None, max(0, guest.blocks - unused), next(self._times))
+            return
+        self._left.pop(reader.family, None)
+        self._left[reader.family] = _Left(reader.text_id, reader.blocks - unused, next(self._times))
 
     def _drop(self, room: int) -> None:
         """Drop what was used least recently until the rest has room."""
-        total = sum(blocks for _, blocks in self._ended.values())
-        while self._ended and total > room:
-            _, (_, blocks) = self._ended.popitem(last=False)
-            total -= blocks
+        total = sum(each.blocks for each in self._left.values())
+        while self._left and total > room:
+            _, dropped = self._left.popitem(last=False)
+            total -= dropped.blocks

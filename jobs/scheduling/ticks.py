@@ -9,7 +9,7 @@ from jobs import lifecycle
 from jobs.completing import Completed, JobCompletion
 from jobs.engines import reservations
 from jobs.scheduling import claims, engine_load
-from jobs.scheduling.claims import ClaimResult, Preview
+from jobs.scheduling.claims import ClaimResult, FreedSlot, Preview
 from jobs.scheduling.sizing import ClaimPolicy
 
 
@@ -51,5 +51,5 @@ def tick(
             reservations.drain(session, each.lease.lease_id)
     if policy is None:
         return TickResult(completed, ClaimResult())
-    done = [each.lease.lease_id for each in ended]
-    return TickResult(completed, claims.start_jobs(session, locked, policy, preview=preview, completed=done))
+    freed = [FreedSlot(each.lease.lease_id, each.output.num_tokens) for each in ended]
+    return TickResult(completed, claims.start_jobs(session, locked, policy, preview=preview, ended=freed))

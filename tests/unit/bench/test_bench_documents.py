@@ -1,5 +1,6 @@
 """Jobs that share documents, simulated: read once, fairly, without starvation, within the pool."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 from bench.simulation import policies as known
 from bench.simulation.engine_model import A6000, CAPACITY
 from bench.simulation.policies import IntoTheEngine, policies
+from bench.simulation.prefix_cache import ForgetfulCache, PrefixCache, Reader
+from bench.simulation.replayed_documents import Replayed
 from bench.simulation.shared_documents import SharedPacked, ask, asker_and_other, least_prefill, limit_s
 from bench.simulation.simulator import Conditions, simulate
 from bench.simulation.workloads import Spec, make
@@ -65,6 +68,29 @@ def test_a_document_is_read_once_for_all_its_questions_and_slots_stay_full(seed:
     assert limit_s(A6000, jobs) / ours.makespan_s >= 0.95
     assert ours.prefilled_tokens / least_prefill(jobs) <= 1.03
     assert in_order.makespan_s / ours.makespan_s >= 4
+
+
+class CrowdedCache(PrefixCache):
+    """Another client has three quarters of the pool, which nobody told the worker."""
+
+    def drop(self, active: Sequence[Reader], room: int) -> None:
+        super().drop(active, room - CAPACITY.max_blocks * 3 // 4)
+
+
+@pytest.mark.parametrize("cache", [PrefixCache, ForgetfulCache, CrowdedCache])
+def test_a_list_that_is_asked_again_costs_no_more_than_document_by_document(
+    cache: type[PrefixCache],
+) -> None:
+    asked = ask(seed=7, document_tokens=30_000, num_documents=12, num_questions=6)
+    jobs = [replace(each, output_tokens=32) for each in asked]
+    conditions = Conditions(A6000, shares_documents=True, cache=cache)
+    once = simulate(jobs, Replayed(), conditions)
+    again = [replace(each, arrives_at=once.makespan_s + 1) for each in jobs]
+    both = simulate([*jobs, *again], Replayed(), conditions)
+    by_document = sorted(jobs, key=lambda each: each.document or 0)
+    offline = simulate(by_document, policies()[known.FCFS], conditions)
+    assert both.makespan_s - again[0].arrives_at <= 1.1 * offline.makespan_s
+    assert both.prefilled_tokens - once.prefilled_tokens <= 1.05 * least_prefill(jobs)
 
 
 def test_without_documents_nothing_changes() -> None:
