@@ -17,7 +17,7 @@ from jobs.checkpoints import Output
 from jobs.database.hot import PREPARED
 from jobs.database.row_sets import array_parameters
 from jobs.models import Job
-from jobs.states import StopReason
+from jobs.states import Lane, StopReason
 from jobs.transitions import Lease
 
 
@@ -48,19 +48,20 @@ class JobProgress:
     since_first_token: timedelta
 
 
-def report_all(session: Session, reports: Sequence[JobProgress]) -> set[UUID]:
+def report_all(session: Session, reports: Sequence[JobProgress]) -> dict[UUID, bool]:
     """Report the progress of many jobs in one statement.
 
     Returns:
-        The ids of the leases reported; the others are lost, or their rows are locked.
+        The leases reported, by id, each with whether a queued job begins like this one; the others are lost,
+        or their rows are locked.
     """
     if not reports:
-        return set()
+        return {}
     values = {
         "num_tokens": [each.completion_tokens for each in reports],
         "since": [each.since_first_token for each in reports],
     }
-    return set(session.scalars(_REPORT, _given([each.lease for each in reports]) | values))
+    return dict(session.execute(_REPORT, _given([each.lease for each in reports]) | values).all())
 
 
 def checkpoint(session: Session, lease: Lease, output: Output) -> bool:
@@ -123,7 +124,12 @@ _REPORT: Final = (
     UPDATE jobs SET completion_tokens = least(free.num_tokens, max_tokens),
         first_token_at = coalesce(first_token_at, clock_timestamp() - free.since)
     FROM free WHERE jobs.id = free.id
-    RETURNING lease_id
+    RETURNING lease_id, family IS NOT NULL AND EXISTS (
+        SELECT FROM jobs AS follower
+        WHERE follower.state = 'queued' AND follower.family IS NOT NULL AND follower.model = jobs.model
+            AND follower.lane = '{Lane.BATCH.value}' AND follower.tenant_id = jobs.tenant_id
+            AND follower.family = jobs.family
+    )
     """)  # noqa: S608  # built from constants
     .bindparams(*_LEASES, *array_parameters(num_tokens=Integer(), since=Interval()))
     .execution_options(**PREPARED)

@@ -43,14 +43,14 @@ class Claim:
         blocks: KV blocks reserved for it.
         output_tokens: output that the blocks cover besides the prompt, including that of earlier runs.
         job: its row at the claim.
-        is_awaited: others wait for it to read what their prompts begin with, too.
+        is_reader: it reads what others of its family may wait for.
     """
 
     lease: Lease
     blocks: int
     output_tokens: int
     job: StartedJob
-    is_awaited: bool = False
+    is_reader: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +245,7 @@ class _Starting:
         if self.known is not None:
             self.known.know([each.job for each in candidates])
         while candidates and not self.is_done and (chosen := self._choose(candidates)):
-            awaiting = {family_of(each.job) for each in candidates} - {None} if self.known else set()
-            started = self._start(chosen, awaiting)
+            started = self._start(chosen)
             if len(started) == len(chosen):
                 break  # no other fits now
         return candidates
@@ -266,7 +265,7 @@ class _Starting:
             load = with_started(load, ranked, found[-1].lease, reuse)
         return found
 
-    def _start(self, chosen: Sequence["_Chosen"], awaiting: AbstractSet[Family | None]) -> list[StartedJob]:
+    def _start(self, chosen: Sequence["_Chosen"]) -> list[StartedJob]:
         """Claim these jobs, all but those that another engine was faster with or that were recounted."""
         started = lifecycle.claim(
             self.session,
@@ -277,13 +276,12 @@ class _Starting:
         jobs = {job.id: job for job in started}
         for each in chosen:
             if job := jobs.get(each.lease.job_id):
-                size, is_awaited = each.ranked.size, family_of(each.ranked.job) in awaiting
+                size, guest = each.ranked.size, each.guest()
                 self.load = with_started(self.load, each.ranked, each.lease, each.reuse)
-                self.claims.append(Claim(each.lease, size.blocks, size.output_tokens, job, is_awaited))
+                is_reader = self.known is not None and guest.reader is not None and each.reuse.anchor is None
+                self.claims.append(Claim(each.lease, size.blocks, size.output_tokens, job, is_reader))
                 if self.known is not None:
-                    guest = Guest(each.reader(), size.blocks, size.output_tokens)
-                    reused = each.reuse.tokens
-                    self.known.replay.start(each.lease.lease_id, guest, reused_tokens=reused)
+                    self.known.replay.start(each.lease.lease_id, guest, reused_tokens=each.reuse.tokens)
         return started
 
 
@@ -305,12 +303,13 @@ class _Chosen:
     reuse: Reuse
     reads_twice: bool
 
-    def reader(self) -> Reader | None:
-        """Describe it as a running job of its family; None if it has none."""
-        job, family = self.ranked.job, family_of(self.ranked.job)
-        if family is None or self.reads_twice:
-            return None
-        return Reader(family, job.id, job.text_id, self.ranked.size.blocks, has_read=False)
+    def guest(self) -> Guest:
+        """Describe it as a running job, for its family if it has one."""
+        job, size, family = self.ranked.job, self.ranked.size, family_of(self.ranked.job)
+        reader = None
+        if family is not None and not self.reads_twice:
+            reader = Reader(family, job.id, job.text_id, size.blocks, has_read=False)
+        return Guest(reader, size.blocks, size.output_tokens)
 
     def start(self) -> Start:
         """Describe how it starts."""

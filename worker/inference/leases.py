@@ -49,8 +49,8 @@ class RunningJob:
         valid_until: monotonic time at which the lease ends unless it is renewed.
         summary_id: the tree that the job is part of. None: of none.
         batch_id: the batch that it is a line of. None: of none.
-        on_first_token: wakes the keeper, as others wait for this job to read its prompt. None: none does, or
-            they know.
+        on_first_token: wakes the keeper, as others may wait for this job to read its prompt. None: none does,
+            or it is reported.
         inbox: the events that its run waits for: the stream's and stop requests.
         num_tokens: tokens generated so far; written by the run.
         first_token_at: monotonic time of the job's first token.
@@ -212,12 +212,13 @@ class LeaseKeeper:
             return
         with transaction(self._sessions) as session:
             reported = leases.report_all(session, [self._progress_of(*each) for each in due.values()])
-        for lease_id in reported:
+        for lease_id, is_followed in reported.items():
             each, num_tokens = due[lease_id]
             each.reported_tokens, each.reported_at = num_tokens, now
             if each.on_first_token is not None:
                 each.on_first_token = None
-                self.on_read()
+                if is_followed:
+                    self.on_read()
 
     def _save(self, running: RunningJob) -> None:
         """Save the run's last snapshot as the job's checkpoint. One that cannot be stored is skipped."""

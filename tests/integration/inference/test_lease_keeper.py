@@ -157,7 +157,23 @@ def test_progress_of_many_jobs_is_reported_in_one_statement_and_keeps_the_first_
     assert None not in first
     told = [leases.JobProgress(each.lease, 10**6, timedelta(0)) for each in running]
     with transaction(sessions) as session:
-        assert leases.report_all(session, told) == {each.lease.lease_id for each in running}
+        assert leases.report_all(session, told).keys() == {each.lease.lease_id for each in running}
     jobs = jobs_of(sessions, running)
     assert [job.first_token_at for job in jobs] == first
     assert [job.completion_tokens for job in jobs] == [job.max_tokens for job in jobs]
+
+
+def test_claims_are_woken_once_a_job_has_read_what_a_queued_one_begins_with(
+    sessions: sessionmaker[Session], running: list[RunningJob], keeper: LeaseKeeper
+) -> None:
+    read: list[str] = []
+    keeper.on_read = lambda: read.append("read")
+    for each in running:
+        each.on_first_token = keeper.loop.wake
+    with transaction(sessions) as session:
+        followed = [running[0].lease.job_id, submit_one(session).id]
+        session.execute(update(Job).where(Job.id.in_(followed)).values(family=b"document"))
+    for _ in range(2):
+        keeper.run_once()
+    assert read == ["read"]
+    assert {each.on_first_token for each in running} == {None}
