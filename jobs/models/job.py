@@ -36,6 +36,7 @@ FIT_CLASS = (
 LEADS = "request_digest IS NOT NULL AND state IN ('preparing', 'queued', 'running')"
 IS_TWIN = "request_digest IS NOT NULL AND state = 'blocked'"
 HAS_SHARED = "request_digest IS NOT NULL AND state = 'completed'"
+HAS_FAILED = "request_digest IS NOT NULL AND state = 'failed'"
 _TERMINAL_SQL = one_of("state", sorted(TERMINAL))
 
 
@@ -276,10 +277,11 @@ class Job(RequestColumns, Base):
             "finalized_at",
             postgresql_where=text("batch_id IS NOT NULL AND NOT is_reported"),
         ),
-        # Equal requests: the one that runs, those that wait for it, and those that have results.
+        # Equal requests: the one that runs, those that wait for it, and those that have ended by a run.
         Index("uq_jobs_leader", "request_digest", unique=True, postgresql_where=text(LEADS)),
         Index("ix_jobs_twins", "request_digest", "id", postgresql_where=text(IS_TWIN)),
         Index("ix_jobs_shared", "request_digest", "finalized_at", postgresql_where=text(HAS_SHARED)),
+        Index("ix_jobs_refused", "request_digest", "finalized_at", postgresql_where=text(HAS_FAILED)),
         Index("ix_jobs_summary", "summary_id", postgresql_where=text("summary_id IS NOT NULL")),
         {
             # Leases and progress are not indexed: their updates stay on their page (HOT) if it has room.

@@ -26,17 +26,18 @@ def find(
     Returns:
         The finished jobs, by the ids of the new ones.
     """
-    newest: dict[bytes, Job | None] = {}
+    taking = {
+        job.id: job.request_digest for job in new if job.request_digest and ages.get(job.id) is not None
+    }
+    if not taking:
+        return {}
+    sources = session.scalars(ends.newest_results(set(taking.values())))
+    newest = {source.request_digest: source for source in sources}
     found: dict[UUID, Job] = {}
-    for job in new:
-        age, digest = ages.get(job.id), job.request_digest
-        if age is None or digest is None:
-            continue
-        if digest not in newest:
-            newest[digest] = session.scalar(ends.newest_result(digest))
-        source = newest[digest]
-        if source is not None and source.finalized_at is not None and source.finalized_at >= now - age:
-            found[job.id] = source
+    for job_id, digest in taking.items():
+        source, age = newest.get(digest), ages[job_id]
+        if source and source.finalized_at and age is not None and source.finalized_at >= now - age:
+            found[job_id] = source
     return found
 
 

@@ -7,12 +7,24 @@ statement leaves nothing to repair.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 from uuid import UUID
 
 from psycopg.errors import UniqueViolation
-from sqlalchemy import ARRAY, ColumnElement, Select, Uuid, func, insert, literal, literal_column, or_, select
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    LargeBinary,
+    Select,
+    Uuid,
+    func,
+    insert,
+    literal,
+    literal_column,
+    or_,
+    select,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, aliased
 
@@ -25,7 +37,7 @@ from jobs.tenants import usage
 from jobs.tree_progress import HOPELESS
 from jobs.webhooks import events, outbox
 
-# Twins that end in the transaction of their leader: a claim may be waiting for it. The others take a moment.
+# Twins that end in the transaction of their leaders: a claim may be waiting for it. The others take a moment.
 _AT_ONCE: Final = 32
 # Twins that one round ends.
 MOST_SETTLED: Final = 500
@@ -41,16 +53,19 @@ def share(session: Session, ended: Sequence[Job]) -> bool:
     Returns:
         True if a webhook wants one of the ends.
     """
-    has_deliveries = False
+    has_deliveries, num_left = False, _AT_ONCE
     for leader in _with_twins(ended):
-        if _is_for_all(leader):
-            waiting = _twins_of(leader).limit(_AT_ONCE).with_for_update(skip_locked=True)
+        if _is_for_all(leader) and num_left:
+            waiting = _twins_of(leader).limit(num_left).with_for_update(skip_locked=True)
             try:
                 with session.begin_nested():
-                    has_deliveries |= end_as(session, leader, session.scalars(waiting).all())[1]
+                    num_ended, is_wanted = end_as(session, leader, session.scalars(waiting).all())
             except DBAPIError as error:
                 if error.connection_invalidated:
                     raise
+            else:
+                num_left -= num_ended
+                has_deliveries |= is_wanted
     return has_deliveries
 
 
@@ -67,8 +82,8 @@ def hand_on(session: Session, ended: Sequence[Job]) -> None:
 
 
 def left_alone() -> Select[UUID]:
-    """Select twins without a leader, and those whose leader left a result, by digest and age."""
-    first, after, leader, ended, oldest, twin = (aliased(Job) for _ in range(6))
+    """Select twins without a leader, and those for which there is an end, by digest and age."""
+    first, after, leader, ended, refused, oldest, twin = (aliased(Job) for _ in range(7))
     start = select(first.request_digest.label("digest")).where(*_waits(first)).order_by(first.request_digest)
     walk = select(start.limit(1).subquery().c.digest).cte("walk", recursive=True)
     following = (
@@ -79,13 +94,15 @@ def left_alone() -> Select[UUID]:
     )
     walk = walk.union_all(select(following.scalar_subquery()).where(walk.c.digest.is_not(None)))
     leads = select(leader.id).where(leader.request_digest == walk.c.digest, leader.state.in_(_LEADING))
-    since = select(oldest.created_at).where(*_waits(oldest), oldest.request_digest == walk.c.digest)
-    answered = select(ended.id).where(
-        ended.request_digest == walk.c.digest,
-        ended.state == _COMPLETED,
-        ended.finalized_at > since.order_by(oldest.id).limit(1).scalar_subquery(),
-    )
-    alone = select(walk.c.digest).where(walk.c.digest.is_not(None), or_(~leads.exists(), answered.exists()))
+    waiting = select(oldest.created_at).where(*_waits(oldest), oldest.request_digest == walk.c.digest)
+    since = waiting.order_by(oldest.id).limit(1).scalar_subquery()
+
+    def leaves(run: type[Job], *conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+        mine = select(run.id).where(run.request_digest == walk.c.digest, run.finalized_at > since)
+        return mine.where(*conditions).exists()
+
+    left = or_(leaves(ended, ended.state == _COMPLETED), leaves(refused, *_is_hopeless(refused)))
+    alone = select(walk.c.digest).where(walk.c.digest.is_not(None), or_(~leads.exists(), left))
     digests = alone.subquery()
     twins = select(twin.id).where(*_waits(twin), twin.request_digest == digests.c.digest).order_by(twin.id)
     each = twins.limit(MOST_SETTLED).lateral()
@@ -104,22 +121,34 @@ def settle(session: Session, twin_ids: Sequence[UUID]) -> int:
         twins[twin.request_digest or b""].append(twin)
     num_moved = 0
     for digest, group in sorted(twins.items()):  # in the order of `arrivals`: no deadlock
-        source = session.scalar(newest_result(digest))
-        answered = [twin.id for twin in group if source and _is_since(source, twin)]
-        if source is not None and answered:
-            num_moved += end_as(session, source, answered)[0]
-        else:
-            num_moved += _promote(session, group[0].id, None)
+        num_moved += _settle_equal(session, digest, group)
     return num_moved
 
 
-def newest_result(digest: bytes) -> Select[Job]:
-    """Select the newest run of these requests that left a result; the transaction keeps it from deletion.
+def newest_results(digests: Collection[bytes]) -> Select[Job]:
+    """Select the newest run of each of these requests that left a result, as `_newest` does."""
+    given = (
+        func.unnest(literal(sorted(digests), ARRAY(LargeBinary()))).table_valued("digest").render_derived()
+    )
+    newest = _newest(Job.request_digest == given.c.digest, Job.state == _COMPLETED).lateral()
+    return select(aliased(Job, newest)).select_from(given).join(newest, literal_column("true"))
+
+
+def _settle_equal(session: Session, digest: bytes, twins: Sequence[Job]) -> int:
+    for of_run in ([Job.state == _COMPLETED], _is_hopeless(Job)):
+        source = session.scalar(_newest(Job.request_digest == digest, *of_run))
+        ended = [twin.id for twin in twins if source and _is_since(source, twin)]
+        if source is not None and ended:
+            return end_as(session, source, ended)[0]
+    return _promote(session, twins[0].id, None)
+
+
+def _newest(*conditions: ColumnElement[bool]) -> Select[Job]:
+    """Select the newest of these runs; the transaction keeps it from deletion.
 
     One that is just being deleted counts as gone: its deletion may wait for a text that the caller holds.
     """
-    found = select(Job).where(Job.request_digest == digest, Job.state == _COMPLETED)
-    newest = found.order_by(Job.finalized_at.desc()).limit(1)
+    newest = select(Job).where(*conditions).order_by(Job.finalized_at.desc()).limit(1)
     return newest.with_for_update(read=True, key_share=True, skip_locked=True)
 
 
@@ -140,7 +169,8 @@ def _copy_end(session: Session, leader: Job, twin_ids: Sequence[UUID]) -> list[J
     which = Job.id.in_(twin_ids)
     if leader.state == JobState.FAILED:
         counted = func.coalesce(Job.prompt_tokens, leader.prompt_tokens)
-        return move(session, "share_failure", which, error=leader.error, prompt_tokens=counted)
+        copied = {"error": leader.error, "request_digest": None}  # it is no run
+        return move(session, "share_failure", which, prompt_tokens=counted, **copied)
     twins = move(
         session,
         "share",
@@ -206,6 +236,15 @@ def _is_for_all(leader: Job) -> bool:
     """Return True if another run of the request would end in the same way."""
     failed_hopelessly = leader.error is not None and leader.error.get("code") in HOPELESS
     return leader.state == JobState.COMPLETED or failed_hopelessly
+
+
+def _is_hopeless(job: type[Job]) -> list[ColumnElement[bool]]:
+    """Match runs that failed as any other one would, in the words of their index."""
+    return [
+        job.request_digest.is_not(None),
+        job.state == literal_column("'failed'"),
+        job.error["code"].as_string().in_(sorted(HOPELESS)),
+    ]
 
 
 def _is_since(source: Job, twin: Job) -> bool:

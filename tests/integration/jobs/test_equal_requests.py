@@ -254,6 +254,53 @@ def test_thousands_of_twins_end_in_bounded_transactions(sessions: sessionmaker[S
     assert set(ends_told(sessions).values()) == {1}
 
 
+def test_a_failure_that_another_run_would_repeat_ends_any_number_without_one(
+    sessions: sessionmaker[Session],
+) -> None:
+    job_ids = submit(sessions, *[equal() for _ in range(40)])
+    claim = run(sessions)
+    with sessions.begin() as session:
+        lifecycle.fail(session, claim.lease, {"code": "unsupported_parameter", "message": "No."})
+    assert Counter(states(sessions, job_ids)) == {"failed": 33, "blocked": 7}
+    later = submit(sessions, equal(), equal())
+    assert [settle(sessions), settle(sessions)] == [7, 0]
+    assert Counter(states(sessions, job_ids)) == {"failed": 40}
+    assert states(sessions, later) == ["queued", "blocked"], "it is asked anew"
+    with sessions.begin() as session:
+        lifecycle.cancel(session, later[0], tenant_id=DEFAULT_TENANT)
+    assert states(sessions, later) == ["cancelled", "queued"], "no earlier failure is theirs"
+    assert set(ends_told(sessions).values()) == {1}
+
+
+def test_leaders_that_end_together_end_no_more_twins_than_one(sessions: sessionmaker[Session]) -> None:
+    for prompt in ("one", "other"):
+        submit(sessions, *[equal(prompt) for _ in range(31)])
+    claims = [run(sessions) for _ in range(2)]
+    ended = [
+        JobCompletion(each.lease, output_of("answer"), FinishReason.STOP, engine_is_done=True)
+        for each in claims
+    ]
+    with sessions.begin() as session:
+        ticks.tick(session, ENGINE, None, ended=ended)
+        completed = session.scalar(select(func.count()).where(Job.state == "completed"))
+        assert completed == 2 + 32
+    while settle(sessions):
+        pass
+    assert len(results(sessions)) == 62
+
+
+def test_results_for_many_requests_are_found_by_one_statement(
+    sessions: sessionmaker[Session], engine: Engine
+) -> None:
+    def num_statements(*prompts: str) -> int:
+        asked = [equal(prompt, sharing=Sharing(timedelta(hours=1))) for prompt in prompts]
+        with counted(engine) as statements:
+            submit(sessions, *asked)
+        return len(statements)
+
+    assert num_statements("a", "b") == num_statements("c", "d", "e", "f", "g", "h")
+
+
 @pytest.fixture
 def poisoned(sessions: sessionmaker[Session]) -> Iterator[None]:
     """Jobs with this custom id can no more be changed."""
@@ -322,6 +369,21 @@ def test_twins_of_a_leader_that_an_older_release_ended_are_settled(sessions: ses
         lifecycle.cancel(session, job_ids[0], tenant_id=DEFAULT_TENANT)
     assert [settle(sessions), settle(sessions)] == [1, 0]
     assert states(sessions, job_ids) == ["cancelled", "queued", "blocked"]
+
+
+@contextmanager
+def counted(engine: Engine) -> Iterator[list[str]]:
+    """The statements that are sent."""
+    statements: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield statements
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
 
 
 @contextmanager
