@@ -11,6 +11,7 @@ from api.completions import model_routes as models
 from api.completions import routes as completions
 from api.description import describe
 from api.documents import routes as documents
+from api.engines import routes as engines
 from api.files import routes as files
 from api.http import errors
 from api.http.auth import AuthMiddleware
@@ -22,6 +23,7 @@ from api.jobs import routes as jobs_routes
 from api.runtime.services import open_services
 from api.summaries import routes as summaries
 from api.system import routes as system
+from api.tenants import queue_routes
 from api.tenants import routes as usage
 from api.webhooks import endpoint_routes as webhook_endpoints
 from api.webhooks import routes as webhooks
@@ -68,6 +70,8 @@ def create_app(settings: Settings) -> FastAPI:
         completions.router,
         models.router,
         usage.router,
+        engines.router,
+        queue_routes.router,
         webhook_endpoints.router,
         webhooks.router,
         system.router,

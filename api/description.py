@@ -11,6 +11,7 @@ from api.batches.requests import BatchRequest, EstimateRequest
 from api.completions.requests import GenerateRequest
 from api.documents.schemas import DocumentForm
 from api.files.requests import UploadForm
+from api.http.halts import HaltRequest, ResumeRequest
 from api.http.openapi import REASONS, REF
 from api.http.replies import ErrorReply
 from api.http.scopes import METRICS, OPEN
@@ -34,6 +35,8 @@ _BODIES: Final[tuple[type[BaseModel], ...]] = (
     GenerateRequest,
     EndpointRequest,
     EndpointUpdate,
+    HaltRequest,
+    ResumeRequest,
     SummaryRequest,
     SummaryEstimateRequest,
 )

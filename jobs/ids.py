@@ -41,6 +41,7 @@ FILE = IdKind("file", "file-")
 BATCH = IdKind("batch", "batch_")
 SUMMARY = IdKind("summary", "sum_")
 DOCUMENT = IdKind("document", "doc_")
+TENANT = IdKind("tenant", "tenant_")
 
 job_id, parse_job_id = JOB.format, JOB.parse
 event_id, parse_event_id = EVENT.format, EVENT.parse
@@ -50,3 +51,4 @@ file_id, parse_file_id = FILE.format, FILE.parse
 batch_id, parse_batch_id = BATCH.format, BATCH.parse
 summary_id, parse_summary_id = SUMMARY.format, SUMMARY.parse
 document_id, parse_document_id = DOCUMENT.format, DOCUMENT.parse
+tenant_id, parse_tenant_id = TENANT.format, TENANT.parse

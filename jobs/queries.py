@@ -177,14 +177,15 @@ class EngineUsage:
     held_blocks: int
 
 
-def engine_usages(session: Session) -> list[EngineUsage]:
-    """List every registered engine with what is reserved on it."""
+def engine_usages(session: Session, *, name: str | None = None) -> list[EngineUsage]:
+    """List every registered engine, or the one of this name, with what is reserved on it."""
     booked = reservations.booked()
-    rows = session.execute(
-        select(Engine, booked.c.slots, booked.c.blocks)
-        .outerjoin(booked, booked.c.engine_name == Engine.name)
-        .order_by(Engine.name)
+    query = select(Engine, booked.c.slots, booked.c.blocks).outerjoin(
+        booked, booked.c.engine_name == Engine.name
     )
+    if name is not None:
+        query = query.where(Engine.name == name)
+    rows = session.execute(query.order_by(Engine.name))
     return [
         EngineUsage(engine=engine, held_slots=int(slots or 0), held_blocks=int(blocks or 0))
         for engine, slots, blocks in rows

@@ -16,6 +16,7 @@ from jobs.database.hot import PREPARED
 from jobs.database.row_sets import array_parameters
 from jobs.engines import served_tokens
 from jobs.models import Job, JsonObject
+from jobs.models.tenant import HALTED_TENANTS
 from jobs.queries import QueuedJob
 from jobs.transitions import Lease
 from jobs.webhooks import events, outbox
@@ -209,6 +210,7 @@ _START: Final = (
         SELECT jobs.id, given.lease_id, given.leaves_family FROM given JOIN jobs ON jobs.id = given.id
         WHERE {job_rows.may("claim")} AND {_SAME}
             AND (jobs.run_after IS NULL OR jobs.run_after <= clock_timestamp())
+            AND jobs.tenant_id <> ALL ({HALTED_TENANTS})
         FOR UPDATE OF jobs SKIP LOCKED
     ), started AS (
         UPDATE jobs SET {job_rows.moves("claim")}, lease_id = free.lease_id,

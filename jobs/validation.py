@@ -49,6 +49,13 @@ def _storable(text: str) -> str:
     return text
 
 
+def _one_line(text: str) -> str:
+    """Refuse what moves a terminal's cursor, or hides in a log."""
+    if not text.isprintable() or not text.strip():
+        raise PydanticCustomError("line", "must be one line of printable characters.")
+    return text
+
+
 def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
@@ -86,6 +93,7 @@ SAMPLING: Final = {"temperature", "top_p", "top_k", "seed", "stop"}
 
 Text = Annotated[str, AfterValidator(_storable)]
 NonEmpty = Annotated[Text, Field(min_length=1)]
+Line = Annotated[NonEmpty, AfterValidator(_one_line)]
 CustomId = Annotated[NonEmpty, Field(max_length=256)]
 Metadata = Annotated[
     dict[Annotated[NonEmpty, Field(max_length=64)], Annotated[Text, Field(max_length=512)]],

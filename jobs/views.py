@@ -29,11 +29,13 @@ class QueuePosition:
         position: 1 is next; None: it is not in line.
         reason: why it waits; None: nothing holds it back.
         estimated_start_at: None: there is no estimate.
+        detail: what an operator said of the reason; None: it says all.
     """
 
     position: int | None = None
     reason: WaitReason | None = None
     estimated_start_at: datetime | None = None
+    detail: str | None = None
 
 
 class JobError(TypedDict):
@@ -90,22 +92,23 @@ class QueueReply(TypedDict):
             description="1 is next. Near the head, positions follow the order in which jobs are expected to"
             " start; large and small jobs are packed together, so this is not the order of arrival. From"
             " about the 130th on they follow rank, which is approximate: jobs may share a position. Null"
-            " when the job is not in line: `dependency`, `preparing`, `retry_backoff`, `engine_down`,"
-            " `no_engine_fits`."
+            " when the job is not in line: `dependency`, `preparing`, `queue_paused`, `retry_backoff`,"
+            " `engine_paused`, `engine_down`, `no_engine_fits`."
         ),
     ]
     reason: Annotated[
         Annotated[str, choice(WaitReason)] | None,
         Field(
             description="What the job waits for; the first reason that applies. `dependency`: other jobs."
-            " `preparing`: its tokens are being counted. `retry_backoff`: an attempt failed, and the next"
-            " one starts later. `engine_down`: no engine that could hold it was seen in the last 30 s, or"
-            " all are paused. `no_engine_fits`: every engine of its model is too small for its prompt and"
-            " max_tokens. `reservation`: there is room, but it is reserved for a job of higher precedence,"
-            " which this one would delay. `slots`: it is next, and all batch slots are taken. `blocks`: it"
-            " is next or ranks first, and too few KV-cache blocks are free. `alone`: the same, but it runs"
-            " only on an idle engine, because workers crashed while running it. `behind`: other jobs go"
-            " first. Null: nothing holds it back, and it starts within about a second."
+            " `preparing`: its tokens are being counted. `queue_paused`: an operator paused your queue."
+            " `retry_backoff`: an attempt failed, and the next one starts later. `engine_paused`: an"
+            " operator paused the engines that could run it. `engine_down`: no engine that could hold it was"
+            " seen in the last 30 s, or none is ready. `no_engine_fits`: every engine of its model is too"
+            " small for its prompt and max_tokens. `reservation`: there is room, but it is reserved for a job"
+            " of higher precedence, which this one would delay. `slots`: it is next, and all batch slots are"
+            " taken. `blocks`: it is next or ranks first, and too few KV-cache blocks are free. `alone`: the"
+            " same, but it runs only on an idle engine, because workers crashed while running it. `behind`:"
+            " other jobs go first. Null: nothing holds it back, and it starts within about a second."
         ),
     ]
     estimated_start_at: Annotated[
@@ -114,6 +117,12 @@ class QueueReply(TypedDict):
             description="Estimated from the measured speed of the engines and the output of similar jobs,"
             " assuming that no job of higher rank arrives. Half of all estimates are within 20 % of the"
             " wait, one in ten is more than 80 % off. Null when no estimate is possible."
+        ),
+    ]
+    detail: Annotated[
+        str | None,
+        Field(
+            description="Who paused what, and why, with `queue_paused` and `engine_paused`; otherwise null."
         ),
     ]
 
@@ -166,6 +175,7 @@ def queue_object(place: QueuePosition) -> QueueReply:
         position=place.position,
         reason=place.reason,
         estimated_start_at=optional_rfc3339(start.replace(microsecond=0) if start else None),
+        detail=place.detail,
     )
 
 

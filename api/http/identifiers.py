@@ -43,6 +43,25 @@ EndpointIdDep = Annotated[UUID, Depends(in_path("endpoint_id", ids.ENDPOINT))]
 EventIdDep = Annotated[UUID, Depends(in_path("event_id", ids.EVENT))]
 
 
+async def _engine_name(
+    engine: Annotated[str, Path(description="Its configured name.", examples=["a6000-1"])],
+) -> str:
+    if not engine.isprintable():
+        raise NotFoundError("There is no such engine.")
+    return engine
+
+
+async def _tenant_name(
+    tenant: Annotated[str, Path(description="`tenant_…`, or its name.", examples=["acme"])],
+) -> str:
+    return tenant
+
+
+EngineNameDep = Annotated[str, Depends(_engine_name)]
+# An id or a name, which `tenants.find` tells apart.
+TenantNameDep = Annotated[str, Depends(_tenant_name)]
+
+
 def parse_field(text: str, parse: Parse, *, param: str, message: str) -> UUID:
     """Parse the id in a field or query parameter.
 

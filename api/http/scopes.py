@@ -15,6 +15,8 @@ _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _READ_ONLY: Final = frozenset({("POST", "/v1/batches/estimate"), ("POST", "/v1/summaries/estimate")})
 # Anyone who knows it can impersonate us to the tenant's servers.
 _SECRETS: Final = frozenset({"/v1/webhook_secret"})
+# Everything at and below these belongs to no tenant, or to all.
+_OPERATORS: Final = ("/v1/engines", "/v1/tenants", "/v1/keys")
 
 
 def needed_scope(connection: Connection) -> Scope | None:
@@ -30,6 +32,8 @@ def needed_scope(connection: Connection) -> Scope | None:
         return None
     if path == METRICS:
         return None if _is_local(connection) else Scope.ADMIN
+    if any(path == each or path.startswith(f"{each}/") for each in _OPERATORS):
+        return Scope.OPERATOR
     if (method in _READING and path not in _SECRETS) or (method, path) in _READ_ONLY:
         return Scope.READ
     return Scope.SUBMIT

@@ -44,7 +44,12 @@ _WAITS = {
     "completion_tokens": 0,
     "started_at": None,
     "first_token_at": None,
-    "queue": {"position": 3, "reason": "behind", "estimated_start_at": "2026-01-31T12:02:10Z"},
+    "queue": {
+        "position": 3,
+        "reason": "behind",
+        "estimated_start_at": "2026-01-31T12:02:10Z",
+        "detail": None,
+    },
 }
 
 

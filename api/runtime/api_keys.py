@@ -28,9 +28,20 @@ _BEARER: Final = "bearer "
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A key that is valid now, and its tenant."""
+    """A key that is valid now, and its tenant.
+
+    Attributes:
+        key_id: of its row.
+        key: its public part, `lb_…`.
+        key_name: the operator's name for it.
+        tenant_id: the tenant.
+        scopes: what it may do.
+        limits: of the tenant.
+    """
 
     key_id: UUID
+    key: str
+    key_name: str
     tenant_id: UUID
     scopes: frozenset[Scope]
     limits: TenantLimits
@@ -86,8 +97,9 @@ class ApiKeys:
             raise AuthenticationError("The API key was revoked.")
         if found.has_expired:
             raise AuthenticationError("The API key has expired.")
-        scopes = frozenset(Scope(scope) for scope in row.scopes)
-        return Caller(row.id, row.tenant_id, scopes, found.limits)
+        # A later release's scopes, which a key may have during an upgrade, open nothing here.
+        scopes = frozenset(scope for scope in Scope if scope.value in row.scopes)
+        return Caller(row.id, keys.public_id(row), row.name, row.tenant_id, scopes, found.limits)
 
     async def _find(self, secret: str) -> _Found:
         """Return the cached key, or look it up once for all concurrent calls."""

@@ -1,6 +1,7 @@
 """Transactions of the event loop: each runs one domain verb and commits, or the caller may try again.
 
-Each is bound to the tenant of its request, to tenants that its caller names, or to reading only.
+Each is bound to the tenant of its request, to tenants that its caller names, or to reading only, unless an
+operator asks.
 """
 
 import asyncio
@@ -70,6 +71,14 @@ class Transactions:
             UnavailableError: as `run`.
         """
         return await self._run(isolation.enter_across, verb)
+
+    async def run_as_operator(self, verb: Callable[[Session], T]) -> T:
+        """Run `verb` on the rows of all tenants and commit, for a caller with the scope `operator`.
+
+        Raises:
+            UnavailableError: as `run`.
+        """
+        return await self._run(isolation.enter_as_operator, verb)
 
     async def _run(self, enter: Callable[[Session], None], verb: Callable[[Session], T]) -> T:
         def bound(session: Session) -> T:

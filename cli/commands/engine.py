@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cli.commands import inspect
+from cli.commands import halts, inspect
 from cli.engine import drift, render, sharing
 from cli.engine import plan as plans
 from cli.engine import profile as profiles
@@ -22,7 +22,7 @@ from cli.output import EXIT_USAGE, AsJson, notes, output, print_error, print_jso
 
 EXIT_DRIFT: Final = 1
 
-app = typer.Typer(no_args_is_help=True, help="Plan, render, check and inspect a TensorRT-LLM engine.")
+app = typer.Typer(no_args_is_help=True, help="Plan, build, inspect and pause engines.")
 
 ProfileName = Annotated[
     str, typer.Argument(metavar="PROFILE", help="A name in triton/profiles, or a .toml file.")
@@ -42,6 +42,7 @@ def register(parent: typer.Typer) -> None:
     for name, command in _COMMANDS.items():
         app.command(name)(command)
     inspect.register(app)
+    halts.register_engines(app)
     parent.add_typer(app, name="engine")
 
 

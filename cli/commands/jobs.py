@@ -169,7 +169,7 @@ def show(
     table = Table.grid(padding=(0, 2))
     for name, value in job.items():
         if name == "queue" and (queue := job["queue"]):
-            table.add_row("[bold]queue[/]", in_words(queue, now=utc_now()))
+            table.add_row("[bold]queue[/]", escape(in_words(queue, now=utc_now())))
         elif name == "error" and (error := job["error"]):
             table.add_row("[bold]error[/]", escape(f"{error['message']} [{error['code']}]"))
         elif name != "object" and value not in (None, {}, False):
@@ -252,7 +252,7 @@ def _wait(client: Client, job_id: str) -> "JobWithQueueObject":
 
 def _progress(job: "JobWithQueueObject") -> str:
     tokens = f", {job['completion_tokens']} tokens" if job["completion_tokens"] else ""
-    queue = f", {in_words(job['queue'], now=utc_now())}" if job["queue"] else ""
+    queue = f", {escape(in_words(job['queue'], now=utc_now()))}" if job["queue"] else ""
     return f"{job['id']} {job['state']}{tokens}{queue}"
 
 

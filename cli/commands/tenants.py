@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.admin import shown, transaction
+from cli.commands import halts
 from cli.output import AsJson, output, print_json, print_text
 from jobs import tenants
 from jobs.models import Tenant
@@ -37,6 +38,7 @@ Weight = Annotated[
 
 def register(parent: typer.Typer) -> None:
     """Add the commands to the application."""
+    halts.register_queues(app)
     parent.add_typer(app, name="tenants")
 
 

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from jobs.forecast.engine_speed import reading_work
 from jobs.forecast.simulation import EngineState, RemainingTokens
-from jobs.models import Job, JsonObject
+from jobs.models import Job, JsonObject, Tenant
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Estimate:
 def seconds_until_done(
     session: Session, estimate: Estimate, model: str, engines: Sequence[EngineState]
 ) -> float:
-    """Estimate the seconds until these lines finish, after all that is queued.
+    """Estimate the seconds until these lines finish, after all that is queued and may start.
 
     Assumes that every answer is as long as it may be.
 
@@ -56,7 +56,9 @@ def seconds_until_done(
     square = cast(prompt, BigInteger) * prompt
     queued = session.execute(
         select(func.sum(prompt), func.sum(square), func.sum(Job.max_tokens)).where(
-            Job.state == literal_column("'queued'"), Job.model == model
+            Job.state == literal_column("'queued'"),
+            Job.model == model,
+            Job.tenant_id.not_in(select(Tenant.id).where(Tenant.halt.is_not(None))),
         )
     ).one()
     tokens, squares, output = (int(value or 0) for value in queued)

@@ -66,7 +66,9 @@ def forecast_queue(snapshot: QueueSnapshot, policy: ClaimPolicy) -> QueueForecas
 
 def is_far_back(queue: QueueForecast, job: Job) -> bool:
     """Return True if this job's queue position needs the depth of the queue."""
-    return job.state == JobState.QUEUED and job.id not in queue.positions and bool(queue.snapshot.up)
+    snapshot = queue.snapshot
+    is_in_line = job.state == JobState.QUEUED and job.tenant_id not in snapshot.halted
+    return is_in_line and job.id not in queue.positions and bool(snapshot.up)
 
 
 def position_of(job: Job, queue: QueueForecast | None, depth: QueueDepth | None) -> QueuePosition | None:
@@ -85,11 +87,13 @@ def position_of(job: Job, queue: QueueForecast | None, depth: QueueDepth | None)
     if job.state != JobState.QUEUED or queue is None:
         return None
     snapshot, misfit = queue.snapshot, _misfit(job, queue.snapshot)
+    if (halt := snapshot.halted.get(job.tenant_id)) is not None:
+        return QueuePosition(reason=WaitReason.QUEUE_PAUSED, detail=f"queue {halt.in_words}")
     if job.run_after is not None and job.run_after > snapshot.now:
         starts_at = None if misfit else _first_start(queue, not_before=job.run_after)
         return QueuePosition(reason=WaitReason.RETRY_BACKOFF, estimated_start_at=starts_at)
     if misfit is not None:
-        return QueuePosition(reason=misfit)
+        return misfit
     return _near(job.id, queue) if job.id in queue.positions else _far(job, queue, depth)
 
 
@@ -142,8 +146,8 @@ def _holds(states: Sequence[EngineState], found: Forecast) -> Iterable[tuple[UUI
                 yield each.job_id, WaitReason.ALONE if alone else WaitReason.BLOCKS
 
 
-def _misfit(job: Job, snapshot: QueueSnapshot) -> WaitReason | None:
-    """Find why no engine could start the job, however empty."""
+def _misfit(job: Job, snapshot: QueueSnapshot) -> QueuePosition | None:
+    """Explain why no engine could start the job, however empty; None: one could."""
 
     def holds(capacity: Capacity) -> bool:
         tokens = job.prompt_tokens or 0
@@ -152,7 +156,12 @@ def _misfit(job: Job, snapshot: QueueSnapshot) -> WaitReason | None:
     large_enough = [each for each in snapshot.registered if holds(each.capacity)]
     if any(each.is_up for each in large_enough):
         return None
-    return WaitReason.ENGINE_DOWN if large_enough or not snapshot.registered else WaitReason.NO_ENGINE_FITS
+    for each in large_enough:
+        if each.halt is not None:
+            detail = f"engine {each.name} {each.halt.in_words}"
+            return QueuePosition(reason=WaitReason.ENGINE_PAUSED, detail=detail)
+    is_down = large_enough or not snapshot.registered
+    return QueuePosition(reason=WaitReason.ENGINE_DOWN if is_down else WaitReason.NO_ENGINE_FITS)
 
 
 def _would_fit(job: Job, snapshot: QueueSnapshot, budgets: Sequence[Budget]) -> bool:

@@ -18,7 +18,8 @@ from jobs.forecast.simulation import EngineState, RemainingTokens
 from jobs.forecast.start_times import expected_tokens
 from jobs.models import Engine, Job, Reservation
 from jobs.queries import QueuedJob
-from jobs.scheduling import engine_load
+from jobs.scheduling import engine_load, halts
+from jobs.scheduling.halts import Halt
 from jobs.scheduling.output_history import PeersOnce
 from jobs.scheduling.prediction import PredictionPolicy
 from jobs.scheduling.ranking import Ranked, Ranking
@@ -35,10 +36,19 @@ _MEASURED: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """An engine of the model, whether or not it takes jobs."""
+    """An engine of the model, whether or not it takes jobs.
 
+    Attributes:
+        name: its configured name.
+        capacity: what it can hold.
+        is_up: it takes jobs now.
+        halt: what alone keeps it from that; None: it takes jobs, or is down.
+    """
+
+    name: str
     capacity: Capacity
     is_up: bool
+    halt: Halt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,7 @@ class QueueSnapshot:
         up: those that take jobs; each with its capacity and as a forecast sees it.
         ranked: the candidates by id.
         lengths: what each candidate and each running job is expected to take from now on.
+        halted: the tenants whose queues are halted. None of their jobs is a candidate.
     """
 
     now: datetime
@@ -58,6 +69,7 @@ class QueueSnapshot:
     up: Sequence[tuple[Capacity, EngineState]]
     ranked: Mapping[UUID, Ranked]
     lengths: Mapping[UUID, RemainingTokens]
+    halted: Mapping[UUID, Halt]
 
 
 def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasured: Speed) -> QueueSnapshot:
@@ -71,7 +83,8 @@ def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasur
     """
     now = database_now(session)
     rows = session.scalars(select(Engine).where(Engine.model == model).order_by(Engine.name)).all()
-    up = [each for each in rows if each.paused_reason is None and now - each.seen_at <= SILENT]
+    ready = [each for each in rows if each.paused_reason is None and now - each.seen_at <= SILENT]
+    up = [each for each in ready if each.halt is None]
     names = [each.name for each in up]
     held = _held(session, names)
     ended = _ended(session, names)
@@ -94,8 +107,16 @@ def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasur
         candidates, running = [each.candidate for each in mine], list(load.running.values())
         state = EngineState(candidates, running, load.budget, engine.max_batch_size, speed)
         up_states.append((load.capacity, state))
-    registered = [Registered(registry.capacity_of(each), each in up) for each in rows]
-    return QueueSnapshot(now, registered, up_states, ranked, lengths)
+    registered = [
+        Registered(
+            each.name,
+            registry.capacity_of(each),
+            is_up=each in up,
+            halt=halts.halt_of(each) if each in ready else None,
+        )
+        for each in rows
+    ]
+    return QueueSnapshot(now, registered, up_states, ranked, lengths, halts.halted_queues(session))
 
 
 _Held = tuple[Reservation, Job]

@@ -7,9 +7,10 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base, one_of
+from jobs.models.halt import Haltable, halt_checks
 
 
-class Engine(Base):
+class Engine(Haltable, Base):
     """One Triton engine. Its worker registers it at each start (`engines.registry`); rows are never deleted.
 
     Attributes:
@@ -25,14 +26,15 @@ class Engine(Base):
         spare_blocks: free blocks by the engine's own gauge while it serves other clients too. The
             worker's monitor writes it. Null: no gauge, or all blocks are ours.
         seen_at: when its worker last found it ready.
-        paused_reason: why nothing is claimed for it. The worker's monitor sets it while the engine is not
-            ready. Null: claims are made.
+        paused_reason: why its worker claims nothing for it: the worker's monitor sets it while the engine is
+            not ready. Null: it is ready. What an operator orders is `halt`.
     """
 
     __tablename__ = "engines"
     __table_args__ = (
         CheckConstraint("max_batch_size >= 1 AND max_blocks >= 1", name="capacity"),
         CheckConstraint("blocks_per_sequence >= 0", name="blocks_per_sequence"),
+        *halt_checks(),
     )
 
     name: Mapped[str] = mapped_column(primary_key=True)

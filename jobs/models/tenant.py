@@ -1,6 +1,7 @@
 """The tables of tenants: their keys and limits, what they used, and the idempotency keys they sent."""
 
 from datetime import date, datetime
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, SmallInteger, Text, func, text
@@ -9,9 +10,12 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base, JsonObject
 from jobs.ids import uuid7
+from jobs.models.halt import Haltable, halt_checks
 
 # The tenant that every database has from the start.
 DEFAULT_TENANT = UUID("00000000-0000-7000-8000-000000000001")
+# An array of the tenants whose queues are halted, in SQL: hardly ever any.
+HALTED_TENANTS: Final = "ARRAY(SELECT id FROM tenants WHERE halt IS NOT NULL)"
 
 
 class ApiKey(Base):
@@ -38,7 +42,8 @@ class ApiKey(Base):
     __table_args__ = (
         CheckConstraint("octet_length(secret_sha256) = 32", name="sha256"),
         CheckConstraint(
-            "cardinality(scopes) >= 1 AND scopes <@ ARRAY['admin', 'read', 'submit']", name="scopes"
+            "cardinality(scopes) >= 1 AND scopes <@ ARRAY['admin', 'operator', 'read', 'submit']",
+            name="scopes",
         ),
         Index("ix_api_keys_tenant_id", "tenant_id"),
     )
@@ -225,8 +230,10 @@ class IdempotencyKey(Base):
     created_at: Mapped[datetime]
 
 
-class Tenant(Base):
+class Tenant(Haltable, Base):
     """An owner of jobs, files and documents, which no other tenant can see. Operators create tenants.
+
+    While its queue is halted, none of its jobs starts; what it submits is accepted and waits.
 
     Attributes:
         id: UUIDv7; `DEFAULT_TENANT` exists in every database.
@@ -236,7 +243,11 @@ class Tenant(Base):
     """
 
     __tablename__ = "tenants"
-    __table_args__ = (CheckConstraint("weight > 0", name="weight"),)
+    __table_args__ = (
+        CheckConstraint("weight > 0", name="weight"),
+        *halt_checks(),
+        Index("ix_tenants_halted", "id", postgresql_where=text("halt IS NOT NULL")),
+    )
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
     name: Mapped[str] = mapped_column(unique=True)

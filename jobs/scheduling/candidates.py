@@ -58,6 +58,7 @@ _WAITING: Final = text("""
         ) AS following
     )
     SELECT found.lane, tenants.id AS tenant_id, tenants.weight, account.served, account.is_active,
+        tenants.halt IS NOT NULL AS is_halted,
         set_config('enable_sort', 'off', true)
     FROM found
     FULL JOIN (
@@ -69,7 +70,9 @@ _WAITING: Final = text("""
         WHERE model = :model AND (is_active OR tenant_id IN (SELECT tenant_id FROM found))
     ) AS account USING (tenant_id)
     JOIN tenants ON tenants.id = tenant_id
-""").columns(lane=Text, tenant_id=Uuid, weight=Float, served=Float, is_active=Boolean, config=Text)
+""").columns(
+    lane=Text, tenant_id=Uuid, weight=Float, served=Float, is_active=Boolean, is_halted=Boolean, config=Text
+)
 # Finds the classes of a tenant's jobs one after the other, each by one index probe: there are few.
 _FIRST_SQL: Final = f"""
     WITH RECURSIVE existing(tenant_id, class) AS (
@@ -154,10 +157,10 @@ _FOLLOWERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class WaitingTenants:
-    """The tenants with queued jobs of a model, and the accounts that matter.
+    """The tenants with queued jobs of a model that may start, and the accounts that matter.
 
     Attributes:
-        tenants: with a queued job, by lane.
+        tenants: with a queued job, by lane. One whose queue is halted has none that may start.
         accounts: theirs, and those of tenants that had a job when an engine last claimed.
         idle: those of `tenants` that had none.
     """
@@ -168,10 +171,18 @@ class WaitingTenants:
 
 
 def waiting_tenants(session: Session, model: str) -> WaitingTenants:
-    """Find the tenants that wait for this model: one index probe per tenant and lane."""
+    """Find the tenants that wait for this model: one index probe per tenant and lane.
+
+    A tenant whose queue is halted counts as one without queued jobs: it earns no credit meanwhile.
+    """
     found = WaitingTenants(defaultdict(set), {}, set())
-    for lane, tenant_id, weight, served, is_active, _ in session.execute(_WAITING, {"model": model}):
+    rows = session.execute(_WAITING, {"model": model})
+    for lane, tenant_id, weight, served, is_active, is_halted, _ in rows:
+        if is_halted and not is_active:
+            continue
         found.accounts[tenant_id] = Account(weight=weight, served=served or 0.0)
+        if is_halted:
+            continue
         if not is_active:
             found.idle.add(tenant_id)
         if lane is not None:

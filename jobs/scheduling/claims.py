@@ -151,7 +151,7 @@ def start_jobs(
     if policy.replay is not None:
         answered = {each.lease_id: Answered(each.generated_tokens, each.cached_tokens) for each in ended}
         policy.replay.observe(load.guests, capacity=load.capacity, answered=answered)
-    if load.budget.free_slots < 1 and not load.interactive_waits:
+    if engine.halt is not None or (load.budget.free_slots < 1 and not load.interactive_waits):
         return ClaimResult()
     known = EnginePrefixes(session, policy.replay, load) if policy.replay is not None else None
     starting = _Starting(session, engine.name, load, policy, limit, known)
@@ -178,7 +178,7 @@ def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> P
     Locks no job and no engine. Updates the accounts, because claims that trust this preview do not.
     """
     engine = session.scalar(select(Engine).where(Engine.name == engine_name))
-    if engine is None:
+    if engine is None or engine.halt is not None:
         return Preview()
     load = engine_load.read(session, engine)
     known = EnginePrefixes(session, policy.replay, load) if policy.replay is not None else None

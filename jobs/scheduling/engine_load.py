@@ -13,6 +13,7 @@ from jobs.database.hot import PREPARED
 from jobs.engines import registry
 from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
 from jobs.models import Engine
+from jobs.models.tenant import HALTED_TENANTS
 from jobs.scheduling.followers import Family, Reader
 from jobs.scheduling.packing import Running
 from jobs.scheduling.prefix_replay import Guest
@@ -28,7 +29,7 @@ class EngineLoad:
         capacity: of the engine.
         running: its reservations, including draining ones, by lease.
         budget: what they leave free.
-        interactive_waits: an interactive job of its model is queued.
+        interactive_waits: an interactive job of its model is queued, and its tenant's queue is not halted.
         guests: its reservations as the replay of its cache follows them, by lease.
     """
 
@@ -113,6 +114,7 @@ _RESERVED: Final = text(f"""
     FROM (
         SELECT EXISTS (
             SELECT FROM jobs WHERE state = 'queued' AND model = :model AND lane = '{Lane.INTERACTIVE.value}'
+                AND tenant_id <> ALL ({HALTED_TENANTS})
         ) AS interactive
     ) AS waiting
     LEFT JOIN reservations AS reserved ON reserved.engine_name = :engine_name

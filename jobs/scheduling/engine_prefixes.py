@@ -134,7 +134,10 @@ def family_of(job: QueuedJob) -> Family | None:
 
 
 def elsewhere(session: Session, engine_name: str, model: str) -> set[Family]:
-    """Find the families of which another engine of this model, no smaller one, runs a job."""
+    """Find the families of which another engine of this model, no smaller one, runs a job.
+
+    One that starts no more jobs keeps none of them from others.
+    """
     given = {"engine_name": engine_name, "model": model}
     return {Family(*row) for row in session.execute(_ELSEWHERE, given)}
 
@@ -149,7 +152,7 @@ _ELSEWHERE: Final = (
     JOIN reservations ON reservations.engine_name = engines.name
     JOIN jobs ON jobs.id = reservations.job_id AND jobs.lease_id = reservations.lease_id
     WHERE engines.model = :model AND engines.name <> :engine_name AND engines.paused_reason IS NULL
-        AND reservations.state = 'held' AND jobs.family IS NOT NULL
+        AND engines.halt IS NULL AND reservations.state = 'held' AND jobs.family IS NOT NULL
     """)
     .bindparams(bindparam("engine_name"), bindparam("model"))
     .execution_options(**PREPARED)

@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from jobs.engines import served_tokens
-from jobs.models import Job, Reservation
+from jobs.models import Job, Reservation, Tenant
 from jobs.scheduling import engine_load
 from jobs.scheduling.packing import Candidate
 from jobs.scheduling.segments import extend_or_yield
@@ -61,7 +61,8 @@ def extend(
         [each for lease_id, each in load.running.items() if lease_id != lease.lease_id],
         load.budget,
         wanted_blocks=max(1, wanted.blocks - mine.blocks),
-        overtaken=_overtaken(session, mine, sizer, policy),
+        # No job waits for this engine while it is halted.
+        overtaken=None if locked[0].halt is not None else _overtaken(session, mine, sizer, policy),
     )
     if extension.yields == job.id:
         return Yielded()
@@ -78,10 +79,13 @@ def extend(
 
 
 def _overtaken(session: Session, mine: Reservation, sizer: Sizer, policy: ClaimPolicy) -> Candidate | None:
-    """Find the job that this one started ahead of, if it still waits."""
+    """Find the job that this one started ahead of, if it still waits and may start."""
     if mine.overtakes is None:
         return None
-    waiting = session.scalar(select(Job).where(Job.id == mine.overtakes, Job.state == "queued"))
+    query = select(Job).join(Tenant, Tenant.id == Job.tenant_id)
+    waiting = session.scalar(
+        query.where(Job.id == mine.overtakes, Job.state == "queued", Tenant.halt.is_(None))
+    )
     if waiting is None:
         return None
     size = sizer.size(waiting, produced=waiting.completion_tokens)

@@ -75,7 +75,9 @@ class WaitReason(StrEnum):
 
     DEPENDENCY = "dependency"  # other jobs of its summary, or an equal job
     PREPARING = "preparing"  # its prompt is not counted yet
+    QUEUE_PAUSED = "queue_paused"  # an operator halted its tenant's queue
     RETRY_BACKOFF = "retry_backoff"  # an attempt failed; the next one comes later
+    ENGINE_PAUSED = "engine_paused"  # an operator halted every engine that could hold it and is up
     ENGINE_DOWN = "engine_down"  # no engine that could hold it takes jobs now
     NO_ENGINE_FITS = "no_engine_fits"  # no engine of its model is large enough
     RESERVATION = "reservation"  # the free room is kept for a better ranked job

@@ -2,6 +2,7 @@
 
 from jobs.tenants.lifecycle import (
     create,
+    find,
     list_tenants,
     named,
     set_limits,

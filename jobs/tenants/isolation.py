@@ -51,6 +51,14 @@ def enter_across(session: Session) -> None:
     _take(session, WORKER_ROLE, _SET_TENANTS + _SET_READ_ONLY, tenant_ids="")
 
 
+def enter_as_operator(session: Session) -> None:
+    """Let the transaction read and write the rows of all tenants; for routes that need the scope `operator`.
+
+    Call it at the beginning.
+    """
+    _take(session, WORKER_ROLE, _SET_TENANTS, tenant_ids="")
+
+
 def is_bound(session: Session) -> bool:
     """Tell whether row-level security binds the API: this login may take both roles."""
     return len(_roles(session)) == len({APP_ROLE, WORKER_ROLE})

@@ -34,6 +34,7 @@ class Scope(StrEnum):
     SUBMIT = "submit"  # create, cancel and delete what belongs to the tenant
     READ = "read"  # read it
     ADMIN = "admin"  # read what belongs to no tenant: metrics from another host
+    OPERATOR = "operator"  # see and pause engines and queues; manage tenants, their keys and limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,11 @@ def create(
     session.add(row)
     session.flush()
     return NewKey(row, secret)
+
+
+def public_id(row: ApiKey) -> str:
+    """Print the public part of a key, which names it."""
+    return f"{_PREFIX}{row.handle}"
 
 
 def handle_of(secret: str) -> str | None:

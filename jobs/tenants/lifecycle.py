@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
@@ -9,6 +10,7 @@ from sqlalchemy import select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from jobs import ids
 from jobs.errors import AlreadyExistsError, InvalidRequestError, NotFoundError
 from jobs.ids import uuid7
 from jobs.models import Tenant
@@ -44,6 +46,22 @@ def named(session: Session, name: str) -> Tenant:
     row = session.scalar(select(Tenant).where(Tenant.name == name))
     if row is None:
         raise NotFoundError(f"There is no tenant {name!r}; `longbatch tenants list` shows them.")
+    return row
+
+
+def find(session: Session, text: str) -> Tenant:
+    """Find the tenant of this id (`tenant_…`) or name.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    with suppress(NotFoundError):
+        row = session.get(Tenant, ids.parse_tenant_id(text))
+        if row is not None:
+            return row
+    row = session.scalar(select(Tenant).where(Tenant.name == text)) if _NAME.fullmatch(text) else None
+    if row is None:
+        raise NotFoundError("There is no such tenant.")
     return row
 
 

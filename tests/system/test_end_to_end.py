@@ -3,6 +3,7 @@
 import pytest
 
 from cli.stack.stack import Stack
+from support import eventually
 from system_support import LONG_CHARS, Client, Gauges, text_of
 
 pytestmark = pytest.mark.timeout(300)
@@ -50,6 +51,26 @@ def test_a_document_cannot_speak_as_the_system(client: Client) -> None:
     # As control tokens the markers would be 5 ids; as ordinary text they are about 30.
     assert counts[1] > 40
     assert all(count is not None for count in counts)
+
+
+def test_a_paused_engine_starts_nothing_until_it_is_resumed(client: Client) -> None:
+    (engine,) = client.http.get("/v1/engines").json()["data"]
+    address = f"/v1/engines/{engine['id']}"
+    paused = client.http.post(f"{address}/drain", json={"reason": "new driver"}).json()
+    assert (paused["reason"], paused["by"]["name"]) == ("new driver", "local stack")
+    try:
+        job_id = client.submit("Why do I wait?", max_tokens=8)["id"]
+
+        def why() -> str | None:
+            queue = client.job(job_id)["queue"]
+            return queue and queue["reason"] == "engine_paused" and queue["detail"]
+
+        assert eventually(why) == f"engine {engine['id']} paused by local stack: new driver"
+        eventually(lambda: client.http.get(address).json()["state"] == "drained")
+        assert client.job(job_id, wait=1)["state"] == "queued"
+    finally:
+        assert client.http.post(f"{address}/resume").json()["state"] == "running"
+    assert client.finished(job_id)["state"] == "completed"
 
 
 def test_a_prompt_of_97000_tokens_is_accepted_and_fails_with_the_three_numbers(client: Client) -> None:

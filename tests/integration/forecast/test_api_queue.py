@@ -51,6 +51,7 @@ def test_a_job_without_an_engine_says_so(http: httpx2.Client) -> None:
         "position": None,
         "reason": "engine_down",
         "estimated_start_at": None,
+        "detail": None,
     }
 
 

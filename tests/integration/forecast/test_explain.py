@@ -6,16 +6,20 @@ import pytest
 from sqlalchemy import event, text, update
 from sqlalchemy.orm import Session
 
-from jobs import lifecycle
+from jobs import lifecycle, tenants
 from jobs.database import database_now
 from jobs.engines import registry, reservations
 from jobs.engines.capacity import Capacity
 from jobs.forecast import backlog, snapshot
 from jobs.forecast.engine_speed import Speed
 from jobs.forecast.queue_position import QueueForecast, forecast_queue, is_far_back, position_of
+from jobs.ids import uuid7
 from jobs.models import Engine, Job, Reservation
+from jobs.scheduling import halts
+from jobs.scheduling.halts import Operator
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason, JobState, Lane, WaitReason
+from jobs.states.halt import HaltKind
 from jobs.views import QueuePosition
 from support import ENGINE, MODEL, POLICY, claim_one, job_in, output_of, register_engine, spec, submit_one
 
@@ -157,6 +161,38 @@ def test_a_job_for_a_larger_engine_waits_for_it_or_for_ever(session: Session) ->
     session.execute(text("DELETE FROM engines WHERE name = 'large'"))
     session.expire_all()
     assert place_of(session, job) == QueuePosition(reason=WaitReason.NO_ENGINE_FITS)
+
+
+def test_a_job_whose_engines_an_operator_paused_says_who_and_why(session: Session) -> None:
+    register_engine(session)
+    job = submit_one(session)
+    halts.halt_engine(session, ENGINE, HaltKind.PAUSE, reason="new driver", by=Operator("lb_0", "ops"))
+    detail = f"engine {ENGINE} paused by ops: new driver"
+    assert place_of(session, job) == QueuePosition(reason=WaitReason.ENGINE_PAUSED, detail=detail)
+    register_engine(session, "engine-b")
+    assert reason_of(session, job) is None
+    registry.pause(session, "engine-b", "down")
+    registry.pause(session, ENGINE, "down")
+    session.expire_all()
+    assert place_of(session, job) == QueuePosition(reason=WaitReason.ENGINE_DOWN)
+
+
+def test_a_job_of_a_halted_queue_says_so_and_counts_for_no_other(session: Session) -> None:
+    fill(session)
+    tenant = tenants.create(session, f"t-{uuid7().hex}")
+    theirs = [submit_one(session, tenant_id=tenant.id) for _ in range(3)]
+    job = submit_one(session, spec(100, rank=-1))
+    halts.halt_queue(session, tenant.id, HaltKind.PAUSE, reason="unpaid", by=Operator("lb_0", ""))
+    for each in theirs:
+        assert place_of(session, each) == QueuePosition(
+            reason=WaitReason.QUEUE_PAUSED, detail="queue paused by lb_0: unpaid"
+        )
+        assert not is_far_back(snapshot_of(session), each)
+    place = place_of(session, job)
+    assert (place.position, place.reason) == (1, WaitReason.SLOTS)
+    halts.resume_queue(session, tenant.id)
+    session.expire_all()
+    assert {reason_of(session, each) for each in theirs} <= {WaitReason.SLOTS, WaitReason.BEHIND}
 
 
 def test_the_interactive_lane_is_before_the_batch_lane(session: Session) -> None:

@@ -105,7 +105,12 @@ def test_list_and_show_say_what_is_known(run: Run, http: httpx2.Client) -> None:
     eventually(lambda: "no engine large enough for it is taking jobs" in run("show", job["id"]).stdout)
     assert "queued" in run("show", job["id"]).stdout
     seen = json.loads(run("show", job["id"], "--json").stdout)
-    assert seen.pop("queue") == {"position": None, "reason": "engine_down", "estimated_start_at": None}
+    assert seen.pop("queue") == {
+        "position": None,
+        "reason": "engine_down",
+        "estimated_start_at": None,
+        "detail": None,
+    }
     assert seen == job
 
 

@@ -95,14 +95,24 @@ def test_a_large_body_without_a_key_gets_its_answer(server: ApiProcess) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scope", "reads", "submits"), [(Scope.READ, 200, 403), (Scope.SUBMIT, 403, 202), (Scope.ADMIN, 403, 403)]
+    ("scope", "reads", "submits", "operates"),
+    [
+        (Scope.READ, 200, 403, 403),
+        (Scope.SUBMIT, 403, 202, 403),
+        (Scope.ADMIN, 403, 403, 403),
+        (Scope.OPERATOR, 403, 403, 200),
+    ],
 )
 def test_a_key_does_what_its_scopes_say(
-    server: ApiProcess, make: Make, scope: Scope, reads: int, submits: int
+    server: ApiProcess, make: Make, *, scope: Scope, reads: int, submits: int, operates: int
 ) -> None:
     with caller(server, make(scope).secret) as http:
-        answers = (http.get("/v1/jobs"), http.post("/v1/jobs", json={"input": "a"}))
-        assert [answer.status_code for answer in answers] == [reads, submits]
+        answers = (
+            http.get("/v1/jobs"),
+            http.post("/v1/jobs", json={"input": "a"}),
+            http.get("/v1/engines"),
+        )
+        assert [answer.status_code for answer in answers] == [reads, submits, operates]
         for answer in answers:
             if answer.status_code == 403:
                 assert error_of(answer)["code"] == "insufficient_scope"

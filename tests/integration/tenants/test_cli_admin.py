@@ -15,6 +15,7 @@ from jobs.database import database_now
 from jobs.ids import uuid7
 from jobs.settings import DatabaseSettings
 from jobs.tenants import keys
+from support import ENGINE, register_engine
 
 Run = Callable[..., Result]
 
@@ -68,6 +69,28 @@ def test_keys_are_rotated_and_revoked(run: Run, tenant: str, sessions: sessionma
         now = database_now(session)
         rows = [keys.find(session, secret) for secret in (old, new)]
         assert [row is not None and keys.is_usable(row, now) for row in rows] == [False, False]
+
+
+def test_engines_and_queues_are_paused_drained_and_resumed(
+    run: Run, tenant: str, sessions: sessionmaker[Session]
+) -> None:
+    with sessions.begin() as session:
+        register_engine(session)
+    assert run("engine", "pause", ENGINE, "--reason", "new [red]driver").exit_code == 0
+    assert f"{ENGINE}  paused by the command line: new [red]driver" in run("engine", "list").stdout
+    assert run("engine", "drain", ENGINE, "--reason", "new driver").exit_code == 0
+    (listed,) = json.loads(run("engine", "list", "--json").stdout)
+    assert (listed["state"], listed["by"], listed["reason"]) == ("drained", "the command line", "new driver")
+    assert run("engine", "resume", ENGINE).exit_code == 0
+    assert json.loads(run("engine", "list", "--json").stdout)[0]["state"] == "running"
+    assert run("tenants", "pause", tenant, "--reason", "unpaid").exit_code == 0
+    with sessions() as session:
+        row = tenants.named(session, tenant)
+        assert (row.halt, row.halted_reason, row.halted_by) == ("pause", "unpaid", None)
+    assert run("tenants", "resume", tenant).exit_code == 0
+    assert run("engine", "pause", "nowhere", "--reason", "a").exit_code == 1
+    for reason in ("", "a\x1b[2J", "x" * 301):
+        assert run("engine", "pause", ENGINE, "--reason", reason).exit_code == 2
 
 
 def test_limits_are_set_and_taken_back(run: Run, tenant: str, sessions: sessionmaker[Session]) -> None:

@@ -11,7 +11,9 @@ NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 def said(position: int | None, reason: str | None, left: timedelta | None) -> str:
     start = None if left is None else rfc3339(NOW + left)
-    return in_words(QueueReply(position=position, reason=reason, estimated_start_at=start), now=NOW)
+    return in_words(
+        QueueReply(position=position, reason=reason, estimated_start_at=start, detail=None), now=NOW
+    )
 
 
 def test_place_start_and_reason_are_one_line() -> None:

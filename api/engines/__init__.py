@@ -1,0 +1,1 @@
+"""Engines over HTTP, for operators: what they hold, pause, drain and resume."""

@@ -1,0 +1,114 @@
+"""Tenants' queues over HTTP, for operators: pause, drain, resume."""
+
+from typing import Any
+from uuid import UUID
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from sqlalchemy.orm import Session
+
+from api.http.dependencies import CallerDep, ServicesDep
+from api.http.halts import HaltRequest, ResumeRequest, operator_of, read_halt, read_resume
+from api.http.identifiers import TenantNameDep
+from api.http.openapi import json_body, responses
+from api.runtime.api_keys import Caller
+from api.runtime.services import Services
+from api.tenants.queue_replies import QueueStateReply, queue_object
+from jobs import telemetry, tenants
+from jobs.doorbell import INFERENCE
+from jobs.scheduling import halts
+from jobs.states.halt import HaltKind
+
+router = APIRouter(tags=["tenants"])
+
+_CHANGED = responses(200, QueueStateReply, "The queue", 400, 404, 413, 503)
+
+
+@router.get(
+    "/v1/tenants/{tenant}/queue",
+    summary="Get whether a tenant's jobs start",
+    responses=responses(200, QueueStateReply, "The queue", 404, 503),
+)
+async def get_queue(tenant: TenantNameDep, services: ServicesDep) -> JSONResponse:
+    """Get whether the tenant's jobs start. Needs the scope `operator`, as all of these."""
+
+    def read(session: Session) -> dict[str, Any]:
+        return queue_object(session, tenants.find(session, tenant))
+
+    return JSONResponse(await services.transactions.run_across(read))
+
+
+@router.post(
+    "/v1/tenants/{tenant}/queue/pause",
+    summary="Pause a tenant's queue",
+    responses=_CHANGED,
+    openapi_extra=json_body(HaltRequest),
+)
+async def pause_queue(
+    request: Request, tenant: TenantNameDep, services: ServicesDep, caller: CallerDep
+) -> JSONResponse:
+    """Start none of its jobs until it is resumed; running ones go on.
+
+    Its jobs are accepted and wait with the reason `queue_paused`, and hold up no other tenant's. Completion
+    windows and interactive callers' timeouts go on.
+    """
+    return await _halt(request, tenant, services, caller, HaltKind.PAUSE)
+
+
+@router.post(
+    "/v1/tenants/{tenant}/queue/drain",
+    summary="Drain a tenant's queue",
+    responses=_CHANGED,
+    openapi_extra=json_body(HaltRequest),
+)
+async def drain_queue(
+    request: Request, tenant: TenantNameDep, services: ServicesDep, caller: CallerDep
+) -> JSONResponse:
+    """Pause it, and report `drained` once none of its jobs runs any more."""
+    return await _halt(request, tenant, services, caller, HaltKind.DRAIN)
+
+
+@router.post(
+    "/v1/tenants/{tenant}/queue/resume",
+    summary="Resume a tenant's queue",
+    responses=_CHANGED,
+    openapi_extra=json_body(ResumeRequest),
+)
+async def resume_queue(
+    request: Request, tenant: TenantNameDep, services: ServicesDep, caller: CallerDep
+) -> JSONResponse:
+    """Let its jobs start again; nothing changes if it was not paused. It earned no credit meanwhile."""
+    asked = await read_resume(request)
+
+    def resume(session: Session) -> tuple[UUID, dict[str, Any]]:
+        row = tenants.find(session, tenant)
+        halts.resume_queue(session, row.id)
+        return row.id, queue_object(session, row)
+
+    tenant_id, found = await services.transactions.run_as_operator(resume)
+    services.doorbell.ring(INFERENCE)
+    telemetry.logger().info(
+        telemetry.QUEUE_RESUMED, tenant_id=str(tenant_id), key=caller.key, reason=asked.reason
+    )
+    return JSONResponse(found)
+
+
+async def _halt(
+    request: Request, name: str, services: Services, caller: Caller, kind: HaltKind
+) -> JSONResponse:
+    asked = await read_halt(request)
+
+    def halt(session: Session) -> tuple[UUID, dict[str, Any]]:
+        row = tenants.find(session, name)
+        halts.halt_queue(session, row.id, kind, reason=asked.reason, by=operator_of(caller))
+        return row.id, queue_object(session, row)
+
+    tenant_id, found = await services.transactions.run_as_operator(halt)
+    telemetry.logger().info(
+        telemetry.QUEUE_HALTED,
+        tenant_id=str(tenant_id),
+        kind=kind.value,
+        key=caller.key,
+        reason=asked.reason,
+    )
+    return JSONResponse(found)
