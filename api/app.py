@@ -23,7 +23,7 @@ from api.jobs import routes as jobs_routes
 from api.runtime.services import open_services
 from api.summaries import routes as summaries
 from api.system import routes as system
-from api.tenants import queue_routes
+from api.tenants import admin_routes, key_routes, queue_routes
 from api.tenants import routes as usage
 from api.webhooks import endpoint_routes as webhook_endpoints
 from api.webhooks import routes as webhooks
@@ -72,6 +72,8 @@ def create_app(settings: Settings) -> FastAPI:
         usage.router,
         engines.router,
         queue_routes.router,
+        admin_routes.router,
+        key_routes.router,
         webhook_endpoints.router,
         webhooks.router,
         system.router,

@@ -17,6 +17,7 @@ from api.http.replies import ErrorReply
 from api.http.scopes import METRICS, OPEN
 from api.jobs.requests import CancelRequest, JobRequest
 from api.summaries.requests import SummaryEstimateRequest, SummaryRequest
+from api.tenants.admin_schemas import KeyRequest, TenantRequest, TenantUpdate
 from api.webhooks.schemas import EndpointRequest, EndpointUpdate
 from jobs.prompts.openai import ChatRequest, TextRequest
 
@@ -37,6 +38,9 @@ _BODIES: Final[tuple[type[BaseModel], ...]] = (
     EndpointUpdate,
     HaltRequest,
     ResumeRequest,
+    TenantRequest,
+    TenantUpdate,
+    KeyRequest,
     SummaryRequest,
     SummaryEstimateRequest,
 )

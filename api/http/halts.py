@@ -1,7 +1,7 @@
 """Halts over HTTP: the body of an order, who orders, and what is shown of an order."""
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
@@ -37,7 +37,7 @@ class ResumeRequest(Closed):
 
     model_config = example(reason="the driver is there")
 
-    reason: Line | None = Field(None, max_length=MAX_REASON_CHARS)
+    reason: Annotated[Line, Field(max_length=MAX_REASON_CHARS)] | None = None
 
 
 class OperatorReply(BaseModel):

@@ -1,5 +1,6 @@
 """Ids from callers: in paths, in fields and queries, and as the cursor of a list."""
 
+import re
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Annotated, Any, Protocol
 from uuid import UUID
@@ -57,9 +58,18 @@ async def _tenant_name(
     return tenant
 
 
+async def _key_name(
+    key: Annotated[str, Path(description="Its public part.", examples=["lb_3f9a1c2b4d5e6f70"])],
+) -> str:
+    if not re.fullmatch(r"lb_[0-9a-f]{16}", key):
+        raise NotFoundError("There is no such key.")
+    return key
+
+
 EngineNameDep = Annotated[str, Depends(_engine_name)]
 # An id or a name, which `tenants.find` tells apart.
 TenantNameDep = Annotated[str, Depends(_tenant_name)]
+KeyNameDep = Annotated[str, Depends(_key_name)]
 
 
 def parse_field(text: str, parse: Parse, *, param: str, message: str) -> UUID:

@@ -71,6 +71,24 @@ def check(session: Session, keys: Keys, wanted: Range, *, kind: str) -> None:
             raise InvalidRequestError(f"There is no {kind} with the id in `after`.", param="after")
 
 
+def read_ids(
+    session: Session,
+    query: Select[Item],
+    row_id: InstrumentedAttribute[UUID],
+    *,
+    after: UUID | None,
+    limit: int,
+    kind: str,
+) -> Page[Item]:
+    """Read a page of rows that belong to no tenant, newest first; raise as `within` does."""
+    if after is not None and session.scalar(select(row_id).where(row_id == after)) is None:
+        raise InvalidRequestError(f"There is no {kind} with the id in `after`.", param="after")
+    if after is not None:
+        query = query.where(row_id < after)
+    found = session.scalars(query.order_by(row_id.desc()).limit(limit + 1)).all()
+    return Page(found[:limit], has_more=len(found) > limit)
+
+
 def part(query: Query, keys: Keys, wanted: Range) -> Query:
     """Limit a query to the range and one more row.
 

@@ -5,6 +5,7 @@ from jobs.tenants.lifecycle import (
     find,
     list_tenants,
     named,
+    read_page,
     set_limits,
     set_weight,
 )

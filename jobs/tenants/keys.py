@@ -15,8 +15,9 @@ from sqlalchemy import ColumnElement, Text, and_, any_, cast, func, or_, select,
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
-from jobs.database import database_now
-from jobs.errors import KeyNotUsableError, NotFoundError
+from jobs.database import database_now, paging
+from jobs.database.paging import Page
+from jobs.errors import InvalidRequestError, KeyNotUsableError, NotFoundError
 from jobs.ids import uuid7
 from jobs.models.tenant import ApiKey
 
@@ -166,6 +167,25 @@ def list_keys(session: Session, *, tenant_id: UUID | None = None) -> Sequence[Ap
     if tenant_id is not None:
         query = query.where(ApiKey.tenant_id == tenant_id)
     return session.scalars(query).all()
+
+
+def read_page(session: Session, *, tenant_id: UUID | None, after: str | None, limit: int) -> Page[ApiKey]:
+    """List a page of the keys of this tenant, or of all, newest first.
+
+    Raises:
+        InvalidRequestError: there is no key with the public part `after`.
+    """
+    query = select(ApiKey)
+    if tenant_id is not None:
+        query = query.where(ApiKey.tenant_id == tenant_id)
+    last = None
+    if after is not None:
+        shape = _NAMED.fullmatch(after)
+        known = select(ApiKey.id).where(ApiKey.handle == shape.group(1)) if shape else None
+        last = session.scalar(known) if known is not None else None
+        if last is None:
+            raise InvalidRequestError("There is no key with the id in `after`.", param="after")
+    return paging.read_ids(session, query, ApiKey.id, after=last, limit=limit, kind="key")
 
 
 def revoke(session: Session, row: ApiKey) -> None:

@@ -11,6 +11,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs import ids
+from jobs.database import paging
+from jobs.database.paging import Page
 from jobs.errors import AlreadyExistsError, InvalidRequestError, NotFoundError
 from jobs.ids import uuid7
 from jobs.models import Tenant
@@ -69,6 +71,15 @@ def list_tenants(session: Session) -> Sequence[tuple[Tenant, TenantLimit | None]
     """List every tenant, oldest first, with its own limits if it has any."""
     query = select(Tenant, TenantLimit).outerjoin(TenantLimit, TenantLimit.tenant_id == Tenant.id)
     return [(tenant, limit) for tenant, limit in session.execute(query.order_by(Tenant.id))]
+
+
+def read_page(session: Session, *, after: UUID | None, limit: int) -> Page[Tenant]:
+    """List a page of tenants, newest first.
+
+    Raises:
+        InvalidRequestError: there is no tenant of the id in `after`.
+    """
+    return paging.read_ids(session, select(Tenant), Tenant.id, after=after, limit=limit, kind="tenant")
 
 
 def set_weight(session: Session, tenant_id: UUID, weight: float | None) -> None:

@@ -1,0 +1,122 @@
+"""Tenants over HTTP, for operators: create, list, get, update."""
+
+from functools import partial
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse
+from sqlalchemy.orm import Session
+
+from api.http.body import parse, read_body
+from api.http.dependencies import CallerDep, ServicesDep
+from api.http.identifiers import TenantNameDep, parse_optional
+from api.http.openapi import json_body, responses
+from api.http.replies import page
+from api.tenants.admin_schemas import (
+    AdminListQuery,
+    LimitsRequest,
+    TenantListReply,
+    TenantReply,
+    TenantRequest,
+    TenantUpdate,
+)
+from api.tenants.views import tenant_objects
+from jobs import ids, telemetry, tenants
+from jobs.models import Tenant
+from jobs.settings import LimitSettings
+
+router = APIRouter(tags=["tenants"])
+
+_MAX_BYTES: Final = 16 * 1024
+
+
+@router.post(
+    "/v1/tenants",
+    status_code=201,
+    summary="Create a tenant",
+    responses=responses(201, TenantReply, "The tenant", 400, 409, 413, 503),
+    openapi_extra=json_body(TenantRequest),
+)
+async def create_tenant(request: Request, services: ServicesDep, caller: CallerDep) -> JSONResponse:
+    """Create a tenant without keys. Needs the scope `operator`, as all of these."""
+    asked = parse(TenantRequest, await read_body(request, max_bytes=_MAX_BYTES))
+
+    def create(session: Session) -> dict[str, Any]:
+        row = tenants.create(session, asked.name)
+        tenants.set_weight(session, row.id, asked.weight)
+        tenants.set_limits(session, row.id, _given(asked.limits))
+        session.refresh(row)
+        return _shown(session, row, services.settings.limits)
+
+    found = await services.transactions.run_as_operator(create)
+    telemetry.logger().info(telemetry.TENANT_CREATED, tenant_id=found["id"], key=caller.key)
+    return JSONResponse(found, 201)
+
+
+@router.get(
+    "/v1/tenants",
+    summary="List tenants",
+    responses=responses(200, TenantListReply, "One page", 400, 503),
+)
+async def list_tenants(services: ServicesDep, query: Annotated[AdminListQuery, Query()]) -> JSONResponse:
+    """List tenants with their limits and whether their jobs start, newest first."""
+    message = "There is no tenant with the id in `after`."
+    after = parse_optional(query.after or None, ids.parse_tenant_id, param="after", message=message)
+
+    def read(session: Session) -> dict[str, Any]:
+        found = tenants.read_page(session, after=after, limit=query.limit)
+        data = tenant_objects(session, found.items, services.settings.limits)
+        return page(data, has_more=found.has_more)
+
+    return JSONResponse(await services.transactions.run_across(read))
+
+
+@router.get(
+    "/v1/tenants/{tenant}",
+    summary="Get a tenant",
+    responses=responses(200, TenantReply, "The tenant", 404, 503),
+)
+async def get_tenant(tenant: TenantNameDep, services: ServicesDep) -> JSONResponse:
+    """Get a tenant with its limits and whether its jobs start."""
+
+    def read(session: Session) -> dict[str, Any]:
+        return _shown(session, tenants.find(session, tenant), services.settings.limits)
+
+    return JSONResponse(await services.transactions.run_across(read))
+
+
+@router.patch(
+    "/v1/tenants/{tenant}",
+    summary="Update a tenant",
+    responses=responses(200, TenantReply, "The tenant", 400, 404, 413, 503),
+    openapi_extra=json_body(TenantUpdate),
+)
+async def update_tenant(
+    request: Request, tenant: TenantNameDep, services: ServicesDep, caller: CallerDep
+) -> JSONResponse:
+    """Update weight and limits, which hold within seconds."""
+    raw = await read_body(request, max_bytes=_MAX_BYTES)
+    # An absent tenant is 404, whatever the body is.
+    await services.transactions.run_across(partial(tenants.find, text=tenant))
+    asked = parse(TenantUpdate, raw)
+
+    def update(session: Session) -> dict[str, Any]:
+        row = tenants.find(session, tenant)
+        tenants.set_weight(session, row.id, asked.weight)
+        tenants.set_limits(session, row.id, _given(asked.limits))
+        session.refresh(row)
+        return _shown(session, row, services.settings.limits)
+
+    found = await services.transactions.run_as_operator(update)
+    changed = asked.model_dump(exclude_unset=True)
+    telemetry.logger().info(telemetry.TENANT_CHANGED, tenant_id=found["id"], key=caller.key, changed=changed)
+    return JSONResponse(found)
+
+
+def _given(limits: LimitsRequest) -> dict[str, int | None]:
+    return limits.model_dump(exclude_unset=True)
+
+
+def _shown(session: Session, row: Tenant, settings: LimitSettings) -> dict[str, Any]:
+    (found,) = tenant_objects(session, [row], settings)
+    return found

@@ -1,0 +1,153 @@
+"""API keys over HTTP, for operators: create, list, get, rotate, revoke."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse
+from sqlalchemy.orm import Session
+
+from api.http.body import parse, read_body
+from api.http.dependencies import CallerDep, ServicesDep
+from api.http.identifiers import KeyNameDep
+from api.http.openapi import json_body, responses
+from api.http.replies import page
+from api.runtime.services import Services
+from api.tenants.admin_schemas import (
+    KeyListQuery,
+    KeyListReply,
+    KeyReply,
+    KeyRequest,
+    KeySecretReply,
+    RotateQuery,
+)
+from api.tenants.views import key_objects
+from jobs import telemetry, tenants
+from jobs.database import database_now
+from jobs.errors import ConflictError
+from jobs.models import ApiKey
+from jobs.tenants import keys
+from jobs.tenants.keys import NewKey
+
+router = APIRouter(tags=["tenants"])
+
+_MAX_BYTES: Final = 16 * 1024
+_NOT_KEPT: Final = {"Cache-Control": "no-store"}
+
+
+@router.post(
+    "/v1/keys",
+    status_code=201,
+    summary="Create an API key",
+    responses=responses(201, KeySecretReply, "The key and its secret", 400, 404, 413, 503),
+    openapi_extra=json_body(KeyRequest),
+)
+async def create_key(request: Request, services: ServicesDep, caller: CallerDep) -> JSONResponse:
+    """Create a key. Only this response has its secret. Needs the scope `operator`, as all of these."""
+    asked = parse(KeyRequest, await read_body(request, max_bytes=_MAX_BYTES))
+
+    def create(session: Session) -> NewKey:
+        span = asked.expires_in_seconds
+        return keys.create(
+            session,
+            tenant_id=tenants.find(session, asked.tenant).id,
+            name=asked.name or "",
+            scopes=set(asked.scopes),
+            expires_at=database_now(session) + timedelta(seconds=span) if span else None,
+        )
+
+    found = await _made(services, create)
+    telemetry.logger().info(
+        telemetry.KEY_CREATED, created=found["id"], scopes=found["scopes"], key=caller.key
+    )
+    return JSONResponse(found, 201, _NOT_KEPT)
+
+
+@router.get(
+    "/v1/keys",
+    summary="List API keys",
+    responses=responses(200, KeyListReply, "One page", 400, 404, 503),
+)
+async def list_keys(services: ServicesDep, query: Annotated[KeyListQuery, Query()]) -> JSONResponse:
+    """List keys of all tenants, or of one, without their secrets, newest first."""
+
+    def read(session: Session) -> dict[str, Any]:
+        tenant_id = tenants.find(session, query.tenant).id if query.tenant else None
+        found = keys.read_page(session, tenant_id=tenant_id, after=query.after or None, limit=query.limit)
+        data = key_objects(session, found.items, now=database_now(session))
+        return page(data, has_more=found.has_more)
+
+    return JSONResponse(await services.transactions.run_across(read))
+
+
+@router.get(
+    "/v1/keys/{key}",
+    summary="Get an API key",
+    responses=responses(200, KeyReply, "The key", 404, 503),
+)
+async def get_key(key: KeyNameDep, services: ServicesDep) -> JSONResponse:
+    """Get a key without its secret."""
+
+    def read(session: Session) -> dict[str, Any]:
+        return _shown(session, keys.named(session, key))
+
+    return JSONResponse(await services.transactions.run_across(read))
+
+
+@router.post(
+    "/v1/keys/{key}/rotate",
+    status_code=201,
+    summary="Rotate an API key",
+    responses=responses(201, KeySecretReply, "The new key and its secret", 400, 404, 409, 503),
+)
+async def rotate_key(
+    key: KeyNameDep, services: ServicesDep, caller: CallerDep, query: Annotated[RotateQuery, Query()]
+) -> JSONResponse:
+    """Create a key like this one; this one expires after the overlap."""
+    overlap = timedelta(seconds=query.overlap_seconds)
+    found = await _made(
+        services, lambda session: keys.rotate(session, keys.named(session, key), overlap=overlap)
+    )
+    telemetry.logger().info(telemetry.KEY_CREATED, created=found["id"], rotated=key, key=caller.key)
+    return JSONResponse(found, 201, _NOT_KEPT)
+
+
+@router.post(
+    "/v1/keys/{key}/revoke",
+    summary="Revoke an API key",
+    responses=responses(200, KeyReply, "The key", 404, 409, 503),
+)
+async def revoke_key(key: KeyNameDep, services: ServicesDep, caller: CallerDep) -> JSONResponse:
+    """Revoke a key, which is refused from then on; servers that cached it accept it for seconds.
+
+    The key of this request cannot revoke itself: one that may operate is always left.
+    """
+
+    def revoke(session: Session) -> dict[str, Any]:
+        row = keys.named(session, key)
+        if row.id == caller.key_id:
+            raise ConflictError("A key cannot revoke itself; use another one with the scope 'operator'.")
+        keys.revoke(session, row)
+        session.refresh(row)
+        return _shown(session, row)
+
+    found = await services.transactions.run_as_operator(revoke)
+    telemetry.logger().info(telemetry.KEY_REVOKED, revoked=found["id"], key=caller.key)
+    return JSONResponse(found)
+
+
+async def _made(services: Services, create: Callable[[Session], NewKey]) -> dict[str, Any]:
+    """Create a key and describe it, with its secret."""
+
+    def make(session: Session) -> dict[str, Any]:
+        made = create(session)
+        session.refresh(made.row)
+        return _shown(session, made.row) | {"api_key": made.secret}
+
+    return await services.transactions.run_as_operator(make)
+
+
+def _shown(session: Session, row: ApiKey) -> dict[str, Any]:
+    (found,) = key_objects(session, [row], now=database_now(session))
+    return found
