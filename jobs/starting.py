@@ -55,6 +55,8 @@ class Start:
         shared_blocks: of the blocks, those that count once with others of its family.
         anchor: the lease of a running job that has them too; None: it shares none.
         leaves_family: what it reads counts for it alone, though others of its family run.
+        postponed_id: the job of its tenant that it overtakes as a follower; None: none.
+        postponed_steps: for how many steps followers have overtaken that one in all.
     """
 
     lease: Lease
@@ -67,6 +69,8 @@ class Start:
     shared_blocks: int = 0
     anchor: UUID | None = None
     leaves_family: bool = False
+    postponed_id: UUID | None = None
+    postponed_steps: float | None = None
 
 
 class StartedJob(NamedTuple):
@@ -196,16 +200,19 @@ _RESERVED: Final[dict[str, Any]] = {
     "shared_blocks": Integer(),
     "anchor": Uuid(),
     "leaves_family": Boolean(),
+    "postponed_id": Uuid(),
+    "postponed_steps": Float(53),
 }
 _SAME: Final = " AND ".join(f"jobs.{name} IS NOT DISTINCT FROM given.{name}" for name in list(_EXPECTED)[1:])
 _COLUMNS: Final = ", ".join(f"jobs.{name}" for name in StartedJob._fields)
+_LAST: Final = "(array_agg(given.{0} ORDER BY given.place DESC) FILTER (WHERE given.{0} IS NOT NULL))[1]"
 _START: Final = (
     text(f"""
     WITH given AS (
         SELECT * FROM unnest(
             :lease_ids, {", ".join(f":expected_{name}" for name in _EXPECTED)},
             {", ".join(f":{name}" for name in _RESERVED)}
-        ) AS given(lease_id, {", ".join([*_EXPECTED, *_RESERVED])})
+        ) WITH ORDINALITY AS given(lease_id, {", ".join([*_EXPECTED, *_RESERVED])}, place)
     ), free AS (
         SELECT jobs.id, given.lease_id, given.leaves_family FROM given JOIN jobs ON jobs.id = given.id
         WHERE {job_rows.may("claim")} AND {_SAME}
@@ -240,11 +247,15 @@ _START: Final = (
         SET shared_blocks = least(blocks, greatest(reservations.shared_blocks, free_anchors.shared))
         FROM free_anchors WHERE reservations.lease_id = free_anchors.lease_id
     ), charged AS (
-        INSERT INTO account_shards AS shard (tenant_id, model, engine_name, served)
-        SELECT started.tenant_id, started.model, :engine_name, sum(given.charge / tenants.weight)
+        INSERT INTO account_shards AS shard
+            (tenant_id, model, engine_name, served, overtaken_id, overtaken_steps)
+        SELECT started.tenant_id, started.model, :engine_name, sum(given.charge / tenants.weight),
+            {_LAST.format("postponed_id")}, {_LAST.format("postponed_steps")}
         FROM started JOIN given USING (id) JOIN tenants ON tenants.id = started.tenant_id
         GROUP BY 1, 2 ORDER BY 1, 2
-        ON CONFLICT (tenant_id, model, engine_name) DO UPDATE SET served = shard.served + excluded.served
+        ON CONFLICT (tenant_id, model, engine_name) DO UPDATE SET served = shard.served + excluded.served,
+            overtaken_id = coalesce(excluded.overtaken_id, shard.overtaken_id),
+            overtaken_steps = coalesce(excluded.overtaken_steps, shard.overtaken_steps)
     )
     SELECT started.*, EXISTS (
         SELECT FROM accounts

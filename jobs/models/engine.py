@@ -133,6 +133,8 @@ class AccountShard(Base):
         engine_name: the engine. No foreign key, which would lock the engine's row.
         served: tokens served, divided by the tenant's weight at the time. Claims charge what they reserve,
             and the end of a reservation corrects that to what was generated.
+        overtaken_id: the tenant's job that followers overtook last on this engine. Null: none was.
+        overtaken_steps: for how many steps of the engine they overtook it.
     """
 
     __tablename__ = "account_shards"
@@ -143,3 +145,5 @@ class AccountShard(Base):
     model: Mapped[str] = mapped_column(primary_key=True)
     engine_name: Mapped[str] = mapped_column(primary_key=True)
     served: Mapped[float] = mapped_column(server_default="0")
+    overtaken_id: Mapped[UUID | None]
+    overtaken_steps: Mapped[float | None]

@@ -58,7 +58,7 @@ _WAITING: Final = text("""
         ) AS following
     )
     SELECT found.lane, tenants.id AS tenant_id, tenants.weight, account.served, account.is_active,
-        tenants.halt IS NOT NULL AS is_halted,
+        tenants.halt IS NOT NULL AS is_halted, mine.overtaken_id, mine.overtaken_steps,
         set_config('enable_sort', 'off', true)
     FROM found
     FULL JOIN (
@@ -70,8 +70,18 @@ _WAITING: Final = text("""
         WHERE model = :model AND (is_active OR tenant_id IN (SELECT tenant_id FROM found))
     ) AS account USING (tenant_id)
     JOIN tenants ON tenants.id = tenant_id
+    LEFT JOIN account_shards AS mine ON mine.tenant_id = tenants.id
+        AND mine.model = :model AND mine.engine_name = :engine_name
 """).columns(
-    lane=Text, tenant_id=Uuid, weight=Float, served=Float, is_active=Boolean, is_halted=Boolean, config=Text
+    lane=Text,
+    tenant_id=Uuid,
+    weight=Float,
+    served=Float,
+    is_active=Boolean,
+    is_halted=Boolean,
+    overtaken_id=Uuid,
+    overtaken_steps=Float,
+    config=Text,
 )
 # Finds the classes of a tenant's jobs one after the other, each by one index probe: there are few.
 _FIRST_SQL: Final = f"""
@@ -163,21 +173,25 @@ class WaitingTenants:
         tenants: with a queued job, by lane. One whose queue is halted has none that may start.
         accounts: theirs, and those of tenants that had a job when an engine last claimed.
         idle: those of `tenants` that had none.
+        overtaken: by id, jobs that followers overtook on the engine, and for how many steps.
     """
 
     tenants: dict[Lane, set[UUID]]
     accounts: dict[UUID, Account]
     idle: set[UUID]
+    overtaken: dict[UUID, float]
 
 
-def waiting_tenants(session: Session, model: str) -> WaitingTenants:
+def waiting_tenants(session: Session, model: str, engine_name: str | None = None) -> WaitingTenants:
     """Find the tenants that wait for this model: one index probe per tenant and lane.
 
     A tenant whose queue is halted counts as one without queued jobs: it earns no credit meanwhile.
     """
-    found = WaitingTenants(defaultdict(set), {}, set())
-    rows = session.execute(_WAITING, {"model": model})
-    for lane, tenant_id, weight, served, is_active, is_halted, _ in rows:
+    found = WaitingTenants(defaultdict(set), {}, set(), {})
+    rows = session.execute(_WAITING, {"model": model, "engine_name": engine_name})
+    for lane, tenant_id, weight, served, is_active, is_halted, overtaken_id, overtaken_steps, _ in rows:
+        if overtaken_id is not None:
+            found.overtaken[overtaken_id] = overtaken_steps
         if is_halted and not is_active:
             continue
         found.accounts[tenant_id] = Account(weight=weight, served=served or 0.0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 from uuid import UUID
 
 from jobs.scheduling.engine_load import EngineLoad
@@ -11,6 +12,13 @@ from jobs.scheduling.packing import Choice, PackingPolicy, Running, choose
 from jobs.scheduling.ranking import Ranked, charge_of
 from jobs.states import Lane
 from jobs.transitions import Lease
+
+
+class Postponed(NamedTuple):
+    """A job that followers have overtaken for so many steps in all."""
+
+    job_id: UUID
+    steps: float
 
 
 def choose_ranked(
@@ -40,18 +48,18 @@ def choose_ranked(
 
 def note_start(
     chosen: Ranked, candidates: Sequence[Ranked], load: EngineLoad, known: EnginePrefixes | None
-) -> Reuse:
-    """Note that one of the candidates starts; return what it reuses."""
+) -> tuple[Reuse, Postponed | None]:
+    """Note that one of the candidates starts; return what it reuses, and the job that it postpones."""
     if known is None:
-        return Reuse()
-    reuse = known.reuse(chosen.job)
+        return Reuse(), None
+    reuse, postponed = known.reuse(chosen.job), None
     if reuse.tokens:
         queue = [_sharer(each, known) for each in candidates]
         size = load.capacity.max_batch_size
         if (overtaken := postponement(_sharer(chosen, known), queue, max_batch_size=size)) is not None:
-            known.replay.postpone(*overtaken)
+            postponed = Postponed(overtaken[0], known.replay.postpone(*overtaken))
     known.note_started(chosen.job, num_charged=charge_of(chosen.job, chosen.size, reused_tokens=reuse.tokens))
-    return reuse
+    return reuse, postponed
 
 
 def _sharer(ranked: Ranked, known: EnginePrefixes) -> Sharer:

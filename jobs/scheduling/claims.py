@@ -17,7 +17,7 @@ from jobs.engines import reservations
 from jobs.ids import uuid7
 from jobs.models import Engine
 from jobs.scheduling import engine_load, engine_prefixes
-from jobs.scheduling.choosing import choose_ranked, note_start, with_started, without
+from jobs.scheduling.choosing import Postponed, choose_ranked, note_start, with_started, without
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
 from jobs.scheduling.followers import Family, Reader, Reuse
@@ -213,7 +213,15 @@ def _candidates(
     """Read the head of the queue, without batch jobs that begin with what other engines have."""
     sizer = Sizer(session, load.capacity, policy)
     ranking = Ranking(
-        session, engine.model, load.capacity, policy, sizer, now, known=known, elsewhere=elsewhere
+        session,
+        engine.model,
+        load.capacity,
+        policy,
+        sizer,
+        now,
+        known=known,
+        elsewhere=elsewhere,
+        engine_name=engine.name,
     )
     return ranking.head()
 
@@ -259,10 +267,11 @@ class _Starting:
                 break
             ranked = next(each for each in candidates if each.job.id == choice.start)
             reads_twice = self.known is not None and self.known.reads_twice(ranked.job)
-            reuse = note_start(ranked, candidates, load, self.known)
+            reuse, postponed = note_start(ranked, candidates, load, self.known)
             candidates.remove(ranked)
-            found.append(_Chosen(ranked, Lease(ranked.job.id, uuid7()), choice.overtakes, reuse, reads_twice))
-            load = with_started(load, ranked, found[-1].lease, reuse)
+            lease = Lease(ranked.job.id, uuid7())
+            found.append(_Chosen(ranked, lease, choice.overtakes, reuse, reads_twice, postponed))
+            load = with_started(load, ranked, lease, reuse)
         return found
 
     def _start(self, chosen: Sequence["_Chosen"]) -> list[StartedJob]:
@@ -295,6 +304,7 @@ class _Chosen:
         overtakes: a better ranked job that its growth must not postpone.
         reuse: what the engine has of its prompt.
         reads_twice: it reads what another one has, into blocks of its own.
+        postponed: the job that it overtakes as a follower.
     """
 
     ranked: Ranked
@@ -302,6 +312,7 @@ class _Chosen:
     overtakes: UUID | None
     reuse: Reuse
     reads_twice: bool
+    postponed: Postponed | None
 
     def guest(self) -> Guest:
         """Describe it as a running job, for its family if it has one."""
@@ -325,6 +336,8 @@ class _Chosen:
             shared_blocks=self.reuse.blocks,
             anchor=self.reuse.anchor,
             leaves_family=self.reads_twice,
+            postponed_id=self.postponed.job_id if self.postponed else None,
+            postponed_steps=self.postponed.steps if self.postponed else None,
         )
 
 

@@ -139,12 +139,18 @@ class PrefixReplay:
             found = reversed(self._left.items())
             return {key: each.text_id for key, each in found if isinstance(key, Family) and each.text_id}
 
-    def postpone(self, job_id: UUID, steps: float) -> None:
-        """Note that a follower overtook this job, for so many steps."""
+    def postpone(self, job_id: UUID, steps: float) -> float:
+        """Note that a follower overtook this job, for so many steps; return for how many in all."""
         with self._lock:
-            self._postponed[job_id] = self._postponed.pop(job_id, 0.0) + steps
-            if len(self._postponed) > _MAX_POSTPONED:
-                self._postponed.popitem(last=False)
+            total = self._postponed.pop(job_id, 0.0) + steps
+            self._keep_postponed(job_id, total)
+            return total
+
+    def recall(self, postponed: Mapping[UUID, float]) -> None:
+        """Note for how many steps these jobs were overtaken, perhaps before this worker started."""
+        with self._lock:
+            for job_id, steps in postponed.items():
+                self._keep_postponed(job_id, max(steps, self._postponed.pop(job_id, 0.0)))
 
     def postponed(self) -> Mapping[UUID, float]:
         """Return for how many steps followers overtook each job."""
@@ -165,6 +171,11 @@ class PrefixReplay:
                 return {each: self._texts[each] for each in text_ids if each in self._texts}
         with self._lock:
             return {each: self._texts[each] for each in text_ids if each in self._texts}
+
+    def _keep_postponed(self, job_id: UUID, steps: float) -> None:
+        self._postponed[job_id] = steps
+        if len(self._postponed) > _MAX_POSTPONED:
+            self._postponed.popitem(last=False)
 
     def _learn(self, lease_id: UUID, guest: Guest, answered: Answered | None, capacity: Capacity) -> None:
         """Compare what a job found with what was expected; forget what must have been dropped."""

@@ -61,6 +61,7 @@ class Ranking:
         max_rows: rows read per lane; None: enough to fill the engine's slots several times.
         known: what the engine has of prompts; None: it reuses none.
         elsewhere: families that other engines have, and this one leaves to them.
+        engine_name: of the engine; None: this is no claim.
     """
 
     session: Session
@@ -73,6 +74,7 @@ class Ranking:
     max_rows: int | None = field(default=None, kw_only=True)
     known: EnginePrefixes | None = field(default=None, kw_only=True)
     elsewhere: AbstractSet[Family] = field(default=frozenset(), kw_only=True)
+    engine_name: str | None = field(default=None, kw_only=True)
 
     def head(self) -> list[Ranked]:
         """Return the candidates: interactive first, then by tokens served, priority, age."""
@@ -82,7 +84,9 @@ class Ranking:
 
     def lanes(self) -> list[list[Ranked]]:
         """Rank the rows read of each lane: the first jobs of every size of every tenant."""
-        waiting = candidates.waiting_tenants(self.session, self.model)
+        waiting = candidates.waiting_tenants(self.session, self.model, self.engine_name)
+        if self.known is not None:
+            self.known.replay.recall(waiting.overtaken)
         if self.syncs_tenants:
             sync_active_tenants(self.session, self.model, waiting)
         known = lift_returning(waiting)

@@ -518,6 +518,18 @@ def test_a_large_question_is_not_overtaken_for_ever_by_small_ones_about_its_docu
     raise AssertionError("it never started")
 
 
+def test_a_worker_that_starts_anew_knows_how_long_followers_overtook_a_job(session: Session) -> None:
+    register_engine(session)
+    policy = unpredicted(sharing())
+    ask(session, 1)
+    read(session, *claim_all(session, policy))
+    head = ask(session, 2)
+    aged(session, head)
+    followers = {ask(session, 1, max_tokens=2000).id for _ in range(2)}
+    assert claim_one(session, policy=policy).lease.job_id in followers
+    assert claim_one(session, policy=unpredicted(sharing())).lease.job_id == head.id
+
+
 def test_nobody_waits_for_a_younger_reader_nor_loses_its_room_meanwhile(session: Session) -> None:
     register_engine(session)
     policy = unpredicted(sharing())
