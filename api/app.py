@@ -9,6 +9,9 @@ from api.batches import event_routes as batch_events
 from api.batches import routes as batches
 from api.completions import model_routes as models
 from api.completions import routes as completions
+from api.console import routes as console
+from api.console.error_pages import failure_response
+from api.console.headers import ConsoleHeaders
 from api.description import describe
 from api.documents import routes as documents
 from api.engines import routes as engines
@@ -56,7 +59,8 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.http_metrics = HttpMetrics()
     app.add_middleware(AuthMiddleware)
-    app.add_middleware(RequestMiddleware, metrics=app.state.http_metrics)
+    app.add_middleware(RequestMiddleware, metrics=app.state.http_metrics, failure=failure_response)
+    app.add_middleware(ConsoleHeaders)
     errors.add_handlers(app)
     for router in (
         bulk_routes.router,
@@ -79,5 +83,7 @@ def create_app(settings: Settings) -> FastAPI:
         system.router,
     ):
         app.include_router(router)
+    if settings.console.enabled:
+        app.include_router(console.router)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI documents this way
     return app

@@ -214,6 +214,11 @@ class Client:
         found: dict[str, Any] = self._send("GET", "/v1/version", max_tries=1)
         return found
 
+    def console_link(self) -> dict[str, str]:
+        """Make a link that signs a browser in to the console once: `url`, and when it `expires_at`."""
+        made: dict[str, str] = self._send("POST", "/console/codes", max_tries=1)
+        return {"url": self._api_url.rstrip("/") + made["path"], "expires_at": made["expires_at"]}
+
     def readiness(self) -> dict[str, Any]:
         """Fetch each component of the server by name, with `ready` and `detail`."""
         try:

@@ -16,6 +16,7 @@ from jobs.version import version
 _MODULES: Final[Mapping[str, Collection[str]]] = {
     "demo": ["demo"],
     "up": ["up"],
+    "console": ["console"],
     "summarize": ["summarize"],
     "estimate": ["estimate"],
     "watch_folder": ["watch-folder"],

@@ -1,6 +1,7 @@
 """Every setting of Longbatch, read once from LONGBATCH_<GROUP>__<NAME> at each composition root."""
 
 import os
+from datetime import timedelta
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
@@ -193,6 +194,34 @@ class ApiSettings(Group):
     )
 
 
+class ConsoleSettings(Group):
+    """The console at /console of every API process."""
+
+    enabled: bool = Field(default=True, description="serve it; false: there is no route below /console")
+    session_hours: float = Field(default=12, gt=0, le=12, description="then a browser signs in again")
+    idle_minutes: float = Field(
+        default=60, gt=0, le=60, description="the same after so long without a request"
+    )
+    code_minutes: float = Field(
+        default=10, gt=0, le=60, description="how long a link of `longbatch console` can sign in"
+    )
+
+    @property
+    def session_lifetime(self) -> timedelta:
+        """How long a session lives at most."""
+        return timedelta(hours=self.session_hours)
+
+    @property
+    def idle_lifetime(self) -> timedelta:
+        """How long a session lives without a request."""
+        return timedelta(minutes=self.idle_minutes)
+
+    @property
+    def code_lifetime(self) -> timedelta:
+        """How long a code that signs in once is valid."""
+        return timedelta(minutes=self.code_minutes)
+
+
 class JobSettings(Group):
     """How jobs live, retry and die."""
 
@@ -375,6 +404,7 @@ class Settings(_Groups):
     engine: EngineSettings = EngineSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()
     api: ApiSettings = ApiSettings()
+    console: ConsoleSettings = ConsoleSettings()
     jobs: JobSettings = JobSettings()
     files: FileSettings = FileSettings()
     batches: BatchSettings = BatchSettings()

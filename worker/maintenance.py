@@ -18,7 +18,7 @@ from jobs.preparation import Counting
 from jobs.settings import JobSettings
 from jobs.sharing import ends
 from jobs.states import TERMINAL, JobState
-from jobs.tenants import stored_bytes, usage
+from jobs.tenants import sign_ins, stored_bytes, usage
 from jobs.webhooks import endpoints
 from worker.duties import Duty, ServiceContext
 from worker.rounds import FailingRows, do_each, move_set
@@ -156,6 +156,7 @@ class JobMaintenance:
             "idempotency_keys": partial(
                 self._in_one, partial(deletion.prune_idempotency_keys, before=keys_since)
             ),
+            "sign_ins": partial(self._in_one, partial(sign_ins.prune, now=now)),
             "account_shards": partial(
                 self._in_one, partial(served_tokens.fold, before=now - _ENGINE_IS_GONE)
             ),

@@ -12,6 +12,7 @@ from api.http.scopes import needed_scope
 from api.http.sse import EVENT_STREAM, HEADERS, error_event
 from api.runtime.event_streams import OpenStream
 from jobs.errors import AuthenticationError, LongbatchError
+from jobs.tenants.keys import Scope
 
 _ENDED: Final = "The API key was revoked, has expired or lost the scope that this stream needs."
 
@@ -32,7 +33,8 @@ class EventResponse(StreamingResponse):
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Send the events, then release the stream's place."""
-        self._stream.needed = needed_scope(scope)
+        # A page of the console needs no key of its own, but ends with that of its session.
+        self._stream.needed = needed_scope(scope) or Scope.READ
         try:
             await super().__call__(scope, receive, send)
         finally:

@@ -3,9 +3,11 @@
 import re
 import time
 import traceback
+from collections.abc import Callable
 from typing import Final
 
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http import errors
@@ -22,9 +24,17 @@ _FRAMES: Final = 4
 class RequestMiddleware:
     """ASGI middleware around everything else: request ids, metrics, and 500 for what nothing else caught."""
 
-    def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: HttpMetrics,
+        *,
+        failure: Callable[[Scope], Response] = lambda _: errors.internal_response(),
+    ) -> None:
+        """Args: failure: makes the 500 that answers such a request."""
         self._app = app
         self._metrics = metrics
+        self._failure = failure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, whatever the application does."""
@@ -51,7 +61,7 @@ class RequestMiddleware:
             _log(error, scope, request_id)
             if status:
                 raise  # part of the response is out, so the server must break the connection
-            await errors.internal_response()(scope, receive, send_with_id)
+            await self._failure(scope)(scope, receive, send_with_id)
         finally:
             self._metrics.observe(scope, status=status, seconds=time.perf_counter() - started_at)
 

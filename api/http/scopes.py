@@ -10,6 +10,9 @@ from jobs.tenants.keys import Scope
 # These expose nothing of a tenant.
 OPEN: Final = frozenset({"/health/live", "/health/ready", "/docs", "/openapi.json"})
 METRICS: Final = "/metrics"
+# Its pages know callers by their session; this one makes the code of a link that signs in.
+CONSOLE: Final = "/console"
+CONSOLE_CODES: Final = f"{CONSOLE}/codes"
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # Read-only although the method suggests otherwise.
 _READ_ONLY: Final = frozenset({("POST", "/v1/batches/estimate"), ("POST", "/v1/summaries/estimate")})
@@ -30,6 +33,8 @@ def needed_scope(connection: Connection) -> Scope | None:
     method, path = connection["method"], connection["path"]
     if path in OPEN:
         return None
+    if is_console(path):
+        return Scope.READ if path == CONSOLE_CODES else None
     if path == METRICS:
         return None if _is_local(connection) else Scope.ADMIN
     if any(path == each or path.startswith(f"{each}/") for each in _OPERATORS):
@@ -37,6 +42,11 @@ def needed_scope(connection: Connection) -> Scope | None:
     if (method in _READING and path not in _SECRETS) or (method, path) in _READ_ONLY:
         return Scope.READ
     return Scope.SUBMIT
+
+
+def is_console(path: str) -> bool:
+    """Return True if the path belongs to the console."""
+    return path == CONSOLE or path.startswith(f"{CONSOLE}/")
 
 
 def _is_local(connection: Connection) -> bool:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from sqlalchemy import make_url
 
+from cli.stack import programs
 from cli.stack.errors import StackError
 from cli.stack.options import StackOptions, default_directory
 from cli.stack.private_files import SIGNING_FILE
@@ -119,6 +120,8 @@ def _show(console: Console, stack: Stack) -> None:
     if urls.api_key:
         # On a line of its own, so that no table wraps it; nothing works without it.
         console.print(f"[bold]API key[/]: {urls.api_key}")
+    if link := programs.console_link(urls):
+        console.print(f"[bold]Look at it[/] (signs in once; `longbatch console` makes more): {escape(link)}")
     if stack.runs_local_engine:
         console.print(_STAND_IN)
     if stack.model is not None:
@@ -154,6 +157,7 @@ def _rows(urls: Urls, stack: Stack) -> list[tuple[str, str]]:
     """List what to print; passwords are only in the ready file."""
     found = {
         "API": urls.api_url,
+        "Console": urls.console_url,
         "API docs": f"{urls.api_url}/docs",
         "Metrics": f"{urls.api_url}/metrics",
         "Database": _without_password(urls.database_url),

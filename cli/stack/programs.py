@@ -1,11 +1,13 @@
 """Longbatch's own processes in a stack, and the environment that connects them to its servers."""
 
 import http.client
+import json
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
+from urllib.parse import urljoin, urlsplit
 
 from cli.stack.ports import LOOPBACK
 from cli.stack.ready import API, INFERENCE_WORKER, SERVICE_WORKER, Urls
@@ -67,10 +69,26 @@ def not_ready(api_port: int) -> str | None:
     return None if status == HTTPStatus.OK else body
 
 
+def console_link(urls: Urls) -> str | None:
+    """Make a link that signs a browser in to the console once; None if there is no console or no key."""
+    if urls.console_url is None or urls.api_key is None:
+        return None
+    port = urlsplit(urls.console_url).port or 0
+    answer = _ask(port, "POST", "/console/codes", {"Authorization": f"Bearer {urls.api_key}"})
+    if answer is None or answer[0] != HTTPStatus.OK:
+        return None
+    path: str = json.loads(answer[1])["path"]
+    return urljoin(urls.console_url, path)
+
+
 def _get(port: int, path: str) -> tuple[int, str] | None:
+    return _ask(port, "GET", path, {})
+
+
+def _ask(port: int, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
     try:
-        connection.request("GET", path)
+        connection.request(method, path, headers=dict(headers))
         response = connection.getresponse()
         return response.status, response.read().decode(errors="replace")
     except (OSError, http.client.HTTPException):

@@ -23,6 +23,7 @@ class Urls:
     """Addresses of the stack's servers; None if the stack has no such server.
 
     Attributes:
+        console_url: None also if the console is off.
         api_key: the stack's first key; None also for a stack without a database.
         triton_grpc: host:port, for gRPC clients.
         triton_http: None also for an external server without LONGBATCH_TRITON__HTTP_URL.
@@ -32,6 +33,7 @@ class Urls:
     """
 
     api_url: str | None = None
+    console_url: str | None = None
     api_key: str | None = field(default=None, repr=False)
     database_url: str | None = None
     broker_url: str | None = None

@@ -49,6 +49,7 @@ from cli.stack.supervised import (
 _DEFAULT_API_PORT = 8080
 _SERVER_TIMEOUT = timedelta(seconds=60)
 _READY_TIMEOUT = timedelta(seconds=60)
+_FALSE = {"0", "f", "false", "n", "no", "off"}  # as pydantic reads settings
 # Each group stops together, after the one before. Workers stop first, to release their jobs.
 _STOP_ORDER = ((API, INFERENCE_WORKER, SERVICE_WORKER), (TRITON, LLAMA_CPP, REDIS), (POSTGRES,))
 
@@ -203,8 +204,11 @@ class Stack:
         self._supervise([server for server in (postgres, valkey, triton, llama) if server])
         if llama:
             llama.check_tokenizer()
+        api_url = f"http://{LOOPBACK}:{api_port}" if API in self.options.parts else None
+        has_console = given.get("LONGBATCH_CONSOLE__ENABLED", "true").lower() not in _FALSE
         self.urls = Urls(
-            api_url=f"http://{LOOPBACK}:{api_port}" if API in self.options.parts else None,
+            api_url=api_url,
+            console_url=f"{api_url}/console/" if api_url and has_console else None,
             database_url=postgres.url if postgres else database_url,
             broker_url=valkey.url if valkey else broker_url,
             triton_grpc=triton.url if triton else triton_grpc,

@@ -2,6 +2,7 @@
 
 from jobs.database.base import Base, JsonObject
 from jobs.models.batch import Batch
+from jobs.models.console import ConsoleSession, ConsoleSignInCode
 from jobs.models.document import Document, DocumentText
 from jobs.models.engine import AccountShard, Engine, Reservation, TenantAccount
 from jobs.models.file import File, FilePart

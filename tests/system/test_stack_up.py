@@ -177,6 +177,7 @@ def test_every_part_is_listed_and_a_key_opens_the_api(first: Up) -> None:
     ready = first.ready
     assert list(ready) == [
         "api_url",
+        "console_url",
         "api_key",
         "database_url",
         "broker_url",
@@ -186,6 +187,8 @@ def test_every_part_is_listed_and_a_key_opens_the_api(first: Up) -> None:
         "pids",
     ]
     eventually(lambda: ready["api_key"] in first.console.read_text())
+    assert ready["console_url"] == f"{ready['api_url']}/console/"
+    assert f"{ready['console_url']}sign-in?code=" in first.console.read_text()
     with pytest.raises(HTTPError, match="401"):
         call(ready, "/v1/jobs", key="lb_wrong")
     assert list(ready["pids"]) == list(_SERVING)

@@ -1,0 +1,82 @@
+"""Errors below /console as pages: the same status and words as the API's, and a way on."""
+
+from collections.abc import Callable, Coroutine
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import Scope
+
+from api.console.page import HOME, render
+from api.console.session import SignInNeededError
+from api.http.errors import internal_response, status_of
+from api.http.scopes import CONSOLE, is_console
+from jobs.errors import LimitError, LongbatchError
+from jobs.validation import from_validation
+
+SIGN_IN: Final = f"{CONSOLE}/sign-in"
+_INTERNAL: Final = "The server failed to process this request; its log has the cause under the x-request-id."
+_SEE_OTHER: Final = 303
+
+
+class PageRoute(APIRoute):
+    """A route of the console: its errors are pages, and without a session it leads to the form."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler that answers errors as pages."""
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except SignInNeededError as error:
+                return _to_form(request, error)
+            except LongbatchError as error:
+                return error_page(request, error)
+            except RequestValidationError as error:
+                return error_page(request, from_validation(error.errors(), outer=1))
+
+        return answer
+
+
+def page_router() -> APIRouter:
+    """Make the router of a family of pages."""
+    return APIRouter(include_in_schema=False, route_class=PageRoute)
+
+
+def error_page(request: Request, error: LongbatchError) -> HTMLResponse:
+    """Render the error; internal ones reveal nothing about the server."""
+    status = status_of(error)
+    message = _INTERNAL if status == HTTPStatus.INTERNAL_SERVER_ERROR else error.message
+    response = _page(request, status, message)
+    if isinstance(error, LimitError):
+        response.headers["Retry-After"] = str(error.retry_after_seconds)
+    return response
+
+
+def failure_response(scope: Scope) -> Response:
+    """Make the 500 of a request that nothing else answered: a page for the console, JSON for all others."""
+    if not is_console(scope["path"]):
+        return internal_response()
+    return _page(Request(scope), HTTPStatus.INTERNAL_SERVER_ERROR, _INTERNAL)
+
+
+def _page(request: Request, status: int, message: str) -> HTMLResponse:
+    phrase = HTTPStatus(status).phrase
+    return render(request, "error.html", title=phrase, status=status, code=status, message=message)
+
+
+def _to_form(request: Request, error: SignInNeededError) -> Response:
+    """Lead a browser to the form and back to its page; a script gets the status and where to go."""
+    path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    wanted = path if request.method == "GET" else HOME
+    address = f"{SIGN_IN}?next={quote(wanted, safe='')}"
+    if request.headers.get("hx-request"):
+        response = _page(request, status_of(error), error.message)
+        response.headers["HX-Redirect"] = SIGN_IN
+        return response
+    return RedirectResponse(address, _SEE_OTHER)

@@ -1,0 +1,48 @@
+"""How pages write values: moments, spans, numbers, ids. All text is escaped."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from urllib.parse import urlencode
+
+from markupsafe import Markup, escape
+
+from jobs.views import rfc3339
+
+_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"))
+NOTHING: Final = "\N{EN DASH}"
+
+
+def moment(value: datetime | None) -> Markup:
+    """Write a moment in UTC; the script adds the reader's local time."""
+    if value is None:
+        return escape(NOTHING)
+    shown = value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return Markup('<time datetime="{}">{} UTC</time>').format(rfc3339(value), shown)
+
+
+def span(value: timedelta | float | None) -> str:
+    """Write a span by its two largest units: `3 d 4 h`, `12 min 5 s`, `0.4 s`."""
+    if value is None:
+        return NOTHING
+    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    left = round(seconds)
+    parts: list[str] = []
+    for size, unit in (*_UNITS, (1, "s")):
+        number, left = divmod(left, size)
+        if number or parts:
+            parts.append(f"{number} {unit}")
+    return " ".join(each for each in parts[:2] if not each.startswith("0 "))
+
+
+def number(value: float | None) -> str:
+    """Write a number with thin groups of thousands."""
+    return NOTHING if value is None else f"{value:,}"
+
+
+def query(fields: Mapping[str, object]) -> str:
+    """Write those fields that have a value as a query string, with its question mark."""
+    given = {name: str(value) for name, value in fields.items() if value not in (None, "")}
+    return f"?{urlencode(given)}" if given else ""

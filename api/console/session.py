@@ -1,0 +1,115 @@
+"""Who is signed in: the session in a browser's cookie, checked against its key on every request."""
+
+import hmac
+import ipaddress
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from typing import Annotated, Final
+
+from fastapi import Depends, Request
+from starlette.responses import Response
+
+from api.http.scopes import CONSOLE
+from api.runtime.api_keys import Caller
+from api.runtime.database import request_tenant
+from api.runtime.services import Services
+from jobs.errors import AuthenticationError
+from jobs.tenants import quotas, sign_ins
+from jobs.tenants.keys import Scope
+
+COOKIE: Final = "longbatch_session"
+
+
+class SignInNeededError(AuthenticationError):
+    """Sign in first: there is no session, or it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """The person who looks at a page.
+
+    Attributes:
+        caller: the key that they signed in with, as it is now.
+        key_name: the operator's name for the key, or its public part.
+        tenant_name: of the key's tenant.
+        token: of the session.
+    """
+
+    caller: Caller
+    key_name: str
+    tenant_name: str
+    token: str = field(repr=False)
+
+    @property
+    def may_change(self) -> bool:
+        """Whether they may change what belongs to their tenant."""
+        return Scope.SUBMIT in self.caller.scopes
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether they see the rows of all tenants."""
+        return Scope.OPERATOR in self.caller.scopes
+
+    @property
+    def csrf_token(self) -> str:
+        """What a form of this session must contain; other sites cannot know it."""
+        return hmac.digest(self.token.encode(), b"console form", sha256).hex()
+
+
+async def find_viewer(request: Request) -> Viewer:
+    """Find the session of the request, bind the request to its tenant, and count it.
+
+    A coroutine, so that the binding holds for the route too.
+
+    Raises:
+        SignInNeededError: there is no session, or it or its key is no longer valid.
+        RequestRateError: the tenant has sent too many requests.
+        UnavailableError: the database does not answer.
+    """
+    services: Services = request.app.state.services
+    token = request.cookies.get(COOKIE, "")
+    idle = services.settings.console.idle_lifetime
+    find = partial(sign_ins.find, token=token, idle=idle)
+    found = await services.transactions.run_across(find) if token else None
+    if found is None or Scope.READ not in found.key.scopes:
+        raise SignInNeededError
+    key = found.key
+    limits = quotas.limits_of(services.settings.limits, found.own_limits)
+    caller = Caller(key.id, key.tenant_id, frozenset(Scope(each) for each in key.scopes), limits)
+    request_tenant.set(caller.tenant_id)
+    await services.rates.hit(caller.tenant_id, limits.max_requests)
+    if not found.is_use_noted:
+        await services.transactions.run(partial(sign_ins.note_use, token=token, now=found.now))
+    viewer = Viewer(caller, key.name or f"lb_{key.handle}", found.tenant_name, token)
+    request.state.viewer = viewer
+    return viewer
+
+
+ViewerDep = Annotated[Viewer, Depends(find_viewer)]
+
+
+def set_cookie(request: Request, response: Response, token: str, *, seconds: float) -> None:
+    """Give the browser its session; on any host but a loopback one it returns it over HTTPS alone."""
+    response.set_cookie(
+        COOKIE,
+        token,
+        max_age=int(seconds),
+        path=CONSOLE,
+        httponly=True,
+        samesite="strict",
+        secure=not is_loopback(request.url.hostname),
+    )
+
+
+def delete_cookie(response: Response) -> None:
+    """Make the browser forget its session."""
+    response.delete_cookie(COOKIE, path=CONSOLE, httponly=True, samesite="strict")
+
+
+def is_loopback(host: str | None) -> bool:
+    """Return True if a browser reaches this host without a network."""
+    try:
+        return ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return host == "localhost"

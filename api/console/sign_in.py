@@ -1,0 +1,138 @@
+"""Signing in with an API key or a link that works once, and signing out."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from starlette.responses import Response
+
+from api.console import forms, session
+from api.console.error_pages import SIGN_IN, error_page, page_router
+from api.console.forms import FormDep
+from api.console.page import HOME, redirect, render
+from api.console.session import ViewerDep
+from api.http.dependencies import CallerDep, ServicesDep
+from api.http.errors import status_of
+from api.http.scopes import CONSOLE, CONSOLE_CODES
+from api.runtime.services import Services
+from jobs.errors import AuthenticationError, ForbiddenError, LongbatchError, RequestRateError
+from jobs.tenants import sign_ins
+from jobs.tenants.keys import Scope
+from jobs.views import rfc3339
+
+router = page_router()
+codes = APIRouter(include_in_schema=False)  # for programs, which read errors as JSON
+
+# Wrong keys and codes of one address in a minute. A right one is never refused for them.
+_MAX_FAILURES: Final = 30
+_MAX_NEXT: Final = 2000
+
+
+class SignInFailedError(AuthenticationError):
+    """The link has been used or has expired; `longbatch console` makes another."""
+
+
+@router.get(SIGN_IN)
+async def show_sign_in(request: Request, next: str = HOME, code: str | None = None) -> Response:  # noqa: A002  # in links
+    """Show the form, or for a link with a code one button: fetching a link in advance uses nothing up."""
+    return _form(request, next_=next, code=code)
+
+
+@router.post(SIGN_IN)
+async def sign_in(request: Request, services: ServicesDep) -> Response:
+    """Start a session for the key or the code in the form."""
+    fields = await forms.read_own(request)
+    next_ = fields.get("next", HOME)
+    try:
+        token = await _start(services, fields)
+    except (AuthenticationError, ForbiddenError) as error:
+        refusal = await _count_failure(request, services, error)
+        if isinstance(refusal, RequestRateError):
+            return error_page(request, refusal)
+        return _form(request, next_=next_, error=refusal)
+    response = redirect(_own_address(next_))
+    lifetime = services.settings.console.session_lifetime
+    session.set_cookie(request, response, token, seconds=lifetime.total_seconds())
+    return response
+
+
+@router.post(f"{CONSOLE}/sign-out")
+async def sign_out(services: ServicesDep, viewer: ViewerDep, _form: FormDep) -> Response:
+    """End the session, in the database and in the browser."""
+    await services.transactions.run(partial(sign_ins.end, token=viewer.token))
+    response = redirect(SIGN_IN, done="You are signed out.")
+    session.delete_cookie(response)
+    return response
+
+
+@codes.post(CONSOLE_CODES)
+async def create_code(services: ServicesDep, caller: CallerDep) -> JSONResponse:
+    """Create a code that signs a browser in once, with what the request's API key may do.
+
+    The caller knows better than this server under which name it reached it, so it completes the address.
+    """
+    make = partial(
+        sign_ins.create_code,
+        key_id=caller.key_id,
+        tenant_id=caller.tenant_id,
+        lifetime=services.settings.console.code_lifetime,
+    )
+    code = await services.transactions.run(make)
+    return JSONResponse({"path": f"{SIGN_IN}?code={code.secret}", "expires_at": rfc3339(code.expires_at)})
+
+
+async def _start(services: Services, fields: Mapping[str, str]) -> str:
+    """Start a session and return its token.
+
+    Raises:
+        AuthenticationError: the key or the code is wrong, used, revoked or expired.
+        ForbiddenError: the key may not read.
+    """
+    lifetime = services.settings.console.session_lifetime
+    if code := fields.get("code"):
+        tenant_id = await services.transactions.run_across(partial(sign_ins.tenant_of_code, code=code))
+        use = partial(sign_ins.use_code, code=code, lifetime=lifetime)
+        token = await services.transactions.run(use, tenant_ids=[tenant_id]) if tenant_id else None
+        if token is None:
+            raise SignInFailedError
+        return token
+    caller = await services.api_keys.verify(f"Bearer {fields.get('api_key', '').strip()}")
+    if Scope.READ not in caller.scopes:
+        raise ForbiddenError("This API key lacks the scope 'read', which the console needs.")
+    start = partial(sign_ins.start, key_id=caller.key_id, tenant_id=caller.tenant_id, lifetime=lifetime)
+    return await services.transactions.run(start, tenant_ids=[caller.tenant_id])
+
+
+async def _count_failure(request: Request, services: Services, error: LongbatchError) -> LongbatchError:
+    """Count a failed sign-in of this address; return the error to show, which may be that of the limit."""
+    host = request.client.host if request.client else ""
+    address_id: UUID = uuid5(NAMESPACE_URL, f"console sign-in from {host}")
+    try:
+        await services.rates.hit(address_id, _MAX_FAILURES)
+    except RequestRateError as refusal:
+        return refusal
+    return error
+
+
+def _form(
+    request: Request, *, next_: str, code: str | None = None, error: LongbatchError | None = None
+) -> Response:
+    return render(
+        request,
+        "sign_in.html",
+        title="Sign in",
+        status=status_of(error) if error else 200,
+        next=_own_address(next_),
+        code=code,
+        message=error.message if error else None,
+        address=SIGN_IN,
+    )
+
+
+def _own_address(wanted: str) -> str:
+    """Return the address if it is one of the console's, otherwise that of its first page."""
+    is_own = wanted.startswith(HOME) and wanted.isascii() and wanted.isprintable() and "\\" not in wanted
+    return wanted if is_own and len(wanted) <= _MAX_NEXT else HOME

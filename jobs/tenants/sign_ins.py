@@ -1,0 +1,161 @@
+"""Sign-ins to the console: sessions of browsers and codes that sign in once, each bound to an API key."""
+
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session
+
+from jobs.database import database_now
+from jobs.models import ApiKey, ConsoleSession, ConsoleSignInCode, Tenant, TenantLimit
+from jobs.tenants import keys
+
+_SECRET_BYTES: Final = 32
+_MINUTE: Final = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class SignIn:
+    """A session that is valid now.
+
+    Attributes:
+        key: what the session may do is what this key may do.
+        tenant_name: of the key's tenant.
+        own_limits: of the tenant; None: the defaults apply.
+        is_use_noted: the row already says that the session was used in this minute.
+    """
+
+    key: ApiKey
+    tenant_name: str
+    own_limits: TenantLimit | None
+    expires_at: datetime
+    now: datetime
+    is_use_noted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SignInCode:
+    """A code at the one moment when it can be shown."""
+
+    secret: str
+    expires_at: datetime
+
+
+def start(session: Session, *, key_id: UUID, tenant_id: UUID, lifetime: timedelta) -> str:
+    """Start a session for this key and return its token, which is stored nowhere."""
+    token = secrets.token_urlsafe(_SECRET_BYTES)
+    session.add(
+        ConsoleSession(
+            token_sha256=_hash(token),
+            tenant_id=tenant_id,
+            api_key_id=key_id,
+            expires_at=database_now(session) + lifetime,
+        )
+    )
+    session.flush()
+    return token
+
+
+def find(session: Session, token: str, *, idle: timedelta) -> SignIn | None:
+    """Find the valid session with this token.
+
+    Args:
+        session: one that reads the rows of all tenants.
+        token: as the browser sent it.
+        idle: how long it may go without a request.
+
+    Returns:
+        None: there is none, it has expired, or its key was revoked or has expired.
+    """
+    query = (
+        select(ConsoleSession, ApiKey, Tenant.name, TenantLimit, func.clock_timestamp())
+        .join(ApiKey, ApiKey.id == ConsoleSession.api_key_id)
+        .join(Tenant, Tenant.id == ApiKey.tenant_id)
+        .outerjoin(TenantLimit, TenantLimit.tenant_id == ApiKey.tenant_id)
+        .where(ConsoleSession.token_sha256 == _hash(token))
+    )
+    row = session.execute(query).one_or_none()
+    if row is None:
+        return None
+    opened, key, tenant_name, own, now = row
+    # The use is noted once a minute, so a session lives up to a minute longer than it should, never shorter.
+    if now >= opened.expires_at or now >= opened.used_at + idle + _MINUTE or not keys.is_usable(key, now):
+        return None
+    is_noted = now - opened.used_at < _MINUTE
+    return SignIn(key, tenant_name, own, opened.expires_at, now, is_noted)
+
+
+def note_use(session: Session, token: str, *, now: datetime) -> None:
+    """Note that the session was used in this minute. Writes once a minute at most."""
+    minute = now.replace(second=0, microsecond=0)
+    session.execute(
+        update(ConsoleSession)
+        .where(ConsoleSession.token_sha256 == _hash(token), ConsoleSession.used_at < minute)
+        .values(used_at=minute)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def end(session: Session, token: str) -> None:
+    """End the session; one that has ended stays so."""
+    session.execute(delete(ConsoleSession).where(ConsoleSession.token_sha256 == _hash(token)))
+
+
+def create_code(session: Session, *, key_id: UUID, tenant_id: UUID, lifetime: timedelta) -> SignInCode:
+    """Create a code that signs a browser in once, with what this key may do."""
+    code = secrets.token_urlsafe(_SECRET_BYTES)
+    expires_at = database_now(session) + lifetime
+    session.add(
+        ConsoleSignInCode(
+            code_sha256=_hash(code), tenant_id=tenant_id, api_key_id=key_id, expires_at=expires_at
+        )
+    )
+    session.flush()
+    return SignInCode(code, expires_at)
+
+
+def tenant_of_code(session: Session, code: str) -> UUID | None:
+    """Find the tenant of a code that is not used yet; None if there is no such code."""
+    query = select(ConsoleSignInCode.tenant_id).where(ConsoleSignInCode.code_sha256 == _hash(code))
+    return session.scalar(query)
+
+
+def use_code(session: Session, code: str, *, lifetime: timedelta) -> str | None:
+    """Use the code up and start its session; of two that try at the same time, one succeeds.
+
+    Returns:
+        The session's token; None: the code is used, or has expired.
+    """
+    used = session.execute(
+        delete(ConsoleSignInCode)
+        .where(ConsoleSignInCode.code_sha256 == _hash(code))
+        .returning(
+            ConsoleSignInCode.api_key_id,
+            ConsoleSignInCode.tenant_id,
+            ConsoleSignInCode.expires_at > func.clock_timestamp(),
+        )
+    ).one_or_none()
+    if used is None:
+        return None
+    key_id, tenant_id, is_valid = used
+    return start(session, key_id=key_id, tenant_id=tenant_id, lifetime=lifetime) if is_valid else None
+
+
+def prune(session: Session, *, now: datetime, limit: int = 5000) -> int:
+    """Delete sessions and codes that have expired. Returns how many."""
+    sessions = select(ConsoleSession).where(ConsoleSession.expires_at <= now)
+    codes = select(ConsoleSignInCode).where(ConsoleSignInCode.expires_at <= now)
+    removed = 0
+    for expired in (sessions, codes):
+        for row in session.scalars(expired.limit(limit).with_for_update(skip_locked=True)):
+            session.delete(row)
+            removed += 1
+    return removed
+
+
+def _hash(secret: str) -> bytes:
+    return sha256(secret.encode()).digest()
