@@ -45,7 +45,7 @@ class PageRoute(APIRoute):
 
 def page_router() -> APIRouter:
     """Make the router of a family of pages."""
-    return APIRouter(include_in_schema=False, route_class=PageRoute)
+    return APIRouter(prefix=CONSOLE, include_in_schema=False, route_class=PageRoute)
 
 
 def error_page(request: Request, error: LongbatchError) -> HTMLResponse:

@@ -16,15 +16,13 @@ from jobs.errors import NotFoundError
 _FOREVER: Final = "public, max-age=31536000, immutable"
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
-pages = APIRouter(
-    prefix=CONSOLE, dependencies=[Depends(find_viewer)], include_in_schema=False, route_class=PageRoute
-)
+pages = APIRouter(dependencies=[Depends(find_viewer)], include_in_schema=False, route_class=PageRoute)
 # A family of pages adds its router here, and its entry to `page.NAVIGATION`.
 for family in (overview.router,):
     pages.include_router(family)
 
 
-@pages.api_route("/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
+@pages.api_route(f"{CONSOLE}/{{path:path}}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
 async def unknown_page(path: Annotated[str, Path()]) -> Response:  # noqa: ARG001  # of any length
     """Answer what no other route does; without a session as every page, so that nothing can be guessed."""
     raise NotFoundError("There is no such page.")

@@ -11,7 +11,7 @@ from fastapi import Depends, Request
 from starlette.responses import Response
 
 from api.http.scopes import CONSOLE
-from api.runtime.api_keys import Caller
+from api.runtime.api_keys import Caller, caller_of
 from api.runtime.database import request_tenant
 from api.runtime.services import Services
 from jobs.errors import AuthenticationError
@@ -31,15 +31,18 @@ class Viewer:
 
     Attributes:
         caller: the key that they signed in with, as it is now.
-        key_name: the operator's name for the key, or its public part.
         tenant_name: of the key's tenant.
         token: of the session.
     """
 
     caller: Caller
-    key_name: str
     tenant_name: str
     token: str = field(repr=False)
+
+    @property
+    def key_name(self) -> str:
+        """The operator's name for the key, otherwise its public part."""
+        return self.caller.key_name or self.caller.key
 
     @property
     def may_change(self) -> bool:
@@ -74,14 +77,12 @@ async def find_viewer(request: Request) -> Viewer:
     found = await services.transactions.run_across(find) if token else None
     if found is None or Scope.READ not in found.key.scopes:
         raise SignInNeededError
-    key = found.key
-    limits = quotas.limits_of(services.settings.limits, found.own_limits)
-    caller = Caller(key.id, key.tenant_id, frozenset(Scope(each) for each in key.scopes), limits)
+    caller = caller_of(found.key, quotas.limits_of(services.settings.limits, found.own_limits))
     request_tenant.set(caller.tenant_id)
-    await services.rates.hit(caller.tenant_id, limits.max_requests)
+    await services.rates.hit(caller.tenant_id, caller.limits.max_requests)
     if not found.is_use_noted:
         await services.transactions.run(partial(sign_ins.note_use, token=token, now=found.now))
-    viewer = Viewer(caller, key.name or f"lb_{key.handle}", found.tenant_name, token)
+    viewer = Viewer(caller, found.tenant_name, token)
     request.state.viewer = viewer
     return viewer
 

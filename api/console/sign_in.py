@@ -16,7 +16,7 @@ from api.console.page import HOME, redirect, render
 from api.console.session import ViewerDep
 from api.http.dependencies import CallerDep, ServicesDep
 from api.http.errors import status_of
-from api.http.scopes import CONSOLE, CONSOLE_CODES
+from api.http.scopes import CONSOLE_CODES
 from api.runtime.services import Services
 from jobs.errors import AuthenticationError, ForbiddenError, LongbatchError, RequestRateError
 from jobs.tenants import sign_ins
@@ -35,13 +35,13 @@ class SignInFailedError(AuthenticationError):
     """The link has been used or has expired; `longbatch console` makes another."""
 
 
-@router.get(SIGN_IN)
+@router.get("/sign-in")
 async def show_sign_in(request: Request, next: str = HOME, code: str | None = None) -> Response:  # noqa: A002  # in links
     """Show the form, or for a link with a code one button: fetching a link in advance uses nothing up."""
     return _form(request, next_=next, code=code)
 
 
-@router.post(SIGN_IN)
+@router.post("/sign-in")
 async def sign_in(request: Request, services: ServicesDep) -> Response:
     """Start a session for the key or the code in the form."""
     fields = await forms.read_own(request)
@@ -59,7 +59,7 @@ async def sign_in(request: Request, services: ServicesDep) -> Response:
     return response
 
 
-@router.post(f"{CONSOLE}/sign-out")
+@router.post("/sign-out")
 async def sign_out(services: ServicesDep, viewer: ViewerDep, _form: FormDep) -> Response:
     """End the session, in the database and in the browser."""
     await services.transactions.run(partial(sign_ins.end, token=viewer.token))

@@ -47,6 +47,13 @@ class Caller:
     limits: TenantLimits
 
 
+def caller_of(row: ApiKey, limits: TenantLimits) -> Caller:
+    """Make the caller of a valid key."""
+    # A later release's scopes, which a key may have during an upgrade, open nothing here.
+    scopes = frozenset(scope for scope in Scope if scope.value in row.scopes)
+    return Caller(row.id, keys.public_id(row), row.name, row.tenant_id, scopes, limits)
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     """A cached look-up of a key.
@@ -97,9 +104,7 @@ class ApiKeys:
             raise AuthenticationError("The API key was revoked.")
         if found.has_expired:
             raise AuthenticationError("The API key has expired.")
-        # A later release's scopes, which a key may have during an upgrade, open nothing here.
-        scopes = frozenset(scope for scope in Scope if scope.value in row.scopes)
-        return Caller(row.id, keys.public_id(row), row.name, row.tenant_id, scopes, found.limits)
+        return caller_of(row, found.limits)
 
     async def _find(self, secret: str) -> _Found:
         """Return the cached key, or look it up once for all concurrent calls."""
