@@ -26,7 +26,7 @@ from api.jobs import routes as jobs_routes
 from api.runtime.services import open_services
 from api.summaries import routes as summaries
 from api.system import routes as system
-from api.tenants import admin_routes, key_routes, queue_routes
+from api.tenants import admin_routes, key_routes, own_queue_routes, queue_routes
 from api.tenants import routes as usage
 from api.webhooks import endpoint_routes as webhook_endpoints
 from api.webhooks import routes as webhooks
@@ -76,6 +76,7 @@ def create_app(settings: Settings) -> FastAPI:
         usage.router,
         engines.router,
         queue_routes.router,
+        own_queue_routes.router,
         admin_routes.router,
         key_routes.router,
         webhook_endpoints.router,

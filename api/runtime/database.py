@@ -73,7 +73,9 @@ class Transactions:
         return await self._run(isolation.enter_across, verb)
 
     async def run_as_operator(self, verb: Callable[[Session], T]) -> T:
-        """Run `verb` on the rows of all tenants and commit, for a caller with the scope `operator`.
+        """Run `verb` on the rows of all tenants and commit.
+
+        Only for callers with the scope `operator`, and for what a tenant may change of its own row there.
 
         Raises:
             UnavailableError: as `run`.

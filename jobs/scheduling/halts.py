@@ -12,10 +12,12 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
-from jobs.errors import NotFoundError
-from jobs.models import Engine, Job, Reservation, Tenant
+from jobs.errors import ConflictError, NotFoundError
+from jobs.models import ApiKey, Engine, Job, Reservation, Tenant
 from jobs.models.halt import Haltable
 from jobs.states.halt import HaltKind
+from jobs.tenants import keys
+from jobs.tenants.keys import Scope
 
 MAX_REASON_CHARS = 300
 
@@ -91,6 +93,30 @@ def halt_queue(session: Session, tenant_id: UUID, kind: HaltKind, *, reason: str
 def resume_queue(session: Session, tenant_id: UUID) -> None:
     """Let the tenant's jobs start again; raises as `halt_queue` does."""
     _write(session, Tenant, Tenant.id == tenant_id, dict.fromkeys(_COLUMNS))
+
+
+def lock_queue(session: Session, tenant_id: UUID, *, may_override: bool) -> Tenant:
+    """Lock the tenant's row before one of its keys changes the halt.
+
+    Args:
+        session: the caller's transaction.
+        tenant_id: of the key.
+        may_override: the key is an operator's. Others change only what such a key of the tenant ordered.
+
+    Raises:
+        ConflictError: an operator halted the queue.
+    """
+    # Jobs that are inserted meanwhile lock the row's key, and do not wait.
+    query = select(Tenant).where(Tenant.id == tenant_id).with_for_update(key_share=True)
+    row = session.scalars(query.execution_options(populate_existing=True)).one()
+    if row.halt is not None and not may_override:
+        handle = (row.halted_by or "").removeprefix(keys.PREFIX)
+        scopes = session.scalar(
+            select(ApiKey.scopes).where(ApiKey.handle == handle, ApiKey.tenant_id == tenant_id)
+        )
+        if scopes is None or Scope.OPERATOR in scopes:
+            raise ConflictError(f"An operator paused this queue: {row.halted_reason}")
+    return row
 
 
 def halted_queues(session: Session) -> dict[UUID, Halt]:

@@ -21,7 +21,7 @@ from jobs.errors import InvalidRequestError, KeyNotUsableError, NotFoundError
 from jobs.ids import uuid7
 from jobs.models.tenant import ApiKey
 
-_PREFIX: Final = "lb_"
+PREFIX: Final = "lb_"
 _HANDLE_BYTES: Final = 8
 _SECRET_BYTES: Final = 32  # 256 random bits cannot be guessed, so a fast hash is as good as a slow one
 _SHAPE: Final = re.compile(r"lb_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
@@ -66,7 +66,7 @@ def create(
     """
     if secret is None:
         handle, rest = secrets.token_hex(_HANDLE_BYTES), secrets.token_urlsafe(_SECRET_BYTES)
-        secret = f"{_PREFIX}{handle}_{rest}"
+        secret = f"{PREFIX}{handle}_{rest}"
     public = handle_of(secret)
     if public is None:
         raise ValueError("a key is lb_, 16 hex digits, _ and 43 characters of URL-safe base64")
@@ -86,7 +86,7 @@ def create(
 
 def public_id(row: ApiKey) -> str:
     """Print the public part of a key, which names it."""
-    return f"{_PREFIX}{row.handle}"
+    return f"{PREFIX}{row.handle}"
 
 
 def handle_of(secret: str) -> str | None:

@@ -138,7 +138,11 @@ def check(case: schemathesis.Case, caller: Caller) -> None:
         return
     if caller.is_turn("there", every=2):
         name_what_there_is(case, caller)
-    case.call_and_validate(base_url=caller.url, session=caller, checks=_CHECKS, timeout=30)
+    try:
+        case.call_and_validate(base_url=caller.url, session=caller, checks=_CHECKS, timeout=30)
+    finally:
+        if case.path.startswith("/v1/queue/"):  # the jobs of later cases wait in the same queue
+            caller.post(f"{caller.url}/v1/queue/resume").raise_for_status()
 
 
 def name_what_there_is(case: schemathesis.Case, caller: Caller) -> None:

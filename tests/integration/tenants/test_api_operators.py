@@ -14,7 +14,9 @@ from jobs import ids, tenants
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.models import Engine, Tenant
-from jobs.scheduling import claims
+from jobs.scheduling import claims, halts
+from jobs.scheduling.halts import Operator
+from jobs.states.halt import HaltKind
 from jobs.tenants import keys
 from jobs.tenants.keys import NewKey, Scope
 from support import API_KEY, CAPACITY, ENGINE, POLICY, eventually
@@ -99,6 +101,44 @@ def test_a_tenant_s_queue_is_paused_by_id_or_name_and_others_go_on(
     assert claims_anything(sessions), "another tenant's job starts"
     assert http.post(f"/v1/tenants/{name}/queue/resume").json()["state"] == "running"
     eventually(lambda: theirs.get(path).json()["queue"]["reason"] is None)
+
+
+def test_a_tenant_pauses_its_own_queue_and_resumes_no_operator_s_pause(
+    http: httpx2.Client,
+    theirs: httpx2.Client,
+    tenant: tuple[UUID, NewKey],
+    server: ApiProcess,
+    sessions: sessionmaker[Session],
+) -> None:
+    operators = f"/v1/tenants/{ids.tenant_id(tenant[0])}/queue"
+    assert theirs.get("/v1/queue").json()["state"] == "running"
+    own = pause(theirs, "/v1/queue", "our release").json()
+    assert (own["state"], own["by"]["name"]) == ("paused", "theirs")
+    assert http.get(operators).json() == own == theirs.get("/v1/queue").json()
+    assert pause(theirs, "/v1/queue", "still", verb="drain").json()["state"] == "drained"
+    assert theirs.post("/v1/queue/resume").json()["state"] == "running"
+    pause(theirs, "/v1/queue")
+    pause(http, operators, "unpaid")
+    for verb in ("pause", "drain", "resume"):
+        refused = pause(theirs, "/v1/queue", verb=verb)
+        assert (refused.status_code, error_of(refused)["code"]) == (409, "conflict")
+        assert error_of(refused)["message"] == "An operator paused this queue: unpaid"
+    assert theirs.get("/v1/queue").json()["reason"] == "unpaid"
+    with sessions.begin() as session:
+        every = keys.create(session, tenant_id=tenant[0], name="", scopes=list(Scope))
+    with server.client(api_key=every.secret) as overriding:
+        assert overriding.post("/v1/queue/resume").json()["state"] == "running"
+        assert pause(overriding, "/v1/queue").json()["state"] == "paused"
+    assert theirs.post("/v1/queue/resume").status_code == 409
+
+
+def test_the_command_line_s_pause_is_an_operator_s(
+    theirs: httpx2.Client, tenant: tuple[UUID, NewKey], sessions: sessionmaker[Session]
+) -> None:
+    with sessions.begin() as session:
+        halts.halt_queue(session, tenant[0], HaltKind.PAUSE, reason="unpaid", by=Operator())
+    assert theirs.post("/v1/queue/resume").status_code == 409
+    assert theirs.get("/v1/queue").json()["by"] == {"key": None, "name": "the command line"}
 
 
 @pytest.mark.usefixtures("engine_is_up")
