@@ -13,7 +13,15 @@ from jobs.models import Engine
 from jobs.settings import EngineSettings
 
 
-def register(session: Session, engine_name: str, model: str, capacity: Capacity, *, now: datetime) -> None:
+def register(
+    session: Session,
+    engine_name: str,
+    model: str,
+    capacity: Capacity,
+    *,
+    now: datetime,
+    shares_prefix: bool = False,
+) -> None:
     """Write what the engine can hold to its row, and let jobs be claimed for it.
 
     Reservations are counted in its blocks. If the blocks turn out to be of another size (a real engine
@@ -31,6 +39,7 @@ def register(session: Session, engine_name: str, model: str, capacity: Capacity,
         "max_seq_len": capacity.max_seq_len,
         "seen_at": now,
         "paused_reason": None,
+        "shares_prefix": shares_prefix,
         "spare_blocks": None,  # what an earlier worker saw is out of date
     }
     session.execute(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 # A prompt token also attends to all before it: at this length, a prompt takes twice the time of its matrices.
 # 2 x parameters / flops of one attended pair, for Llama 3.1 8B: 2 x 16.06e9 / 524,288.
@@ -55,6 +56,11 @@ class JobTiming:
 def reading_work(prompt_tokens: float) -> float:
     """Compute the work of reading a prompt, in tokens at its beginning."""
     return prompt_tokens * (1 + prompt_tokens / _ATTENTION_TOKENS)
+
+
+def tokens_of_work(work: float) -> float:
+    """Compute the length of a prompt that takes so much work to read; see `reading_work`."""
+    return _ATTENTION_TOKENS / 2 * (sqrt(1 + 4 * work / _ATTENTION_TOKENS) - 1)
 
 
 def measure(timings: Sequence[JobTiming], *, otherwise: Speed) -> Speed:

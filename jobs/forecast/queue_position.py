@@ -116,7 +116,7 @@ def _far(job: Job, queue: QueueForecast, depth: QueueDepth | None) -> QueuePosit
     ahead = depth.ahead(job.id, lane=Lane(job.lane), tenant_id=job.tenant_id, rank=job.rank)
     first = snapshot.up[0][1]
     writing = RemainingTokens(0, ahead.num_jobs * queue.mean_tokens)
-    cost_s = ahead.reading * first.speed.read_s + first.cost_s(writing)
+    cost_s = ahead.reading * snapshot.reading_share * first.speed.read_s + first.cost_s(writing)
     seconds = later_s(found, cost_ahead_s=cost_s)
     return QueuePosition(
         position=max(round(ahead.num_jobs), len(found.starts)) + 1,

@@ -13,12 +13,14 @@ from sqlalchemy.orm import Session, aliased
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
+from jobs.forecast import shared_reading
 from jobs.forecast.engine_speed import JobTiming, Speed, measure
 from jobs.forecast.simulation import EngineState, RemainingTokens
 from jobs.forecast.start_times import expected_tokens
 from jobs.models import Engine, Job, Reservation
 from jobs.queries import QueuedJob
 from jobs.scheduling import engine_load, halts
+from jobs.scheduling.followers import Family
 from jobs.scheduling.halts import Halt
 from jobs.scheduling.output_history import PeersOnce
 from jobs.scheduling.prediction import PredictionPolicy
@@ -62,6 +64,8 @@ class QueueSnapshot:
         ranked: the candidates by id.
         lengths: what each candidate and each running job is expected to take from now on.
         halted: the tenants whose queues are halted. None of their jobs is a candidate.
+        reading_share: of the work of reading the candidates' prompts, what is left if what they share is read
+            once.
     """
 
     now: datetime
@@ -70,6 +74,7 @@ class QueueSnapshot:
     ranked: Mapping[UUID, Ranked]
     lengths: Mapping[UUID, RemainingTokens]
     halted: Mapping[UUID, Halt]
+    reading_share: float = 1.0
 
 
 def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasured: Speed) -> QueueSnapshot:
@@ -116,7 +121,12 @@ def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasur
         )
         for each in rows
     ]
-    return QueueSnapshot(now, registered, up_states, ranked, lengths, halts.halted_queues(session))
+    share = 1.0
+    if up and all(each.shares_prefix for each in up):
+        once = shared_reading.read_once(session, [each.job for each in ranked.values()], _read(held), lengths)
+        share = shared_reading.reading_share({each: lengths[each] for each in ranked}, once)
+        lengths |= once
+    return QueueSnapshot(now, registered, up_states, ranked, lengths, halts.halted_queues(session), share)
 
 
 _Held = tuple[Reservation, Job]
@@ -133,6 +143,16 @@ def _held(session: Session, names: Sequence[str]) -> dict[str, list[_Held]]:
     for reservation, job in rows:
         found[reservation.engine_name].append((reservation, job))
     return found
+
+
+def _read(held: Mapping[str, Sequence[_Held]]) -> dict[Family, UUID]:
+    """Return the families that running jobs have read, or read now, each with the text of one."""
+    jobs = [job for each in held.values() for _, job in each]
+    return {
+        Family(job.tenant_id, job.family): job.text_id
+        for job in jobs
+        if job.family is not None and job.text_id is not None
+    }
 
 
 def _ended(session: Session, names: Sequence[str]) -> dict[str, list[JobTiming]]:

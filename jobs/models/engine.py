@@ -25,6 +25,7 @@ class Engine(Haltable, Base):
         max_seq_len: most prompt and output tokens of one job.
         spare_blocks: free blocks by the engine's own gauge while it serves other clients too. The
             worker's monitor writes it. Null: no gauge, or all blocks are ours.
+        shares_prefix: what prompts have in common is computed once while the engine has it.
         seen_at: when its worker last found it ready.
         paused_reason: why its worker claims nothing for it: the worker's monitor sets it while the engine is
             not ready. Null: it is ready. What an operator orders is `halt`.
@@ -46,6 +47,7 @@ class Engine(Haltable, Base):
     max_input_len: Mapped[int]
     max_seq_len: Mapped[int]
     spare_blocks: Mapped[int | None]
+    shares_prefix: Mapped[bool] = mapped_column(server_default=text("false"))
     seen_at: Mapped[datetime]
     paused_reason: Mapped[str | None]
 

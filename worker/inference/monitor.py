@@ -14,7 +14,7 @@ from jobs.database import database_now, transaction
 from jobs.engines import registry, reservations
 from jobs.errors import EngineBusyError, EngineError, EngineMisconfiguredError
 from jobs.models import Reservation
-from jobs.settings import Settings
+from jobs.settings import EngineSettings, Settings
 from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
 from worker.engine.deadlines import deadlines_for
 from worker.engine.gauges import Gauges
@@ -28,6 +28,12 @@ _SEEN_SECONDS: Final = 5.0
 _DESCRIBE_SECONDS: Final = 30.0
 # An engine that answers probes and refuses jobs is paused for a second, then for twice as long, up to this.
 _MAX_HOLD_SECONDS: Final = 30.0
+
+
+def shares_prefix(model: EngineModel, settings: EngineSettings) -> bool:
+    """Return True if requests that run together share the cache of what they begin with."""
+    able, told = model.served.abilities, settings.reuses_prefix
+    return able.shares_prefix and (able.reuses_prefix if told is None else told)
 
 
 class EngineMonitor:
@@ -164,7 +170,14 @@ class EngineMonitor:
     def _register(self, model: EngineModel) -> None:
         with transaction(self._sessions) as session:
             now = database_now(session)
-            registry.register(session, self._settings.name, self._settings.model, model.capacity, now=now)
+            registry.register(
+                session,
+                self._settings.name,
+                self._settings.model,
+                model.capacity,
+                now=now,
+                shares_prefix=shares_prefix(model, self._settings),
+            )
         with self._changed:
             self._model = model
         self._paused_for = None

@@ -22,7 +22,7 @@ from worker.inference.dispatcher import Dispatcher
 from worker.inference.execute import Runner
 from worker.inference.leases import LeaseKeeper
 from worker.inference.live_output import LiveOutput
-from worker.inference.monitor import EngineMonitor
+from worker.inference.monitor import EngineMonitor, shares_prefix
 from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import Recorder
 from worker.inference.refusals import Patience, Refusals
@@ -115,12 +115,11 @@ class InferenceWorker:
         if model is None:
             return self._policy
         able = model.served.abilities
-        reuses_prefix = able.reuses_prefix if told is None else told
         return policy_on(
             self._policy,
             can_resume=able.can_resume,
-            reuses_prefix=reuses_prefix,
-            replay=self._replay if reuses_prefix and able.shares_prefix else None,
+            reuses_prefix=able.reuses_prefix if told is None else told,
+            replay=self._replay if shares_prefix(model, self._settings.engine) else None,
         )
 
     def on_ring(self, _doorbell: str) -> None:

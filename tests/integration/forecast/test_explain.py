@@ -11,7 +11,7 @@ from jobs.database import database_now
 from jobs.engines import registry, reservations
 from jobs.engines.capacity import Capacity
 from jobs.forecast import backlog, snapshot
-from jobs.forecast.engine_speed import Speed
+from jobs.forecast.engine_speed import Speed, reading_work
 from jobs.forecast.queue_position import QueueForecast, forecast_queue, is_far_back, position_of
 from jobs.ids import uuid7
 from jobs.models import Engine, Job, Reservation
@@ -62,6 +62,29 @@ def starts_in(session: Session, job: Job) -> float:
     starts_at = place_in(snapshot, session, job).estimated_start_at
     assert starts_at is not None
     return (starts_at - snapshot.snapshot.now).total_seconds()
+
+
+def asked(session: Session, num_jobs: int) -> list[Job]:
+    """Questions about one document of 30,000 tokens."""
+    jobs = [submit_one(session, spec(30_060)) for _ in range(num_jobs)]
+    session.flush()
+    session.execute(update(Job).where(Job.id.in_([job.id for job in jobs])).values(family=b"document"))
+    session.expire_all()
+    return jobs
+
+
+def test_what_a_family_shares_is_read_once_where_the_engine_shares_it(session: Session) -> None:
+    register_engine(session)
+    *_, last = asked(session, 40)
+    whole_s = starts_in(session, last)
+    assert whole_s > 36 * SPEED.reading_s(30_060)
+    session.execute(update(Engine).values(shares_prefix=True))
+    # All that is known of these prompts is that half of each is common: what is left attends to that half.
+    saved = reading_work(16_384) / reading_work(30_060)
+    assert whole_s - starts_in(session, last) > 35 * saved * SPEED.reading_s(30_060)
+    assert snapshot_of(session).snapshot.reading_share == pytest.approx(1 - 39 / 40 * saved)
+    claim_one(session, policy=WHOLE)
+    assert snapshot_of(session).snapshot.reading_share == pytest.approx(1 - saved), "it is being read"
 
 
 def test_a_job_that_runs_or_has_ended_waits_for_nothing(session: Session) -> None:

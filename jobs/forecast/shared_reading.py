@@ -1,0 +1,67 @@
+"""What queued jobs have to read if their engine shares prefixes: one of each family its whole prompt."""
+
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from jobs.forecast.engine_speed import reading_work, tokens_of_work
+from jobs.forecast.simulation import RemainingTokens
+from jobs.models import PromptText
+from jobs.prompts.prefixes import family_tokens, shared_tokens
+from jobs.queries import QueuedJob
+from jobs.scheduling.engine_prefixes import family_of
+from jobs.scheduling.followers import Family
+
+
+def read_once(
+    session: Session,
+    queue: Iterable[QueuedJob],
+    running: Mapping[Family, UUID],
+    lengths: Mapping[UUID, RemainingTokens],
+) -> dict[UUID, RemainingTokens]:
+    """Return what followers are expected to take: of their prompts only what no other job reads for them.
+
+    As claims let the jobs of a family follow each other, none is expected to be read twice.
+
+    Args:
+        session: it sees the texts of all tenants.
+        queue: in rank order.
+        running: families of running jobs, each with the text of one.
+        lengths: of the queued jobs, if each reads its whole prompt.
+    """
+    readers = dict(running)
+    followers: list[tuple[QueuedJob, UUID]] = []
+    for job in queue:
+        if (family := family_of(job)) is not None:
+            reader = readers.setdefault(family, job.text_id)
+            if family in running or reader != job.text_id:
+                followers.append((job, reader))
+    texts = {each for job, reader in followers for each in (job.text_id, reader)}
+    query = select(PromptText.id, PromptText.prefixes).where(PromptText.id.in_(texts))
+    prefixes = dict(session.execute(query).all()) if texts else {}
+    return {
+        job.id: _without(lengths[job.id], _shared(job, prefixes.get(job.text_id), prefixes.get(reader)))
+        for job, reader in followers
+    }
+
+
+def reading_share(whole: Mapping[UUID, RemainingTokens], read: Mapping[UUID, RemainingTokens]) -> float:
+    """Return the part of the work of reading these prompts that is left if `read` is what is read of some."""
+    total = sum(reading_work(each.prompt_tokens) for each in whole.values())
+    left = sum(reading_work(read.get(key, each).prompt_tokens) for key, each in whole.items())
+    return left / total if total else 1.0
+
+
+def _shared(job: QueuedJob, mine: bytes | None, other: bytes | None) -> int:
+    """Count the tokens that the job surely has in common with its reader."""
+    if not mine or not other:
+        return min(family_tokens(job.prompt_tokens), job.prompt_tokens - 1)
+    return min(shared_tokens(mine, other), job.prompt_tokens - 1)
+
+
+def _without(length: RemainingTokens, shared: int) -> RemainingTokens:
+    """Leave out tokens at the beginning; the others still attend to them."""
+    left = reading_work(length.prompt_tokens) - reading_work(shared)
+    return RemainingTokens(tokens_of_work(left), length.new_tokens)
