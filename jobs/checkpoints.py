@@ -25,6 +25,8 @@ class Output:
         is_resumable: another run can continue from these ids; otherwise the next one starts over.
         reasoning: the thinking before the text, storable in Postgres.
         reasoning_tokens: how many of the tokens were thinking.
+        cached_tokens: prompt tokens that the engine had in its cache at the job's first run; None: this is
+            not of that run, or the engine did not tell.
     """
 
     text: str
@@ -35,6 +37,7 @@ class Output:
     is_resumable: bool = True
     reasoning: str = ""
     reasoning_tokens: int = 0
+    cached_tokens: int | None = None
 
 
 def save(session: Session, job_id: UUID, output: Output) -> None:
@@ -73,6 +76,17 @@ def load(session: Session, job_id: UUID) -> Output | None:
         reasoning=found.reasoning or "",
         reasoning_tokens=found.reasoning_tokens,
     )
+
+
+def told(output: Output | None) -> dict[str, Any]:
+    """Keep what an engine told of the job's prompt; the first to tell is right.
+
+    Returns:
+        Values for an UPDATE of `jobs`.
+    """
+    if output is None or output.cached_tokens is None:
+        return {}
+    return {"cached_tokens": func.coalesce(Job.cached_tokens, output.cached_tokens)}
 
 
 def into_results(session: Session, job_ids: Sequence[UUID]) -> None:

@@ -80,6 +80,7 @@ def complete_all(session: Session, completions: Sequence[JobCompletion]) -> Comp
         "replaced": [each.replaced for each in outputs],
         "reasoning": [each.reasoning or None for each in outputs],
         "reasoning_tokens": [each.reasoning_tokens for each in outputs],
+        "cached": [each.cached_tokens for each in outputs],
         "new_ids": [uuid7() for _ in completions],
         "free_trees": tree_progress.lock_free(session, trees),
     }
@@ -110,10 +111,10 @@ _COMPLETE: Final = (
     WITH given AS (
         SELECT * FROM unnest(
             :ids, :lease_ids, :produced, :reasons, :since, :are_done,
-            :outputs, :output_ids, :replaced, :reasoning, :reasoning_tokens, :new_ids
+            :outputs, :output_ids, :replaced, :reasoning, :reasoning_tokens, :cached, :new_ids
         ) AS given(
             id, lease_id, produced, reason, since, is_done,
-            output, output_ids, replaced, reasoning, reasoning_tokens, new_id
+            output, output_ids, replaced, reasoning, reasoning_tokens, cached, new_id
         )
     ), owned AS (
         SELECT jobs.id FROM given JOIN jobs ON jobs.id = given.id AND jobs.lease_id = given.lease_id
@@ -121,11 +122,11 @@ _COMPLETE: Final = (
         FOR UPDATE OF jobs SKIP LOCKED
     ), ended AS (
         UPDATE jobs SET {job_rows.moves("complete")}, completion_tokens = given.produced,
-            finish_reason = given.reason,
+            finish_reason = given.reason, cached_tokens = coalesce(jobs.cached_tokens, given.cached),
             first_token_at = coalesce(jobs.first_token_at, clock_timestamp() - given.since)
         FROM owned JOIN given USING (id)
         WHERE jobs.id = owned.id AND jobs.lease_id = given.lease_id AND {job_rows.may("complete")}
-        RETURNING jobs.id, tenant_id, model, state, prompt_tokens, completion_tokens,
+        RETURNING jobs.id, tenant_id, model, state, prompt_tokens, cached_tokens, completion_tokens,
             started_at, finalized_at,
             summary_id IS NOT NULL OR has_twins OR {events.MAY_BE_WANTED} AS is_followed
     ), dropped AS (
@@ -141,7 +142,7 @@ _COMPLETE: Final = (
     ), freed AS (
         SELECT given.lease_id, CASE WHEN ended.id IS NOT NULL THEN produced ELSE coalesce(
             (SELECT num_tokens FROM checkpoints WHERE checkpoints.job_id = given.id), 0
-        ) END AS produced
+        ) END AS produced, given.cached
         FROM given LEFT JOIN ended USING (id) WHERE is_done
     ), noted AS ({usage.NOTE_ENDED}), {reservations.CLOSED}, settled AS ({reservations.SETTLE})
     SELECT id, is_followed FROM ended
@@ -159,6 +160,7 @@ _COMPLETE: Final = (
             replaced=Boolean(),
             reasoning=Text(),
             reasoning_tokens=Integer(),
+            cached=Integer(),
             new_ids=Uuid(),
             free_trees=Uuid(),
         )

@@ -141,10 +141,8 @@ def recount(session: Session, lease: Lease, *, prompt_tokens: int) -> JobState |
 
     If another tokenizer counted it, the worker would otherwise send more tokens than it reserved blocks for.
     """
-    reserved = prompt_tokens + Job.max_tokens
-    return transitions.requeue(
-        session, "release", lease, None, prompt_tokens=prompt_tokens, reserved_tokens=reserved, family=None
-    )
+    counted = {"prompt_tokens": prompt_tokens, "reserved_tokens": prompt_tokens + Job.max_tokens}
+    return transitions.requeue(session, "release", lease, None, **counted, cached_tokens=None, family=None)
 
 
 def retry(

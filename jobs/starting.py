@@ -52,6 +52,7 @@ class Start:
         overtakes: a better ranked job that its growth must not postpone.
         alone: nothing else may start beside it.
         charge: tokens that its tenant pays now.
+        charged_prompt: of these, those of its prompt; None: an earlier run has paid for it.
         shared_blocks: of the blocks, those that count once with others of its family.
         anchor: the lease of a running job that has them too; None: it shares none.
         leaves_family: what it reads counts for it alone, though others of its family run.
@@ -66,6 +67,7 @@ class Start:
     overtakes: UUID | None
     alone: bool
     charge: int
+    charged_prompt: int | None = None
     shared_blocks: int = 0
     anchor: UUID | None = None
     leaves_family: bool = False
@@ -197,6 +199,7 @@ _RESERVED: Final[dict[str, Any]] = {
     "overtakes": Uuid(),
     "alone": Boolean(),
     "charge": Float(53),
+    "charged_prompt": Integer(),
     "shared_blocks": Integer(),
     "anchor": Uuid(),
     "leaves_family": Boolean(),
@@ -228,10 +231,10 @@ _START: Final = (
         RETURNING {_COLUMNS}, {events.IS_START_WANTED} AS is_start_wanted
     ), reserved AS (
         INSERT INTO reservations
-            (lease_id, engine_name, job_id, blocks, shared_blocks, output_tokens, output_before, overtakes,
-                alone)
+            (lease_id, engine_name, job_id, blocks, shared_blocks, output_tokens, output_before,
+                charged_prompt, overtakes, alone)
         SELECT given.lease_id, :engine_name, given.id, given.blocks, given.shared_blocks,
-            given.output_tokens, given.completion_tokens, given.overtakes, given.alone
+            given.output_tokens, given.completion_tokens, given.charged_prompt, given.overtakes, given.alone
         FROM started JOIN given USING (id)
     ), anchors AS (
         SELECT given.anchor, max(given.shared_blocks) AS shared FROM started JOIN given USING (id)

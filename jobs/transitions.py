@@ -71,7 +71,8 @@ def finish(
         return None
     if output is not None:
         checkpoints.save(session, lease.job_id, output)
-    return TRANSITIONS[verb][1] if end(session, verb, *fence(lease), **values) else None
+    ended = end(session, verb, *fence(lease), **values, **checkpoints.told(output))
+    return TRANSITIONS[verb][1] if ended else None
 
 
 def end(session: Session, verb: str, *conditions: ColumnElement[bool], **values: Any) -> list[Job]:  # noqa: ANN401  # columns have many types
@@ -125,7 +126,8 @@ def requeue(
         return finish(session, ENDS[row.stop_reason], lease, output)
     if output is not None and output.num_tokens and output.is_resumable:
         checkpoints.save(session, lease.job_id, output)
-    move(session, verb, *fence(lease), **values, **UNHELD, **checkpoints.progress_kept())
+    kept = checkpoints.told(output) | checkpoints.progress_kept()
+    move(session, verb, *fence(lease), **values, **UNHELD, **kept)
     return JobState.QUEUED
 
 

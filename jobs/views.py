@@ -69,6 +69,14 @@ class JobObject(TypedDict):
     priority: Priority
     max_tokens: int
     prompt_tokens: Annotated[int | None, Field(description="Null until counted.")]
+    cached_tokens: Annotated[
+        int | None,
+        Field(
+            description="Prompt tokens that the engine had in its cache when it got the job; all of them if"
+            " the job took an equal one's answer. Null until its first run ends, and where the engine does"
+            " not tell."
+        ),
+    ]
     completion_tokens: Annotated[
         int, Field(description="Tokens generated so far; final once the job has ended.")
     ]
@@ -152,6 +160,7 @@ def job_object(job: Job) -> JobObject:
         priority=PRIORITY_NAMES[job.rank],
         max_tokens=job.max_tokens,
         prompt_tokens=job.prompt_tokens,
+        cached_tokens=job.cached_tokens,
         completion_tokens=job.completion_tokens,
         finish_reason=job.finish_reason,
         attempt=job.attempt,

@@ -51,6 +51,7 @@ def _usage(ended: Completion) -> JsonObject:
         prompt_tokens=job.prompt_tokens or 0,
         completion_tokens=job.completion_tokens,
         reasoning_tokens=ended.reasoning_tokens,
+        cached_tokens=job.cached_tokens,
     )
 
 

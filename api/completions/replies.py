@@ -5,12 +5,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from api.http.fields import Seconds, example
+from api.http.replies import IF_TOLD, PromptDetails
 from jobs.views import FinishReasonName
 
 _USAGE: dict[str, Any] = {
     "prompt_tokens": 21,
     "completion_tokens": 9,
     "total_tokens": 30,
+    "prompt_tokens_details": {"cached_tokens": 0},
     "completion_tokens_details": {"reasoning_tokens": 0},
 }
 _MODEL: dict[str, Any] = {
@@ -33,6 +35,7 @@ class TokenUsage(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptDetails | None = IF_TOLD
     completion_tokens_details: CompletionDetails
 
 

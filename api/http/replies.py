@@ -29,6 +29,15 @@ class DeletionReply(BaseModel, Generic[Kind]):
     deleted: Literal[True]
 
 
+class PromptDetails(BaseModel):
+    """Prompt tokens by kind."""
+
+    cached_tokens: int = Field(description="What the engine had in its cache when it got the request.")
+
+
+IF_TOLD: Any = Field(None, description="Left out where the engine does not tell.")
+
+
 def page_example(row: dict[str, Any]) -> ConfigDict:
     """Return the configuration of a list model whose example page has this one row."""
     return example(object="list", data=[row], first_id=row["id"], last_id=row["id"], has_more=False)

@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field, with_config
 from typing_extensions import TypedDict
 
 from api.http.fields import example
-from api.http.replies import DeletionReply, ListReply, gone_example, page_example
+from api.http.replies import IF_TOLD, DeletionReply, ListReply, PromptDetails, gone_example, page_example
 from jobs.views import FinishReasonName, JobError, JobObject, JobWithQueueObject
 
 _ID = "job_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
@@ -21,6 +21,7 @@ _JOB: dict[str, Any] = {
     "priority": "normal",
     "max_tokens": 512,
     "prompt_tokens": 91_377,
+    "cached_tokens": None,
     "completion_tokens": 38,
     "finish_reason": None,
     "attempt": 0,
@@ -76,6 +77,7 @@ class Usage(BaseModel):
     prompt_tokens: int | None = Field(description="Null when the job ended before it was counted.")
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptDetails | None = IF_TOLD
     completion_tokens_details: JobTokenDetails
 
 
@@ -92,6 +94,7 @@ class ResultReply(BaseModel):
             "prompt_tokens": 91_377,
             "completion_tokens": 212,
             "total_tokens": 91_589,
+            "prompt_tokens_details": {"cached_tokens": 91_328},
             "completion_tokens_details": {"reasoning_tokens": 0},
         },
         error=None,

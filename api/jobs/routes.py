@@ -26,6 +26,7 @@ from jobs.database.paging import Range
 from jobs.engines import registry
 from jobs.errors import JobNotFinishedError, NotFoundError
 from jobs.models import Job, Result
+from jobs.prompts.openai import usage_object
 from jobs.queries import JobFilter
 from jobs.states import TERMINAL
 from jobs.submission import JobSpec
@@ -143,12 +144,12 @@ async def get_result(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantD
             "output": result.output if result else None,
             "reasoning_content": result.reasoning if result else None,
             "finish_reason": job.finish_reason,
-            "usage": {
-                "prompt_tokens": job.prompt_tokens,
-                "completion_tokens": job.completion_tokens,
-                "total_tokens": (job.prompt_tokens or 0) + job.completion_tokens,
-                "completion_tokens_details": {"reasoning_tokens": result.reasoning_tokens if result else 0},
-            },
+            "usage": usage_object(
+                prompt_tokens=job.prompt_tokens,
+                completion_tokens=job.completion_tokens,
+                reasoning_tokens=result.reasoning_tokens if result else 0,
+                cached_tokens=job.cached_tokens,
+            ),
             "error": job.error,
         }
     )

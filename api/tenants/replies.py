@@ -16,6 +16,7 @@ class UsageDayReply(BaseModel):
     model: str
     num_jobs: dict[Literal["completed", "failed", "cancelled", "expired"], int]
     prompt_tokens: int = Field(description="Of the jobs that an engine has started.")
+    cached_tokens: int = Field(description="Of these, what engines had in their caches, where they tell.")
     completion_tokens: int
     total_tokens: int
 
@@ -48,6 +49,7 @@ class UsageReply(BaseModel):
                 "model": "llama-3.1-8b-instruct",
                 "num_jobs": {"completed": 240, "failed": 2, "cancelled": 0, "expired": 0},
                 "prompt_tokens": 9_120_377,
+                "cached_tokens": 4_302_080,
                 "completion_tokens": 61_044,
                 "total_tokens": 9_181_421,
             }

@@ -83,6 +83,7 @@ def _day(day: date, model: str, of_states: list[DailyUsage]) -> UsageDayReply:
             "model": model,
             "num_jobs": num_jobs,
             "prompt_tokens": prompt_tokens,
+            "cached_tokens": sum(each.cached_tokens for each in of_states),
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
         }

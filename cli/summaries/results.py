@@ -25,6 +25,7 @@ _COLUMNS: Final = (
     "completion_tokens",
     "error_code",
     "error_message",
+    "cached_tokens",
 )
 
 
@@ -224,6 +225,7 @@ def _row(result: DocumentResult) -> str:
             usage.get("completion_tokens", ""),
             error.get("code", ""),
             error.get("message", ""),
+            usage.get("cached_tokens", ""),
         )
     )
 

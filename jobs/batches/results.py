@@ -50,7 +50,7 @@ _CALLERS_FAULTS: Final = frozenset(
     }
 )
 
-_Ended = Row[Any]
+_Ended = Row[*tuple[Any, ...]]
 # Without the token ids, which no line shows.
 _RESULTS: Final = select(Result.job_id, Result.output, Result.reasoning, Result.reasoning_tokens)
 
@@ -73,6 +73,7 @@ class _Written:
     num_failed: int = 0
     num_stopped: int = 0
     input_tokens: int = 0
+    cached_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
 
@@ -182,6 +183,7 @@ def _ended_jobs(session: Session, batch: Batch) -> list[_Ended]:
             Job.error,
             Job.finish_reason,
             Job.prompt_tokens,
+            Job.cached_tokens,
             Job.completion_tokens,
             Job.finalized_at,
             size,
@@ -217,6 +219,7 @@ def _report(session: Session, batch: Batch, ended: Sequence[_Ended], store: Part
     batch.num_failed += written.num_failed
     batch.num_stopped += written.num_stopped
     batch.input_tokens += written.input_tokens
+    batch.cached_tokens += written.cached_tokens
     batch.output_tokens += written.output_tokens
     batch.reasoning_tokens += written.reasoning_tokens
     session.execute(
@@ -234,6 +237,7 @@ def _write(row: _Ended, batch: Batch, result: _Generated | None, written: _Writt
         body = _completion(row, Endpoint(batch.endpoint), result)
         written.output.append(answered_line(identifier, row.custom_id, status=200, body=body))
         written.input_tokens += row.prompt_tokens
+        written.cached_tokens += row.cached_tokens or 0
         written.output_tokens += row.completion_tokens
         written.reasoning_tokens += result.reasoning_tokens if result else 0
         return
@@ -267,6 +271,7 @@ def _completion(row: _Ended, endpoint: Endpoint, result: _Generated | None) -> J
         prompt_tokens=row.prompt_tokens,
         completion_tokens=row.completion_tokens,
         reasoning_tokens=result.reasoning_tokens if result else 0,
+        cached_tokens=row.cached_tokens,
     )
     return build(
         identifier=row.id.hex,

@@ -130,7 +130,7 @@ def batch_object(batch: Batch, *, max_errors: int | None = None) -> BatchObject:
         },
         usage={
             "input_tokens": batch.input_tokens,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": batch.cached_tokens},
             "output_tokens": batch.output_tokens,
             "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
             "total_tokens": batch.input_tokens + batch.output_tokens,

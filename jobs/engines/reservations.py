@@ -12,21 +12,29 @@ from jobs.database.row_sets import array_parameters
 from jobs.engines import served_tokens
 from jobs.models import Job, Reservation
 
-_SETTLED = (Reservation.engine_name, Reservation.job_id, Reservation.output_tokens, Reservation.state)
+_SETTLED = (
+    Reservation.engine_name,
+    Reservation.job_id,
+    Reservation.output_tokens,
+    Reservation.charged_prompt,
+    Reservation.state,
+)
 
 
-# Parts of a statement that has rows `freed(lease_id, produced)`: delete their reservations, and correct
-# accounts as `served_tokens.settle` does.
+# Parts of a statement that has rows `freed(lease_id, produced, cached)`: delete their reservations, and
+# correct accounts as `served_tokens.settle` does.
 CLOSED: Final = """
     closed AS (
         DELETE FROM reservations USING freed WHERE reservations.lease_id = freed.lease_id
-        RETURNING reservations.engine_name, job_id, output_tokens, reservations.state, freed.produced
+        RETURNING reservations.engine_name, job_id, output_tokens, charged_prompt, reservations.state,
+            freed.produced, freed.cached
     )
 """
 SETTLE: Final = """
     INSERT INTO account_shards AS shard (tenant_id, model, engine_name, served)
     SELECT jobs.tenant_id, jobs.model, closed.engine_name,
-        sum((closed.produced - closed.output_tokens) / tenants.weight)
+        sum((closed.produced - closed.output_tokens
+            + coalesce(jobs.prompt_tokens - closed.cached - closed.charged_prompt, 0)) / tenants.weight)
     FROM closed JOIN jobs ON jobs.id = closed.job_id JOIN tenants ON tenants.id = jobs.tenant_id
     WHERE closed.state = 'held'
     GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
@@ -34,9 +42,9 @@ SETTLE: Final = """
 """
 _CLOSE: Final = text(f"""
     WITH freed AS (
-        SELECT * FROM unnest(:lease_ids, :produced) AS freed(lease_id, produced)
+        SELECT * FROM unnest(:lease_ids, :produced, :cached) AS freed(lease_id, produced, cached)
     ), {CLOSED} {SETTLE}
-""").bindparams(*array_parameters(lease_ids=Uuid(), produced=Integer()))  # noqa: S608  # built from constants
+""").bindparams(*array_parameters(lease_ids=Uuid(), produced=Integer(), cached=Integer()))  # noqa: S608  # built from constants
 _CHARGE_LATE: Final = text("""
     INSERT INTO account_shards AS shard (tenant_id, model, engine_name, served)
     SELECT jobs.tenant_id, jobs.model, jobs.engine_name,
@@ -80,16 +88,19 @@ def close(session: Session, lease_id: UUID, *, produced: int | None = None) -> N
     served_tokens.settle(session, held, produced=produced)
 
 
-def close_all(session: Session, produced: Mapping[UUID, int]) -> None:
+def close_all(session: Session, freed: Mapping[UUID, tuple[int, int | None]]) -> None:
     """Delete the reservations of these leases, as `close` does.
 
     Args:
         session: the caller's transaction.
-        produced: by lease, the tokens that its job has generated in all.
+        freed: by lease, the tokens that its job has generated in all, and those of its prompt that the engine
+            had; None: it did not tell.
     """
-    if not produced:
+    if not freed:
         return
-    session.execute(_CLOSE, {"lease_ids": list(produced), "produced": list(produced.values())})
+    produced, cached = zip(*freed.values(), strict=True)
+    given = {"lease_ids": list(freed), "produced": list(produced), "cached": list(cached)}
+    session.execute(_CLOSE, given)
 
 
 def charge_late(session: Session, job_id: UUID, lease_id: UUID, *, produced: int) -> None:

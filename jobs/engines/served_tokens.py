@@ -88,21 +88,24 @@ def charge(session: Session, engine_name: str, charges: Mapping[tuple[UUID, str]
 
 
 def settle(session: Session, released: CTE, *, produced: int | None = None) -> None:
-    """Correct accounts from what reservations covered to what jobs generated.
+    """Correct accounts from what was reserved and expected to what jobs generated and engines computed.
 
     Args:
         session: the caller's transaction.
         released: a statement that takes reservations out of the state `held` and returns their `engine_name`,
-            `job_id` and `output_tokens`; it is executed in any case.
+            `job_id`, `output_tokens` and `charged_prompt`; it is executed in any case.
         produced: tokens that their one job has generated in all; None: what its row says.
     """
     generated = Job.completion_tokens if produced is None else literal(produced)
+    # Null unless this reservation paid for the prompt and the engine told what it had of it.
+    misjudged = Job.prompt_tokens - Job.cached_tokens - released.c.charged_prompt
+    correction = generated - released.c.output_tokens + func.coalesce(misjudged, 0)
     corrections = (
         select(
             Job.tenant_id,
             Job.model,
             released.c.engine_name,
-            func.sum(cast(generated - released.c.output_tokens, Float) / Tenant.weight).label("served"),
+            func.sum(cast(correction, Float) / Tenant.weight).label("served"),
         )
         .join(released, released.c.job_id == Job.id)
         .join(Tenant, Tenant.id == Job.tenant_id)

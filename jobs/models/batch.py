@@ -42,6 +42,7 @@ class Batch(Base):
         num_stopped: lines that the batch's cancellation or the end of its window ended. Callers see them as
             neither completed nor failed.
         input_tokens: prompt tokens of the completed lines.
+        cached_tokens: how many of those engines had in their caches, where they told.
         output_tokens: generated tokens of the completed lines.
         reasoning_tokens: how many of those were thinking.
         next_offset: byte of the file at which the next line to expand begins.
@@ -118,6 +119,7 @@ class Batch(Base):
     num_stopped: Mapped[int] = mapped_column(server_default="0")
     input_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     output_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    cached_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     reasoning_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     next_offset: Mapped[int] = mapped_column(BigInteger, server_default="0")
     next_line: Mapped[int] = mapped_column(server_default="1")

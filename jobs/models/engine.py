@@ -67,6 +67,8 @@ class Reservation(Base):
         output_tokens: tokens that the job may generate in all before it must ask for more; earlier runs
             count.
         output_before: tokens that earlier runs had generated at the claim.
+        charged_prompt: tokens of the prompt that its tenant paid for at the claim: those that the engine was
+            expected to compute. Null: an earlier run has paid.
         overtakes: the better ranked job that this one started ahead of; its growth must not postpone that
             job. Null: none.
         is_waiting: the job used up its reservation and waits for free blocks.
@@ -93,6 +95,7 @@ class Reservation(Base):
     shared_blocks: Mapped[int] = mapped_column(server_default="0")
     output_tokens: Mapped[int]
     output_before: Mapped[int] = mapped_column(server_default="0")
+    charged_prompt: Mapped[int | None]
     overtakes: Mapped[UUID | None]
     is_waiting: Mapped[bool] = mapped_column(server_default=text("false"))
     alone: Mapped[bool] = mapped_column(server_default=text("false"))
@@ -134,7 +137,7 @@ class AccountShard(Base):
         model: the model.
         engine_name: the engine. No foreign key, which would lock the engine's row.
         served: tokens served, divided by the tenant's weight at the time. Claims charge what they reserve,
-            and the end of a reservation corrects that to what was generated.
+            and the end of a reservation corrects that to what was computed and generated.
         overtaken_id: the tenant's job that followers overtook last on this engine. Null: none was.
         overtaken_steps: for how many steps of the engine they overtook it.
     """

@@ -88,6 +88,9 @@ class Job(RequestColumns, Base):
         prompt_tokens: exact length of the rendered prompt. Null until counted, by `submission` if the prompt
             is short and by `preparation` otherwise. A worker corrects it if its tokenizer differs. Of a
             prompt that was too long to count to its end it is a lower bound.
+        cached_tokens: prompt tokens that the engine had in its cache when it first got the job, 0 to
+            `prompt_tokens`; of a job that took another one's answer, all of them. Set when that run ends.
+            Null: the engine did not tell.
         family: keyed hash of the beginning of its prompt (`prompts.prefixes.family`): jobs with the same one
             share nearly half of it, or more. Null until counted, of short prompts, and if it was counted
             before migration 0031.
@@ -146,6 +149,7 @@ class Job(RequestColumns, Base):
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
     state: Mapped[str]
     prompt_tokens: Mapped[int | None]
+    cached_tokens: Mapped[int | None]
     family: Mapped[bytes | None]
     completion_tokens: Mapped[int] = mapped_column(server_default="0")
     attempt: Mapped[int] = mapped_column(SmallInteger, server_default="0")
@@ -189,6 +193,7 @@ class Job(RequestColumns, Base):
         CheckConstraint(one_of("finish_reason", sorted(FinishReason)), name="finish_reason"),
         CheckConstraint(one_of("stop_reason", sorted(StopReason)), name="stop_reason"),
         CheckConstraint("max_tokens >= 1 AND prompt_tokens >= 0", name="tokens"),
+        CheckConstraint("cached_tokens BETWEEN 0 AND prompt_tokens", name="cached_tokens"),
         CheckConstraint("completion_tokens BETWEEN 0 AND max_tokens", name="output_within_limit"),
         CheckConstraint("attempt >= 0 AND num_rescues >= 0 AND rank BETWEEN -1 AND 1", name="counters"),
         CheckConstraint(one_of("lane", sorted(Lane)), name="lane"),

@@ -160,6 +160,7 @@ class UsageEntry(Base):
         state: their final `JobState`.
         num_jobs: number of jobs, at least 1.
         prompt_tokens: of those jobs that an engine began.
+        cached_tokens: of those, what the engine had in its cache, where it told.
         completion_tokens: tokens that they generated.
     """
 
@@ -172,6 +173,7 @@ class UsageEntry(Base):
     state: Mapped[str]
     num_jobs: Mapped[int]
     prompt_tokens: Mapped[int] = mapped_column(BigInteger)
+    cached_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     completion_tokens: Mapped[int] = mapped_column(BigInteger)
 
     __table_args__ = (Index("ix_usage_entries_tenant_id", "tenant_id", "day"),)
@@ -189,6 +191,7 @@ class UsageDay(Base):
         state: their final `JobState`.
         num_jobs: number of jobs.
         prompt_tokens: of those jobs that an engine began.
+        cached_tokens: of those, what the engine had in its cache, where it told.
         completion_tokens: tokens that they generated.
     """
 
@@ -200,6 +203,7 @@ class UsageDay(Base):
     state: Mapped[str] = mapped_column(primary_key=True)
     num_jobs: Mapped[int] = mapped_column(BigInteger)
     prompt_tokens: Mapped[int] = mapped_column(BigInteger)
+    cached_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     completion_tokens: Mapped[int] = mapped_column(BigInteger)
 
 

@@ -243,12 +243,27 @@ def text_completion(
     return _object("text_completion", f"cmpl-{identifier}", created, model, choice, usage)
 
 
-def usage_object(*, prompt_tokens: int, completion_tokens: int, reasoning_tokens: int = 0) -> JsonObject:
-    """Build the `usage` of one completion; `reasoning_tokens` are part of `completion_tokens`."""
+def usage_object(
+    *,
+    prompt_tokens: int | None,
+    completion_tokens: int,
+    reasoning_tokens: int = 0,
+    cached_tokens: int | None = None,
+) -> JsonObject:
+    """Build the `usage` of one completion.
+
+    Args:
+        prompt_tokens: None: not counted.
+        completion_tokens: generated.
+        reasoning_tokens: part of `completion_tokens`.
+        cached_tokens: part of `prompt_tokens`; None: the engine did not tell, and the details are left out.
+    """
+    details = {} if cached_tokens is None else {"prompt_tokens_details": {"cached_tokens": cached_tokens}}
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
+        "total_tokens": (prompt_tokens or 0) + completion_tokens,
+        **details,
         "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
     }
 

@@ -23,7 +23,7 @@ from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
 from jobs.scheduling.followers import Family, Reader, Reuse
 from jobs.scheduling.preemption import choose_preemptions
 from jobs.scheduling.prefix_replay import Answered, Guest
-from jobs.scheduling.ranking import Ranked, Ranking, charge_of
+from jobs.scheduling.ranking import Ranked, Ranking, charge_of, prompt_charge_of
 from jobs.scheduling.sizing import ClaimPolicy, Sizer
 from jobs.starting import Start, StartedJob
 from jobs.states import Lane
@@ -44,6 +44,7 @@ class Claim:
         output_tokens: output that the blocks cover besides the prompt, including that of earlier runs.
         job: its row at the claim.
         is_reader: it reads what others of its family may wait for.
+        is_first: no engine had the job before.
     """
 
     lease: Lease
@@ -51,6 +52,7 @@ class Claim:
     output_tokens: int
     job: StartedJob
     is_reader: bool = False
+    is_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,8 @@ def claim_all(
         limit: most jobs to start; None: as many as there are slots.
     """
     locked = engine_load.lock(session, engine_name)
-    reservations.close_all(session, {each.lease_id: each.generated_tokens for each in ended})
+    freed = {each.lease_id: (each.generated_tokens, each.cached_tokens) for each in ended}
+    reservations.close_all(session, freed)
     return start_jobs(session, locked, policy, preview=preview, limit=limit, ended=ended)
 
 
@@ -288,7 +291,10 @@ class _Starting:
                 size, guest = each.ranked.size, each.guest()
                 self.load = with_started(self.load, each.ranked, each.lease, each.reuse)
                 is_reader = self.known is not None and guest.reader is not None and each.reuse.anchor is None
-                self.claims.append(Claim(each.lease, size.blocks, size.output_tokens, job, is_reader))
+                is_first = each.ranked.job.started_at is None
+                self.claims.append(
+                    Claim(each.lease, size.blocks, size.output_tokens, job, is_reader, is_first)
+                )
                 if self.known is not None:
                     self.known.replay.start(each.lease.lease_id, guest, reused_tokens=each.reuse.tokens)
         return started
@@ -333,6 +339,7 @@ class _Chosen:
             overtakes=self.overtakes,
             alone=self.ranked.candidate.alone,
             charge=charge_of(job, size, reused_tokens=self.reuse.tokens),
+            charged_prompt=prompt_charge_of(job, reused_tokens=self.reuse.tokens),
             shared_blocks=self.reuse.blocks,
             anchor=self.reuse.anchor,
             leaves_family=self.reads_twice,

@@ -175,9 +175,18 @@ class Ranking:
 
 
 def charge_of(job: QueuedJob, size: ReservationSize, *, reused_tokens: int = 0) -> int:
-    """Compute what its tenant pays at the start: what is computed of the prompt, once, and the new output."""
-    prompt = job.prompt_tokens - reused_tokens if job.started_at is None else 0
+    """Compute what its tenant pays at the start: for its prompt, once, and the new output."""
+    prompt = prompt_charge_of(job, reused_tokens=reused_tokens) or 0
     return prompt + size.output_tokens - job.completion_tokens
+
+
+def prompt_charge_of(job: QueuedJob, *, reused_tokens: int) -> int | None:
+    """Compute what its tenant pays for what will be computed of its prompt.
+
+    Returns:
+        None if an earlier run has paid for it.
+    """
+    return job.prompt_tokens - reused_tokens if job.started_at is None else None
 
 
 def head_of(

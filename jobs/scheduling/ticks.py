@@ -51,5 +51,7 @@ def tick(
             reservations.drain(session, each.lease.lease_id)
     if policy is None:
         return TickResult(completed, ClaimResult())
-    freed = [FreedSlot(each.lease.lease_id, each.output.num_tokens) for each in ended]
+    freed = [
+        FreedSlot(each.lease.lease_id, each.output.num_tokens, each.output.cached_tokens) for each in ended
+    ]
     return TickResult(completed, claims.start_jobs(session, locked, policy, preview=preview, ended=freed))

@@ -176,6 +176,7 @@ def _copy_end(session: Session, leader: Job, twin_ids: Sequence[UUID]) -> list[J
         "share",
         which,
         prompt_tokens=leader.prompt_tokens,
+        cached_tokens=leader.prompt_tokens,  # no engine computed any of it
         completion_tokens=leader.completion_tokens,
         finish_reason=leader.finish_reason,
         request_digest=None,  # it is no run: the age of an answer counts from its run's end

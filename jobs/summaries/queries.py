@@ -172,15 +172,19 @@ def _read_progress(session: Session, by_id: dict[UUID, Summary], details: dict[U
 def _read_usage(session: Session, by_id: dict[UUID, Summary], details: dict[UUID, _Details]) -> None:
     began = Job.started_at.is_not(None)
     prompt = func.coalesce(func.sum(case((began, Job.prompt_tokens), else_=0)), 0)
+    cached = func.coalesce(func.sum(Job.cached_tokens), 0).label("cached")
+    completion = func.sum(Job.completion_tokens).label("completion")
     query = (
-        select(Job.summary_id, prompt.label("prompt"), func.sum(Job.completion_tokens).label("completion"))
+        select(Job.summary_id, prompt.label("prompt"), cached, completion)
         .where(Job.summary_id.in_(by_id))
         .group_by(Job.summary_id)
     )
     for row in session.execute(query):
         if row.summary_id is not None:
             details[row.summary_id].usage = SummaryUsageReply(
-                prompt_tokens=int(row.prompt), completion_tokens=int(row.completion)
+                prompt_tokens=int(row.prompt),
+                cached_tokens=int(row.cached),
+                completion_tokens=int(row.completion),
             )
 
 

@@ -46,6 +46,7 @@ class SummaryUsageReply(TypedDict):
     """Tokens of all jobs, including failed attempts."""
 
     prompt_tokens: int
+    cached_tokens: Annotated[int, Field(description="Of these, what engines had in their caches.")]
     completion_tokens: int
 
 
@@ -146,7 +147,7 @@ class SummaryWithFirstChunks(SummaryWithChunks):
 
 
 NO_PROGRESS = ProgressReply(jobs=0, completed=0, failed=0, running=0, tokens_done=0, tokens_total=0)
-NO_USAGE = SummaryUsageReply(prompt_tokens=0, completion_tokens=0)
+NO_USAGE = SummaryUsageReply(prompt_tokens=0, cached_tokens=0, completion_tokens=0)
 
 
 def summary_object(

@@ -18,7 +18,7 @@ from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.models.tenant import UsageDay, UsageEntry
 
-_SUMS: Final = ("num_jobs", "prompt_tokens", "completion_tokens")
+_SUMS: Final = ("num_jobs", "prompt_tokens", "cached_tokens", "completion_tokens")
 _KEYS: Final = ("tenant_id", "day", "model", "state")
 
 
@@ -29,6 +29,7 @@ class DailyUsage:
     Attributes:
         day: on which they ended, in UTC.
         prompt_tokens: of those that an engine began.
+        cached_tokens: of those, what the engine had in its cache, where it told.
     """
 
     day: date
@@ -36,19 +37,21 @@ class DailyUsage:
     state: str
     num_jobs: int
     prompt_tokens: int
+    cached_tokens: int
     completion_tokens: int
 
 
 def record(session: Session, ended: Sequence[Job]) -> None:
     """Record the usage of these jobs, which are in a terminal state now."""
-    groups: dict[tuple[UUID, date, str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+    groups: dict[tuple[UUID, date, str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for job in ended:
         if job.finalized_at is None:
             continue
         group = groups[job.tenant_id, job.finalized_at.astimezone(UTC).date(), job.model, job.state]
         group[0] += 1
         group[1] += (job.prompt_tokens or 0) if job.started_at else 0
-        group[2] += job.completion_tokens
+        group[2] += (job.cached_tokens or 0) if job.started_at else 0
+        group[3] += job.completion_tokens
     rows = [
         dict(zip(_KEYS, key, strict=True)) | dict(zip(_SUMS, sums, strict=True)) | {"id": uuid7()}
         for key, sums in groups.items()
@@ -63,10 +66,10 @@ _NOTE: Final = insert(cast("Table", UsageEntry.__table__))  # past the ORM, whic
 # The same as a part of a statement that has rows `ended` of jobs, and `given(id, new_id)`.
 NOTE_ENDED: Final = """
     INSERT INTO usage_entries
-        (id, tenant_id, day, model, state, num_jobs, prompt_tokens, completion_tokens)
+        (id, tenant_id, day, model, state, num_jobs, prompt_tokens, cached_tokens, completion_tokens)
     SELECT (array_agg(given.new_id))[1], tenant_id, (finalized_at AT TIME ZONE 'UTC')::date, model, state,
         count(*), coalesce(sum(prompt_tokens) FILTER (WHERE started_at IS NOT NULL), 0),
-        sum(completion_tokens)
+        coalesce(sum(cached_tokens), 0), sum(completion_tokens)
     FROM ended JOIN given USING (id) GROUP BY 2, 3, 4, 5
 """
 
@@ -113,7 +116,7 @@ def read(session: Session, tenant_id: UUID, *, first: date, last: date) -> list[
     rows = session.execute(
         select(*keys, *sums).group_by(*keys).order_by(every.c.day.desc(), every.c.model, every.c.state)
     )
-    return [DailyUsage(day, model, state, int(a), int(b), int(c)) for day, model, state, a, b, c in rows]
+    return [DailyUsage(day, model, state, *map(int, each)) for day, model, state, *each in rows]
 
 
 def _columns(table: type[UsageDay] | type[UsageEntry]) -> list[InstrumentedAttribute[Any]]:

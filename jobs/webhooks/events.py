@@ -8,6 +8,7 @@ from uuid import UUID
 from jobs import ids
 from jobs.ids import uuid7
 from jobs.models import Batch, Job, JsonObject, Summary, WebhookEndpoint
+from jobs.prompts.openai import usage_object
 from jobs.states import Lane
 from jobs.views import job_object, optional_rfc3339, optional_seconds
 from jobs.webhooks import fanout
@@ -73,7 +74,14 @@ class Event:
         Args:
             reasoning_tokens: how many of a job's generated tokens were thinking.
         """
-        of_job = {"usage": _usage(self.subject, reasoning_tokens)} if isinstance(self.subject, Job) else {}
+        of_job: JsonObject = {}
+        if isinstance(self.subject, Job):
+            of_job["usage"] = usage_object(
+                prompt_tokens=self.subject.prompt_tokens,
+                completion_tokens=self.subject.completion_tokens,
+                reasoning_tokens=reasoning_tokens,
+                cached_tokens=self.subject.cached_tokens,
+            )
         return {
             "id": ids.event_id(self.id),
             "object": "event",
@@ -135,15 +143,6 @@ def _job_event(job: Job, kind: str, *, at: datetime | None, own: Destination | N
         own=own,
         is_announced=job.batch_id is None and job.summary_id is None and job.lane == Lane.BATCH,
     )
-
-
-def _usage(job: Job, reasoning_tokens: int) -> JsonObject:
-    return {
-        "prompt_tokens": job.prompt_tokens,
-        "completion_tokens": job.completion_tokens,
-        "total_tokens": (job.prompt_tokens or 0) + job.completion_tokens,
-        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
-    }
 
 
 def _own(of: Job | Batch | Summary, *, includes_output: bool = False) -> Destination | None:

@@ -32,7 +32,7 @@ from local_engine import free_ports
 from support import PATIENCE, eventually
 from worker.engine import loop
 from worker.engine.client import EngineClient
-from worker.engine.deltas import EngineDelta, TextDelta, TokenDelta
+from worker.engine.deltas import CachedPrompt, EngineDelta, TextDelta, TokenDelta
 from worker.engine.engine import NOT_SENT, StreamEnd
 from worker.engine.exposition import parse
 from worker.engine.http import call
@@ -111,6 +111,20 @@ def test_a_whole_answer_is_confirmed_and_carries_key_and_request_id() -> None:
     head = server.requests[0].lower()
     assert b"authorization: bearer secret-key" in head
     assert b"x-request-id: request-1" in head
+
+
+def test_the_usage_after_an_answer_says_what_the_engine_had_of_its_prompt() -> None:
+    usage = {"completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 512}}
+    last = data({"choices": [], "usage": usage})
+    with engine(answering(STREAM, event(7, reason="stop"), last, event(8), DONE)) as (server, url):
+        opened = Opened(url).start()
+        assert [opened.next() for _ in range(3)] == [
+            TokenDelta([7]),
+            CachedPrompt(512),
+            StreamEnd(None, confirmed=True),
+        ]
+        assert opened.stream.close()
+    assert b'"stream_options": {"include_usage": true}' in server.requests[0]
 
 
 def test_nobody_listening_means_that_nothing_was_sent() -> None:

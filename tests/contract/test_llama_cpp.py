@@ -4,6 +4,7 @@ Its answers are not known beforehand: they are compared with what the server its
 the whole answer at once, which is the same while one request runs alone.
 """
 
+import asyncio
 import os
 import queue
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from jobs.states import FinishReason
 from llama_support import LlamaServer, running_llama
 from support import PATIENCE, eventually
 from worker.engine.client import EngineClient
-from worker.engine.deltas import EngineDelta, TokenDelta
+from worker.engine.deltas import CachedPrompt, EngineDelta, TokenDelta
 from worker.engine.engine import StreamEnd
 from worker.engine.probe import probe
 from worker.engine.request import Request, Sampling
@@ -145,11 +146,21 @@ def test_ids_that_the_text_does_not_tell_are_generated_again(llama: Llama, limit
     stream.start()
     found: list[int] = []
     while not isinstance(event := came.get(timeout=PATIENCE), StreamEnd):
-        assert isinstance(event, TokenDelta)
-        found += event.ids
+        found += event.ids if isinstance(event, TokenDelta) else []
     assert event == StreamEnd(None, confirmed=True)
     assert found == llama.server.whole(ids.tolist(), limit, ignore_eos=True)
     assert stream.close()
+
+
+@pytest.mark.parametrize("num_words", [3, 300])
+def test_the_server_says_what_it_had_of_a_prompt_before_it_answers(llama: Llama, num_words: int) -> None:
+    ids = llama.cached(llama.ids("What it had read. " * num_words))
+    run = llama.ask(ids, max_tokens=2)
+    run.first()
+    told = asyncio.run(run.running.inbox.get(timeout=PATIENCE))
+    assert told == CachedPrompt(len(ids) - 1), "at least one token is computed"
+    assert run.follow() == Finished(FinishReason.LENGTH)
+    run.close()
 
 
 def test_a_seeded_answer_is_the_server_s_own(llama: Llama) -> None:

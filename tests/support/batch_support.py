@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -114,8 +114,8 @@ class Service:
             query = select(Job).where(Job.batch_id == batch_id).order_by(Job.batch_line)
             return list(session.scalars(query))
 
-    def complete(self, num: int | None = None) -> None:
-        """So many queued jobs have completed, or all."""
+    def complete(self, num: int | None = None, *, cached: int | None = None) -> None:
+        """So many queued jobs have completed, or all; their engine had so much of each prompt."""
         with self.sessions.begin() as session:
             register_engine(session)
         while num is None or num > 0:
@@ -124,7 +124,8 @@ class Service:
                 if session.scalar(query) is None:
                     return
                 lease = claim_one(session).lease
-                lifecycle.complete(session, lease, output_of("said", num_tokens=3), FinishReason.STOP)
+                output = replace(output_of("said", num_tokens=3), cached_tokens=cached)
+                lifecycle.complete(session, lease, output, FinishReason.STOP)
                 reservations.close(session, lease.lease_id)
             if num is not None:
                 num -= 1

@@ -44,6 +44,22 @@ def test_forty_mixed_jobs_complete_and_none_ever_waits_in_the_engine(client: Cli
     gauges.until_idle()
 
 
+def test_the_second_question_about_a_document_is_told_what_the_engine_had_of_it(client: Client) -> None:
+    before = _cached_today(client)
+    questions = (f"{text_of(LONG_CHARS // 10, start=123_457)}\n\nQuestion {number}?" for number in (1, 2))
+    first, second = (client.finished(client.submit(each, max_tokens=16)["id"]) for each in questions)
+    assert first["cached_tokens"] == 0
+    assert first["prompt_tokens"] - 128 < second["cached_tokens"] < second["prompt_tokens"]
+    for job in (first, second):
+        details = client.result(job["id"])["usage"]["prompt_tokens_details"]
+        assert details == {"cached_tokens": job["cached_tokens"]}
+    assert _cached_today(client) - before == second["cached_tokens"]
+
+
+def _cached_today(client: Client) -> int:
+    return sum(row["cached_tokens"] for row in client.http.get("/v1/usage").json()["data"])
+
+
 def test_a_document_cannot_speak_as_the_system(client: Client) -> None:
     plain = client.submit("x" + "y" * len(INJECTION), task="generate", max_tokens=8)
     hostile = client.submit(f"x{INJECTION}", task="generate", max_tokens=8)

@@ -1,4 +1,4 @@
-"""The deltas of an engine's stream: token ids or text."""
+"""The deltas of an engine's stream: token ids or text, and what it says of the prompt."""
 
 from dataclasses import dataclass
 
@@ -31,4 +31,27 @@ class TextDelta:
     given_up: str | None = None
 
 
-EngineDelta = TokenDelta | TextDelta
+@dataclass(frozen=True, slots=True)
+class CachedPrompt:
+    """What the engine had of the prompt in its cache, and so did not compute.
+
+    Attributes:
+        tokens: counted in tokens.
+        blocks: counted in blocks of its KV cache, by an engine that does not count tokens.
+    """
+
+    tokens: int = 0
+    blocks: int = 0
+
+    def of(self, prompt_tokens: int, *, tokens_per_block: int) -> int:
+        """Return the tokens of a prompt of this length; the last block may have been reused in part."""
+        return min(prompt_tokens, self.tokens + self.blocks * tokens_per_block)
+
+
+def cached_prompt(told: object, name: str) -> list[CachedPrompt]:
+    """Read a number of tokens among what a foreign server tells; nothing if it does not tell."""
+    tokens = told.get(name) if isinstance(told, dict) else None
+    return [CachedPrompt(tokens)] if isinstance(tokens, int) and tokens >= 0 else []
+
+
+EngineDelta = TokenDelta | TextDelta | CachedPrompt

@@ -145,6 +145,7 @@ class Runner:
         prompt = await self._load(run)
         next_step = _outcome_without_engine(run, prompt) or Granted(run.claim.output_tokens)
         while isinstance(next_step, Granted):
+            run.is_first_request = run.claim.is_first and not run.answer.num_tokens
             run.answer.begin_segment(until=next_step.tokens)
             run.stream = stream = await self._open(run, prompt, model)
             stream.start()
@@ -195,7 +196,8 @@ class Runner:
         prepare = partial(self._request, run, prompt, model)
         # Writing a long prompt as text takes as long as it is; ids are only copied.
         request = prepare() if model.served.abilities.takes_ids else await self._in_thread(prepare)
-        return RunStream(model.served.call(request), put=run.job.inbox.put)
+        put = partial(run.put, tokens_per_block=model.capacity.tokens_per_block)
+        return RunStream(model.served.call(request), put=put)
 
     def _request(self, run: JobRun, prompt: CountedPrompt, model: EngineModel) -> Request:
         tokenizer, abilities, answer = self.counter.tokenizer, model.served.abilities, run.answer

@@ -17,6 +17,8 @@ from jobs.scheduling.claims import Claim
 from jobs.states import TERMINAL, JobState
 from jobs.transitions import Lease
 from worker.doorbell import RingBell
+from worker.engine.deltas import CachedPrompt, EngineDelta
+from worker.engine.engine import StreamEnd
 from worker.inference.answer import Answer
 from worker.inference.desk import Desk
 from worker.inference.follow import wait_for_end
@@ -47,6 +49,8 @@ class JobRun:
         publisher: publishes that output.
         log: a logger bound to the job.
         stream: its last stream; None if nothing was sent.
+        is_first_request: the stream is of the job's first request.
+        cached_tokens: prompt tokens that the engine had in its cache for that one; None: it did not tell.
     """
 
     claim: Claim
@@ -55,6 +59,23 @@ class JobRun:
     publisher: OutputPublisher
     log: FilteringBoundLogger
     stream: RunStream | None = None
+    is_first_request: bool = False
+    cached_tokens: int | None = None
+
+    def put(self, event: EngineDelta | StreamEnd, *, tokens_per_block: int) -> None:
+        """Pass an event of the stream on, and keep what it says of the prompt.
+
+        Of later requests it is left out: what the engine has for them may be the job's own.
+        """
+        if not isinstance(event, CachedPrompt):
+            self.job.inbox.put(event)
+        elif self.is_first_request and self.cached_tokens is None:
+            prompt_tokens = self.claim.job.prompt_tokens or 0
+            self.cached_tokens = event.of(prompt_tokens, tokens_per_block=tokens_per_block)
+
+    def output(self) -> Output:
+        """Return what the job generated, and what the engine told of its prompt. Call it once."""
+        return replace(self.answer.output(), cached_tokens=self.cached_tokens)
 
 
 @dataclass(frozen=True)
@@ -80,7 +101,7 @@ class Recorder:
         """Record the end of a run. A late confirmation still deletes its draining reservation."""
         try:
             run.publisher.collect()
-            output = run.answer.output()
+            output = run.output()
             end = replace(end, outcome=_judged(run, end.outcome, output))
             stored = await asyncio.wrap_future(self.desk.hand_in(run.job, end, output))
             state = stored.state

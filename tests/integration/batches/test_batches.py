@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from batch_support import Service, lines, tools, validate_next
 from jobs import deletion, files, ids, lifecycle, turns
+from jobs.batches.views import batch_object
 from jobs.database import database_now
 from jobs.engines.capacity import Budget
 from jobs.errors import ConflictError, EngineError, EngineUnableError, UnavailableError
@@ -69,11 +70,14 @@ def test_a_batch_goes_through_its_states_and_every_line_is_in_one_file(service: 
 
 def test_counts_and_files_grow_while_the_batch_runs(service: Service) -> None:
     batch_id = service.accepted(lines(6))
-    service.complete(2)
+    service.complete(1)
+    service.complete(1, cached=2)
     service.settle()
     batch = service.batch(batch_id)
     assert (batch.state, batch.num_completed, batch.output_tokens) == ("in_progress", 2, 6)
-    assert len(service.read(batch.output_file_id)) == 2
+    assert batch_object(batch)["usage"]["input_tokens_details"] == {"cached_tokens": 2}
+    usages = [each["response"]["body"]["usage"] for each in service.read(batch.output_file_id)]  # type: ignore[index]  # JSON
+    assert [each.get("prompt_tokens_details") for each in usages] == [None, {"cached_tokens": 2}]
     assert service.advance() == 0
     service.complete()
     service.settle()

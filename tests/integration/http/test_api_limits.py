@@ -3,6 +3,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
@@ -276,14 +277,15 @@ def test_usage_counts_every_end_by_day_model_and_state_and_outlives_the_jobs(
     jobs = [http.post("/v1/jobs", json={"input": "a", "max_tokens": 8}).json() for _ in range(3)]
     with sessions.begin() as session:
         register_engine(session, model=SERVED_MODEL)
-        lifecycle.complete(session, claim_one(session).lease, output_of("x", 5), FinishReason.STOP)
+        told = replace(output_of("x", 5), cached_tokens=1)
+        lifecycle.complete(session, claim_one(session).lease, told, FinishReason.STOP)
         lifecycle.fail(session, claim_one(session).lease, ERROR, output_of("x", 2))
     http.post(f"/v1/jobs/{jobs[2]['id']}/cancel")
     http.post("/v1/jobs", json={"input": "a", "max_tokens": 131_072})
     (day,) = http.get("/v1/usage").json()["data"]
     assert day["num_jobs"] == {"completed": 1, "failed": 2, "cancelled": 1, "expired": 0}
     assert day["prompt_tokens"] == jobs[0]["prompt_tokens"] * 2, "what no engine has begun is not counted"
-    assert (day["completion_tokens"], day["model"]) == (7, SERVED_MODEL)
+    assert (day["cached_tokens"], day["completion_tokens"], day["model"]) == (1, 7, SERVED_MODEL)
     assert day["total_tokens"] == day["prompt_tokens"] + 7
     for job in jobs:
         assert http.delete(f"/v1/jobs/{job['id']}").status_code == 200

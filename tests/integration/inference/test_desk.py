@@ -378,10 +378,17 @@ def test_a_worker_killed_before_it_stored_an_end_has_charged_for_no_token_that_i
 
 @pytest.mark.parametrize("is_done", [False, True])
 @pytest.mark.parametrize("is_locked", [False, True])
-def test_an_account_is_charged_for_what_a_job_generated_whoever_held_its_row(
-    sessions: sessionmaker[Session], desk: Desk, running: list[Claim], *, is_locked: bool, is_done: bool
+@pytest.mark.parametrize("cached", [None, 0, 64])
+def test_an_account_is_charged_for_what_was_computed_and_generated_whoever_held_the_row(
+    sessions: sessionmaker[Session],
+    desk: Desk,
+    running: list[Claim],
+    *,
+    cached: int | None,
+    is_locked: bool,
+    is_done: bool,
 ) -> None:
-    claim, output = running[0], output_of("a few more tokens than none")
+    claim, output = running[0], replace(output_of("a few more tokens than none"), cached_tokens=cached)
     before = served(sessions, claim)
     with sessions() as other, other.begin():
         if is_locked:
@@ -389,7 +396,9 @@ def test_an_account_is_charged_for_what_a_job_generated_whoever_held_its_row(
         hand_in(desk, claim, output, RunEnd(Finished(FinishReason.STOP), engine_is_done=is_done))
         desk.tick(None)
     desk.tick(None)
-    assert served(sessions, claim) - before == output.num_tokens - claim.output_tokens
+    assert served(sessions, claim) - before == output.num_tokens - claim.output_tokens - (cached or 0)
+    with sessions() as session:
+        assert session.get_one(Job, claim.lease.job_id).cached_tokens == cached
 
 
 class Unreadable(History):

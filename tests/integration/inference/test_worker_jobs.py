@@ -59,6 +59,12 @@ def test_questions_about_a_document_start_once_one_of_them_has_read_it(queue: Qu
         assert {job.state for job in jobs} == {"completed"}
         assert len({job.family for job in jobs} - {None}) == 1
         reader, *followers = sorted(jobs, key=lambda job: job.started_at or job.created_at)
+        assert reader.cached_tokens == 0
+        for job in followers:
+            assert job.prompt_tokens is not None
+            assert job.cached_tokens is not None
+            assert job.prompt_tokens - 2 * 64 < job.cached_tokens < job.prompt_tokens
+            assert job.cached_tokens % 64 == 0
         assert reader.first_token_at is not None
         assert all(job.started_at and job.started_at >= reader.first_token_at for job in followers)
 

@@ -39,6 +39,7 @@ def test_an_answer_longer_than_its_reservation_equals_one_that_was_reserved_whol
         ended = queue.ended(in_segments)
     assert reserved.output_tokens < 6000
     assert (ended.finish_reason, ended.completion_tokens, ended.attempt) == ("length", 6000, 0)
+    assert ended.cached_tokens == 0, "later segments found the job's own prompt"
     assert queue.result_ids(in_segments) == queue.result_ids(at_once)
     assert queue.reservations() == []
 

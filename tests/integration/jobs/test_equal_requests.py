@@ -105,12 +105,13 @@ def test_equal_requests_run_once_and_each_gets_its_own_result_and_event(
         assert {(job.prompt_tokens, job.completion_tokens, job.finish_reason) for job in jobs} == {
             (100, 3, "stop")
         }
+        assert [job.cached_tokens for job in jobs] == [None, 100, 100, 100], "no engine read theirs"
         for job in jobs:
             assert job.started_at is not None
             assert job.finalized_at is not None
             assert job.created_at <= job.started_at <= job.finalized_at
-        used = session.execute(select(func.sum(UsageEntry.num_jobs), func.sum(UsageEntry.prompt_tokens)))
-        assert used.one() == (4, 400)
+        sums = [getattr(UsageEntry, name) for name in ("num_jobs", "prompt_tokens", "cached_tokens")]
+        assert session.execute(select(*map(func.sum, sums))).one() == (4, 400, 300)
 
 
 def test_a_request_after_the_end_runs_again(sessions: sessionmaker[Session]) -> None:
@@ -463,4 +464,5 @@ def test_a_caller_gets_a_cached_result_at_once(http: httpx2.Client, sessions: se
     assert (answered.status_code, answered.json()["state"]) == (202, "completed")
     found = http.get(f"/v1/jobs/{answered.json()['id']}/result").json()
     assert found["output"] == "answer"
+    assert found["usage"]["prompt_tokens_details"] == {"cached_tokens": found["usage"]["prompt_tokens"]}
     assert http.post("/v1/jobs", json={**sent, "cache": {"max_age_seconds": 0}}).status_code == 400

@@ -1,19 +1,21 @@
 """Any sequence of verbs, by live and by stale workers, keeps every CHECK and every promise."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from sqlalchemy import func, select, update
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import deletion, lifecycle, submission
+from jobs.checkpoints import Output
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.engines.capacity import Capacity
-from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation, Result, WebhookEvent
+from jobs.models import DEFAULT_TENANT, AccountShard, Engine, Job, Reservation, Result, WebhookEvent
 from jobs.scheduling import claims
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.sharing import Sharing, ends
@@ -26,6 +28,9 @@ ENGINES = ("engine-a", "engine-b")
 TERMS = ClaimPolicy(lease=timedelta(seconds=60), max_rescues=3)
 LATER = timedelta(minutes=5)
 places = st.integers(0, 9)
+# Of jobs that an engine had, unlike those that got another one's result.
+_RAN = (Job.started_at.is_not(None), or_(Job.state != "completed", Job.engine_name.is_not(None)))
+_PAID = Job.prompt_tokens - func.coalesce(Job.cached_tokens, 0) + Job.completion_tokens
 
 
 class Life(RuleBasedStateMachine):
@@ -37,6 +42,8 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.leases: list[Lease] = []
         self.ended: dict[object, tuple[str, object]] = {}
+        self.first: set[Lease] = set()
+        self.paid_for_deleted = 0
         with self.sessions.begin() as session:
             empty_database(session)
             for name in ENGINES:
@@ -97,6 +104,11 @@ class Life(RuleBasedStateMachine):
             if claimed is None:
                 return
             self.leases.append(claimed.lease)
+            self.first |= {claimed.lease} if claimed.is_first else set()
+
+    def output(self, lease: Lease, cached: int | None) -> Output:
+        """One token; a job's first run says what its engine had of the prompt, or not."""
+        return replace(output_of("x", 1), cached_tokens=cached if lease in self.first else None)
 
     @rule()
     def lose_workers(self) -> None:
@@ -108,21 +120,20 @@ class Life(RuleBasedStateMachine):
     @rule(
         place=places,
         verb=st.sampled_from(["complete", "fail", "cancel", "expire", "release", "retry", "progress"]),
+        cached=st.sampled_from([None, 0, 1]),
     )
-    def write(self, place: int, verb: str) -> None:
+    def write(self, place: int, verb: str, cached: int | None = None) -> None:
         lease = self.lease(place)
         if lease is None:
             return
         with self.sessions.begin() as session:
-            current = self.is_current(session, lease)
+            current, output = self.is_current(session, lease), self.output(lease, cached)
             done = {
-                "complete": lambda: lifecycle.complete(session, lease, output_of("x", 1), FinishReason.STOP),
-                "fail": lambda: lifecycle.fail(session, lease, ERROR, output_of("part", 1)),
-                "cancel": lambda: lifecycle.finish_stopped(
-                    session, lease, StopReason.CANCEL, output_of("p", 1)
-                ),
+                "complete": lambda: lifecycle.complete(session, lease, output, FinishReason.STOP),
+                "fail": lambda: lifecycle.fail(session, lease, ERROR, output),
+                "cancel": lambda: lifecycle.finish_stopped(session, lease, StopReason.CANCEL, output),
                 "expire": lambda: lifecycle.finish_stopped(session, lease, StopReason.EXPIRE, None),
-                "release": lambda: lifecycle.release(session, lease),
+                "release": lambda: lifecycle.release(session, lease, output),
                 "retry": lambda: lifecycle.retry(
                     session, lease, ERROR, max_attempts=2, backoff=timedelta(microseconds=1)
                 ),
@@ -160,8 +171,13 @@ class Life(RuleBasedStateMachine):
     def delete(self, place: int) -> None:
         with self.sessions.begin() as session:
             job_ids = session.scalars(select(Job.id).order_by(Job.id)).all()
-            if job_ids and deletion.remove(session, job_ids[place % len(job_ids)], tenant_id=DEFAULT_TENANT):
-                self.ended.pop(job_ids[place % len(job_ids)], None)
+            if not job_ids:
+                return
+            job_id = job_ids[place % len(job_ids)]
+            paid = session.scalar(select(_PAID).where(*_RAN, Job.id == job_id)) or 0
+            if deletion.remove(session, job_id, tenant_id=DEFAULT_TENANT):
+                self.ended.pop(job_id, None)
+                self.paid_for_deleted += paid
 
     @rule()
     def time_passes(self) -> None:
@@ -186,6 +202,15 @@ class Life(RuleBasedStateMachine):
             running = set(session.scalars(select(Job.lease_id).where(Job.state == "running")))
             held = set(session.scalars(select(Reservation.lease_id).where(Reservation.state == "held")))
             assert running == held
+
+    @invariant()
+    def each_prompt_is_paid_once_without_what_engines_had_and_each_token_once(self) -> None:
+        with self.sessions() as session:
+            held = (Reservation.lease_id == Job.lease_id) & (Reservation.state == "held")
+            unproduced = func.coalesce(Reservation.output_tokens - Job.completion_tokens, 0)
+            paid = select(func.sum(_PAID + unproduced)).outerjoin_from(Job, Reservation, held).where(*_RAN)
+            total = (session.scalar(paid) or 0) + self.paid_for_deleted
+            assert (session.scalar(select(func.sum(AccountShard.served))) or 0) == total
 
     @invariant()
     def equal_requests_have_one_run_and_twins_alone_wait(self) -> None:

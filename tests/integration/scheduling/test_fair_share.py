@@ -1,6 +1,7 @@
 """Claims serve tenants in proportion to their weights, see small, large and urgent jobs, and lanes."""
 
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -33,8 +34,9 @@ def served(session: Session, tenant_id: UUID) -> float:
     return served_tokens.served(session, tenant_id, MODEL)
 
 
-def finish(session: Session, claimed: Claim, num_tokens: int) -> None:
-    assert lifecycle.complete(session, claimed.lease, output_of("x", num_tokens), FinishReason.STOP)
+def finish(session: Session, claimed: Claim, num_tokens: int, *, cached: int | None = None) -> None:
+    output = replace(output_of("x", num_tokens), cached_tokens=cached)
+    assert lifecycle.complete(session, claimed.lease, output, FinishReason.STOP)
     reservations.close(session, claimed.lease.lease_id)
 
 
@@ -69,6 +71,33 @@ def test_an_account_holds_what_was_produced_not_what_was_reserved(session: Sessi
     assert served(session, tenant_id) == (1000 + claimed.output_tokens) / 2
     finish(session, claimed, 40)
     assert served(session, tenant_id) == 1040 / 2
+
+
+@pytest.mark.parametrize(("cached", "paid"), [(None, 1040), (0, 1040), (640, 400), (1000, 40)])
+def test_an_account_pays_for_what_the_engine_computed_of_a_prompt(
+    session: Session, cached: int | None, paid: int
+) -> None:
+    register_engine(session)
+    tenant_id = new_tenant(session, weight=2)
+    submit_one(session, spec(1000, max_tokens=500), tenant_id=tenant_id)
+    finish(session, claim_one(session), 40, cached=cached)
+    assert served(session, tenant_id) == paid / 2
+
+
+def test_a_job_in_two_runs_keeps_what_the_engine_had_of_its_prompt_at_the_first(session: Session) -> None:
+    register_engine(session)
+    tenant_id = new_tenant(session)
+    job = submit_one(session, spec(1000, max_tokens=500), tenant_id=tenant_id)
+    first = claim_one(session)
+    lifecycle.release(session, first.lease, replace(output_of("x", 120), cached_tokens=600))
+    reservations.close(session, first.lease.lease_id)
+    assert served(session, tenant_id) == 400 + 120
+    again = claim_one(session)
+    assert (first.is_first, again.is_first) == (True, False)
+    finish(session, again, 300)
+    assert served(session, tenant_id) == 400 + 300
+    session.refresh(job)
+    assert job.cached_tokens == 600
 
 
 def test_a_job_in_two_runs_pays_for_its_prompt_once_and_for_each_token_once(session: Session) -> None:

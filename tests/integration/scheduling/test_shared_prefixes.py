@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import leases, lifecycle
 from jobs.database import transaction
-from jobs.engines import served_tokens
+from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
 from jobs.leases import JobProgress
 from jobs.models import DEFAULT_TENANT, Engine, Job, PromptText, Reservation, Tenant
@@ -277,7 +277,7 @@ def test_an_engine_that_credits_nothing_starts_only_what_fits_whole(session: Ses
     assert len(claim_all(session, replace(policy, replay=PrefixReplay(is_credited=True)))) == 3
 
 
-def test_a_follower_pays_for_its_tail_only(session: Session) -> None:
+def test_a_follower_pays_for_its_tail_only_unless_the_engine_read_it_all(session: Session) -> None:
     register_engine(session)
     policy = sharing()
     ask(session, 1)
@@ -289,6 +289,12 @@ def test_a_follower_pays_for_its_tail_only(session: Session) -> None:
     tail = DOCUMENT + 60 - 28_672  # the last length at which both are hashed
     assert served_tokens.served(session, DEFAULT_TENANT, MODEL) == (
         DOCUMENT + 60 + reader.output_tokens + tail + follower.output_tokens
+    )
+    nothing_left = replace(output_of("x", follower.output_tokens), cached_tokens=0)
+    assert lifecycle.complete(session, follower.lease, nothing_left, FinishReason.STOP)
+    reservations.close(session, follower.lease.lease_id)
+    assert served_tokens.served(session, DEFAULT_TENANT, MODEL) == (
+        2 * (DOCUMENT + 60) + reader.output_tokens + follower.output_tokens
     )
 
 

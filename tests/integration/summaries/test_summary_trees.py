@@ -69,6 +69,7 @@ def test_a_tree_completes_with_its_root_and_publishes_one_event(session: Session
     assert all(chunk["summary"] == "a summary" for chunk in seen["chunks"])
     assert seen["progress"]["completed"] == seen["progress"]["jobs"] == summary.plan["jobs"]  # type: ignore[index]  # planned
     assert seen["usage"]["completion_tokens"] == 3 * seen["progress"]["jobs"]
+    assert seen["usage"]["cached_tokens"] == seen["progress"]["jobs"]
 
 
 def test_a_failed_chunk_is_tried_once_more_in_its_place(session: Session) -> None:

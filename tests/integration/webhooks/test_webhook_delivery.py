@@ -75,9 +75,11 @@ def test_an_event_is_delivered_once_signed_and_recorded(sessions: Sessions, rece
     assert [(each.attempt, each.status, each.outcome) for each in tries(sessions)] == [(1, 204, "delivered")]
 
 
-def test_the_event_of_a_job_that_thought_counts_its_thinking(sessions: Sessions, receiver: Receiver) -> None:
+def test_the_event_of_a_job_counts_its_thinking_and_its_cached_tokens(
+    sessions: Sessions, receiver: Receiver
+) -> None:
     add_endpoint(sessions, receiver.url())
-    thought = replace(output_of("some text"), reasoning="Hm.", reasoning_tokens=2)
+    thought = replace(output_of("some text"), reasoning="Hm.", reasoning_tokens=2, cached_tokens=64)
     with transaction(sessions) as session:
         job = job_in(session, JobState.RUNNING)
         assert job.lease_id is not None
@@ -85,6 +87,7 @@ def test_the_event_of_a_job_that_thought_counts_its_thinking(sessions: Sessions,
     deliver_all(sessions)
     usage = receiver.seen[0].event["data"]["usage"]
     assert usage["completion_tokens_details"] == {"reasoning_tokens": 2}
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 64}
 
 
 def test_an_output_comes_along_only_where_it_is_asked_for(sessions: Sessions, receiver: Receiver) -> None:

@@ -18,7 +18,7 @@ SUMMARY: dict[str, Any] = {
     "id": "sum_1",
     "state": "completed",
     "summary": 'It is =fine, "quoted"\nand long.',
-    "usage": {"prompt_tokens": 1200, "completion_tokens": 34},
+    "usage": {"prompt_tokens": 1200, "cached_tokens": 1088, "completion_tokens": 34},
     "error": None,
     "chunks": [
         {
@@ -109,6 +109,7 @@ def test_results_are_printed_in_the_order_of_their_files(
             rows = list(csv.DictReader(io.StringIO(printed)))
             assert [row["path"] for row in rows] == ["in/a", "in/b", "in/c"]
             assert rows[0]["summary"] == SUMMARY["summary"]
+            assert (rows[0]["prompt_tokens"], rows[0]["cached_tokens"]) == ("1200", "1088")
             assert rows[1]["error_code"] == "document_empty"
         case Format.MD:
             assert [line for line in printed.splitlines() if line.startswith("# ")] == [

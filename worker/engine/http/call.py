@@ -13,7 +13,7 @@ from httpx2 import EventSource
 from jobs.errors import EngineError, EngineLostError, RetryableEngineError
 from worker.engine.body import body_of
 from worker.engine.deadlines import CONNECT_SECONDS
-from worker.engine.deltas import EngineDelta, TextDelta, TokenDelta
+from worker.engine.deltas import CachedPrompt, EngineDelta, TextDelta, TokenDelta
 from worker.engine.engine import NOT_SENT, StreamEnd
 from worker.engine.http import errors
 from worker.engine.http.server import HttpServer
@@ -206,7 +206,7 @@ class HttpCall:
         for found in self._read(data):
             if isinstance(found, HttpEnd):
                 end = end or found
-            elif end is None or (end.error is None and isinstance(found, TextDelta)):  # the usage comes last
+            elif end is None or (end.error is None and not isinstance(found, TokenDelta)):  # usage is last
                 self._count(found)
                 put(found)
         return end
@@ -229,6 +229,8 @@ class HttpCall:
                 self._num_ids += len(ids)
             case TextDelta():
                 self._num_ids = self._max_tokens  # text alone does not show how many tokens it was
+            case CachedPrompt():
+                pass
 
     def _cut_short(self, end: HttpEnd) -> EngineError | None:
         """Return the error of an answer that ended at a limit which is not ours."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from jobs.errors import RetryableEngineError
 from jobs.states import FinishReason
-from worker.engine.deltas import TextDelta, TokenDelta
+from worker.engine.deltas import TextDelta, TokenDelta, cached_prompt
 from worker.engine.http.call import Event, HttpEnd
 from worker.engine.request import Request
 
@@ -56,10 +56,10 @@ class Completions:
         """Read the choice's new tokens or text and its finish reason; a usage by itself comes last."""
         choices = event.get("choices") or ()
         found = [each for choice in choices for each in self._read(choice)]
-        num_tokens = (event.get("usage") or {}).get("completion_tokens")
-        if not choices and num_tokens and not self.has_ids:
+        usage = event.get("usage") or {}
+        if not choices and (num_tokens := usage.get("completion_tokens")) and not self.has_ids:
             found.append(TextDelta("", num_tokens=int(num_tokens)))
-        return found
+        return found + cached_prompt(usage.get("prompt_tokens_details"), "cached_tokens")
 
     def stop(self) -> None:
         """Return None: only cutting the stream ends the request."""
@@ -93,4 +93,5 @@ def id_fields(request: Request) -> Mapping[str, Any]:
         "stop_token_ids": [request.end_id] if request.end_id >= 0 else None,
         "ignore_eos": request.end_id < 0,
         "top_k": None if sampling.is_greedy else sampling.top_k,
+        "stream_options": {"include_usage": True},
     }

@@ -13,7 +13,7 @@ import numpy as np
 from jobs.errors import EngineUnavailableError, RetryableEngineError
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
-from worker.engine.deltas import TokenDelta
+from worker.engine.deltas import TokenDelta, cached_prompt
 from worker.engine.gauges import Gauges
 from worker.engine.http.call import Event, HttpEnd
 from worker.engine.http.capacity import ReportedSizes
@@ -119,7 +119,7 @@ class _Completion:
     def read(self, event: Mapping[str, Any]) -> list[Event]:
         """Read the new token ids and the end. A progress event has a token that is none."""
         if "prompt_progress" in event:
-            return []
+            return [*cached_prompt(event["prompt_progress"], "cache")]
         ids = [int(each) for each in event.get("tokens") or ()]
         num_known = len(self.given) + len(self.unsettled) + len(ids)
         num_missing = max(0, int(event.get("tokens_predicted") or num_known) - num_known)

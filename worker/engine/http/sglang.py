@@ -13,7 +13,7 @@ from prometheus_client.samples import Sample
 from jobs.errors import RetryableEngineError
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
-from worker.engine.deltas import TokenDelta
+from worker.engine.deltas import TokenDelta, cached_prompt
 from worker.engine.exposition import scrape
 from worker.engine.gauges import Gauges
 from worker.engine.http.call import Event, HttpEnd
@@ -98,7 +98,7 @@ class _Generation:
         self.ids += new
         found: list[Event] = [TokenDelta(new)] if new else []
         if reason := about.get("finish_reason"):
-            found.append(_end(reason))
+            found += [*cached_prompt(about, "cached_tokens"), _end(reason)]
         return found
 
     def stop(self) -> tuple[str, Mapping[str, Any]]:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from jobs.states import FinishReason
 from worker.engine.abilities import Abilities
-from worker.engine.deltas import EngineDelta, TextDelta
+from worker.engine.deltas import CachedPrompt, EngineDelta, TextDelta
 from worker.engine.request import Request, Sampling
 
 Tensors = dict[str, npt.NDArray[Any]]
@@ -69,6 +69,16 @@ def text_in(raw: bytes) -> str | None:
         return None
     end = _LENGTH_BYTES + int.from_bytes(raw[:_LENGTH_BYTES], "little")
     return raw[_LENGTH_BYTES:end].decode(errors="replace")
+
+
+def cached_in(outputs: Outputs) -> CachedPrompt | None:
+    """Read what a final response says of the prompt. Returns None if it says nothing.
+
+    Shapes:
+        kv_cache_reused_blocks: INT32 `[1, 1]`, where the request asked for it.
+    """
+    blocks = np.frombuffer(outputs.get("kv_cache_reused_blocks", b""), dtype=np.int32)
+    return CachedPrompt(blocks=max(0, int(blocks[0]))) if len(blocks) else None
 
 
 def bytes_tensor(*texts: str) -> npt.NDArray[np.object_]:

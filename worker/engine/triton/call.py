@@ -18,7 +18,7 @@ from worker.engine.engine import NOT_SENT, StreamEnd
 from worker.engine.request import Request
 from worker.engine.storable import storable
 from worker.engine.triton import errors
-from worker.engine.triton.adapter import Adapter, Tensors
+from worker.engine.triton.adapter import Adapter, Tensors, cached_in
 from worker.engine.triton.channel import Channels, TritonConnection
 
 _END_SECONDS: Final = 2.0  # an engine ends a stopped request within an iteration
@@ -166,8 +166,10 @@ class TritonCall:
                 if response.error_message:
                     error = error or errors.stream_error(response.error_message, has_said=self._has_output)
                     continue
-                delta = self._adapter.delta(_outputs_of(response.infer_response))
-                if delta is not None:
+                outputs = _outputs_of(response.infer_response)
+                if (cached := cached_in(outputs)) is not None:
+                    put(cached)  # before the last tokens, at which a run may end
+                if (delta := self._adapter.delta(outputs)) is not None:
                     self._has_output = True
                     put(delta)
                     error = error or self._given_up(delta)

@@ -51,6 +51,7 @@ class IdsAdapter:
             "input_lengths": np.array([[len(request.ids)]], dtype=np.int32),
             "request_output_len": np.array([[request.max_tokens]], dtype=np.int32),
             "streaming": np.array([[True]]),
+            "return_perf_metrics": np.array([[True]]),  # what it had of the prompt, in the final response
             "end_id": np.array([[request.end_id]], dtype=np.int32),
             "pad_id": np.array([[request.pad_id]], dtype=np.int32),
         }

@@ -1,0 +1,79 @@
+"""What each kind of engine says of the prompt that it had in its cache.
+
+The events are in the forms that the servers' sources document; vLLM's and llama.cpp's were seen on real ones.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from worker.engine.deltas import CachedPrompt
+from worker.engine.kinds import HTTP_KINDS
+from worker.engine.request import Request
+from worker.engine.triton.adapter import cached_in
+from worker.engine.triton.ids import IdsAdapter
+
+REQUEST = Request("id", np.array([1, 2, 3], dtype=np.int32), 5, 2, 2)
+
+
+def usage(details: object) -> dict[str, Any]:
+    return {"choices": [], "usage": {"completion_tokens": 3, "prompt_tokens_details": details}}
+
+
+def progress(**told: object) -> dict[str, Any]:
+    return {"content": "", "tokens": [0], "prompt_progress": {"total": 600, "processed": 600, **told}}
+
+
+def last(**told: object) -> dict[str, Any]:
+    about = {"completion_tokens": 1, "finish_reason": {"type": "stop"}, **told}
+    return {"output_ids": [7], "meta_info": about}
+
+
+def told(kind: str, event: dict[str, Any]) -> list[CachedPrompt]:
+    found = HTTP_KINDS[kind].dialect("served", REQUEST).read(event)
+    return [each for each in found if isinstance(each, CachedPrompt)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "event"),
+    [
+        ("vllm", usage({"cached_tokens": 512})),
+        ("trtllm-serve", usage({"cached_tokens": 512})),
+        ("openai", usage({"cached_tokens": 512})),
+        ("sglang", last(cached_tokens=512)),
+        ("llama.cpp", progress(cache=512)),
+    ],
+)
+def test_a_server_over_http_tells_it_in_tokens(kind: str, event: dict[str, Any]) -> None:
+    assert told(kind, event) == [CachedPrompt(512)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "event"),
+    [
+        ("vllm", usage(None)),  # without --enable-prompt-tokens-details
+        ("vllm", {"choices": []}),
+        ("openai", usage(["no object"])),
+        ("openai", usage({"cached_tokens": "many"})),
+        ("openai", usage({"cached_tokens": -1})),
+        ("sglang", last()),
+        ("llama.cpp", progress()),
+    ],
+)
+def test_a_server_that_does_not_tell_spoils_no_answer(kind: str, event: dict[str, Any]) -> None:
+    assert told(kind, event) == []
+
+
+def test_a_model_behind_triton_is_asked_where_it_declares_the_input_and_tells_in_blocks() -> None:
+    inputs = frozenset({"input_ids", "return_perf_metrics"})
+    assert IdsAdapter("tensorrt_llm", inputs).tensors(REQUEST)["return_perf_metrics"].tolist() == [[True]]
+    assert "return_perf_metrics" not in IdsAdapter("tensorrt_llm", frozenset()).tensors(REQUEST)
+    assert cached_in({"kv_cache_reused_blocks": np.int32(31).tobytes()}) == CachedPrompt(blocks=31)
+    assert cached_in({}) is None
+
+
+def test_no_more_than_the_prompt_was_in_the_cache() -> None:
+    assert CachedPrompt(blocks=31).of(2000, tokens_per_block=64) == 31 * 64
+    assert CachedPrompt(blocks=31).of(1950, tokens_per_block=64) == 1950, "of the last block only a part"
+    assert CachedPrompt(512).of(500, tokens_per_block=64) == 500
