@@ -12,6 +12,7 @@ from api.completions import routes as completions
 from api.console import routes as console
 from api.console.error_pages import failure_response
 from api.console.headers import ConsoleHeaders
+from api.console.live import LivePages
 from api.description import describe
 from api.documents import routes as documents
 from api.engines import routes as engines
@@ -46,7 +47,9 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with open_services(settings) as services:
             app.state.services = services
-            yield
+            app.state.live_pages = live_pages = LivePages(services)
+            async with live_pages.running():
+                yield
 
     app = FastAPI(
         title="Longbatch",

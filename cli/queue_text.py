@@ -3,25 +3,11 @@
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from jobs.states import WaitReason
+from jobs.states import WAIT_WORDS
 
 if TYPE_CHECKING:
     from jobs.views import QueueReply
 
-_WORDS: Final[dict[str, str]] = {
-    WaitReason.DEPENDENCY: "waiting for other jobs",
-    WaitReason.PREPARING: "its tokens are being counted",
-    WaitReason.QUEUE_PAUSED: "an operator paused your queue",
-    WaitReason.RETRY_BACKOFF: "waiting before its next attempt",
-    WaitReason.ENGINE_PAUSED: "an operator paused the engines that could run it",
-    WaitReason.ENGINE_DOWN: "no engine large enough for it is taking jobs",
-    WaitReason.NO_ENGINE_FITS: "every engine is too small for it",
-    WaitReason.RESERVATION: "there is room, but it is reserved for a job ahead of it",
-    WaitReason.SLOTS: "waiting for a batch slot",
-    WaitReason.BLOCKS: "waiting for free KV-cache blocks",
-    WaitReason.ALONE: "waiting for an idle engine, to run alone",
-    WaitReason.BEHIND: "others go first",
-}
 _MINUTE: Final = timedelta(minutes=1)
 _HOUR: Final = timedelta(hours=1)
 _DAY: Final = timedelta(days=1)
@@ -30,7 +16,7 @@ _DAY: Final = timedelta(days=1)
 def in_words(queue: "QueueReply", *, now: datetime) -> str:
     """Describe a queue position: `number 3, starts in about 4 min: others go first`."""
     reason = queue["reason"]
-    why = "starts any moment" if reason is None else queue.get("detail") or _WORDS.get(reason, reason)
+    why = "starts any moment" if reason is None else queue.get("detail") or WAIT_WORDS.get(reason, reason)
     known = []
     if queue["position"] is not None:
         known.append(f"number {queue['position']:,}")

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from uuid_utils import compat
@@ -9,6 +10,12 @@ from uuid_utils import compat
 from jobs.errors import NotFoundError
 
 uuid7 = compat.uuid7
+
+
+def first_uuid7(moment: datetime) -> UUID:
+    """Return the smallest UUIDv7 of a moment: ids made before it are smaller, those made later greater."""
+    milliseconds = max(0, int(moment.timestamp() * 1000))
+    return UUID(int=milliseconds << 80)
 
 
 @dataclass(frozen=True, slots=True)

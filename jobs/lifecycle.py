@@ -214,20 +214,45 @@ def cancel_where(
         How many jobs it reached; 0: none is left.
     """
     # Locked first, in one order: both moves would miss a job that a worker releases between them.
-    matching = (
+    matching = _cancellable(conditions, tenant_id).order_by(Job.id).limit(limit)
+    free = session.scalars(matching.with_for_update(key_share=True, skip_locked=True)).all()
+    mine = free or session.scalars(matching.with_for_update(key_share=True)).all()
+    ended = transitions.end(session, "cancel", Job.id.in_(mine), Job.state != "running")
+    return len(ended) + transitions.request_stop(session, StopReason.CANCEL, [Job.id.in_(mine)])
+
+
+def count_cancellable(
+    session: Session, conditions: Sequence[ColumnElement[bool]], *, tenant_id: UUID, at_most: int
+) -> tuple[int, bool]:
+    """Count the jobs that `cancel_where` would reach, among some of the tenant's unfinished ones.
+
+    Args:
+        session: any transaction that sees the tenant's rows.
+        conditions: that the jobs match.
+        tenant_id: the jobs' owner.
+        at_most: unfinished jobs to look at.
+
+    Returns:
+        Their number, and True if all of the tenant's unfinished jobs were looked at.
+    """
+    unfinished = select(Job.id).where(Job.tenant_id == tenant_id, Job.finalized_at.is_(None))
+    some = unfinished.limit(at_most + 1).cte("some")
+    seen = session.scalar(select(func.count()).select_from(some)) or 0
+    matching = _cancellable(conditions, tenant_id).where(Job.id.in_(select(some.c.id))).subquery()
+    number = session.scalar(select(func.count()).select_from(matching)) or 0
+    return min(number, at_most), seen <= at_most
+
+
+def _cancellable(conditions: Sequence[ColumnElement[bool]], tenant_id: UUID) -> Select[UUID]:
+    """Select the tenant's jobs that match and that can be cancelled, or asked to stop."""
+    return (
         select(Job.id)
         .where(Job.tenant_id == tenant_id, *conditions, Job.state.not_in(sorted(TERMINAL)))
         .where(
             or_(Job.state != "running", transitions.weaker_than(StopReason.CANCEL)),
             ~tree_progress.is_waiting(),
         )
-        .order_by(Job.id)
-        .limit(limit)
     )
-    free = session.scalars(matching.with_for_update(key_share=True, skip_locked=True)).all()
-    mine = free or session.scalars(matching.with_for_update(key_share=True)).all()
-    ended = transitions.end(session, "cancel", Job.id.in_(mine), Job.state != "running")
-    return len(ended) + transitions.request_stop(session, StopReason.CANCEL, [Job.id.in_(mine)])
 
 
 def overdue(now: datetime) -> Select[UUID]:

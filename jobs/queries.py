@@ -26,6 +26,7 @@ from jobs.database import paging
 from jobs.database.paging import Page, Range
 from jobs.engines import reservations
 from jobs.errors import NotFoundError
+from jobs.ids import first_uuid7
 from jobs.models import Engine, Job, Result, WebhookDispatch
 from jobs.states import TERMINAL, JobState, StopReason
 
@@ -41,12 +42,17 @@ class JobFilter:
 
     Attributes:
         metadata: pairs that a job must all have.
+        since, until: from which moment on, and before which, it was submitted.
     """
 
     state: str | None = None
     task: str | None = None
     custom_id: str | None = None
     metadata: dict[str, str] | None = None
+    lane: str | None = None
+    batch_id: UUID | None = None
+    since: datetime | None = None
+    until: datetime | None = None
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Translate the filter into SQL conditions."""
@@ -59,7 +65,25 @@ class JobFilter:
             found.append(Job.custom_id == self.custom_id)
         if self.metadata:
             found.append(Job.labels.op("@>")(cast(self.metadata, JSONB)))
+        if self.lane is not None:
+            found.append(Job.lane == self.lane)
+        if self.batch_id is not None:
+            found.append(Job.batch_id == self.batch_id)
+        return found + self.submitted()
+
+    def submitted(self) -> list[ColumnElement[bool]]:
+        """Translate the span of time into conditions on ids, which sort by age."""
+        found: list[ColumnElement[bool]] = []
+        if self.since is not None:
+            found.append(Job.id >= first_uuid7(self.since))
+        if self.until is not None:
+            found.append(Job.id < first_uuid7(self.until))
         return found
+
+    @property
+    def has_index(self) -> bool:
+        """Whether an index of a tenant's jobs finds those that match."""
+        return self.lane is None and self.batch_id is None and not self.metadata
 
 
 def get_job(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
@@ -132,10 +156,38 @@ def _newest_of_each(which: JobFilter, wanted: Range) -> Subquery:
     for state in [which.state] if which.state else sorted(JobState):
         # Finished and unfinished jobs have separate partial indexes.
         has_ended = Job.finalized_at.is_not(None) if state in TERMINAL else Job.finalized_at.is_(None)
-        ranges.append([has_ended, Job.state == state, *of_task])
+        ranges.append([has_ended, Job.state == state, *of_task, *which.submitted()])
     mine = Job.tenant_id == wanted.tenant_id
     ids = [paging.part(select(Job.id).where(mine, *each), _KEYS, wanted).subquery() for each in ranges]
     return union_all(*(select(each.c.id) for each in ids)).subquery()
+
+
+def search_jobs(
+    session: Session, which: JobFilter, *, tenant_id: UUID | None, after: UUID | None, limit: int, window: int
+) -> tuple[Page[Job], UUID | None]:
+    """Search the newest jobs of a tenant, or of all, where no index finds those that match.
+
+    Args:
+        session: one that sees these tenants' rows.
+        which: what they match.
+        tenant_id: whose; None: of all tenants.
+        after: the search goes on after this id, which need not exist.
+        limit: jobs of a page.
+        window: jobs to look at, at most.
+
+    Returns:
+        The page; and the id after which the next search goes on, None if there is nothing left to search.
+    """
+    of_tenant = [] if tenant_id is None else [Job.tenant_id == tenant_id]
+    newest = select(Job.id).where(*of_tenant, *which.submitted()).order_by(Job.id.desc())
+    if after is not None:
+        newest = newest.where(Job.id < after)
+    last = session.scalar(newest.offset(window - 1).limit(1))
+    bounds = [*([] if after is None else [Job.id < after]), *([] if last is None else [Job.id >= last])]
+    query = select(Job).where(*of_tenant, *which.conditions(), *bounds).order_by(Job.id.desc())
+    found = session.scalars(query.limit(limit + 1)).all()
+    page = Page(found[:limit], has_more=len(found) > limit)
+    return page, page.items[-1].id if page.has_more else last
 
 
 def get_result(session: Session, job_id: UUID) -> Result | None:

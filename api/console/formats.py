@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
 
+from jobs.errors import InvalidRequestError
 from jobs.views import rfc3339
 
 _UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"))
@@ -19,6 +20,21 @@ def moment(value: datetime | None) -> Markup:
         return escape(NOTHING)
     shown = value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
     return Markup('<time datetime="{}">{} UTC</time>').format(rfc3339(value), shown)
+
+
+def parse_moment(text: str) -> datetime:
+    """Read a moment that one of our forms carries.
+
+    Raises:
+        InvalidRequestError: it is none.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise InvalidRequestError("The form has no moment; open its page again.")
+    return found
 
 
 def span(value: timedelta | float | None) -> str:

@@ -40,7 +40,7 @@ class NavigationEntry:
     for_operators: bool = False
 
 
-NAVIGATION: Final = (NavigationEntry(HOME, "Overview"),)
+NAVIGATION: Final = (NavigationEntry(HOME, "Overview"), NavigationEntry(f"{HOME}jobs", "Jobs"))
 
 
 @dataclass(frozen=True, slots=True)

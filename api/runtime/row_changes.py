@@ -23,9 +23,22 @@ class RowChanges(Generic[Status]):
     """Publishes a row's visible state to each follower whenever it changes; one query serves all."""
 
     def __init__(
-        self, transactions: Transactions, read: "Read[Status]", *, interval: float = INTERVAL
+        self,
+        transactions: Transactions,
+        read: "Read[Status]",
+        *,
+        interval: float = INTERVAL,
+        pause: float = 0.0,
     ) -> None:
-        """Args: read: returns the visible state of existing rows by id. interval: seconds between looks."""
+        """Prepare the polls.
+
+        Args:
+            transactions: of this process.
+            read: returns the visible state of existing rows by id.
+            interval: seconds between two looks.
+            pause: the same at least, however many followers come and rows end.
+        """
+        self._pause = pause
         self._transactions = transactions
         self._read = read
         self._interval = interval
@@ -76,6 +89,7 @@ class RowChanges(Generic[Status]):
                     telemetry.LOOP_FAILED, loop="row-changes", error=type(error).__name__
                 )
                 await asyncio.sleep(self._interval)
+            await asyncio.sleep(self._pause)
 
     async def _poll(self) -> None:
         asked = list(self._listeners)

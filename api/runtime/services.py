@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import ParamSpec, TypeVar, TypeVarTuple, Unpack
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple, Unpack
 from uuid import UUID
 
 from api.runtime.api_keys import ApiKeys
@@ -58,6 +58,7 @@ class Services:
     """The services that routes use.
 
     Attributes:
+        followers: what else polls rows for readers who wait; the bell of ended rows wakes it.
         cpu: threads that parse, count and compress; more would only hold more bodies in memory.
     """
 
@@ -79,6 +80,7 @@ class Services:
     tokenizer: LoadedTokenizer
     readiness: Readiness
     cpu: Compute
+    followers: "list[RowChanges[Any]]" = field(default_factory=list)
 
     def acceptance(self, *, max_inline_chars: int | None = None) -> Acceptance:
         """Return what turns requests into jobs, with the tokenizer if it is loaded by now."""
@@ -113,6 +115,8 @@ class Services:
         self.job_changes.release()
         self.batch_changes.release()
         self.summary_changes.release()
+        for each in self.followers:
+            each.release()
 
     async def compute(self, num_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on about `num_bytes` in a thread, on the request's tenant's turn."""
@@ -140,6 +144,8 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         """Answer the callers that wait for one of these jobs, batches or summaries."""
         for each in (poller, job_changes, batch_changes, summary_changes):
             each.poll_now(ended)
+        for follower in services.followers:
+            follower.poll_now(ended)
 
     services = Services(
         settings=settings,

@@ -4,6 +4,7 @@ from jobs.states.job import (
     ACTIVE,
     TERMINAL,
     TRANSITIONS,
+    WAIT_WORDS,
     FinishReason,
     JobState,
     Lane,

@@ -38,7 +38,7 @@ def stranger(server: ApiProcess, sessions: sessionmaker[Session]) -> Iterator[Br
 
 
 @pytest.fixture
-def browser(server: ApiProcess, sessions: sessionmaker[Session]) -> Iterator[Browser]:  # noqa: ARG001  # without jobs
+def visitor(server: ApiProcess, sessions: sessionmaker[Session]) -> Iterator[Browser]:  # noqa: ARG001  # without jobs
     with browsing(server) as signed_in:
         yield signed_in
 
@@ -97,8 +97,8 @@ def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(stranger: Browser
     assert "; secure" in elsewhere.headers["set-cookie"].lower()
 
 
-def test_the_database_holds_no_token(browser: Browser, sessions: sessionmaker[Session]) -> None:
-    token = browser.client.cookies[COOKIE]
+def test_the_database_holds_no_token(visitor: Browser, sessions: sessionmaker[Session]) -> None:
+    token = visitor.client.cookies[COOKIE]
     with sessions() as session:
         stored = session.scalars(select(ConsoleSession.token_sha256)).all()
     assert stored == [sha256(token.encode()).digest()]
@@ -122,41 +122,41 @@ def test_a_key_that_may_not_read_cannot_sign_in(stranger: Browser, sessions: ses
 
 def test_a_revoked_key_ends_its_sessions(server: ApiProcess, sessions: sessionmaker[Session]) -> None:
     made = new_key(sessions, Scope.READ)
-    with browsing(server, made.secret) as browser:
-        assert "of a test" in words(browser.page("/console/"))
+    with browsing(server, made.secret) as visitor:
+        assert "of a test" in words(visitor.page("/console/"))
         with sessions.begin() as session:
             keys.revoke(session, made.row)
-        assert leads_to_form(browser.client.get("/console/"))
+        assert leads_to_form(visitor.client.get("/console/"))
 
 
 @pytest.mark.parametrize("over", ["expires_at", "used_at"])
 def test_a_session_ends_at_its_time_and_when_it_is_not_used(
-    browser: Browser, sessions: sessionmaker[Session], over: str
+    visitor: Browser, sessions: sessionmaker[Session], over: str
 ) -> None:
-    browser.page("/console/")
+    visitor.page("/console/")
     age = timedelta(0) if over == "expires_at" else timedelta(hours=1, minutes=1)
     with sessions.begin() as session:
         session.execute(update(ConsoleSession).values({over: database_now(session) - age}))
-    assert leads_to_form(browser.client.get("/console/"))
+    assert leads_to_form(visitor.client.get("/console/"))
 
 
-def test_a_request_keeps_a_session_that_is_used(browser: Browser, sessions: sessionmaker[Session]) -> None:
+def test_a_request_keeps_a_session_that_is_used(visitor: Browser, sessions: sessionmaker[Session]) -> None:
     with sessions.begin() as session:
         long_ago = database_now(session) - timedelta(minutes=50)
         session.execute(update(ConsoleSession).values(used_at=long_ago))
-    browser.page("/console/")
+    visitor.page("/console/")
     with sessions() as session:
         assert session.scalars(select(ConsoleSession.used_at)).one() > long_ago
 
 
-def test_signing_out_ends_the_session_for_whoever_has_its_cookie(browser: Browser) -> None:
-    token = browser.client.cookies[COOKIE]
-    answer = browser.post("/console/sign-out")
+def test_signing_out_ends_the_session_for_whoever_has_its_cookie(visitor: Browser) -> None:
+    token = visitor.client.cookies[COOKIE]
+    answer = visitor.post("/console/sign-out")
     assert leads_to_form(answer)
-    assert "signed out" in words(browser.page("/console/sign-in"))
-    assert "signed out" not in words(browser.page("/console/sign-in"))
-    browser.client.cookies.set(COOKIE, token, path="/console")
-    assert leads_to_form(browser.client.get("/console/"))
+    assert "signed out" in words(visitor.page("/console/sign-in"))
+    assert "signed out" not in words(visitor.page("/console/sign-in"))
+    visitor.client.cookies.set(COOKIE, token, path="/console")
+    assert leads_to_form(visitor.client.get("/console/"))
 
 
 FOREIGN = [
@@ -170,36 +170,36 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)
-def test_forms_of_other_origins_are_refused(browser: Browser, headers: dict[str, str]) -> None:
-    (token,) = set(browser.page("/console/").xpath("//input[@name='csrf']/@value"))
+def test_forms_of_other_origins_are_refused(visitor: Browser, headers: dict[str, str]) -> None:
+    (token,) = set(visitor.page("/console/").xpath("//input[@name='csrf']/@value"))
     for address, fields in (
         ("/console/sign-out", {"csrf": token}),
         ("/console/sign-in", {"api_key": API_KEY}),
     ):
-        answer = browser.client.post(address, data=fields, headers=headers)
+        answer = visitor.client.post(address, data=fields, headers=headers)
         assert answer.status_code == 403
         checked(answer)
-    browser.page("/console/")
+    visitor.page("/console/")
 
 
-def test_a_browser_that_sends_its_origin_alone_is_known_by_it(browser: Browser) -> None:
-    (token,) = set(browser.page("/console/").xpath("//input[@name='csrf']/@value"))
-    origin = str(browser.client.base_url).rstrip("/")
-    answer = browser.client.post("/console/sign-out", data={"csrf": token}, headers={"Origin": origin})
+def test_a_browser_that_sends_its_origin_alone_is_known_by_it(visitor: Browser) -> None:
+    (token,) = set(visitor.page("/console/").xpath("//input[@name='csrf']/@value"))
+    origin = str(visitor.client.base_url).rstrip("/")
+    answer = visitor.client.post("/console/sign-out", data={"csrf": token}, headers={"Origin": origin})
     assert leads_to_form(answer)
 
 
 @pytest.mark.parametrize("token", ["", "x", "0" * 64, "ä"])
-def test_a_form_without_the_session_s_token_is_refused(browser: Browser, token: str) -> None:
-    answer = browser.client.post("/console/sign-out", data={"csrf": token}, headers=SAME_ORIGIN)
+def test_a_form_without_the_session_s_token_is_refused(visitor: Browser, token: str) -> None:
+    answer = visitor.client.post("/console/sign-out", data={"csrf": token}, headers=SAME_ORIGIN)
     assert answer.status_code == 403
-    browser.page("/console/")
+    visitor.page("/console/")
 
 
-def test_another_session_s_token_is_refused(browser: Browser, server: ApiProcess) -> None:
+def test_another_session_s_token_is_refused(visitor: Browser, server: ApiProcess) -> None:
     with browsing(server) as other:
         (token,) = set(other.page("/console/").xpath("//input[@name='csrf']/@value"))
-    answer = browser.client.post("/console/sign-out", data={"csrf": token}, headers=SAME_ORIGIN)
+    answer = visitor.client.post("/console/sign-out", data={"csrf": token}, headers=SAME_ORIGIN)
     assert answer.status_code == 403
 
 
@@ -257,13 +257,13 @@ def test_an_expired_link_signs_nobody_in(
 
 
 def test_what_has_expired_is_pruned(
-    browser: Browser, server: ApiProcess, sessions: sessionmaker[Session]
+    visitor: Browser, server: ApiProcess, sessions: sessionmaker[Session]
 ) -> None:
     code_link(server)
     with browsing(server):
         with sessions.begin() as session:
             session.execute(update(ConsoleSignInCode).values(expires_at=database_now(session)))
-            token = sha256(browser.client.cookies[COOKIE].encode()).digest()
+            token = sha256(visitor.client.cookies[COOKIE].encode()).digest()
             expired = update(ConsoleSession).where(ConsoleSession.token_sha256 == token)
             session.execute(expired.values(expires_at=database_now(session)))
         assert JobMaintenance(sessions).prune(Settings.model_fields["jobs"].default)["sign_ins"] == 2
@@ -279,7 +279,7 @@ def test_guesses_are_limited_and_hold_up_no_right_key(stranger: Browser) -> None
     assert stranger.sign_in().status_code == 303
 
 
-def test_every_answer_carries_the_policy(browser: Browser) -> None:
+def test_every_answer_carries_the_policy(visitor: Browser) -> None:
     for method, path in (
         ("GET", "/console"),
         ("GET", "/console/"),
@@ -289,16 +289,16 @@ def test_every_answer_carries_the_policy(browser: Browser) -> None:
         ("GET", "/console/assets/none.css"),
         ("GET", next(iter(assets().values())).address),
     ):
-        answer = browser.client.request(method, path)
+        answer = visitor.client.request(method, path)
         assert answer.headers["content-security-policy"] == POLICY, path
         assert answer.headers["referrer-policy"] == "no-referrer"
         assert answer.headers["cross-origin-opener-policy"] == "same-origin"
         assert answer.headers["x-content-type-options"] == "nosniff"
-    assert "content-security-policy" not in browser.client.get("/health/live").headers
+    assert "content-security-policy" not in visitor.client.get("/health/live").headers
 
 
-def test_an_unknown_page_is_a_page(browser: Browser) -> None:
-    assert "no such page" in words(browser.page(f"/console/{PROBE}", status=404))
+def test_an_unknown_page_is_a_page(visitor: Browser) -> None:
+    assert "no such page" in words(visitor.page(f"/console/{PROBE}", status=404))
 
 
 def test_assets_need_no_session_and_are_kept_for_ever(stranger: Browser) -> None:

@@ -1,0 +1,176 @@
+"""One job: why it waits, what happened to it, what it reserves and has used; its texts when asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from fastapi import Request
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from starlette.responses import Response
+
+from api.console import live
+from api.console.error_pages import page_router
+from api.console.jobs import LIST, row_of
+from api.console.live import LiveDep
+from api.console.page import render, render_part
+from api.console.reading import read_for, tenant_of
+from api.console.session import ViewerDep
+from api.http.dependencies import ServicesDep
+from api.http.event_responses import EventResponse
+from api.http.identifiers import JobIdDep
+from api.runtime.services import Services
+from jobs import ids, queries
+from jobs.errors import NotFoundError
+from jobs.models import Job, PromptText, Reservation, Result, Tenant, WebhookEvent
+from jobs.prompts import messages, store
+from jobs.queries import JobStatus
+from jobs.states import ACTIVE, WAIT_WORDS
+from jobs.views import QueuePosition
+
+router = page_router()
+
+# Longer texts are cut: a browser lays out this much in a moment, and the API has the rest.
+_MAX_SHOWN: Final = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class ShownText:
+    """A text on the page, with the heading that says whose it is."""
+
+    heading: str
+    text: str
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetails:
+    """A job with what belongs to it."""
+
+    job: Job
+    tenant: str
+    events: Sequence[WebhookEvent]
+
+
+@router.get("/jobs/{job_id}")
+async def show_job(
+    request: Request, job_id: JobIdDep, services: ServicesDep, viewer: ViewerDep, show: str | None = None
+) -> Response:
+    """Show the job; with `show=prompt` or `show=result` its texts too."""
+    found = await read_for(viewer, services, partial(read_job, job_id=job_id, tenant_id=tenant_of(viewer)))
+    job = found.job
+    texts: list[ShownText] = []
+    if show == "prompt" and job.text_id is not None:
+        text = await read_for(viewer, services, partial(store.load, text_id=job.text_id))
+        texts = await services.compute(len(text.body), _prompt, text)
+    elif show == "result":
+        texts = _output(await read_for(viewer, services, partial(queries.get_result, job_id=job_id)))
+    address = f"{LIST}/{ids.job_id(job_id)}"
+    return render(
+        request,
+        "job.html",
+        title=f"Job {ids.job_id(job_id)[:16]}…",
+        details=found,
+        address=address,
+        texts=texts,
+        show=show,
+        live_address=f"{address}/live" if job.state in ACTIVE else None,
+        is_own=job.tenant_id == viewer.caller.tenant_id,
+        row=row_of(job, tenant=None),
+        moments=moments_of(job),
+        **(await _changing(services, job)),
+    )
+
+
+@router.get("/jobs/{job_id}/live")
+async def follow_job(
+    request: Request, job_id: JobIdDep, services: ServicesDep, viewer: ViewerDep, watched: LiveDep
+) -> Response:
+    """Stream the part of the page that changes."""
+    with services.event_streams.opening(viewer.caller) as stream:
+        read = partial(read_job, job_id=job_id, tenant_id=tenant_of(viewer))
+        job = (await read_for(viewer, services, read)).job
+        if job.state not in ACTIVE:
+            stream.release()
+            return Response(status_code=204)
+        shown: list[JobStatus] = []
+
+        def render_status(_: UUID, status: JobStatus) -> str | None:
+            if shown == [status]:
+                return None
+            shown[:] = [status]
+            row = row_of(job, tenant=None)
+            return render_part(request, "job_live.html", row=row, status=status, since=job.state)
+
+        return EventResponse(stream, live.follow(watched.jobs, [job_id], render_status))
+
+
+def read_job(session: Session, *, job_id: UUID, tenant_id: UUID | None) -> JobDetails:
+    """Read the job and its events.
+
+    Args:
+        session: one that sees the tenant's rows.
+        job_id: of the job.
+        tenant_id: its owner; None: of any tenant.
+
+    Raises:
+        NotFoundError: the tenant has no such job.
+    """
+    mine = [] if tenant_id is None else [Job.tenant_id == tenant_id]
+    job = session.scalar(select(Job).where(Job.id == job_id, *mine))
+    if job is None:
+        raise NotFoundError("There is no such job.")
+    name = session.scalars(select(Tenant.name).where(Tenant.id == job.tenant_id)).one()
+    events = select(WebhookEvent).where(
+        WebhookEvent.job_id == job_id, WebhookEvent.tenant_id == job.tenant_id
+    )
+    return JobDetails(job, name, session.scalars(events.order_by(WebhookEvent.id)).all())
+
+
+async def _changing(services: Services, job: Job) -> dict[str, Any]:
+    """Find what the page says of a job on its way: its queue position and why, or what it reserves."""
+    place: QueuePosition | None = await services.queue_positions.of(job)
+    reservation = None
+    if job.lease_id is not None:
+        reservation = await services.transactions.run_across(partial(_reservation, lease_id=job.lease_id))
+    why = None
+    if place is not None:
+        why = place.detail or (WAIT_WORDS[place.reason] if place.reason else "nothing holds it back")
+    return {"place": place, "why": why, "reservation": reservation}
+
+
+def moments_of(job: Job) -> list[tuple[str, datetime]]:
+    """List what happened to the job and when, in order."""
+    known = (
+        ("submitted", job.created_at),
+        ("first claimed by an engine", job.started_at),
+        ("first token", job.first_token_at),
+        (job.state, job.finalized_at),
+    )
+    return sorted(((words, at) for words, at in known if at is not None), key=lambda each: each[1])
+
+
+def _reservation(session: Session, *, lease_id: UUID) -> Reservation | None:
+    return session.get(Reservation, lease_id)
+
+
+def _prompt(text: PromptText) -> list[ShownText]:
+    canonical = store.canonical_of(text)
+    plain = messages.plain_text(canonical)
+    if plain is not None:
+        return [_shown("prompt", plain)]
+    return [_shown(turn.role, turn.content) for turn in messages.parse(canonical).messages]
+
+
+def _output(result: Result | None) -> list[ShownText]:
+    if result is None:
+        return []
+    thought = [_shown("thinking", result.reasoning)] if result.reasoning else []
+    return [*thought, _shown("output", result.output)]
+
+
+def _shown(heading: str, text: str) -> ShownText:
+    return ShownText(heading, text[:_MAX_SHOWN], len(text) > _MAX_SHOWN)

@@ -1,0 +1,96 @@
+"""Live updates: one stream a page, and one query a second for all who watch pages of one kind."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Hashable
+from contextlib import aclosing, asynccontextmanager
+from typing import Annotated, Final, TypeVar
+from uuid import UUID
+
+from fastapi import Depends, Request
+
+from api.http.sse import HEARTBEAT, merged
+from api.runtime.row_changes import Read, RowChanges
+from api.runtime.services import Services
+from jobs import queries
+from jobs.queries import JobStatus
+
+Status = TypeVar("Status", bound=Hashable)
+_SECONDS: Final = 1.0
+# Then the browser connects anew, and the session is checked again.
+_STREAM_SECONDS: Final = 300.0
+
+
+class LivePages:
+    """What the pages of this process watch.
+
+    Attributes:
+        jobs: the states and tokens of jobs.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._watches: list[RowChanges[object]] = []
+        self.jobs: RowChanges[JobStatus] = self.watch(queries.read_status)
+
+    def watch(self, read: "Read[Status]") -> "RowChanges[Status]":
+        """Make what follows rows, or whatever else has an id, with one query a second at most."""
+        made = RowChanges(self._services.transactions, read, interval=_SECONDS, pause=_SECONDS)
+        self._watches.append(made)  # type: ignore[arg-type]  # run and released, whatever it publishes
+        self._services.followers.append(made)
+        return made
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Poll what is watched for as long as the context lasts."""
+        tasks = [asyncio.create_task(each.run()) for each in self._watches]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def find_live(request: Request) -> LivePages:
+    """Return what the pages of the running application watch."""
+    found: LivePages = request.app.state.live_pages
+    return found
+
+
+LiveDep = Annotated[LivePages, Depends(find_live)]
+
+
+async def follow(
+    watch: "RowChanges[Status]",
+    ids: Collection[UUID],
+    render: Callable[[UUID, Status], str | None],
+) -> AsyncGenerator[bytes, None]:
+    """Yield an event for each change of these rows, and heartbeats.
+
+    It ends after some minutes, with the server, or when one of the rows is deleted.
+
+    Args:
+        watch: of these rows.
+        ids: of the rows that the page shows; at least one.
+        render: returns the HTML that shows a row's new state; None: the page shows that already.
+    """
+
+    async def changes(row_id: UUID) -> AsyncGenerator[tuple[UUID, Status], None]:
+        async with aclosing(watch.changes(row_id)) as found:
+            async for status in found:
+                yield row_id, status
+
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _STREAM_SECONDS
+    async with aclosing(merged(*(changes(each) for each in ids))) as all_changes:
+        async for change in all_changes:
+            html = render(*change) if change else None
+            yield HEARTBEAT if html is None else html_event(html)
+            if loop.time() > until:
+                return
+
+
+def html_event(html: str) -> bytes:
+    """Encode HTML as a server-sent event, which htmx swaps into the page."""
+    lines = "".join(f"data: {line}\n" for line in html.splitlines())
+    return f"{lines}\n".encode()
