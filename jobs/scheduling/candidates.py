@@ -13,6 +13,7 @@ from sqlalchemy import Boolean, Float, LargeBinary, Text, Uuid, bindparam, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
+from jobs.database.hot import PREPARED
 from jobs.engines.capacity import Capacity
 from jobs.models import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS, Job
 from jobs.queries import QueuedJob
@@ -32,6 +33,7 @@ _MAX_URGENT: Final = 16
 # Jobs of one class that a claim passes to find those whose document is not being read; fewest of a tenant.
 _MAX_PASSED: Final = 512
 _MIN_PASSED: Final = 32
+_NOBODY: Final = UUID(int=0)  # older than any reader
 # Documents whose followers a claim reads: a pool holds few long ones.
 _MAX_FAMILIES: Final = 64
 
@@ -45,8 +47,10 @@ _RUNNABLE: Final = """
     AND max_tokens <= :max_tokens - prompt_tokens AND prompt_tokens <= :max_input_len
 """
 # Without statistics on a queue that has just filled, the planner would read and sort all of it; an index
-# already has what a claim reads, in the right order.
-_WAITING: Final = text("""
+# already has what a claim reads, in the right order. That plan is right for all values, and making it takes
+# five times as long as the reading: it is kept.
+_WAITING: Final = (
+    text("""
     WITH RECURSIVE found(lane, tenant_id) AS (
         (SELECT lane, tenant_id FROM jobs WHERE state = 'queued' AND model = :model
          ORDER BY lane DESC, tenant_id DESC LIMIT 1)
@@ -59,7 +63,7 @@ _WAITING: Final = text("""
     )
     SELECT found.lane, tenants.id AS tenant_id, tenants.weight, account.served, account.is_active,
         tenants.halt IS NOT NULL AS is_halted, mine.overtaken_id, mine.overtaken_steps,
-        set_config('enable_sort', 'off', true)
+        set_config('enable_sort', 'off', true) || set_config('plan_cache_mode', 'force_generic_plan', true)
     FROM found
     FULL JOIN (
         SELECT tenant_id, is_active, served + (
@@ -72,16 +76,19 @@ _WAITING: Final = text("""
     JOIN tenants ON tenants.id = tenant_id
     LEFT JOIN account_shards AS mine ON mine.tenant_id = tenants.id
         AND mine.model = :model AND mine.engine_name = :engine_name
-""").columns(
-    lane=Text,
-    tenant_id=Uuid,
-    weight=Float,
-    served=Float,
-    is_active=Boolean,
-    is_halted=Boolean,
-    overtaken_id=Uuid,
-    overtaken_steps=Float,
-    config=Text,
+""")
+    .columns(
+        lane=Text,
+        tenant_id=Uuid,
+        weight=Float,
+        served=Float,
+        is_active=Boolean,
+        is_halted=Boolean,
+        overtaken_id=Uuid,
+        overtaken_steps=Float,
+        config=Text,
+    )
+    .execution_options(**PREPARED)
 )
 # Finds the classes of a tenant's jobs one after the other, each by one index probe: there are few.
 _FIRST_SQL: Final = f"""
@@ -122,7 +129,12 @@ _FIRST_SQL: Final = f"""
     ) AS urgent ORDER BY urgent.expires_at LIMIT :num_urgent)
 """  # noqa: S608  # built from constants
 _ROWS: Final = [Job.__table__.c[name] for name in QueuedJob._fields]
-_FIRST: Final = text(_FIRST_SQL).bindparams(bindparam("tenants", type_=ARRAY(Uuid))).columns(*_ROWS)
+_FIRST: Final = (
+    text(_FIRST_SQL)
+    .bindparams(bindparam("tenants", type_=ARRAY(Uuid)))
+    .columns(*_ROWS)
+    .execution_options(**PREPARED)
+)
 # The same without jobs of some families, found among the first ones only: thousands may ask about a document.
 _FIRST_OTHERS: Final = (
     text(
@@ -137,10 +149,8 @@ _FIRST_OTHERS: Final = (
                 SELECT {_COLUMNS} FROM jobs
                 WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
                 ORDER BY rank DESC, id LIMIT :num_passed
-            ) AS passed WHERE family IS NULL OR family <> ALL(:without) OR id < ANY(
-                SELECT reading.reader FROM unnest(:without, :readers) AS reading(family, reader)
-                WHERE reading.family = passed.family
-            )
+            ) AS passed WHERE family IS NULL
+                OR coalesce(id < (:readers)[array_position(:without, family)], true)
             ORDER BY rank DESC, id LIMIT :num_each
 """,  # noqa: S608  # built from constants
         )
@@ -151,6 +161,7 @@ _FIRST_OTHERS: Final = (
         bindparam("readers", type_=ARRAY(Uuid)),
     )
     .columns(*_ROWS)
+    .execution_options(**PREPARED)
 )
 _FOLLOWERS: Final = (
     text(f"""
@@ -162,6 +173,7 @@ _FOLLOWERS: Final = (
     """)  # noqa: S608  # built from constants
     .bindparams(bindparam("tenants", type_=ARRAY(Uuid)), bindparam("families", type_=ARRAY(LargeBinary)))
     .columns(*_ROWS)
+    .execution_options(**PREPARED)
 )
 
 
@@ -235,7 +247,7 @@ def first_jobs(
     given = _limits(model, lane, capacity, now)
     others: dict[str, object] = {
         "without": [each.digest for each in without],
-        "readers": list(without.values()),
+        "readers": [each or _NOBODY for each in without.values()],
         "num_passed": max(_MIN_PASSED, _MAX_PASSED // len(tenants)),
     }
     rows = session.execute(
