@@ -72,3 +72,22 @@ def test_a_warm_shutdown_gives_the_jobs_back(stack: Stack, client: Client) -> No
     eventually(lambda: client.job(job["id"])["state"] == "queued")
     ended = client.finished(job["id"], timeout=90)
     assert (ended["state"], ended["attempt"]) == ("completed", 0)
+
+
+def test_a_drained_engine_stays_drained_when_its_worker_is_killed(stack: Stack, client: Client) -> None:
+    running = client.submit(text_of(3000), task="summarize", max_tokens=4000)["id"]
+    client.streaming(running)
+    (engine,) = client.http.get("/v1/engines").json()["data"]
+    address = f"/v1/engines/{engine['id']}"
+    assert client.http.post(f"{address}/drain", json={"reason": "new driver"}).json()["state"] == "draining"
+    try:
+        before = stack.pids[INFERENCE_WORKER]
+        stack.send(INFERENCE_WORKER, signal.SIGKILL)
+        eventually(lambda: client.http.get(address).json()["state"] == "drained", interval=0.2)
+        assert stack.pids[INFERENCE_WORKER] != before
+        eventually(lambda: (client.job(running)["queue"] or {}).get("reason") == "engine_paused")
+        job = client.job(running)
+        assert (job["state"], job["attempt"]) == ("queued", 0)
+    finally:
+        client.http.post(f"{address}/resume")
+    assert client.finished(running)["state"] == "completed"
