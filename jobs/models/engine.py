@@ -29,6 +29,12 @@ class Engine(Haltable, Base):
         seen_at: when its worker last found it ready.
         paused_reason: why its worker claims nothing for it: the worker's monitor sets it while the engine is
             not ready. Null: it is ready. What an operator orders is `halt`.
+        halt: a `HaltKind` that an operator ordered: no job starts. Null: jobs start.
+        halted_reason: in the operator's words; tenants whose jobs wait read it. Null: not halted.
+        halted_by: the API key that ordered it, `lb_` and its public part. Null: the command line, or not
+            halted.
+        halted_by_name: the key's name at that time. Null: not halted.
+        halted_since: since when no job starts. Null: not halted.
     """
 
     __tablename__ = "engines"

@@ -13,16 +13,7 @@ _ALL_OR_NONE: Final = "num_nulls(halt, halted_reason, halted_by_name, halted_sin
 
 
 class Haltable:
-    """An engine, or a tenant's queue; `scheduling.halts` writes these columns.
-
-    Attributes:
-        halt: a `HaltKind`. Null: jobs start.
-        halted_reason: in the operator's words; tenants whose jobs wait read it. Null: not halted.
-        halted_by: the API key that ordered it, `lb_` and its public part. Null: the command line, or not
-            halted.
-        halted_by_name: the key's name at that time. Null: not halted.
-        halted_since: since when no job starts. Null: not halted.
-    """
+    """An engine, or a tenant's queue; `scheduling.halts` writes these columns, which the tables describe."""
 
     halt: Mapped[str | None]
     halted_reason: Mapped[str | None]

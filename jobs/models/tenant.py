@@ -244,6 +244,12 @@ class Tenant(Haltable, Base):
         name: unique, up to 63 characters.
         weight: its share of an engine relative to the weights of other tenants that wait, above 0.
         created_at: when it was created.
+        halt: a `HaltKind` that an operator ordered: no job starts. Null: jobs start.
+        halted_reason: in the operator's words; tenants whose jobs wait read it. Null: not halted.
+        halted_by: the API key that ordered it, `lb_` and its public part. Null: the command line, or not
+            halted.
+        halted_by_name: the key's name at that time. Null: not halted.
+        halted_since: since when no job starts. Null: not halted.
     """
 
     __tablename__ = "tenants"
