@@ -42,14 +42,14 @@ class JobTiming:
         began_at: when it started, before it read any of its prompt.
         first_token_at: when it had read its prompt; None: it is still reading.
         until: when it ended, or now.
-        prompt_tokens: of the job.
+        prompt_tokens: that the engine computed; see `computed_tokens`.
         new_tokens: generated up to `until`.
     """
 
     began_at: float
     first_token_at: float | None
     until: float
-    prompt_tokens: int
+    prompt_tokens: float
     new_tokens: int
 
 
@@ -58,8 +58,14 @@ def reading_work(prompt_tokens: float) -> float:
     return prompt_tokens * (1 + prompt_tokens / _ATTENTION_TOKENS)
 
 
-def tokens_of_work(work: float) -> float:
-    """Compute the length of a prompt that takes so much work to read; see `reading_work`."""
+def computed_tokens(prompt_tokens: float, *, cached: float) -> float:
+    """Compute the length of a prompt that takes as long to read as the rest of this one.
+
+    Args:
+        prompt_tokens: of the prompt.
+        cached: the first of them, that the engine has; the others still attend to them.
+    """
+    work = reading_work(prompt_tokens) - reading_work(cached)
     return _ATTENTION_TOKENS / 2 * (sqrt(1 + 4 * work / _ATTENTION_TOKENS) - 1)
 
 

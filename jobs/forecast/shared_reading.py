@@ -6,7 +6,7 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from jobs.forecast.engine_speed import reading_work, tokens_of_work
+from jobs.forecast.engine_speed import computed_tokens, reading_work
 from jobs.forecast.simulation import RemainingTokens
 from jobs.models import PromptText
 from jobs.prompts.prefixes import family_tokens, shared_tokens
@@ -62,6 +62,5 @@ def _shared(job: QueuedJob, mine: bytes | None, other: bytes | None) -> int:
 
 
 def _without(length: RemainingTokens, shared: int) -> RemainingTokens:
-    """Leave out tokens at the beginning; the others still attend to them."""
-    left = reading_work(length.prompt_tokens) - reading_work(shared)
-    return RemainingTokens(tokens_of_work(left), length.new_tokens)
+    """Leave out tokens at the beginning."""
+    return RemainingTokens(computed_tokens(length.prompt_tokens, cached=shared), length.new_tokens)

@@ -14,7 +14,7 @@ from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
 from jobs.forecast import shared_reading
-from jobs.forecast.engine_speed import JobTiming, Speed, measure
+from jobs.forecast.engine_speed import JobTiming, Speed, computed_tokens, measure
 from jobs.forecast.simulation import EngineState, RemainingTokens
 from jobs.forecast.start_times import expected_tokens
 from jobs.models import Engine, Job, Reservation
@@ -183,7 +183,7 @@ def _ended(session: Session, names: Sequence[str]) -> dict[str, list[JobTiming]]
                     began_at=job.started_at.timestamp(),
                     first_token_at=job.first_token_at.timestamp(),
                     until=job.finalized_at.timestamp(),
-                    prompt_tokens=job.prompt_tokens or 0,
+                    prompt_tokens=_computed(job),
                     new_tokens=job.completion_tokens,
                 )
             )
@@ -200,7 +200,11 @@ def _timing(reservation: Reservation, job: Job, *, now: datetime) -> JobTiming |
         return None
     first = job.first_token_at.timestamp() if job.first_token_at else None
     began = reservation.created_at.timestamp()
-    return JobTiming(began, first, now.timestamp(), job.prompt_tokens or 0, job.completion_tokens)
+    return JobTiming(began, first, now.timestamp(), _computed(job), job.completion_tokens)
+
+
+def _computed(job: Job) -> float:
+    return computed_tokens(job.prompt_tokens or 0, cached=job.cached_tokens or 0)
 
 
 @dataclass(slots=True)

@@ -322,3 +322,16 @@ def test_looking_locks_and_writes_nothing(session: Session) -> None:
     assert statements
     assert not any("FOR UPDATE" in each for each in statements)
     session.rollback()
+
+
+def test_what_an_engine_had_of_a_prompt_is_not_counted_as_read(session: Session) -> None:
+    register_engine(session)
+    job = submit_one(session, spec(30_000))
+    lease = claim_one(session, policy=WHOLE).lease
+    assert lifecycle.complete(session, lease, output_of("x"), FinishReason.STOP)
+    took = timedelta(seconds=10)
+    session.execute(update(Job).values(first_token_at=Job.started_at + took, cached_tokens=25_000))
+    ((_, state),) = snapshot_of(session).snapshot.up
+    read = reading_work(30_000) - reading_work(25_000)
+    assert state.speed.read_s == pytest.approx(took.total_seconds() / read)
+    assert job.state == JobState.COMPLETED
