@@ -17,7 +17,7 @@ import pytest
 from pydantic import SecretStr
 
 from cli.stack.ports import LOOPBACK
-from hostile_servers import Conduct, Server, answering, forever, half_closing, resetting, serving, silent
+from hostile.servers import Conduct, Server, answering, forever, half_closing, resetting, serving, silent
 from jobs.errors import (
     EngineBusyError,
     EngineError,

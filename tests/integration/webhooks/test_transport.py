@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hostile_servers import (
+from hostile.servers import (
     Conduct,
     answering,
     forever,

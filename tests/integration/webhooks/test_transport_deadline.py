@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
-from hostile_servers import Conduct, forever, half_closing, make_certificate, serving, serving_as, silent
+from hostile.servers import Conduct, forever, half_closing, make_certificate, serving, serving_as, silent
 from jobs.settings import WebhookSettings
 from webhook_support import awaited
 from worker.webhooks import exchange

@@ -10,8 +10,8 @@ from datetime import timedelta
 
 import pytest
 
+from hostile.ssrf_corpus import IPV6, LOOPBACK, METADATA, PRIVATE, REBINDING, SHAPES, urls
 from jobs.webhooks import ParsedUrl, WebhookUrlError, check_destination, check_url
-from ssrf_corpus import IPV6, LOOPBACK, METADATA, PRIVATE, REBINDING, SHAPES, urls
 from support import eventually
 from webhook_support import connections, exchange, post
 from worker.webhooks.connect import Failure
