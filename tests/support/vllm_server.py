@@ -37,11 +37,22 @@ class VllmServer:
         slots: int = 4,
         context: int = POSITIONS,
         pool_tokens: int = POSITIONS,
+        caches: bool = False,
     ) -> None:
-        """Args: context: most tokens of one request; pool_tokens: of all requests together."""
+        """Set up without starting it.
+
+        Args:
+            directory: of its log.
+            model_dir: of its model.
+            slots: requests that run at the same time.
+            context: most tokens of one request.
+            pool_tokens: of all requests together.
+            caches: it reuses what prompts begin with.
+        """
         self._slots = slots
         self._context = context
         self._num_blocks = pool_tokens // self.tokens_per_block + 1  # one is never given to a request
+        self._caches = caches
         self._directory = directory
         self._model_dir = model_dir
         self._port = free_port()
@@ -131,5 +142,6 @@ class VllmServer:
             "vllm.entrypoints.openai.api_server",
             *named,
             "--enforce-eager",
-            "--no-enable-prefix-caching",
+            "--enable-prompt-tokens-details",
+            "--enable-prefix-caching" if self._caches else "--no-enable-prefix-caching",
         ]
