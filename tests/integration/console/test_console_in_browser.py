@@ -1,0 +1,61 @@
+"""The console in a real browser: signing in, the list and a job, live, in light and dark, on a phone."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy.orm import Session, sessionmaker
+
+from api_server import ApiProcess
+from browser_support import opened, violations
+from console_pages.browser import PROBE
+from jobs import ids, lifecycle
+from jobs.states import FinishReason
+from jobs.transitions import Lease
+from support import API_KEY, output_of, spec, submit_one
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+LOOKS = [
+    {"color_scheme": "light"},
+    {"color_scheme": "dark", "viewport": {"width": 360, "height": 640}},
+]
+
+
+def sign_in(page: "Page", server: ApiProcess, address: str) -> None:
+    page.goto(server.url + address)
+    assert violations(page) == []
+    page.get_by_label("API key").fill(API_KEY)
+    page.get_by_role("button", name="Sign in").click()
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look["color_scheme"])
+def test_rows_change_while_one_looks_and_pages_break_no_rule(
+    browser: "Browser",
+    server: ApiProcess,
+    sessions: sessionmaker[Session],
+    running: Lease,
+    look: dict[str, object],
+) -> None:
+    with sessions.begin() as session:
+        submit_one(session, spec(custom_id=PROBE[:60]))
+    job_id = ids.job_id(running.job_id)
+    with opened(browser, **look) as page:
+        sign_in(page, server, "/console/jobs")
+        page.get_by_role("link", name=job_id).wait_for()
+        assert violations(page) == []
+        with sessions.begin() as session:
+            lifecycle.report_progress(session, running, completion_tokens=17)
+        page.locator(f"#tokens-{job_id}", has_text="17").wait_for()
+        page.get_by_role("link", name=job_id).click()
+        page.get_by_role("button", name="Cancel this job").wait_for()
+        assert violations(page) == []
+        with sessions.begin() as session:
+            lifecycle.complete(session, running, output_of(f"an answer {PROBE}"), FinishReason.STOP)
+        page.locator("#job .state", has_text="completed").wait_for()
+        page.get_by_role("button", name="Cancel this job").wait_for(state="detached")
+        page.get_by_role("link", name="Show the result").click()
+        page.get_by_text("an answer").wait_for()
+        assert violations(page) == []
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_label("API key").wait_for()
