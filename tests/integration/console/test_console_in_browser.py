@@ -1,6 +1,6 @@
 """The console in a real browser: signing in, the list and a job, live, in light and dark, on a phone."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
@@ -16,7 +16,7 @@ from support import API_KEY, output_of, spec, submit_one
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-LOOKS = [
+LOOKS: Final[list[dict[str, Any]]] = [
     {"color_scheme": "light"},
     {"color_scheme": "dark", "viewport": {"width": 360, "height": 640}},
 ]
@@ -35,7 +35,7 @@ def test_rows_change_while_one_looks_and_pages_break_no_rule(
     server: ApiProcess,
     sessions: sessionmaker[Session],
     running: Lease,
-    look: dict[str, object],
+    look: dict[str, Any],
 ) -> None:
     with sessions.begin() as session:
         submit_one(session, spec(custom_id=PROBE[:60]))
