@@ -15,10 +15,10 @@ from bench import targets as simulated
 from bench.capacity import Load, measured
 from bench.claim_cost import Depth, claim_cost
 from bench.draw import draw
-from bench.full_targets import Scope
 from bench.latency import SETTINGS, SMALL, latency
 from bench.report import Row, print_table, write_json
 from bench.stand.contenders import DIRECT, ONE_AT_A_TIME, POOL, PRODUCT
+from bench.stand.contest import Scope
 from bench.stand.runs import Runs
 from bench.stand.stand import Stand
 from bench.targets import PACKED_SIZES
@@ -52,8 +52,7 @@ def main() -> None:
     print_table(
         rows, f"Targets; load average {os.getloadavg()[0]:.1f} at the end; {runs.invalid} runs do not count"
     )
-    if asked.json:
-        write_json(rows, asked.json)
+    write_json(rows, asked.json)
     if any(run.faults for run in runs.all):
         raise SystemExit(1)
 

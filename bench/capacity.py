@@ -70,16 +70,11 @@ class Cost:
     is_sound: bool
 
 
-def stand_for(directory: Path, *, scale: float) -> Stand:
-    """Make the stand: an engine of 64 slots whose pool never binds."""
-    return Stand(directory, time_scale=scale, max_batch_size=SLOTS)
-
-
 def measured(load: Load, *, scale: float = SCALE) -> Iterator[Row]:
-    """Measure on a stand of its own, which stops afterwards."""
+    """Measure on a stand of its own, whose pool never binds and which stops afterwards."""
     with (
         tempfile.TemporaryDirectory(prefix="longbatch-bench-") as directory,
-        stand_for(Path(directory), scale=scale) as stand,
+        Stand(Path(directory), time_scale=scale, max_batch_size=SLOTS) as stand,
     ):
         yield from capacity(stand, load)
 
@@ -198,18 +193,12 @@ def main() -> None:
     asked = parser.parse_args()
     seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
     load = Load(asked.jobs, seeds, asked.batch, asked.engines)
-    signal.signal(signal.SIGTERM, lambda *_: exit_now())
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves as after Ctrl-C: servers are stopped
     rows = list(measured(load, scale=asked.scale))
     print_table(rows, f"Capacity; load average {os.getloadavg()[0]:.1f} at the end")
-    if asked.json:
-        write_json(rows, asked.json)
+    write_json(rows, asked.json)
     if any(row.met is False and row.target.startswith("unsound") for row in rows):
         raise SystemExit(1)
-
-
-def exit_now() -> None:
-    """Leave as after Ctrl-C, so that every server is stopped."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@
 import argparse
 import json
 import random
-import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Final
 
+from bench.cpu import memory_mib
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.summaries import chunking
 
@@ -45,7 +45,7 @@ def measure(kind: str, *, cuts: bool) -> dict[str, object]:
     tokenizer = Tokenizer.load()
     tokenizer.count_text("A first text, so that everything is loaded. " * 3000)
     Path("/proc/self/clear_refs").write_text("5")  # exclude loading the tokenizer from the peak
-    before = _peak_mib()
+    before = memory_mib("self")
     text = sys.stdin.buffer.read().decode()
     started = time.process_time()
     num_tokens = tokenizer.count_text(text)
@@ -55,7 +55,7 @@ def measure(kind: str, *, cuts: bool) -> dict[str, object]:
         "mib": len(text.encode()) / _MIB,
         "tokens": num_tokens,
         "count_s": count_s,
-        "count_added_mib": _peak_mib() - before,
+        "count_added_mib": memory_mib("self") - before,
     }
     if cuts:
         started = time.process_time()
@@ -65,15 +65,9 @@ def measure(kind: str, *, cuts: bool) -> dict[str, object]:
         found |= {
             "chunks": len(chunks),
             "cut_over_count": (time.process_time() - started) / count_s,
-            "cut_added_mib": _peak_mib() - before,
+            "cut_added_mib": memory_mib("self") - before,
         }
     return found
-
-
-def _peak_mib() -> float:
-    """Read this process's peak memory since the peak was last cleared."""
-    found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return int(found[1]) / 1024 if found else 0.0
 
 
 def main() -> int:

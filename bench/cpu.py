@@ -1,4 +1,4 @@
-"""CPU seconds of processes and all that they started, from /proc."""
+"""CPU seconds and memory of processes and all that they started, from /proc."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,13 @@ def of_tree(pid: int) -> float:
 
 def of_descendants(pid: int) -> float:
     """Add up the CPU seconds of what a process started, ended ones of these included."""
-    return sum(map(_cpu_s, _descendants(pid)))
+    return sum(map(_cpu_s, descendants(pid)))
+
+
+def memory_mib(pid: int | str, *, peak: bool = True) -> float:
+    """Read the memory of a process: the peak since it was last cleared, or what it has now."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:" if peak else "VmRSS:")[1].split()[0]) / 1024
 
 
 def parent_of(pid: int) -> int:
@@ -24,11 +30,12 @@ def parent_of(pid: int) -> int:
     return int(_stat(pid)[_PARENT])
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def descendants(pid: int) -> Iterator[int]:
+    """Yield the ids of what a process started, and of what these started."""
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, task.read_text().split()):
             yield child
-            yield from _descendants(child)
+            yield from descendants(child)
 
 
 def _cpu_s(pid: int) -> float:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from pydoc_data.topics import topics
 from statistics import median
@@ -19,8 +20,7 @@ from uuid import UUID
 import httpx2
 import psycopg
 
-from bench.figures import until
-from cli.stack.options import StackOptions
+from bench.figures import running_stack, until
 from cli.stack.ready import INFERENCE_WORKER
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
@@ -52,13 +52,11 @@ def main() -> None:
     num_chars = int(asked.tokens * _CHARS_PER_TOKEN)
     texts = [_text(reference, place * 7919, num_chars) for place in range(asked.documents)]
     with tempfile.TemporaryDirectory(prefix="longbatch-depth-") as directory:
-        stack = _stack(Path(directory), asked.scale)
-        stack.start()
-        try:
-            found = {name: _run(stack, texts, asked.chunk, name=name) for name in ("depth", "breadth")}
-        finally:
-            stack.stop()
-            stack.remove_data()
+        tokenizer = tokenizer_directory(None)
+        engine = EngineOptions(mode="extractive", tokenizer_dir=tokenizer, time_scale=asked.scale)
+        with running_stack(Path(directory), engine) as (stack, http):
+            run = partial(_run, stack, http, texts, asked.chunk)
+            found = {name: run(name=name) for name in ("depth", "breadth")}
     _print(found, asked)
 
 
@@ -76,14 +74,9 @@ def _print(found: dict[str, Times], asked: argparse.Namespace) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _run(stack: Stack, texts: Sequence[str], chunk_tokens: int, *, name: str) -> Times:
-    urls = stack.urls
-    headers = {"Authorization": f"Bearer {urls.api_key}"}
+def _run(stack: Stack, http: httpx2.Client, texts: Sequence[str], chunk_tokens: int, *, name: str) -> Times:
     stack.hold(INFERENCE_WORKER)  # plan and count everything before the first job runs
-    with (
-        httpx2.Client(base_url=urls.api_url or "", headers=headers, timeout=60, trust_env=False) as http,
-        psycopg.connect(urls.database_url or "", autocommit=True) as database,
-    ):
+    with psycopg.connect(stack.urls.database_url or "", autocommit=True) as database:
 
         def count(query: str) -> int:
             return int((database.execute(query, [made]).fetchone() or (0,))[0])
@@ -144,19 +137,6 @@ def _text(reference: str, start: int, num_chars: int) -> str:
     doubled = reference + reference
     start %= len(reference)
     return doubled[start : start + num_chars]
-
-
-def _stack(directory: Path, scale: float) -> Stack:
-    return Stack(
-        StackOptions(
-            directory=directory,
-            api_port=0,
-            engine=EngineOptions(
-                mode="extractive", tokenizer_dir=tokenizer_directory(None), time_scale=scale
-            ),
-            environment={name: value for name, value in os.environ.items() if "LONGBATCH_" not in name},
-        )
-    )
 
 
 def _arguments() -> argparse.Namespace:

@@ -22,12 +22,15 @@ from rich.table import Table
 from sqlalchemy.orm import Session, sessionmaker
 
 from bench.report import MARKS, is_met, write_json
+from cli.stack.options import StackOptions
+from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.engine_size import EngineSize
 from cli.stack.servers.postgres import EmbeddedPostgres
 from cli.stack.servers.valkey import EmbeddedValkey
+from cli.stack.stack import Stack
 from jobs import database, tenants
 from jobs.database import database_now, schema
 from jobs.engines import registry
-from jobs.engines.capacity import Capacity
 from jobs.settings import DatabaseSettings
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
@@ -83,8 +86,7 @@ def run(
         measured = f"{figure.measured:,.2f} {figure.unit}"
         table.add_row(figure.name, measured, figure.goal, MARKS[figure.met])
     Console().print(table)
-    if options.json:
-        write_json(figures, options.json)
+    write_json(figures, options.json)
     if any(figure.met is False for figure in figures):
         raise SystemExit(1)
 
@@ -106,6 +108,21 @@ def servers(directory: Path, *, pool_size: int) -> Iterator[Servers]:
         postgres.remove()
 
 
+@contextmanager
+def running_stack(directory: Path, engine: EngineOptions) -> Iterator[tuple[Stack, httpx2.Client]]:
+    """Run a whole stack without this shell's settings; yield it with a client of its API."""
+    inherited = {name: value for name, value in os.environ.items() if "LONGBATCH_" not in name}
+    stack = Stack(StackOptions(directory=directory, api_port=0, engine=engine, environment=inherited))
+    stack.start()
+    try:
+        url, headers = stack.urls.api_url or "", {"Authorization": f"Bearer {stack.urls.api_key}"}
+        with httpx2.Client(base_url=url, timeout=120, trust_env=False, headers=headers) as http:
+            yield stack, http
+    finally:
+        stack.stop()
+        stack.remove_data()
+
+
 def admit(session: Session, name: str, secret: str) -> UUID:
     """Make a tenant whose key has every scope."""
     tenant_id = tenants.create(session, name).id
@@ -113,13 +130,10 @@ def admit(session: Session, name: str, secret: str) -> UUID:
     return tenant_id
 
 
-def register_engine(session: Session, *, slots: int) -> Capacity:
+def register_engine(session: Session, *, slots: int) -> None:
     """Register an engine of this many slots that serves the model."""
-    capacity = Capacity(
-        max_batch_size=slots, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
-    )
+    capacity = EngineSize(max_batch_size=slots).capacity
     registry.register(session, MODEL, MODEL, capacity, now=database_now(session))
-    return capacity
 
 
 def until(check: Callable[[], T], *, seconds: float, every: float = 0.2) -> T:
@@ -162,10 +176,7 @@ def api(servers: Servers, **variables: str) -> Iterator[tuple[int, int]]:
         "LONGBATCH_API__PORT": "0",
         "LONGBATCH_LIMITS__MAX_REQUESTS": "100000000",
     }
-    # The shell prints its process id, which becomes the API's after `exec`.
-    command = ["/bin/sh", "-c", 'echo "pid $$"; exec "$@"', "sh", sys.executable, "-m", "api"]
-    with process(command, **ours, **variables) as log:
-        pid = int(log.readline().split()[1])
+    with process([sys.executable, "-m", "api"], **ours, **variables) as (pid, log):
         for line in log:
             if '"api.ready"' in line:
                 # An unread pipe would fill up and block the API.
@@ -182,16 +193,14 @@ def service_worker(servers: Servers, **variables: str) -> Iterator[int]:
         "LONGBATCH_DATABASE__URL": servers.postgres_url,
         "LONGBATCH_BROKER__URL": servers.valkey_url,
     }
-    command = ["/bin/sh", "-c", 'echo "$$"; exec "$@"', "sh", sys.executable, "-m", "worker", "service"]
-    with process(command, **ours, **variables) as log:
-        pid = int(log.readline())
+    with process([sys.executable, "-m", "worker", "service"], **ours, **variables) as (pid, log):
         threading.Thread(target=log.read, daemon=True).start()
         yield pid
 
 
 @contextmanager
-def process(command: list[str], **variables: str) -> Iterator[IO[str]]:
-    """Run a process for the block and yield its output; kill it afterwards."""
+def process(command: list[str], **variables: str) -> Iterator[tuple[int, IO[str]]]:
+    """Run a process for the block and yield its id and output; kill it afterwards."""
     running = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -201,7 +210,7 @@ def process(command: list[str], **variables: str) -> Iterator[IO[str]]:
     )
     assert running.stdout is not None  # noqa: S101  # it is a pipe
     try:
-        yield running.stdout
+        yield running.pid, running.stdout
     finally:
         running.kill()
         running.wait()

@@ -1,14 +1,15 @@
 """The targets on real servers: contests of the product with its peers, as lines of the table."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from bench.peers.drive import Direct, Pool
 from bench.report import Row, judge
 from bench.simulation.lower_bound import lower_bound_s
-from bench.simulation.workloads import make, poisson
+from bench.simulation.workloads import Spec, make, poisson
 from bench.stand.contenders import (
     CLAIMING_POOL,
     DIRECT,
@@ -18,7 +19,7 @@ from bench.stand.contenders import (
     Contender,
     Longbatch,
 )
-from bench.stand.contest import Run, Say, contest, rounds
+from bench.stand.contest import Run, Scope, contest, rounds
 from bench.stand.fill import fill
 from bench.stand.stand import Stand
 from bench.targets import LEAST_EFFICIENCY, LEAST_OVER_FCFS, WEIGHTS, two_tenants
@@ -36,35 +37,13 @@ _PEERS: dict[str, Contender] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """How much to run.
-
-    Attributes:
-        num_jobs: of each workload.
-        seeds: of each workload.
-        say: receives every run.
-    """
-
-    num_jobs: int
-    seeds: Sequence[int]
-    say: Say
-
-
 def packing(
     stand: Stand, scope: Scope, workload: str, max_tokens: int, *, peers: Sequence[str] = (POOL, DIRECT)
 ) -> Iterator[Row]:
     """Measure targets 1 and 2: efficiency and speed-up with all jobs at t=0."""
-    contenders = {name: _PEERS[name] for name in (PRODUCT, *peers)}
-    runs = contest(
-        stand,
-        workload,
-        max_tokens,
-        num_jobs=scope.num_jobs,
-        seeds=scope.seeds,
-        contenders=contenders,
-        say=scope.say,
-    )
+    jobs_of = partial(make, workload, num_jobs=scope.num_jobs, max_tokens=max_tokens)
+    contenders = _peers(PRODUCT, *peers)
+    runs = contest(stand, f"{workload} {max_tokens}", jobs_of, scope=scope, contenders=contenders)
     where = f"{workload} {max_tokens}, N={scope.num_jobs}"
     least = LEAST_EFFICIENCY.get(workload)
     yield from _efficiency(runs, PRODUCT, "1 efficiency", where, f">= {least}" if least else "")
@@ -86,21 +65,14 @@ def refill(stand: Stand, scope: Scope, *, completed: int) -> Iterator[Row]:
     Slots of SMALL become free one by one. Those of TINY become free together, so the last waits for four
     claims.
     """
-    contenders = {name: _PEERS[name] for name in (PRODUCT, CLAIMING_POOL)}
+    contenders = _peers(PRODUCT, CLAIMING_POOL)
     stand.ledger.clear()
     fill(stand.ledger.database, completed=completed)
     stand.keeps_jobs = True
     try:
         for workload in ("SMALL", "TINY"):
-            runs = contest(
-                stand,
-                workload,
-                2048,
-                num_jobs=scope.num_jobs,
-                seeds=scope.seeds,
-                contenders=contenders,
-                say=scope.say,
-            )
+            jobs_of = partial(make, workload, num_jobs=scope.num_jobs, max_tokens=2048)
+            runs = contest(stand, f"{workload} 2048", jobs_of, scope=scope, contenders=contenders)
             where = f"{workload}, {completed:,} rows in the table"
             yield from _gaps(runs, PRODUCT, where, is_judged=workload == "SMALL")
             yield from _gaps(runs, CLAIMING_POOL, where, is_judged=False)
@@ -152,13 +124,13 @@ def overcommit(stand: Stand, scope: Scope) -> Iterator[Row]:
 
 def starvation(stand: Stand, scope: Scope) -> Iterator[Row]:
     """Measure target 5: the longest wait for a first token at 0.9 load."""
-    runs: list[Run] = []
-    for seed in scope.seeds:
+
+    def arriving(seed: int) -> list[Spec]:
         specs = make("STARVE", seed=seed, num_jobs=scope.num_jobs, max_tokens=2048)
         gap_s = lower_bound_s(stand.model, specs) / len(specs) / 0.9
-        arriving = poisson(specs, seed=seed, mean_gap_s=gap_s)
-        contenders = {name: _PEERS[name] for name in (PRODUCT, POOL)}
-        runs += rounds(stand, "STARVE", arriving, seed=seed, contenders=contenders, say=scope.say)
+        return poisson(specs, seed=seed, mean_gap_s=gap_s)
+
+    runs = contest(stand, "STARVE", arriving, scope=scope, contenders=_peers(PRODUCT, POOL))
     where = f"STARVE at 0.9 load, N={scope.num_jobs}"
     longest = [
         max(ours.span.waits_s) / max(theirs.span.waits_s) for ours, theirs in _pairs(runs, PRODUCT, POOL)
@@ -170,11 +142,9 @@ def starvation(stand: Stand, scope: Scope) -> Iterator[Row]:
 def shares(stand: Stand, scope: Scope) -> Iterator[Row]:
     """Measure target 5: tokens served to two tenants, one with ten times the backlog."""
     for weights in ({"small": 1.0, "large": 1.0}, WEIGHTS):
-        runs: list[Run] = []
         contenders = {PRODUCT: Longbatch(weights=weights)}
-        for seed in scope.seeds:
-            specs = two_tenants(seed, scope.num_jobs)
-            runs += rounds(stand, "two tenants", specs, seed=seed, contenders=contenders, say=scope.say)
+        jobs_of = partial(two_tenants, num_jobs=scope.num_jobs)
+        runs = contest(stand, "two tenants", jobs_of, scope=scope, contenders=contenders)
         wanted = weights["small"] / sum(weights.values())
         off = [
             abs(run.span.served["small"] / sum(run.span.served.values()) / wanted - 1)
@@ -183,6 +153,10 @@ def shares(stand: Stand, scope: Scope) -> Iterator[Row]:
         ]
         where = f"MIX-20, 10:1 backlog, N={scope.num_jobs}, weights {weights['small']:g}:1"
         yield from _row(runs, "5 share off its weight", where, off, goal="<= 0.1", peer="weights")
+
+
+def _peers(*names: str) -> dict[str, Contender]:
+    return {name: _PEERS[name] for name in names}
 
 
 def _efficiency(runs: Sequence[Run], contender: str, name: str, where: str, goal: str = "") -> Iterator[Row]:

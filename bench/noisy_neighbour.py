@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bench import figures
+from bench import cpu, figures
 from bench.figures import Figure
 from jobs.database import transaction
 
@@ -121,14 +121,8 @@ def _p99(times: Sequence[float]) -> float:
 
 
 def _peak_mb(pid: int) -> float:
-    """Add up the peak memory of a process and its children, in MiB."""
-    started = (file.read_text(encoding="ascii") for file in Path(f"/proc/{pid}/task").glob("*/children"))
-    return sum(map(_high_water_mb, [pid, *map(int, " ".join(started).split())]))
-
-
-def _high_water_mb(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+    """Add up the peak memory of a process and its descendants, in MiB."""
+    return sum(map(cpu.memory_mib, [pid, *cpu.descendants(pid)]))
 
 
 if __name__ == "__main__":

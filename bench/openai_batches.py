@@ -4,7 +4,6 @@ A whole local stack runs on random ports; its inference worker is held, so that 
 """
 
 import argparse
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,8 +15,8 @@ import httpx2
 from sqlalchemy import Engine, text
 
 from bench import figures
+from bench.cpu import memory_mib
 from bench.figures import Figure, until
-from cli.stack.options import StackOptions
 from cli.stack.ready import API, INFERENCE_WORKER, SERVICE_WORKER
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
@@ -84,20 +83,14 @@ class Bench:
             until(lambda: connection.scalar(count, wanted), seconds=_LIMIT_SECONDS, every=_POLL_SECONDS)
         return time.monotonic() - began
 
-    def memory(self, service: str, *, peak: bool) -> float:
-        """Read a service's resident memory in MiB, now or at its peak since the reset."""
-        status = Path(f"/proc/{self.stack.pids[service]}/status").read_text()
-        found = re.search(rf"^{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", status, re.MULTILINE)
-        return int(found[1]) / 1024 if found else 0.0
-
     @contextmanager
     def growth(self, service: str, found: list[Figure], name: str, *, goal: int) -> Iterator[None]:
         """Measure how far the service's memory grows during the block, at its peak."""
-        pid = self.stack.pids[service]
-        before = self.memory(service, peak=False)
+        pid = self.stack.pids[service] or 0
+        before = memory_mib(pid, peak=False)
         Path(f"/proc/{pid}/clear_refs").write_text("5")
         yield
-        grown = self.memory(service, peak=True) - before
+        grown = memory_mib(pid) - before
         found.append(Figure(name, grown, "MiB", f"< {goal}"))
 
 
@@ -179,24 +172,13 @@ def _line(number: int, question: str) -> bytes:
 
 @contextmanager
 def _stack(directory: Path) -> Iterator[Bench]:
-    options = StackOptions(
-        directory=directory,
-        api_port=0,
-        engine=EngineOptions(mode="synthetic", tokenizer_dir=tokenizer_directory(None)),
-    )
-    stack = Stack(options)
-    stack.start()
-    try:
+    engine = EngineOptions(mode="synthetic", tokenizer_dir=tokenizer_directory(None))
+    with figures.running_stack(directory, engine) as (stack, http):
         stack.hold(INFERENCE_WORKER)
         assert stack.urls.database_url is not None  # noqa: S101  # it runs its own
         rows = database.make_engine(DatabaseSettings.model_validate({"url": stack.urls.database_url}))
-        url, headers = stack.urls.api_url or "", {"Authorization": f"Bearer {stack.urls.api_key}"}
-        with httpx2.Client(base_url=url, timeout=120, trust_env=False, headers=headers) as http:
-            yield Bench(stack, http, rows)
+        yield Bench(stack, http, rows)
         rows.dispose()
-    finally:
-        stack.stop()
-        stack.remove_data()
 
 
 if __name__ == "__main__":

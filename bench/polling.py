@@ -23,11 +23,11 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from bench import figures
 from bench.figures import Figure, Servers
+from cli.stack.servers.engine_size import EngineSize
 from jobs import ids, lifecycle, submission
 from jobs.checkpoints import Output
 from jobs.database import transaction
 from jobs.engines import reservations
-from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT
 from jobs.prompts.store import CountedPrompt, NewText
@@ -40,13 +40,10 @@ from jobs.tenants.keys import Scope
 from jobs.transitions import Lease
 
 _KEY: Final = "lb_0123456789abcdef_" + "b" * 43  # opens nothing outside this run
-_NAME: Final = "bench"  # of the engine and its model
 _NUM_CLIENTS: Final = 16
 _NUM_WAITING: Final = 1000
 _NUM_ENDS: Final = 50  # jobs they wait for, ending one after another
-_CAPACITY: Final = Capacity(
-    max_batch_size=64, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
-)
+_SLOTS: Final = 64
 _PEER: Final = """
 import sys, socket, fastapi, psycopg_pool, uvicorn
 from contextlib import asynccontextmanager
@@ -110,7 +107,7 @@ def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
         sessions = servers.sessions
         with transaction(sessions) as session:
             keys.create(session, secret=_KEY, tenant_id=DEFAULT_TENANT, name="bench", scopes=list(Scope))
-            figures.register_engine(session, slots=64)
+            figures.register_engine(session, slots=_SLOTS)
         job_id = _finished_job(sessions)
         with _peer(servers) as peer_port, figures.api(servers) as (api_port, _):
             peer, ours = (peer_port, str(job_id)), (api_port, ids.job_id(job_id))
@@ -131,7 +128,7 @@ def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
 @contextmanager
 def _peer(servers: Servers) -> Iterator[int]:
     url = servers.postgres_url.replace("+psycopg", "")
-    with figures.process([sys.executable, "-c", _PEER, url]) as lines:
+    with figures.process([sys.executable, "-c", _PEER, url]) as (_, lines):
         yield int(lines.readline())
 
 
@@ -194,12 +191,13 @@ def _running_job(sessions: sessionmaker[Session]) -> Lease:
     """Start a job as a worker that then does nothing with it."""
     prompt = f"prompt {uuid7()}"
     counted = CountedPrompt(packed_ids=sha256(prompt.encode()).digest(), num_tokens=100, fingerprint="bench")
-    asked = JobSpec(text=NewText(prompt, counted), task="generate", model=_NAME, max_tokens=64)
+    asked = JobSpec(text=NewText(prompt, counted), task="generate", model=figures.MODEL, max_tokens=64)
+    capacity = EngineSize(max_batch_size=_SLOTS).capacity
     with transaction(sessions) as session:
-        submission.submit(session, [asked], tenant_id=DEFAULT_TENANT, default_capacity=_CAPACITY)
+        submission.submit(session, [asked], tenant_id=DEFAULT_TENANT, default_capacity=capacity)
     with transaction(sessions) as session:
         policy = ClaimPolicy(lease=timedelta(minutes=10), max_rescues=2)
-        (claim,) = claims.claim_all(session, _NAME, policy, limit=1).claims
+        (claim,) = claims.claim_all(session, figures.MODEL, policy, limit=1).claims
         return claim.lease
 
 

@@ -79,8 +79,10 @@ def print_table(rows: Iterable[Row], title: str) -> None:
     Console(width=None if Console().is_terminal else 150).print(table)
 
 
-def write_json(rows: Iterable["DataclassInstance"], file: Path) -> None:
-    """Write the rows as a list of objects, one a line."""
+def write_json(rows: Iterable["DataclassInstance"], file: Path | None) -> None:
+    """Write the rows as a list of objects, one a line; without a file, do nothing."""
+    if file is None:
+        return
     file.parent.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(json.dumps(asdict(row)) for row in rows)
     file.write_text(f"[\n{lines}\n]\n")

@@ -21,8 +21,7 @@ def main() -> None:
     )
     found = list(rows(plan))
     print_table(found, f"Simulated: A6000 roofline, {plan.num_jobs} jobs, medians of {plan.seeds} seeds")
-    if asked.json:
-        write_json(found, asked.json)
+    write_json(found, asked.json)
     if asked.occupancy:
         asked.occupancy.write_text(json.dumps(occupancy(plan.num_jobs)) + "\n")
     if any(row.met is False for row in found):

@@ -97,7 +97,7 @@ class Receivers:
 @contextmanager
 def receiving(*, hangs: str = "") -> Iterator[Receivers]:
     """Run receivers for the block; the one at this path never responds."""
-    with figures.process([sys.executable, "-c", _RECEIVER, hangs, str(_NUM_ENDPOINTS)]) as lines:
+    with figures.process([sys.executable, "-c", _RECEIVER, hangs, str(_NUM_ENDPOINTS)]) as (_, lines):
         receivers = Receivers([int(port) for port in lines.readline().split()])
 
         def read() -> None:
@@ -142,7 +142,7 @@ def _celery_rate(url: str, num_tasks: int) -> float:
     """Measure tasks per second from the first one sent to the last one done."""
     sender = celery.Celery(broker=url, set_as_current=False)
     peer = figures.process([sys.executable, "-c", _PEER, url, str(num_tasks + 1)])
-    with peer as lines, sender.connection_for_write() as connection:
+    with peer as (_, lines), sender.connection_for_write() as connection:
         queue = connection.default_channel
         sender.send_task("nothing", queue="bench", ignore_result=True)
         until(lambda: queue.client.llen("bench") == 0, seconds=300, every=0.025)
@@ -192,14 +192,11 @@ def _service(servers: Servers) -> Iterator[Rig]:
     broker = doorbell.connect(servers.valkey_url, socket_timeout=3)
     sender = make_app(BrokerSettings(url=SecretStr(servers.valkey_url)))
     rig = Rig(sessions, partial(doorbell.ring, broker, sender, doorbell.EVENTS))
-    with figures.process(
-        [sys.executable, "-m", "worker", "service"],
-        LONGBATCH_DATABASE__URL=servers.postgres_url,
-        LONGBATCH_BROKER__URL=servers.valkey_url,
+    with figures.service_worker(
+        servers,
         LONGBATCH_WEBHOOKS__ENCRYPTION_KEY=_SETTINGS.encryption_key.get_secret_value(),
         LONGBATCH_WEBHOOKS__ALLOWED_HOSTS='["127.0.0.1"]',
-    ) as log:
-        threading.Thread(target=log.read, daemon=True).start()
+    ):
         with receiving() as receivers:
             _write_events(sessions, _endpoints(sessions, receivers))
             until(lambda: _num_open(sessions) == 0, seconds=300, every=0.025)

@@ -37,7 +37,6 @@ from bench.stand.contenders import Longbatch, Span
 from bench.stand.documents import Prompt
 from bench.stand.stand import Stand
 from cli.stack.servers.transformers_options import TransformersOptions
-from jobs.engines.capacity import Capacity
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TINY = 64  # divisor of lengths
@@ -214,7 +213,7 @@ def _note(
 def _of_engine(letter: str, stand: GpuStand, options: TransformersOptions, span: Span) -> dict[str, int]:
     """Count requests, tokens generated twice, and the most slots and blocks asked for at once."""
     seen = trace.read(stand.trace, since=span.began, until=time.monotonic())
-    slots, blocks = trace.most_asked(seen.requests, _capacity(options))
+    slots, blocks = trace.most_asked(seen.requests, options.capacity)
     generated = sum(each.generated for each in seen.requests)
     return {
         "requests": len(seen.requests),
@@ -222,23 +221,13 @@ def _of_engine(letter: str, stand: GpuStand, options: TransformersOptions, span:
         "tokens_twice": generated - sum(span.tokens) - _ends(letter) * len(span.tokens),
         "most_slots": slots,
         "most_blocks": blocks,
-        "max_blocks": _capacity(options).max_blocks,
+        "max_blocks": options.capacity.max_blocks,
     }
 
 
 def _ends(letter: str) -> int:
     """Return how many end tokens a run leaves out of an answer's count: Longbatch one, the others none."""
     return int(letter == "c")
-
-
-def _capacity(options: TransformersOptions) -> Capacity:
-    return Capacity(
-        max_batch_size=options.max_batch_size,
-        max_blocks=options.kv_cache_tokens // options.tokens_per_block,
-        tokens_per_block=options.tokens_per_block,
-        max_input_len=options.max_input_len,
-        max_seq_len=options.max_seq_len,
-    )
 
 
 def _print(text: str) -> None:

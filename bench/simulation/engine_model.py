@@ -2,13 +2,10 @@
 
 from dataclasses import dataclass
 
+from cli.stack.servers import engine_options
+from cli.stack.servers.engine_options import Roofline
+from cli.stack.servers.engine_size import EngineSize
 from jobs.engines.capacity import Capacity
-
-# Llama 3.1 8B: bytes of its fp16 weights, of one token's fp16 KV cache (2 x 32 layers x 8 heads x 128 x 2 B),
-# and flops of one attended pair (4 x 32 layers x 4096).
-WEIGHT_BYTES = 16.06e9
-KV_BYTES_PER_TOKEN = 131_072
-PAIR_FLOPS = 524_288
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +29,23 @@ class EngineModel:
     pair_s: float
 
 
-def roofline(*, bytes_per_s: float, flops_per_s: float) -> EngineModel:
-    """Model a GPU that reaches this much of its bandwidth and of its fp16 arithmetic."""
+def model_of(size: EngineSize, gpu: Roofline, *, time_scale: float = 1) -> EngineModel:
+    """Model an engine of this size that is `time_scale` times as fast as the GPU."""
     return EngineModel(
-        capacity=CAPACITY,
-        chunk=8192,
-        weights_s=WEIGHT_BYTES / bytes_per_s,
-        kv_s=KV_BYTES_PER_TOKEN / bytes_per_s,
-        prefill_s=WEIGHT_BYTES / flops_per_s,
-        pair_s=PAIR_FLOPS / flops_per_s,
+        capacity=size.capacity,
+        chunk=size.max_num_tokens,
+        weights_s=gpu.iteration / time_scale,
+        kv_s=gpu.kv_token / time_scale,
+        prefill_s=gpu.prefill_token / time_scale,
+        pair_s=gpu.attention_pair / time_scale,
     )
 
 
 # The deployment the product is made for: 131,072 tokens of KV in blocks of 64.
-CAPACITY = Capacity(
-    max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
-)
-# Data-sheet figures times the share that large kernels reach; not yet fitted to a real GPU.
-A6000 = roofline(bytes_per_s=768e9 * 0.85, flops_per_s=155e12 * 0.5)
-H200 = roofline(bytes_per_s=4.8e12 * 0.75, flops_per_s=990e12 * 0.55)
+_SIZE = EngineSize()
+CAPACITY = _SIZE.capacity
+A6000 = model_of(_SIZE, engine_options.A6000)
+H200 = model_of(_SIZE, engine_options.H200)
 
 
 def chunk_pairs(num_tokens: int, *, cached: int) -> int:

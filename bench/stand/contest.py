@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from bench.simulation.lower_bound import lower_bound_s
 from bench.simulation.occupancy import Moment
-from bench.simulation.workloads import Spec, make
+from bench.simulation.workloads import Spec
 from bench.stand import trace
 from bench.stand.contenders import Contender, Span
 from bench.stand.documents import Prompt
@@ -77,21 +77,33 @@ class Run:
 Say = Callable[[Run], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """How much to run.
+
+    Attributes:
+        num_jobs: of each workload.
+        seeds: of each workload.
+        say: receives every run.
+    """
+
+    num_jobs: int
+    seeds: Sequence[int]
+    say: Say
+
+
 def contest(
     stand: Stand,
     workload: str,
-    max_tokens: int,
+    jobs_of: Callable[..., list[Spec]],
     *,
-    num_jobs: int,
-    seeds: Sequence[int],
+    scope: Scope,
     contenders: Mapping[str, Contender],
-    say: Say,
 ) -> list[Run]:
-    """Run every contender on every seed; alternate the order, so that drift hits all."""
+    """Run every contender on the jobs of every seed; alternate the order, so that drift hits all."""
     runs = []
-    for seed in seeds:
-        specs = make(workload, seed=seed, num_jobs=num_jobs, max_tokens=max_tokens)
-        runs += rounds(stand, f"{workload} {max_tokens}", specs, seed=seed, contenders=contenders, say=say)
+    for seed in scope.seeds:
+        runs += rounds(stand, workload, jobs_of(seed=seed), seed=seed, contenders=contenders, say=scope.say)
     return runs
 
 

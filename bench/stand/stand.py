@@ -14,7 +14,7 @@ import httpx2
 
 from bench import cpu
 from bench.figures import until
-from bench.simulation.engine_model import EngineModel
+from bench.simulation.engine_model import EngineModel, model_of
 from bench.stand.documents import Author, Prompt
 from bench.stand.ledger import Ledger
 from cli.stack import programs
@@ -25,7 +25,6 @@ from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.transformers_options import TransformersOptions
 from cli.stack.stack import Stack
 from cli.stack.supervised import DEFAULT_BACKOFF, SupervisedServer
-from jobs.engines.capacity import Capacity
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tokenizer_files import tokenizer_directory
 
@@ -108,21 +107,7 @@ class Stand:
     @property
     def model(self) -> EngineModel:
         """Constants of the engine at its time scale, in seconds of the wall clock."""
-        options, scale = self.options, self.time_scale
-        return EngineModel(
-            capacity=Capacity(
-                max_batch_size=options.max_batch_size,
-                max_blocks=options.kv_cache_tokens // options.tokens_per_block,
-                tokens_per_block=options.tokens_per_block,
-                max_input_len=options.max_input_len,
-                max_seq_len=options.max_seq_len,
-            ),
-            chunk=options.max_num_tokens,
-            weights_s=options.gpu.iteration / scale,
-            kv_s=options.gpu.kv_token / scale,
-            prefill_s=options.gpu.prefill_token / scale,
-            pair_s=options.gpu.attention_pair / scale,
-        )
+        return model_of(self.options, self.options.gpu, time_scale=self.time_scale)
 
     @contextmanager
     def worker(self, environment: Mapping[str, str] | None = None) -> Iterator["Worker"]:

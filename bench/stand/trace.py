@@ -78,7 +78,7 @@ def occupancy(requests: Iterable[Request], capacity: Capacity, *, since: float) 
     """Compute the slots and blocks reserved on the engine, from 0 at `since`."""
     changes = []
     for each in requests:
-        blocks = -(-(each.prompt_tokens + each.limit) // capacity.tokens_per_block)
+        blocks = capacity.blocks_of(each.prompt_tokens + each.limit)
         changes += [
             (each.began, 1, blocks, each.prompt_tokens),
             (each.ended, -1, -blocks, -each.prompt_tokens),
@@ -98,7 +98,7 @@ def most_asked(requests: Iterable[Request], capacity: Capacity) -> tuple[int, in
     """
     changes = []
     for each in requests:
-        blocks = -(-(each.prompt_tokens + each.limit) // capacity.tokens_per_block)
+        blocks = capacity.blocks_of(each.prompt_tokens + each.limit)
         changes += [(each.came, 1, blocks), (each.ended, -1, -blocks)]
     slots = reserved = most_slots = most_blocks = 0
     for _, slot, blocks in sorted(changes):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from cli.engine.hardware import GPUS, Gpu
+from cli.stack.servers.engine_size import EngineSize
 
 EngineMode = Literal["extractive", "synthetic", "oracle"]
 
@@ -76,20 +77,13 @@ class OracleFaults:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineOptions:
+class EngineOptions(EngineSize):
     """The options of the local engine, named as TensorRT-LLM's are.
 
     Attributes:
         mode: `extractive` summarizes the prompt, `synthetic` makes load, `oracle` is for fault tests.
         tokenizer_dir: holds tokenizer.json; optional in synthetic mode alone.
         time_scale: speed relative to the modelled GPU.
-        max_batch_size: sequences active at once.
-        kv_cache_tokens: tokens in the KV pool.
-        tokens_per_block: tokens in a KV block.
-        max_input_len: prompt tokens; published to clients, but not enforced (as in TensorRT-LLM).
-        max_seq_len: prompt and output tokens; longer requests are truncated silently.
-        max_num_tokens: tokens in one iteration, and so the size of a prompt chunk.
-        kv_cache_reuse: requests reuse the KV blocks of earlier ones that began with the same tokens.
         tokens_per_response: None means 1, or 8 above a time scale of 3, where responses would cost more than
             the engine.
         gpu: the modelled GPU.
@@ -107,13 +101,6 @@ class EngineOptions:
     mode: EngineMode = "extractive"
     tokenizer_dir: Path | None = None
     time_scale: float = 1.0
-    max_batch_size: int = 4
-    kv_cache_tokens: int = 131_072
-    tokens_per_block: int = 64
-    max_input_len: int = 96_000
-    max_seq_len: int = 131_072
-    max_num_tokens: int = 8192
-    kv_cache_reuse: bool = True
     tokens_per_response: int | None = None
     gpu: Roofline = A6000
     synthetic: SyntheticOutput = SyntheticOutput()

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from cli.stack.servers.engine_size import EngineSize
+
 Attention = Literal["auto", "varlen", "sdpa", "eager", "flash_attention_2", "flash_attention_3"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformersOptions:
+class TransformersOptions(EngineSize):
     """A Hugging Face causal language model that is served with TensorRT-LLM's tensors.
 
     Attributes:
@@ -20,14 +22,7 @@ class TransformersOptions:
             `varlen` if the model allows it.
         sampling: True if requests may sample; otherwise all are greedy.
         tokens_per_response: tokens collected into one response; each response costs the engine time.
-        kv_cache_reuse: sequences share the KV blocks of those that began with the same tokens.
         seed_is_length: a request's seed sets its number of output tokens, because random weights do not end.
-        max_batch_size: sequences active at once.
-        kv_cache_tokens: tokens in the KV pool.
-        tokens_per_block: tokens in a KV block.
-        max_input_len: prompt tokens; published to clients, but not enforced (as in TensorRT-LLM).
-        max_seq_len: prompt and output tokens; longer requests are truncated silently.
-        max_num_tokens: tokens in one iteration, and so the size of a prompt chunk.
     """
 
     model_dir: Path
@@ -37,13 +32,7 @@ class TransformersOptions:
     attention: Attention = "auto"
     sampling: bool = True
     tokens_per_response: int = 1
-    kv_cache_reuse: bool = True
     seed_is_length: bool = False
-    max_batch_size: int = 4
-    kv_cache_tokens: int = 131_072
-    tokens_per_block: int = 64
-    max_input_len: int = 96_000
-    max_seq_len: int = 131_072
     max_num_tokens: int = 4096
 
     def __post_init__(self) -> None:
