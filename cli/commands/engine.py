@@ -1,6 +1,7 @@
 """The commands for engines: plan a profile, render its files, and check files against it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
@@ -19,6 +20,7 @@ from cli.engine.plan import CapacityPlan
 from cli.engine.profile import Profile
 from cli.engine.profile_groups import Precision
 from cli.output import EXIT_USAGE, AsJson, notes, output, print_error, print_json
+from jobs.errors import LongbatchError
 
 EXIT_DRIFT: Final = 1
 
@@ -81,12 +83,9 @@ def render_files(
     if check:
         _check(profile, out)
         return
-    try:
+    with _usage_errors():
         files = render.render(profile)
         render.write(files, out)
-    except (RenderError, OSError) as error:
-        print_error(error.message if isinstance(error, RenderError) else str(error))
-        raise typer.Exit(EXIT_USAGE) from error
     output.print(f"{len(files)} files in {escape(str(out))}")
     for warning in plans.plan(profile).warnings:
         notes.print(f"[yellow]warning:[/] {escape(warning)}")
@@ -117,30 +116,31 @@ _COMMANDS: Final[dict[str, Callable[..., None]]] = {
 }
 
 
-def _load(name: str, precision: Precision | None, config: Path | None) -> Profile:
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Print what is wrong with a profile or a folder, and end with the exit code of a wrong call."""
     try:
-        return profiles.load(name, precision=precision, config=config)
-    except ProfileError as error:
-        print_error(error.message)
+        yield
+    except (ProfileError, RenderError, OSError) as error:
+        print_error(error.message if isinstance(error, LongbatchError) else str(error))
         raise typer.Exit(EXIT_USAGE) from error
+
+
+def _load(name: str, precision: Precision | None, config: Path | None) -> Profile:
+    with _usage_errors():
+        return profiles.load(name, precision=precision, config=config)
 
 
 def _refuse_overbooked(sharing_machine: list[Profile]) -> None:
-    try:
+    with _usage_errors():
         taken = sharing.gib_by_gpu(sharing_machine)
-    except ProfileError as error:
-        print_error(error.message)
-        raise typer.Exit(EXIT_USAGE) from error
     for gpu, gib in sorted(taken.items()):
         notes.print(f"GPU {gpu}: {gib:.1f} GiB for all engines on it")
 
 
 def _check(profile: Profile, folder: Path) -> None:
-    try:
+    with _usage_errors():
         found = drift.find(profile, folder)
-    except (ProfileError, RenderError) as error:
-        print_error(error.message)
-        raise typer.Exit(EXIT_USAGE) from error
     for each in found:
         output.print(f"[red]✗[/] {escape(each.sentence())}")
     if found:

@@ -17,8 +17,8 @@ class Gpu:
         compute_capability: major and minor version as one number, 86 for 8.6.
         bandwidth: memory bandwidth in bytes per second, from the data sheet.
         flops: dense 16-bit tensor operations per second, from the data sheet.
-        reached_bandwidth: share of the bandwidth that decoding reaches.
-        reached_flops: share of the operations that prefill reaches.
+        reached_bandwidth: share of the bandwidth that decoding reaches; by default with HBM.
+        reached_flops: share of the operations that prefill reaches; by default with HBM.
     """
 
     title: str
@@ -26,8 +26,8 @@ class Gpu:
     compute_capability: int
     bandwidth: float
     flops: float
-    reached_bandwidth: float
-    reached_flops: float
+    reached_bandwidth: float = 0.75
+    reached_flops: float = 0.55
 
     @property
     def memory_bytes(self) -> int:
@@ -128,8 +128,6 @@ GPUS: Final = {
         compute_capability=80,
         bandwidth=2.039e12,
         flops=312e12,
-        reached_bandwidth=0.75,
-        reached_flops=0.55,
     ),
     "h100": Gpu(
         title="H100 80 GB SXM",
@@ -137,8 +135,6 @@ GPUS: Final = {
         compute_capability=90,
         bandwidth=3.35e12,
         flops=989e12,
-        reached_bandwidth=0.75,
-        reached_flops=0.55,
     ),
     "h200": Gpu(
         title="H200 141 GB SXM",
@@ -146,8 +142,6 @@ GPUS: Final = {
         compute_capability=90,
         bandwidth=4.8e12,
         flops=989e12,
-        reached_bandwidth=0.75,
-        reached_flops=0.55,
     ),
 }
 
@@ -163,8 +157,3 @@ SHAPES: Final = {
         max_positions=131_072,
     ),
 }
-
-
-def is_shape_of(shape: str, repository: str) -> bool:
-    """Return True if a repository's name says that its model has this shape."""
-    return shape in repository.lower()

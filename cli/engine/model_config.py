@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -88,7 +89,7 @@ def layout_of(config: Config) -> CacheLayout:
     if not found:
         raise ProfileError(f"{name_of(config)}: config.json names no layers")
     layout = CacheLayout(
-        tuple(_merged(group, number) for group, number in found.items() if group is not None)
+        tuple(replace(group, layers=number) for group, number in found.items() if group is not None)
     )
     if not any(each.token_values for each in layout.groups):
         raise ProfileError(
@@ -209,16 +210,6 @@ def _state_bytes(layer: Config) -> int:
     if found is None:
         raise ProfileError(f"{name_of(layer)}: the recurrent state of this model type is not counted")
     return found
-
-
-def _merged(group: LayerGroup, number: int) -> LayerGroup:
-    return LayerGroup(
-        kind=group.kind,
-        layers=number,
-        token_values=group.token_values,
-        window=group.window,
-        state_bytes=group.state_bytes,
-    )
 
 
 def _head_dim(config: Config) -> int:

@@ -9,7 +9,7 @@ from pydantic import ValidationError, model_validator
 
 from cli.engine import model_config
 from cli.engine.errors import ProfileError
-from cli.engine.hardware import GPUS, SHAPES, Gpu, ModelShape, is_shape_of
+from cli.engine.hardware import GPUS, SHAPES, Gpu, ModelShape
 from cli.engine.profile_groups import (
     EngineGroup,
     GpuGroup,
@@ -71,7 +71,7 @@ class Profile(ProfileGroup):
         name, model = self.model.shape, self.model
         if name is None and self.dimensions is None:
             raise ValueError("model.config or model.shape must say what the model's dimensions are")
-        if name is not None and self.dimensions is None and not is_shape_of(name, model.repository):
+        if name is not None and self.dimensions is None and name not in model.repository.lower():
             raise ValueError(
                 f"nothing says that {model.repository} has the shape {name}: name its config.json in"
                 " model.config"

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from cli.stack.errors import StackError
-from cli.stack.private_files import write_private
+from cli.whole_files import write_whole
 from jobs import database
 from jobs.database import schema
 from jobs.models import DEFAULT_TENANT
@@ -51,5 +51,5 @@ def first_key(engine: Engine, directory: Path) -> str:
         if row is not None and keys.is_usable(row, database.database_now(session)):
             return kept
         made = keys.create(session, tenant_id=DEFAULT_TENANT, name="local stack", scopes=list(Scope))
-    write_private(file, made.secret + "\n")
+    write_whole(file, made.secret + "\n")
     return made.secret

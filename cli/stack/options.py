@@ -28,10 +28,6 @@ def default_directory(environment: Mapping[str, str] = os.environ) -> Path:
         raise StackError("This user has no home directory: choose a directory with --data-dir.") from error
 
 
-def _environment() -> dict[str, str]:
-    return dict(os.environ)
-
-
 @dataclass(frozen=True, kw_only=True)
 class StackOptions:
     """The options of a stack in one data directory.
@@ -57,7 +53,7 @@ class StackOptions:
     api_port: int | None = None
     ready_file: Path | None = None
     parts: frozenset[str] = frozenset(PARTS)
-    environment: Mapping[str, str] = field(default_factory=_environment, repr=False)
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
 
     def __post_init__(self) -> None:
         if unknown := self.parts.difference(PARTS):

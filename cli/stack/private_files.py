@@ -1,31 +1,16 @@
 """Private files of the data directory, among them the secrets of webhooks."""
 
 import base64
-import os
 import secrets
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+
+from cli.whole_files import write_whole
 
 SIGNING_VARIABLE = "LONGBATCH_WEBHOOKS__SECRET"
 SIGNING_FILE = "webhook-secret"
 ENCRYPTION_VARIABLE = "LONGBATCH_WEBHOOKS__ENCRYPTION_KEY"
 _ENCRYPTION_FILE = "webhook-encryption-key"
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file atomically, readable by its owner alone."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def webhook_secret(directory: Path, environment: Mapping[str, str]) -> str:
@@ -40,5 +25,5 @@ def encryption_key(directory: Path, environment: Mapping[str, str]) -> str:
 
 def _kept(file: Path, *, prefix: str = "") -> str:
     if not file.exists():
-        write_private(file, prefix + base64.b64encode(secrets.token_bytes(32)).decode())
+        write_whole(file, prefix + base64.b64encode(secrets.token_bytes(32)).decode())
     return file.read_text().strip()

@@ -1,6 +1,5 @@
 """Longbatch's own processes in a stack, and the environment that connects them to its servers."""
 
-import http.client
 import json
 import sys
 from collections.abc import Mapping
@@ -9,6 +8,7 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
+from cli.stack import loopback
 from cli.stack.ports import LOOPBACK
 from cli.stack.ready import API, INFERENCE_WORKER, SERVICE_WORKER, Urls
 from cli.stack.server import Program
@@ -36,7 +36,7 @@ def program(name: str, env: Mapping[str, str], *, api_port: int, directory: Path
         env=env,
         directory=directory,
         grace=_GRACE[name],
-        answers=(lambda: _get(api_port, "/health/live") is not None) if name == API else (lambda: True),
+        answers=(lambda: loopback.succeeds(api_port, "/health/live")) if name == API else (lambda: True),
     )
 
 
@@ -62,11 +62,8 @@ def environment(base: Mapping[str, str], urls: Urls, *, api_port: int, time_scal
 
 def not_ready(api_port: int) -> str | None:
     """Ask the API what is not ready yet; return None if everything is."""
-    answer = _get(api_port, "/health/ready")
-    if answer is None:
-        return "no answer"
-    status, body = answer
-    return None if status == HTTPStatus.OK else body
+    status, body = loopback.ask(api_port, "/health/ready")
+    return None if status == HTTPStatus.OK else body or "no answer"
 
 
 def console_link(urls: Urls) -> str | None:
@@ -74,24 +71,9 @@ def console_link(urls: Urls) -> str | None:
     if urls.console_url is None or urls.api_key is None:
         return None
     port = urlsplit(urls.console_url).port or 0
-    answer = _ask(port, "POST", "/console/codes", {"Authorization": f"Bearer {urls.api_key}"})
-    if answer is None or answer[0] != HTTPStatus.OK:
+    sent = {"Authorization": f"Bearer {urls.api_key}"}
+    status, body = loopback.ask(port, "/console/codes", method="POST", headers=sent)
+    if status != HTTPStatus.OK:
         return None
-    path: str = json.loads(answer[1])["path"]
+    path: str = json.loads(body)["path"]
     return urljoin(urls.console_url, path)
-
-
-def _get(port: int, path: str) -> tuple[int, str] | None:
-    return _ask(port, "GET", path, {})
-
-
-def _ask(port: int, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
-    try:
-        connection.request(method, path, headers=dict(headers))
-        response = connection.getresponse()
-        return response.status, response.read().decode(errors="replace")
-    except (OSError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cli.stack.private_files import write_private
+from cli.whole_files import write_whole
 
 # Every process of the stack, by its name in the ready file and in the logs.
 API = "api"
@@ -49,4 +49,4 @@ def write_ready_file(path: Path, urls: Urls, pids: dict[str, int | None]) -> Non
     found = asdict(urls)
     if urls.engine_settings is None:
         del found["engine_settings"]
-    write_private(path, json.dumps({**found, "pids": pids}, indent=2) + "\n")
+    write_whole(path, json.dumps({**found, "pids": pids}, indent=2) + "\n")

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -13,6 +12,7 @@ from cli.summaries import results as summary_results
 from cli.summaries.options import Format
 from cli.summaries.results import DocumentResult, Link
 from cli.summaries.sources import SourceFile
+from cli.whole_files import write_whole
 
 _ERROR_SUFFIX: Final = ".error.json"
 _COMBINED: Final = "summary"
@@ -101,7 +101,7 @@ class FolderWriter:
         """
         good, bad = self.places(result.source)
         path, stale, kind = (good, bad, self._kind) if result.error is None else (bad, good, Format.JSON)
-        write_whole(path, summary_results.alone(result, kind, _from(path.parent)))
+        write_shared(path, summary_results.alone(result, kind, _from(path.parent)))
         if stale != path:
             stale.unlink(missing_ok=True)
         return path
@@ -113,7 +113,7 @@ class FolderWriter:
             OSError: the file cannot be written.
         """
         path = self.combined_place
-        write_whole(path, summary_results.combined(results, self._kind, _from(self._folder)))
+        write_shared(path, summary_results.combined(results, self._kind, _from(self._folder)))
         return path
 
     @property
@@ -135,21 +135,10 @@ def _from(folder: Path) -> Link:
     return lambda source: os.path.relpath(source.path, folder)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write the text to the file atomically: a reader never sees half of it."""
+def write_shared(path: Path, text: str) -> None:
+    """Write the text to the file at once, readable as the process's umask says."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=".longbatch-", suffix=".tmp", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_whole(path, text, mode=0o666 & ~_umask())
 
 
 def _umask() -> int:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
-from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from rich.console import Console
@@ -31,9 +30,7 @@ class ProgressDisplay(Protocol):
     def __enter__(self) -> Self:
         """Start the display."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Stop the display."""
 
     def began(self, source: SourceFile) -> None:
@@ -76,9 +73,7 @@ class _Lines:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         pass
 
     def began(self, source: SourceFile) -> None:
@@ -135,9 +130,7 @@ class _Barred:
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._bars.stop()
 
     def began(self, source: SourceFile) -> None:

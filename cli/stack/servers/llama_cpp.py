@@ -1,14 +1,15 @@
 """llama.cpp's server on a random loopback port; it holds nothing that must survive."""
 
-import http.client
 import json
 import os
 import sys
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from cli.stack.errors import StackError
+from cli.stack.loopback import ask, succeeds
 from cli.stack.ports import LOOPBACK, free_port
 from cli.stack.processes import Launch
 from cli.stack.server import EmbeddedServer
@@ -66,7 +67,7 @@ class EmbeddedLlamaCpp(EmbeddedServer):
 
     def is_ready(self) -> bool:
         """Return True if the model is loaded."""
-        return self._answer("GET", "/health") is not None
+        return succeeds(self.port, "/health")
 
     def check_tokenizer(self) -> None:
         """Check that the tokenizer built from the file gives the server's tokens.
@@ -77,24 +78,11 @@ class EmbeddedLlamaCpp(EmbeddedServer):
         built = Tokenizer.load(str(self.tokenizer))
         for sample in _SAMPLES:
             asked = {"content": sample, "add_special": False, "parse_special": False}
-            answer = self._answer("POST", "/tokenize", asked)
-            if answer is None:
+            status, answer = ask(self.port, "/tokenize", method="POST", body=asked, timeout=10)
+            if status != HTTPStatus.OK:
                 raise StackError("llama.cpp does not answer /tokenize, so its tokenizer cannot be checked.")
-            if answer.get("tokens") != built.encode_text(sample).tolist():
+            if json.loads(answer).get("tokens") != built.encode_text(sample).tolist():
                 raise StackError(
                     f"The tokenizer built from {self.model.gguf.path} does not give the tokens of llama.cpp's"
                     " own (tokenizer.ggml.pre may be wrong): this model cannot be served."
                 )
-
-    def _answer(self, method: str, path: str, body: object = None) -> dict[str, Any] | None:
-        """Send a request. Returns None unless it succeeds."""
-        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=10)
-        try:
-            connection.request(method, path, None if body is None else json.dumps(body))
-            response = connection.getresponse()
-            content = response.read()
-            return dict(json.loads(content)) if response.status == http.HTTPStatus.OK else None
-        except (OSError, http.client.HTTPException, ValueError):
-            return None
-        finally:
-            connection.close()

@@ -13,11 +13,11 @@ import psycopg
 
 from cli.stack.errors import StackError
 from cli.stack.ports import LOOPBACK, free_port
-from cli.stack.private_files import write_private
 from cli.stack.processes import Launch
 from cli.stack.server import EmbeddedServer
 from cli.stack.servers.postgres_home import PostgresHome, find_home, give_to
 from cli.stack.service_user import run_as
+from cli.whole_files import write_whole
 
 NAME = "longbatch"  # of the superuser and the database
 _MAJOR_VERSION = "18"
@@ -108,7 +108,7 @@ def _password(directory: Path) -> str:
     """Return the directory's password; create one for a new directory."""
     file = directory / "password"
     if not file.exists():
-        write_private(file, secrets.token_urlsafe(24))
+        write_whole(file, secrets.token_urlsafe(24))
     return file.read_text()
 
 
@@ -119,7 +119,7 @@ def _initialise(home: PostgresHome, password: str) -> None:
     building.mkdir(mode=0o700)
     give_to(building, home.account)
     secret = home.directory / "initdb.password"
-    write_private(secret, password)
+    write_whole(secret, password)
     give_to(secret, home.account)
     try:
         _run(

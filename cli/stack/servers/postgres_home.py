@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.stack.errors import StackError
-from cli.stack.private_files import write_private
 from cli.stack.service_user import ServiceUser, can_write, succeeds, unprivileged_user
+from cli.whole_files import write_whole
 
 # File in the given directory that holds the path, if the files had to go elsewhere.
 NOTE = "location"
@@ -75,7 +75,7 @@ def find_home(given: Path) -> PostgresHome:
         directory = _make_elsewhere(given)
         if not _reaches(directory, account):
             raise StackError(f"Postgres cannot use {directory}; run as a user other than root.")
-        write_private(note, f"{directory}\n")
+        write_whole(note, f"{directory}\n")
     return PostgresHome(directory, _programs(directory, account), account)
 
 
@@ -110,7 +110,7 @@ def _make_elsewhere(given: Path) -> Path:
         directory.mkdir(parents=True)
         _ELSEWHERE.chmod(0o711)
     directory.chmod(0o711)
-    write_private(directory / "belongs-to", f"{given}\n")
+    write_whole(directory / "belongs-to", f"{given}\n")
     return directory
 
 

@@ -1,7 +1,6 @@
 """How to start NVIDIA's tritonserver with a local engine, without Docker, GPU or root."""
 
 import ctypes.util
-import http.client
 import os
 import shutil
 import sys
@@ -14,6 +13,7 @@ from uuid import uuid4
 
 from cli.stack import ports
 from cli.stack.errors import StackError
+from cli.stack.loopback import succeeds
 from cli.stack.servers import model_repository
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.transformers_options import TransformersOptions
@@ -95,19 +95,8 @@ def is_ready(http_port: int, *, metrics_port: int | None = None, timeout: float 
         metrics_port: of its metrics, which it opens last; None does not check them.
         timeout: seconds for each reply.
     """
-    is_healthy = _answers(http_port, "/v2/health/ready", timeout)
-    return is_healthy and (metrics_port is None or _answers(metrics_port, "/metrics", timeout))
-
-
-def _answers(port: int, path: str, timeout: float) -> bool:
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=timeout)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
+    is_healthy = succeeds(http_port, "/v2/health/ready", timeout=timeout)
+    return is_healthy and (metrics_port is None or succeeds(metrics_port, "/metrics", timeout=timeout))
 
 
 def find_libpython(version: str = _PYTHON) -> Path | None:

@@ -13,9 +13,9 @@ from redis.retry import Retry
 
 from cli.stack.errors import StackError
 from cli.stack.ports import LOOPBACK, free_port
-from cli.stack.private_files import write_private
 from cli.stack.processes import Launch
 from cli.stack.server import EmbeddedServer
+from cli.whole_files import write_whole
 
 # The password is in a file because arguments are visible to every user of the machine.
 CONFIG = """\
@@ -56,7 +56,7 @@ class EmbeddedValkey(EmbeddedServer):
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._hold(self.directory)
         config = self.directory.resolve() / "valkey.conf"
-        write_private(
+        write_whole(
             config,
             CONFIG.format(
                 host=LOOPBACK, port=self.port, password=self._password, directory=_quoted(config.parent)

@@ -17,9 +17,9 @@ from cli.stack.locks import DirectoryLock
 from cli.stack.logs import log_tail, open_log, rotate
 from cli.stack.options import StackOptions, default_directory
 from cli.stack.ports import LOOPBACK, free_port, release, reserve
-from cli.stack.private_files import write_private
 from cli.stack.stack import Stack
 from cli.stack.supervised import Backoff
+from cli.whole_files import write_whole
 
 
 def test_the_wait_doubles_up_to_its_ceiling() -> None:
@@ -139,8 +139,8 @@ def test_the_tail_of_a_log_names_its_place_and_ends_with_its_last_line(tmp_path:
 
 def test_a_private_file_is_whole_and_leaves_no_other(tmp_path: Path) -> None:
     path = tmp_path / "ready.json"
-    write_private(path, "first")
-    write_private(path, "second")
+    write_whole(path, "first")
+    write_whole(path, "second")
     assert path.read_text() == "second"
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [path]

@@ -10,7 +10,7 @@ import pytest
 
 from cli.summaries import results as summary_results
 from cli.summaries.options import Format, Style, digest, request
-from cli.summaries.outputs import FolderWriter, StdoutWriter, write_whole
+from cli.summaries.outputs import FolderWriter, StdoutWriter, write_shared
 from cli.summaries.results import DocumentResult, failed, of_summary
 from cli.summaries.sources import SourceFile
 
@@ -154,10 +154,10 @@ def test_a_failure_leaves_no_summary_and_a_summary_no_failure(kind: Format, tmp_
 
 def test_a_file_is_written_whole_for_all_who_may_read(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b.md"
-    write_whole(path, "x\ud7ff\n")
+    write_shared(path, "x\ud7ff\n")
     assert path.read_text(encoding="utf-8") == "x\ud7ff\n"
     with pytest.raises(UnicodeEncodeError):
-        write_whole(path, "\ud800")
+        write_shared(path, "\ud800")
     assert path.read_text(encoding="utf-8") == "x\ud7ff\n"
     assert [each.name for each in path.parent.iterdir()] == ["b.md"]
     probe = tmp_path / "probe"
