@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import DateTime, LargeBinary, MetaData, Text, Uuid
+from sqlalchemy import DateTime, Index, LargeBinary, MetaData, Text, TextClause, Uuid, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase
 
@@ -36,3 +37,15 @@ def one_of(column: str, values: Sequence[str]) -> str:
     """Write the SQL condition that a text column holds one of these values."""
     listed = ", ".join(f"'{value}'" for value in values)
     return f"{column} IN ({listed})"
+
+
+def partial_index(
+    name: str,
+    *columns: str | TextClause,
+    where: str,
+    unique: bool = False,
+    include: Sequence[str] = (),
+) -> Index:
+    """Make an index of the rows for which this SQL condition is true."""
+    included: dict[str, Any] = {"postgresql_include": list(include)} if include else {}
+    return Index(name, *columns, unique=unique, postgresql_where=text(where), **included)

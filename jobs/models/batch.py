@@ -7,7 +7,7 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, SmallInte
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.database.base import Base, JsonObject, one_of
+from jobs.database.base import Base, JsonObject, one_of, partial_index
 from jobs.ids import uuid7
 from jobs.models.turn import VALIDATION, indexes
 from jobs.states.batch import ACTIVE, TERMINAL, BatchState, Endpoint
@@ -96,7 +96,7 @@ class Batch(Base):
         CheckConstraint("lease_id IS NULL OR state = 'validating'", name="lease_while_validating"),
         Index("ix_batches_tenant", "tenant_id", "id"),
         *indexes(VALIDATION),
-        Index("ix_batches_active", "id", postgresql_where=text(_ACTIVE_SQL)),
+        partial_index("ix_batches_active", "id", where=_ACTIVE_SQL),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)

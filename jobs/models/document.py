@@ -7,7 +7,7 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, SmallInte
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.database.base import Base, JsonObject, one_of
+from jobs.database.base import Base, JsonObject, one_of, partial_index
 from jobs.ids import uuid7
 from jobs.models.turn import EXTRACTION, indexes
 from jobs.states.document import DocumentKind, DocumentState
@@ -67,20 +67,15 @@ class Document(Base):
             "state <> 'ready' OR num_nulls(num_chars, num_tokens, fingerprint) = 0", name="ready_whole"
         ),
         CheckConstraint("(state = 'deleted') = (deleted_at IS NOT NULL)", name="deleted_at"),
-        Index(
-            "uq_documents_content",
-            "tenant_id",
-            "sha256",
-            "kind",
-            unique=True,
-            postgresql_where=text("state <> 'deleted'"),
+        partial_index(
+            "uq_documents_content", "tenant_id", "sha256", "kind", unique=True, where="state <> 'deleted'"
         ),
         Index("ix_documents_tenant", "tenant_id", "id"),
         Index("ix_documents_state", "tenant_id", "state", "id"),
         *indexes(EXTRACTION),
-        Index("ix_documents_extracting", "tenant_id", "id", postgresql_where=text("state = 'extracting'")),
-        Index("ix_documents_expiring", "expires_at", postgresql_where=text("state IN ('failed', 'ready')")),
-        Index("ix_documents_deleted", "deleted_at", postgresql_where=text("state = 'deleted'")),
+        partial_index("ix_documents_extracting", "tenant_id", "id", where="state = 'extracting'"),
+        partial_index("ix_documents_expiring", "expires_at", where="state IN ('failed', 'ready')"),
+        partial_index("ix_documents_deleted", "deleted_at", where="state = 'deleted'"),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)

@@ -6,7 +6,7 @@ from uuid import UUID
 from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.database.base import Base, one_of
+from jobs.database.base import Base, one_of, partial_index
 from jobs.models.halt import Haltable, halt_checks
 
 
@@ -123,7 +123,7 @@ class TenantAccount(Base):
 
     __tablename__ = "accounts"
     __table_args__ = (
-        Index("ix_accounts_active", "model", postgresql_where=text("is_active")),
+        partial_index("ix_accounts_active", "model", where="is_active"),
         {"postgresql_with": {"fillfactor": 50}},
     )
 

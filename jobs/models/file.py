@@ -3,10 +3,10 @@
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, text
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.database.base import Base, one_of
+from jobs.database.base import Base, one_of, partial_index
 from jobs.ids import uuid7
 from jobs.states.file import FileState
 
@@ -37,9 +37,9 @@ class File(Base):
         CheckConstraint("num_bytes >= 0", name="num_bytes"),
         Index("ix_files_tenant", "tenant_id", "id"),
         Index("ix_files_purpose", "tenant_id", "purpose", "id"),
-        Index("ix_files_expiring", "expires_at", postgresql_where=text("state = 'complete'")),
-        Index("ix_files_deleted", "deleted_at", postgresql_where=text("state = 'deleted'")),
-        Index("ix_files_uploading", "created_at", postgresql_where=text("state = 'uploading'")),
+        partial_index("ix_files_expiring", "expires_at", where="state = 'complete'"),
+        partial_index("ix_files_deleted", "deleted_at", where="state = 'deleted'"),
+        partial_index("ix_files_uploading", "created_at", where="state = 'uploading'"),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
@@ -69,7 +69,7 @@ class FilePart(Base):
     __table_args__ = (
         CheckConstraint("num_nonnulls(content, key) = 1", name="one_place"),
         CheckConstraint("start >= 0 AND num_bytes > 0", name="extent"),
-        Index("ix_file_parts_key", "key", postgresql_where=text("key IS NOT NULL")),
+        partial_index("ix_file_parts_key", "key", where="key IS NOT NULL"),
     )
 
     file_id: Mapped[UUID] = mapped_column(ForeignKey("files.id", ondelete="CASCADE"), primary_key=True)

@@ -13,7 +13,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.database.base import Base, JsonObject, one_of
+from jobs.database.base import Base, JsonObject, one_of, partial_index
 from jobs.ids import uuid7
 from jobs.models.turn import COUNTING, indexes
 from jobs.states import TERMINAL, FinishReason, JobState, Lane, StopReason
@@ -199,7 +199,7 @@ class Job(RequestColumns, Base):
         CheckConstraint(one_of("lane", sorted(Lane)), name="lane"),
         # Claims read the first jobs of each tenant and class, and those that expire next. Queries must write
         # the partial predicates as literals.
-        Index(
+        partial_index(
             "ix_jobs_queued_by_class",
             "model",
             "lane",
@@ -207,19 +207,19 @@ class Job(RequestColumns, Base):
             text(f"({FIT_CLASS})"),
             text("rank DESC"),
             "id",
-            postgresql_where=text("state = 'queued'"),
+            where="state = 'queued'",
         ),
-        Index(
+        partial_index(
             "ix_jobs_expiring_by_class",
             "model",
             "lane",
             "tenant_id",
             text(f"({FIT_CLASS})"),
             "expires_at",
-            postgresql_where=text("state = 'queued' AND expires_at IS NOT NULL"),
+            where="state = 'queued' AND expires_at IS NOT NULL",
         ),
         # Claims read the jobs that begin with what an engine has.
-        Index(
+        partial_index(
             "ix_jobs_queued_by_family",
             "model",
             "lane",
@@ -227,67 +227,47 @@ class Job(RequestColumns, Base):
             "family",
             text("rank DESC"),
             "id",
-            postgresql_where=text("state = 'queued' AND family IS NOT NULL"),
+            where="state = 'queued' AND family IS NOT NULL",
         ),
-        Index("ix_jobs_blocked", "id", postgresql_where=text("state = 'blocked'")),
-        Index("ix_jobs_preparing", "id", postgresql_where=text("state = 'preparing'")),
+        partial_index("ix_jobs_blocked", "id", where="state = 'blocked'"),
+        partial_index("ix_jobs_preparing", "id", where="state = 'preparing'"),
         *indexes(COUNTING),
-        Index("ix_jobs_running", "id", postgresql_where=text("state = 'running'")),
-        Index(
-            "ix_jobs_expiring",
-            "expires_at",
-            postgresql_where=text(f"expires_at IS NOT NULL AND NOT ({_TERMINAL_SQL})"),
+        partial_index("ix_jobs_running", "id", where="state = 'running'"),
+        partial_index(
+            "ix_jobs_expiring", "expires_at", where=f"expires_at IS NOT NULL AND NOT ({_TERMINAL_SQL})"
         ),
-        Index("ix_jobs_finalized", "finalized_at", postgresql_where=text("finalized_at IS NOT NULL")),
+        partial_index("ix_jobs_finalized", "finalized_at", where="finalized_at IS NOT NULL"),
         Index("ix_jobs_tenant", "tenant_id", "id"),
         # Lists by state and by task. Written once, when a job ends.
-        Index("ix_jobs_ended", "tenant_id", "state", "id", postgresql_where=text("finalized_at IS NOT NULL")),
-        Index(
-            "ix_jobs_ended_task",
-            "tenant_id",
-            "task",
-            "state",
-            "id",
-            postgresql_where=text("finalized_at IS NOT NULL"),
+        partial_index("ix_jobs_ended", "tenant_id", "state", "id", where="finalized_at IS NOT NULL"),
+        partial_index(
+            "ix_jobs_ended_task", "tenant_id", "task", "state", "id", where="finalized_at IS NOT NULL"
         ),
         # Quotas, which sum a tenant's unfinished jobs from the index alone, and lists of unfinished jobs.
-        Index(
+        partial_index(
             "ix_jobs_unended",
             "tenant_id",
             "state",
             "id",
-            postgresql_include=["reserved_tokens"],
-            postgresql_where=text("finalized_at IS NULL"),
+            include=["reserved_tokens"],
+            where="finalized_at IS NULL",
         ),
         # Predictions: the newest outputs of a tenant's task.
-        Index(
-            "ix_jobs_recent_outputs",
-            "tenant_id",
-            "task",
-            "finalized_at",
-            postgresql_where=text("state = 'completed'"),
+        partial_index(
+            "ix_jobs_recent_outputs", "tenant_id", "task", "finalized_at", where="state = 'completed'"
         ),
-        Index(
-            "ix_jobs_custom_id",
-            "tenant_id",
-            "custom_id",
-            "id",
-            postgresql_where=text("custom_id IS NOT NULL"),
-        ),
+        partial_index("ix_jobs_custom_id", "tenant_id", "custom_id", "id", where="custom_id IS NOT NULL"),
         Index("ix_jobs_text_id", "text_id"),
         # The jobs that a batch still waits for, and those that ended and are not reported yet.
-        Index(
-            "ix_jobs_batch",
-            "batch_id",
-            "finalized_at",
-            postgresql_where=text("batch_id IS NOT NULL AND NOT is_reported"),
+        partial_index(
+            "ix_jobs_batch", "batch_id", "finalized_at", where="batch_id IS NOT NULL AND NOT is_reported"
         ),
         # Equal requests: the one that runs, those that wait for it, and those that have ended by a run.
-        Index("uq_jobs_leader", "request_digest", unique=True, postgresql_where=text(LEADS)),
-        Index("ix_jobs_twins", "request_digest", "id", postgresql_where=text(IS_TWIN)),
-        Index("ix_jobs_shared", "request_digest", "finalized_at", postgresql_where=text(HAS_SHARED)),
-        Index("ix_jobs_refused", "request_digest", "finalized_at", postgresql_where=text(HAS_FAILED)),
-        Index("ix_jobs_summary", "summary_id", postgresql_where=text("summary_id IS NOT NULL")),
+        partial_index("uq_jobs_leader", "request_digest", unique=True, where=LEADS),
+        partial_index("ix_jobs_twins", "request_digest", "id", where=IS_TWIN),
+        partial_index("ix_jobs_shared", "request_digest", "finalized_at", where=HAS_SHARED),
+        partial_index("ix_jobs_refused", "request_digest", "finalized_at", where=HAS_FAILED),
+        partial_index("ix_jobs_summary", "summary_id", where="summary_id IS NOT NULL"),
         {
             # Leases and progress are not indexed: their updates stay on their page (HOT) if it has room.
             "postgresql_with": {

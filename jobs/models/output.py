@@ -8,7 +8,18 @@ from sqlalchemy.orm import Mapped, mapped_column
 from jobs.database.base import Base
 
 
-class Result(Base):
+class GeneratedColumns:
+    """What a result and a checkpoint both hold of a job's output."""
+
+    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    output: Mapped[str]
+    output_ids: Mapped[bytes]
+    replaced: Mapped[bool] = mapped_column(server_default=text("false"))
+    reasoning: Mapped[str | None]
+    reasoning_tokens: Mapped[int] = mapped_column(server_default="0")
+
+
+class Result(GeneratedColumns, Base):
     """What a job generated: all of it if it completed, a part of it if it ended otherwise.
 
     Made from the checkpoint in the transaction that ends the job; never changes. A job that ended without
@@ -25,15 +36,8 @@ class Result(Base):
 
     __tablename__ = "results"
 
-    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
-    output: Mapped[str]
-    output_ids: Mapped[bytes]
-    replaced: Mapped[bool] = mapped_column(server_default=text("false"))
-    reasoning: Mapped[str | None]
-    reasoning_tokens: Mapped[int] = mapped_column(server_default="0")
 
-
-class Checkpoint(Base):
+class Checkpoint(GeneratedColumns, Base):
     """What an unfinished job has generated. Its next run goes on from here, on any engine.
 
     Its worker saves it while the job runs and when it gives the job back. It becomes the result when the job
@@ -53,11 +57,5 @@ class Checkpoint(Base):
     __tablename__ = "checkpoints"
     __table_args__ = (CheckConstraint("num_tokens >= 0", name="num_tokens"),)
 
-    job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
-    output: Mapped[str]
-    output_ids: Mapped[bytes]
     num_tokens: Mapped[int]
     fingerprint: Mapped[str]
-    replaced: Mapped[bool] = mapped_column(server_default=text("false"))
-    reasoning: Mapped[str | None]
-    reasoning_tokens: Mapped[int] = mapped_column(server_default="0")

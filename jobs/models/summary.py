@@ -7,7 +7,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, SmallInteger, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.database.base import Base, JsonObject, one_of
+from jobs.database.base import Base, JsonObject, one_of, partial_index
 from jobs.ids import uuid7
 from jobs.models.turn import PLANNING, indexes
 from jobs.states.summary import TERMINAL, NodeKind, OnGap, Style, SummaryState, SummaryStop
@@ -128,15 +128,11 @@ class Summary(Base):
         Index("ix_summaries_state", "tenant_id", "state", "id"),
         *indexes(PLANNING),
         # Summaries that service workers plan, stop and expire.
-        Index("ix_summaries_open", "id", postgresql_where=text("finalized_at IS NULL")),
-        Index("ix_summaries_finalized", "finalized_at", postgresql_where=text("finalized_at IS NOT NULL")),
-        Index("ix_summaries_deleted", "deleted_at", postgresql_where=text("deleted_at IS NOT NULL")),
-        Index(
-            "ix_summaries_custom_id",
-            "tenant_id",
-            "custom_id",
-            "id",
-            postgresql_where=text("custom_id IS NOT NULL"),
+        partial_index("ix_summaries_open", "id", where="finalized_at IS NULL"),
+        partial_index("ix_summaries_finalized", "finalized_at", where="finalized_at IS NOT NULL"),
+        partial_index("ix_summaries_deleted", "deleted_at", where="deleted_at IS NOT NULL"),
+        partial_index(
+            "ix_summaries_custom_id", "tenant_id", "custom_id", "id", where="custom_id IS NOT NULL"
         ),
     )
 

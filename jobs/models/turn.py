@@ -5,10 +5,10 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.database.base import Base
+from jobs.database.base import Base, partial_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ def indexes(kind: WorkKind) -> tuple[Index, ...]:
     Each row is in exactly one of them. None holds `lease_expires_at`, so renewals stay on their page (HOT).
     """
     return (
-        Index(f"ix_{kind.table}_waiting", "tenant_id", "id", postgresql_where=text(kind.waiting)),
-        Index(f"ix_{kind.table}_held", "tenant_id", postgresql_where=text(kind.held)),
-        Index(f"ix_{kind.table}_put_off", kind.later, postgresql_where=text(kind.put_off)),
+        partial_index(f"ix_{kind.table}_waiting", "tenant_id", "id", where=kind.waiting),
+        partial_index(f"ix_{kind.table}_held", "tenant_id", where=kind.held),
+        partial_index(f"ix_{kind.table}_put_off", kind.later, where=kind.put_off),
     )
 
 

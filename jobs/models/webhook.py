@@ -16,7 +16,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.database.base import Base, JsonObject, one_of
+from jobs.database.base import Base, JsonObject, one_of, partial_index
 from jobs.ids import uuid7
 
 DISABLED_REASONS = ("failing", "gone", "owner")
@@ -57,15 +57,10 @@ class WebhookEvent(Base):
         CheckConstraint(one_of("state", ["delivered", "failed", "none", "pending"]), name="state"),
         CheckConstraint("(state = 'none') = (url IS NULL)", name="url_iff_asked"),
         CheckConstraint("(state = 'pending') = (next_delivery_at IS NOT NULL)", name="next_iff_pending"),
-        Index("ix_webhook_events_pending", "next_delivery_at", postgresql_where=text("state = 'pending'")),
+        partial_index("ix_webhook_events_pending", "next_delivery_at", where="state = 'pending'"),
         Index("ix_webhook_events_created_at", "created_at"),
         # Replays: events that an endpoint could have received.
-        Index(
-            "ix_webhook_events_told",
-            "tenant_id",
-            "created_at",
-            postgresql_where=text("payload IS NOT NULL"),
-        ),
+        partial_index("ix_webhook_events_told", "tenant_id", "created_at", where="payload IS NOT NULL"),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
@@ -114,7 +109,7 @@ class WebhookEndpoint(Base):
         CheckConstraint(one_of("disabled_reason", DISABLED_REASONS), name="disabled_reason"),
         CheckConstraint("deleted_at IS NULL OR disabled_at IS NOT NULL", name="deleted_is_disabled"),
         Index("ix_webhook_endpoints_tenant", "tenant_id", "id"),
-        Index("ix_webhook_endpoints_deleted", "deleted_at", postgresql_where=text("deleted_at IS NOT NULL")),
+        partial_index("ix_webhook_endpoints_deleted", "deleted_at", where="deleted_at IS NOT NULL"),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)

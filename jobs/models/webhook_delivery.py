@@ -15,7 +15,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.database.base import Base, one_of
+from jobs.database.base import Base, one_of, partial_index
 from jobs.ids import uuid7
 
 DISPATCH_STATES = ("delivered", "failed", "pending", "sending")
@@ -61,19 +61,13 @@ class WebhookDispatch(Base):
             "(state IN ('pending', 'sending')) = (next_attempt_at IS NOT NULL)", name="next_iff_open"
         ),
         # The literal state lets the planner use these.
-        Index(
-            "ix_webhook_dispatches_pending",
-            "destination_id",
-            "next_attempt_at",
-            postgresql_where=text("state = 'pending'"),
+        partial_index(
+            "ix_webhook_dispatches_pending", "destination_id", "next_attempt_at", where="state = 'pending'"
         ),
-        Index(
-            "ix_webhook_dispatches_unnoticed",
-            "tenant_id",
-            "id",
-            postgresql_where=text("state = 'pending' AND NOT is_noticed"),
+        partial_index(
+            "ix_webhook_dispatches_unnoticed", "tenant_id", "id", where="state = 'pending' AND NOT is_noticed"
         ),
-        Index("ix_webhook_dispatches_sending", "destination_id", postgresql_where=text("state = 'sending'")),
+        partial_index("ix_webhook_dispatches_sending", "destination_id", where="state = 'sending'"),
         Index("ix_webhook_dispatches_endpoint_id", "endpoint_id"),
     )
 
@@ -111,11 +105,8 @@ class WebhookDestination(Base):
 
     __tablename__ = "webhook_destinations"
     __table_args__ = (
-        Index(
-            "ix_webhook_destinations_due",
-            "tenant_id",
-            "next_due_at",
-            postgresql_where=text("next_due_at IS NOT NULL"),
+        partial_index(
+            "ix_webhook_destinations_due", "tenant_id", "next_due_at", where="next_due_at IS NOT NULL"
         ),
         Index("ix_webhook_destinations_tenant", "tenant_id"),
         Index("ix_webhook_destinations_server", "server_id"),
@@ -174,15 +165,8 @@ class WebhookDelivery(Base):
         Index("ix_webhook_deliveries_event_id", "event_id"),
         Index("ix_webhook_deliveries_tenant", "tenant_id", "id"),
         # Lists: each row is in one of the first two, so that a rare outcome is found fast in a long log.
-        Index(
-            "ix_webhook_deliveries_failed", "tenant_id", "id", postgresql_where=text("outcome <> 'delivered'")
-        ),
-        Index(
-            "ix_webhook_deliveries_delivered",
-            "tenant_id",
-            "id",
-            postgresql_where=text("outcome = 'delivered'"),
-        ),
+        partial_index("ix_webhook_deliveries_failed", "tenant_id", "id", where="outcome <> 'delivered'"),
+        partial_index("ix_webhook_deliveries_delivered", "tenant_id", "id", where="outcome = 'delivered'"),
         Index("ix_webhook_deliveries_endpoint", "endpoint_id", "id"),
     )
 

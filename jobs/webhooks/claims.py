@@ -7,15 +7,14 @@ from datetime import datetime, timedelta
 from typing import Any, Final, cast
 from uuid import UUID
 
-from sqlalchemy import Row, text, update
+from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 from jobs import ids, telemetry
 from jobs.database.advisory_locks import Lock
 from jobs.models import JsonObject
-from jobs.models.webhook_delivery import WebhookDispatch
 from jobs.settings import WebhookSettings
-from jobs.webhooks import destinations, fairness, secrets
+from jobs.webhooks import destinations, fairness, fanout, secrets
 from jobs.webhooks.fairness import Slots
 from jobs.webhooks.secrets import Replaceable, Secrets
 from jobs.webhooks.vault import Vault, VaultError, VaultSealError
@@ -164,13 +163,13 @@ def log_given_up(dispatch_id: UUID, event_id: UUID, tenant_id: UUID, *, reason: 
 def _claimed(session: Session, row: Row[Any], opened: "_Opened") -> ClaimedDispatch | None:
     """Build the delivery; None: its endpoint is disabled or its content unreadable."""
     if row.disabled_reason is not None:  # disabled while the event was being written
-        _drop(session, row.id)
+        fanout.give_up(session, [row.id])
         return None
     try:
         body = _body(row)
     except Exception:  # noqa: BLE001  # one broken event must not stop the others
         log_given_up(row.id, row.event_id, row.tenant_id, reason="unreadable")
-        _drop(session, row.id)
+        fanout.give_up(session, [row.id])
         return None
     return ClaimedDispatch(
         id=row.id,
@@ -219,15 +218,6 @@ class _Opened:
             replaceable: Replaceable = cast("Any", row)
             return secrets.opened(replaceable, self.vault, now=self.now)
         return secrets.of_tenant(self.session, row.tenant_id, self.settings, self.vault, now=self.now)
-
-
-def _drop(session: Session, dispatch_id: UUID) -> None:
-    session.execute(
-        update(WebhookDispatch)
-        .where(WebhookDispatch.id == dispatch_id)
-        .values(state="failed", next_attempt_at=None)
-        .execution_options(synchronize_session=False)
-    )
 
 
 def _body(row: Row[Any]) -> bytes:

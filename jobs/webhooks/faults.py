@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, select
 from sqlalchemy.exc import DataError, IntegrityError, InternalError
 from sqlalchemy.orm import Session
 
@@ -83,10 +83,9 @@ def _end(session: Session, dispatch_id: UUID) -> None:
     columns = select(WebhookDispatch.event_id, WebhookDispatch.tenant_id)
     event_id, tenant_id = session.execute(columns.where(which)).one()
     claims.log_given_up(dispatch_id, event_id, tenant_id, reason="unchangeable")
-    unsynchronized = {"synchronize_session": False}
     try:
         with session.begin_nested():
-            failed = update(WebhookDispatch).where(which).values(state="failed", next_attempt_at=None)
-            session.execute(failed, execution_options=unsynchronized)
+            fanout.give_up(session, [dispatch_id])
     except ROW_ERRORS:
-        session.execute(delete(WebhookDispatch).where(which), execution_options=unsynchronized)
+        remove = delete(WebhookDispatch).where(which)
+        session.execute(remove, execution_options={"synchronize_session": False})
