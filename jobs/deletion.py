@@ -7,7 +7,8 @@ from uuid import UUID
 from sqlalchemy import Select, delete, exists, or_, select, tuple_
 from sqlalchemy.orm import Session
 
-from jobs.errors import ConflictError, NotFoundError
+from jobs.database.rows import require
+from jobs.errors import ConflictError
 from jobs.models import IdempotencyKey, Job, WebhookDispatch, WebhookEvent
 from jobs.prompts import store
 from jobs.states import TERMINAL
@@ -23,9 +24,8 @@ def remove(session: Session, job_id: UUID, *, tenant_id: UUID) -> bool:
         NotFoundError: the tenant has no such job.
         ConflictError: it is part of a summary.
     """
-    job = session.scalar(select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id).with_for_update())
-    if job is None:
-        raise NotFoundError("There is no such job.")
+    query = select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id)
+    job = require(session, query.with_for_update(), kind="job")
     if job.summary_id is not None:
         raise ConflictError("The job belongs to a summary; delete the summary instead.")
     if job.state not in TERMINAL or _is_awaited(job):

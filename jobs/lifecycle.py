@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from jobs import checkpoints, completing, job_rows, starting, transitions, tree_progress
 from jobs.checkpoints import Output
 from jobs.completing import Completed, JobCompletion
+from jobs.database.rows import require
 from jobs.engines import reservations
-from jobs.errors import NotFoundError
 from jobs.models import Engine, Job, JsonObject
 from jobs.starting import Start, StartedJob
 from jobs.states import TERMINAL, FinishReason, JobState, StopReason
@@ -190,10 +190,7 @@ def cancel(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
         NotFoundError: the tenant has no such job.
     """
     cancel_where(session, [Job.id == job_id], tenant_id=tenant_id)
-    job = session.scalar(select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id))
-    if job is None:
-        raise NotFoundError("There is no such job.")
-    return job
+    return require(session, select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id), kind="job")
 
 
 def cancel_where(

@@ -11,10 +11,10 @@ from sqlalchemy import select
 from sqlalchemy.exc import NoResultFound
 from sqlalchemy.orm import Session
 
-from jobs import ids, transitions
+from jobs import ids, transitions, turns
 from jobs.database import database_now, transaction
 from jobs.engines import registry
-from jobs.engines.capacity import Capacity, Excess, find_excess
+from jobs.engines.capacity import Capacity, Excess, find_least_excess
 from jobs.errors import LongbatchError, PromptTooLongError, PromptUncountableError
 from jobs.job_rows import queue_counted
 from jobs.models import Job, JsonObject, PromptText
@@ -100,9 +100,9 @@ class Counting:
         for job_id, (model, max_tokens) in held.items():
             limits = registered.get(model) or [self.default_capacity]
             length = lengths.get(job_id)
-            if length is not None and any(
-                find_excess(each, prompt_tokens=length, max_tokens=max_tokens) is None for each in limits
-            ):
+            if length is None:
+                continue
+            if find_least_excess(limits, prompt_tokens=length, max_tokens=max_tokens) is None:
                 found.append(job_id)
         return found
 
@@ -139,10 +139,7 @@ class Counting:
         Returns:
             None if it has ended meanwhile, or its lease is lost.
         """
-        owned_job = select(Job).where(
-            Job.id == turn.row_id, Job.state == JobState.PREPARING, Job.lease_id == turn.lease_id
-        )
-        job = session.scalar(owned_job.with_for_update())
+        job = session.scalar(turns.held(Job, turn).with_for_update())
         if job is None:
             return None
         now = database_now(session)  # before any change: this query would flush the first one alone

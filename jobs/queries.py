@@ -24,8 +24,8 @@ from sqlalchemy.orm import Session
 
 from jobs.database import paging
 from jobs.database.paging import Page, Range
+from jobs.database.rows import require
 from jobs.engines import reservations
-from jobs.errors import NotFoundError
 from jobs.ids import first_uuid7
 from jobs.models import Engine, Job, Result, WebhookDispatch
 from jobs.states import TERMINAL, JobState, StopReason
@@ -92,10 +92,7 @@ def get_job(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
     Raises:
         NotFoundError: the tenant has no such job.
     """
-    job = session.scalar(select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id))
-    if job is None:
-        raise NotFoundError("There is no such job.")
-    return job
+    return require(session, select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id), kind="job")
 
 
 def find_jobs(session: Session, *, job_ids: Sequence[UUID], ended_ids: Sequence[UUID]) -> dict[UUID, Job]:

@@ -14,7 +14,7 @@ from jobs import job_rows, transitions
 from jobs.database import advisory_locks, database_now
 from jobs.database.advisory_locks import Lock
 from jobs.engines import registry
-from jobs.engines.capacity import Capacity, Excess, find_excess
+from jobs.engines.capacity import Capacity, Excess, find_least_excess
 from jobs.job_rows import NewJob
 from jobs.models import Job, JsonObject
 from jobs.prompts import store
@@ -344,12 +344,11 @@ def settle_count(job: Job | NewJob, *, num_tokens: int, limits: Sequence[Capacit
     """Queue a job whose prompt is counted, or fail it if no engine can ever run it."""
     job.prompt_tokens = num_tokens
     job.reserved_tokens = num_tokens + job.max_tokens
-    excesses = [find_excess(limit, prompt_tokens=num_tokens, max_tokens=job.max_tokens) for limit in limits]
-    if any(excess is None for excess in excesses):
+    excess = find_least_excess(limits, prompt_tokens=num_tokens, max_tokens=job.max_tokens)
+    if excess is None:
         job.state = TRANSITIONS["prepare"][1].value
-        return
-    excess = max((each for each in excesses if each), key=lambda excess: excess.limit)
-    reject(job, too_long_error(excess), now=now)
+    else:
+        reject(job, too_long_error(excess), now=now)
 
 
 def reject(job: Job | NewJob, error: JsonObject, *, now: datetime) -> None:
@@ -404,10 +403,6 @@ def _new_job(spec: JobSpec, *, tenant_id: UUID, text_id: UUID, now: datetime) ->
     )
 
 
-def _find_job(session: Session, recorded: UUID | JsonObject) -> Job | None:
-    return session.get(Job, recorded)
-
-
 def _find_ids(_session: Session, recorded: UUID | JsonObject) -> list[UUID] | None:
     """Read the ids that the key recorded, including those of jobs deleted since.
 
@@ -421,5 +416,7 @@ def _ids_to_record(job_ids: list[UUID]) -> JsonObject:
     return {"job_ids": [each.hex for each in job_ids]}
 
 
-_ONE_JOB: RequestKind[Job] = RequestKind("job", record=lambda job: job.id, find=_find_job)
+_ONE_JOB: RequestKind[Job] = RequestKind(
+    "job", record=lambda job: job.id, find=lambda session, job_id: session.get(Job, job_id)
+)
 _SOME_JOBS: RequestKind[list[UUID]] = RequestKind("jobs", record=_ids_to_record, find=_find_ids)

@@ -86,6 +86,12 @@ def describe_error(exc_info: ExcInfo) -> str:
     return "\nthen:\n".join(reversed(parts))
 
 
+def log_failure(event: str, error: BaseException, **fields: object) -> None:
+    """Log that work on one row failed, with the type of the error and where it was raised."""
+    where = describe_error((type(error), error, error.__traceback__))
+    logger().error(event, **fields, error=type(error).__name__, exception=where)
+
+
 def logger() -> FilteringBoundLogger:
     """Return an event logger; bind fields with `.bind(job_id=…)`."""
     found: FilteringBoundLogger = structlog.get_logger()

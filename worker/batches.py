@@ -96,13 +96,8 @@ def advance(sessions: Sessions, tools: BatchTools, *, is_stopping: Callable[[], 
         except BaseException as error:  # a tokenizer's panic is not an Exception
             if is_disconnect(error):
                 raise
-            telemetry.logger().error(
-                telemetry.ROW_FAILED,
-                loop="batches",
-                batch_id=ids.batch_id(batch_id),
-                error=type(error).__name__,
-                exception=telemetry.describe_error((type(error), error, error.__traceback__)),
-            )
+            shown = ids.batch_id(batch_id)
+            telemetry.log_failure(telemetry.ROW_FAILED, error, loop="batches", batch_id=shown)
             if not isinstance(error, _ExpansionError):
                 with transaction(sessions) as session:
                     expansion.put_off(session, batch_id)

@@ -48,14 +48,8 @@ class FailingRows:
         self._rows[row_id] = num_failures, self._clock() + pause
         if len(self._rows) > _MAX_ASIDE:
             del self._rows[next(iter(self._rows))]
-        telemetry.logger().error(
-            telemetry.ROW_FAILED,
-            loop=self._loop,
-            row_id=str(row_id),
-            num_failures=num_failures,
-            error=type(error).__name__,
-            exception=telemetry.describe_error((type(error), error, error.__traceback__)),
-        )
+        fields = {"loop": self._loop, "row_id": str(row_id), "num_failures": num_failures}
+        telemetry.log_failure(telemetry.ROW_FAILED, error, **fields)
 
 
 def move_set(

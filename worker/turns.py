@@ -247,12 +247,5 @@ class WorkRunner:
 
 def _log(work: Work[object], turn: Turn, error: BaseException) -> None:
     name, value = work.name_row(turn.row_id)
-    telemetry.logger().error(
-        telemetry.TURN_FAILED,
-        kind=turn.kind.name,
-        attempt=turn.attempt,
-        max_attempts=turn.kind.max_attempts,
-        error=type(error).__name__,
-        exception=telemetry.describe_error((type(error), error, error.__traceback__)),
-        **{name: value},
-    )
+    attempts = {"attempt": turn.attempt, "max_attempts": turn.kind.max_attempts}
+    telemetry.log_failure(telemetry.TURN_FAILED, error, kind=turn.kind.name, **attempts, **{name: value})

@@ -171,13 +171,7 @@ async def _submit_slice(
 
 
 def _unforeseen(number: int, error: Exception) -> LongbatchError:
-    telemetry.logger().error(
-        telemetry.ROW_FAILED,
-        loop="bulk",
-        line=number,
-        error=type(error).__name__,
-        exception=telemetry.describe_error((type(error), error, error.__traceback__)),
-    )
+    telemetry.log_failure(telemetry.ROW_FAILED, error, loop="bulk", line=number)
     return LongbatchError("The line could not be stored.")
 
 

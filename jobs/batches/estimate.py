@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from jobs.batches.lines import LineFaultError, SeenIds, duplicate, read_envelope
-from jobs.engines.capacity import Capacity, Excess, find_excess
+from jobs.engines.capacity import Capacity, find_least_excess
 from jobs.errors import LongbatchError, ModelNotFoundError
 from jobs.files.lines import FileLine
 from jobs.forecast.duration import Estimate
@@ -80,7 +80,7 @@ class Estimator:
         found = self.found
         prompt_tokens = self._count(asked.canonical)
         max_tokens = asked.max_tokens or self._default_max_tokens
-        excess = self._excess(prompt_tokens, max_tokens)
+        excess = find_least_excess(self._capacities, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
         if excess is not None:
             found.num_never_fit += 1
             if len(found.never_fit) < _MAX_LISTED:
@@ -107,11 +107,3 @@ class Estimator:
         self._num_chars += len(canonical)
         self._num_counted += num_tokens
         return num_tokens
-
-    def _excess(self, prompt_tokens: int, max_tokens: int) -> Excess | None:
-        excesses = [
-            find_excess(each, prompt_tokens=prompt_tokens, max_tokens=max_tokens) for each in self._capacities
-        ]
-        if any(each is None for each in excesses):
-            return None
-        return max((each for each in excesses if each), key=lambda each: each.limit)

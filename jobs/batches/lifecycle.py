@@ -8,13 +8,14 @@ from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from jobs import files, ids, telemetry
+from jobs import files, ids, telemetry, turns
 from jobs.database import advisory_locks, database_now, note_ended, paging
 from jobs.database.advisory_locks import Lock
 from jobs.database.paging import Page, Range
+from jobs.database.rows import require
 from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
 from jobs.models.batch import Batch
 from jobs.states.batch import TERMINAL, TRANSITIONS, BatchState, Endpoint
@@ -144,9 +145,7 @@ def cancel(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
         ConflictError: it has ended, or is about to.
     """
     query = select(Batch).where(Batch.id == batch_id, Batch.tenant_id == tenant_id)
-    batch = session.scalar(query.with_for_update())
-    if batch is None:
-        raise NotFoundError("There is no such batch.")
+    batch = require(session, query.with_for_update(), kind="batch")
     if batch.state in (BatchState.CANCELLING, BatchState.CANCELLED):
         return batch
     if batch.state not in TRANSITIONS["cancel"][0]:
@@ -161,10 +160,8 @@ def hold(session: Session, turn: Turn) -> Batch | None:
     Returns:
         The batch; None: it was cancelled, or the lease is lost.
     """
-    held = select(Batch).where(
-        Batch.id == turn.row_id, Batch.state == BatchState.VALIDATING, Batch.lease_id == turn.lease_id
-    )
-    return session.scalar(held.with_for_update().execution_options(populate_existing=True))
+    held = turns.held(Batch, turn).with_for_update()
+    return session.scalar(held.execution_options(populate_existing=True))
 
 
 def get(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
@@ -173,10 +170,8 @@ def get(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
     Raises:
         NotFoundError: the tenant has no such batch.
     """
-    batch = session.scalar(select(Batch).where(Batch.id == batch_id, Batch.tenant_id == tenant_id))
-    if batch is None:
-        raise NotFoundError("There is no such batch.")
-    return batch
+    query = select(Batch).where(Batch.id == batch_id, Batch.tenant_id == tenant_id)
+    return require(session, query, kind="batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +244,8 @@ def end(session: Session, batch: Batch, verb: str, *, lifetime: timedelta) -> No
 def prune(session: Session, *, before: datetime, limit: int = 500) -> int:
     """Delete batches that ended before `before`, not their files; return how many."""
     ended = [getattr(Batch, f"{state}_at") < before for state in sorted(TERMINAL)]
-    condition = ended[0] | ended[1] | ended[2] | ended[3]
-    old = session.scalars(select(Batch).where(condition).limit(limit).with_for_update(skip_locked=True)).all()
+    query = select(Batch).where(or_(*ended)).limit(limit)
+    old = session.scalars(query.with_for_update(skip_locked=True)).all()
     for batch in old:
         session.delete(batch)
     session.flush()

@@ -85,14 +85,8 @@ class LineReader:
         return answered_line(uuid7().hex, custom_id, status=status, body=body)
 
     def _unforeseen(self, number: int | None, custom_id: str, error: BaseException) -> bytes:
-        telemetry.logger().error(
-            telemetry.ROW_FAILED,
-            loop="batches",
-            batch_id=ids.batch_id(self.batch_id),
-            line=number,
-            error=type(error).__name__,
-            exception=telemetry.describe_error((type(error), error, error.__traceback__)),
-        )
+        batch_id = ids.batch_id(self.batch_id)
+        telemetry.log_failure(telemetry.ROW_FAILED, error, loop="batches", batch_id=batch_id, line=number)
         body = error_object(LongbatchError.code, "The request could not be submitted.", status=500)
         return answered_line(uuid7().hex, custom_id, status=500, body=body)
 

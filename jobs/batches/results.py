@@ -51,17 +51,9 @@ _CALLERS_FAULTS: Final = frozenset(
 )
 
 _Ended = Row[*tuple[Any, ...]]
+_Generated = Row[*tuple[Any, ...]]  # of `_RESULTS`
 # Without the token ids, which no line shows.
 _RESULTS: Final = select(Result.job_id, Result.output, Result.reasoning, Result.reasoning_tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class _Generated:
-    """What a completed job generated."""
-
-    output: str
-    reasoning: str | None
-    reasoning_tokens: int
 
 
 @dataclass(slots=True)
@@ -206,7 +198,7 @@ def _ended_jobs(session: Session, batch: Batch) -> list[_Ended]:
 def _report(session: Session, batch: Batch, ended: Sequence[_Ended], store: PartStore) -> None:
     completed = [row.id for row in ended if row.state == JobState.COMPLETED]
     found = session.execute(_RESULTS.where(Result.job_id.in_(completed)))
-    results = {row.job_id: _Generated(row.output, row.reasoning, row.reasoning_tokens) for row in found}
+    results = {row.job_id: row for row in found}
     written = _Written()
     for row in ended:
         try:

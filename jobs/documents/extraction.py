@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, func, literal_column, select
 from sqlalchemy.orm import Session
 
-from jobs import documents
+from jobs import documents, turns
 from jobs.database import database_now
 from jobs.database.base import JsonObject
 from jobs.models.document import Document, DocumentText
@@ -146,12 +146,7 @@ def _lock(session: Session, turn: Turn) -> Document | None:
 
     A lease that expired but was not claimed again is still the turn's.
     """
-    query = select(Document).where(
-        Document.id == turn.row_id,
-        Document.state == DocumentState.EXTRACTING,
-        Document.lease_id == turn.lease_id,
-    )
-    return session.scalar(query.with_for_update())
+    return session.scalar(turns.held(Document, turn).with_for_update())
 
 
 def _end(

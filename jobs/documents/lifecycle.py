@@ -16,6 +16,7 @@ from jobs import files, turns
 from jobs.database import advisory_locks, database_now, paging
 from jobs.database.advisory_locks import Lock
 from jobs.database.paging import Page, Range
+from jobs.database.rows import require
 from jobs.errors import NotFoundError
 from jobs.models.document import Document, DocumentText
 from jobs.models.file import File
@@ -115,10 +116,8 @@ def get(session: Session, document_id: UUID, *, tenant_id: UUID) -> Document:
     Raises:
         NotFoundError: the tenant has no such document, or no longer has it.
     """
-    document = session.scalar(select(Document).where(Document.id == document_id, *visible(tenant_id)))
-    if document is None:
-        raise NotFoundError("There is no such document.")
-    return document
+    query = select(Document).where(Document.id == document_id, *visible(tenant_id))
+    return require(session, query, kind="document")
 
 
 def list_documents(session: Session, wanted: Range, *, state: str | None = None) -> Page[Document]:
@@ -186,9 +185,7 @@ def remove(session: Session, document_id: UUID, *, tenant_id: UUID, guards: Sequ
         ConflictError: a guard still needs it.
     """
     query = select(Document).where(Document.id == document_id, *visible(tenant_id)).with_for_update()
-    document = session.scalar(query)
-    if document is None:
-        raise NotFoundError("There is no such document.")
+    require(session, query, kind="document")
     for guard in guards:
         guard(session, document_id)
     _delete(session, [document_id], now=database_now(session))

@@ -123,6 +123,19 @@ def blocks_for(num_tokens: int, tokens_per_block: int) -> int:
     return -(-num_tokens // tokens_per_block)
 
 
+def find_least_excess(
+    capacities: Sequence[Capacity], *, prompt_tokens: int, max_tokens: int
+) -> Excess | None:
+    """Find out why this job can never run on any of these engines: the limit of the largest.
+
+    Returns:
+        None if it can.
+    """
+    found = [find_excess(each, prompt_tokens=prompt_tokens, max_tokens=max_tokens) for each in capacities]
+    excesses = [each for each in found if each is not None]
+    return None if len(excesses) < len(found) else max(excesses, key=lambda each: each.limit)
+
+
 def find_excess(capacity: Capacity, *, prompt_tokens: int, max_tokens: int) -> Excess | None:
     """Find out why this job can never run on an engine of this capacity.
 

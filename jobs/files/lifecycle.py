@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.database import database_now, paging, transaction
 from jobs.database.paging import Page, Range
+from jobs.database.rows import require
 from jobs.errors import ConflictError, NotFoundError, UnavailableError
 from jobs.files.storage import PART_BYTES, PartStore, StoredPart
 from jobs.files.stray_parts import NAMED_WITHIN, made_at
@@ -129,10 +130,7 @@ def get(session: Session, file_id: UUID, *, tenant_id: UUID) -> File:
     Raises:
         NotFoundError: the tenant has no such file, or it was deleted or expired.
     """
-    file = session.scalar(select(File).where(File.id == file_id, *_visible(tenant_id)))
-    if file is None:
-        raise NotFoundError("There is no such file.")
-    return file
+    return require(session, select(File).where(File.id == file_id, *_visible(tenant_id)), kind="file")
 
 
 def list_files(session: Session, wanted: Range, *, purpose: str | None = None) -> Page[File]:
@@ -155,9 +153,7 @@ def remove(session: Session, file_id: UUID, *, tenant_id: UUID) -> None:
         ConflictError: a batch still writes to it; cancel the batch first.
     """
     query = select(File).where(File.id == file_id, *_visible(tenant_id)).with_for_update()
-    file = session.scalar(query)
-    if file is None:
-        raise NotFoundError("There is no such file.")
+    file = require(session, query, kind="file")
     if file.state == FileState.GROWING:
         raise ConflictError("The file is still being written; cancel its batch first.")
     now = database_now(session)  # before the changes: this query would flush the first one alone

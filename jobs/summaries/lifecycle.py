@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 from jobs import documents, lifecycle, tree_progress
 from jobs.database import database_now, paging
 from jobs.database.paging import Page, Range
-from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
+from jobs.database.rows import require
+from jobs.errors import ConflictError, InvalidRequestError
 from jobs.models import Job, JsonObject, Summary, SummaryDocument
 from jobs.models.document import Document
 from jobs.prompts import store
@@ -111,10 +112,7 @@ def get(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
         NotFoundError: the tenant has no such summary.
     """
     query = select(Summary).where(Summary.id == summary_id, *_visible(tenant_id))
-    summary = session.scalar(query.execution_options(populate_existing=True))
-    if summary is None:
-        raise NotFoundError("There is no such summary.")
-    return summary
+    return require(session, query.execution_options(populate_existing=True), kind="summary")
 
 
 def list_summaries(session: Session, which: SummaryFilter, wanted: Range) -> Page[Summary]:
@@ -135,10 +133,10 @@ def cancel(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
     Raises:
         NotFoundError: the tenant has no such summary.
     """
-    query = select(Summary).where(Summary.id == summary_id, *_visible(tenant_id))
-    summary = session.scalar(query.with_for_update(key_share=True).execution_options(populate_existing=True))
-    if summary is None:
-        raise NotFoundError("There is no such summary.")
+    query = (
+        select(Summary).where(Summary.id == summary_id, *_visible(tenant_id)).with_for_update(key_share=True)
+    )
+    summary = require(session, query.execution_options(populate_existing=True), kind="summary")
     if summary.state == SummaryState.PREPARING:
         tree_progress.end(session, summary, SummaryState.CANCELLED)
     elif summary.state == SummaryState.RUNNING:
@@ -202,9 +200,7 @@ def remove(session: Session, summary_id: UUID, *, tenant_id: UUID) -> None:
         ConflictError: it has not ended.
     """
     query = select(Summary).where(Summary.id == summary_id, *_visible(tenant_id))
-    summary = session.scalar(query.with_for_update())
-    if summary is None:
-        raise NotFoundError("There is no such summary.")
+    summary = require(session, query.with_for_update(), kind="summary")
     if summary.state not in TERMINAL:
         raise ConflictError("Only a summary that has ended can be deleted; cancel it first.")
     summary.deleted_at = database_now(session)

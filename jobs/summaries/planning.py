@@ -214,12 +214,8 @@ class _Inputs:
 
 def _lock(session: Session, turn: Turn) -> Summary | None:
     """Lock the summary; return None if it has ended or its lease is lost."""
-    owned = select(Summary).where(
-        Summary.id == turn.row_id,
-        Summary.state == SummaryState.PREPARING,
-        Summary.lease_id == turn.lease_id,
-    )
-    return session.scalar(owned.with_for_update(key_share=True).execution_options(populate_existing=True))
+    held = turns.held(Summary, turn).with_for_update(key_share=True)
+    return session.scalar(held.execution_options(populate_existing=True))
 
 
 def _read_inputs(session: Session, turn: Turn, tools: PlanningTools) -> _Inputs | None:

@@ -57,7 +57,7 @@ def whole(text: str, options: PromptOptions, marks: Delimiters) -> list[Message]
             " important facts, numbers, names and conclusions."
         ),
         *_option_lines(options),
-        *_form(options),
+        _FORMS[options.style],
         _ALONE,
     ]
     task = f"Summarize the document above in about {_words(options.length)} words. {_NO_INSTRUCTIONS}"
@@ -128,7 +128,7 @@ def join(
             " mentioned as such."
         ),
         *_option_lines(options),
-        *(_form(options) if length is None else ["Keep the facts, numbers and names. Write plain prose."]),
+        _FORMS[options.style] if length is None else "Keep the facts, numbers and names. Write plain prose.",
         _ALONE,
     ]
     words = _words(options.length if length is None else length)
@@ -164,10 +164,6 @@ def _option_lines(options: PromptOptions) -> list[str]:
     if options.instructions:
         found.append(f"Follow these instructions of the reader: {options.instructions}")
     return found
-
-
-def _form(options: PromptOptions) -> list[str]:
-    return [_FORMS[options.style]]
 
 
 def _words(tokens: int) -> int:

@@ -7,6 +7,7 @@ from jobs.turns.lifecycle import (
     claim,
     claim_set,
     clear_pause,
+    held,
     pause_tenant,
     release,
     renew,

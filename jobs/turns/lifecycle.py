@@ -13,15 +13,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
-from sqlalchemy import TextClause, func, select, text, update
+from sqlalchemy import Select, TextClause, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.ids import uuid7
+from jobs.models import Batch, Document, Job, Summary
 from jobs.models.turn import TenantTurn, WorkKind
+
+Held = TypeVar("Held", Batch, Document, Job, Summary)
 
 _FIRST_PAUSE: Final = timedelta(seconds=5)
 _MAX_DOUBLINGS: Final = 7  # of the first pause: eleven minutes
@@ -216,6 +219,13 @@ def renew(session: Session, turns: Sequence[Turn], *, lease: timedelta) -> set[U
     which = {"ids": [each.row_id for each in turns], "leases": [each.lease_id for each in turns]}
     session.execute(_statement(_PROLONG, kind), which | {"lease": lease})
     return set(session.scalars(_statement(_STILL_HELD, kind), which))
+
+
+def held(table: type[Held], turn: Turn) -> Select[Held]:
+    """Select the turn's row while it is in the state of its work and under the turn's lease."""
+    return select(table).where(
+        table.id == turn.row_id, table.state == turn.kind.state, table.lease_id == turn.lease_id
+    )
 
 
 def release(session: Session, turn: Turn, *, after: timedelta | None = None) -> bool:

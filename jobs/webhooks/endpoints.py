@@ -15,7 +15,8 @@ from jobs import ids, telemetry
 from jobs.database import advisory_locks, database_now, paging
 from jobs.database.advisory_locks import Lock
 from jobs.database.paging import Page, Range
-from jobs.errors import ConflictError, NotFoundError
+from jobs.database.rows import require
+from jobs.errors import ConflictError
 from jobs.models.webhook import WebhookEndpoint, WebhookEvent
 from jobs.models.webhook_delivery import WebhookBreaker, WebhookDispatch
 from jobs.webhooks import destinations, fanout, outbox, secrets
@@ -108,10 +109,7 @@ def get(session: Session, endpoint_id: UUID, *, tenant_id: UUID) -> WebhookEndpo
         NotFoundError: the tenant has no such endpoint.
     """
     query = select(WebhookEndpoint).where(WebhookEndpoint.id == endpoint_id, *_visible(tenant_id))
-    endpoint = session.scalar(query.with_for_update(key_share=True))
-    if endpoint is None:
-        raise NotFoundError("There is no such webhook endpoint.")
-    return endpoint
+    return require(session, query.with_for_update(key_share=True), kind="webhook endpoint")
 
 
 def list_endpoints(session: Session, wanted: Range) -> Page[WebhookEndpoint]:
@@ -262,9 +260,7 @@ def replay_event(session: Session, event_id: UUID, *, tenant_id: UUID) -> Replay
         ReplayLimitError: it was replayed `MAX_REPLAYS` times to each destination.
     """
     query = select(WebhookEvent).where(WebhookEvent.id == event_id, WebhookEvent.tenant_id == tenant_id)
-    event = session.scalar(query)
-    if event is None:
-        raise NotFoundError("There is no such event.")
+    event = require(session, query, kind="event")
     if event.payload is None:
         raise ConflictError("This event had no destination when it happened, so its content was not kept.")
     disabled = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_reason.is_not(None))
