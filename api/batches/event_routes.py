@@ -3,14 +3,16 @@
 from functools import partial
 
 from fastapi import APIRouter
+from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from api.batches.events import batch_events
 from api.http.dependencies import CallerDep, ServicesDep
 from api.http.event_responses import EventResponse
 from api.http.identifiers import BatchIdDep
 from api.http.openapi import event_responses
+from api.http.sse import object_events
 from jobs import batches
+from jobs.batches.views import BatchObject, batch_object
 
 router = APIRouter(tags=["events"])
 
@@ -26,8 +28,12 @@ async def follow_batch(batch_id: BatchIdDep, services: ServicesDep, caller: Call
 
     Each event is the batch, sent first and whenever its counts change.
     """
-    read = partial(batches.get, batch_id=batch_id, tenant_id=caller.tenant_id)
+
+    def read(session: Session) -> BatchObject:
+        return batch_object(batches.get(session, batch_id, tenant_id=caller.tenant_id))
+
     again = partial(services.transactions.run, read, tenant_ids=[caller.tenant_id])
     with services.event_streams.opening(caller) as stream:
-        batch = await services.transactions.run(read)
-        return EventResponse(stream, batch_events(services, batch, again))
+        await again()
+        changes = services.batch_changes.changes(batch_id)
+        return EventResponse(stream, object_events("batch", changes, again))

@@ -2,7 +2,7 @@
 
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from api.http.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS, example
 from jobs.batches.views import EndpointName
@@ -46,12 +46,3 @@ class BatchRequest(EstimateRequest):
     webhook_secret: NonEmpty | None = Field(
         None, description="`whsec_…`, signs deliveries; null: your default secret (GET /v1/webhook_secret)."
     )
-
-
-class BatchListQuery(BaseModel):
-    """Where to start a list of batches."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    after: str | None = Field(None, description="Id of the last batch received; the list continues after it.")
-    limit: int = Field(20, ge=1, le=100)

@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 
 from api.batches import estimates
 from api.batches.replies import BatchListReply, BatchReply, EstimateReply
-from api.batches.requests import BatchListQuery, BatchRequest, EstimateRequest
+from api.batches.requests import BatchRequest, EstimateRequest
 from api.http.body import parse, read_body
 from api.http.callbacks import check_callback
 from api.http.dependencies import ServicesDep, TenantDep
 from api.http.idempotency import IdempotencyDep, IdempotencyHeaders
-from api.http.identifiers import BatchIdDep, parse_field, parse_range
+from api.http.identifiers import BatchIdDep, PageQuery, parse_field, parse_range
 from api.http.openapi import json_body, responses
 from api.http.replies import page
 from jobs import batches, ids
@@ -107,7 +107,7 @@ async def estimate_batch(request: Request, services: ServicesDep, tenant_id: Ten
     responses=responses(200, BatchListReply, "One page", 400, 503),
 )
 async def list_batches(
-    services: ServicesDep, tenant_id: TenantDep, query: Annotated[BatchListQuery, Query()]
+    services: ServicesDep, tenant_id: TenantDep, query: Annotated[PageQuery, Query()]
 ) -> JSONResponse:
     """List your batches, newest first."""
     wanted = parse_range(query, ids.BATCH, tenant_id=tenant_id)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, with_config
 
 from api.http.fields import example
+from api.http.identifiers import PageQuery
 from api.http.replies import DeletionReply, ListReply, gone_example, page_example
 from jobs.documents.views import DocumentObject, DocumentStateName, KindName
 from jobs.validation import Closed
@@ -42,16 +43,10 @@ class DocumentForm(Closed):
     kind: KindName | None = Field(None, description="The kind that the file must be; detected if absent.")
 
 
-class DocumentListQuery(BaseModel):
+class DocumentListQuery(PageQuery):
     """The documents to list, and where to start."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     state: DocumentStateName | None = None
-    after: str | None = Field(
-        None, description="Id of the last document received; the list continues after it."
-    )
-    limit: int = Field(20, ge=1, le=100)
 
 
 class DocumentTextQuery(BaseModel):

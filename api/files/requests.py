@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.http.fields import MAX_EXPIRY_SECONDS, MIN_EXPIRY_SECONDS
+from api.http.identifiers import PageQuery
 from jobs.validation import Text
 
 
@@ -26,12 +27,9 @@ class UploadForm(BaseModel):
     )
 
 
-class FileListQuery(BaseModel):
+class FileListQuery(PageQuery):
     """The files to list, and where to start."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     purpose: Text | None = None
-    after: str | None = Field(None, description="Id of the last file received; the list continues after it.")
     limit: int = Field(10_000, ge=1, le=10_000)
     order: Literal["asc", "desc"] = "desc"

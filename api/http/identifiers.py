@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import Depends, Path
+from pydantic import BaseModel, ConfigDict, Field
 
 from jobs import ids
 from jobs.database.paging import Range
@@ -93,19 +94,16 @@ def parse_optional(text: str | None, parse: Parse, *, param: str, message: str) 
     return None if text is None else parse_field(text, parse, param=param, message=message)
 
 
-class ListQuery(Protocol):
-    """The parameters that every list query has."""
+class PageQuery(BaseModel):
+    """Where to start a list, and how much of it to read."""
 
-    @property
-    def after(self) -> str | None:
-        """Id of the last row of the page before; empty or None: start at the first page."""
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    @property
-    def limit(self) -> int:
-        """Maximum number of rows."""
+    after: str | None = Field(None, description="Id of the last one received; the list continues after it.")
+    limit: int = Field(20, ge=1, le=100)
 
 
-def parse_range(query: ListQuery, kind: IdKind, *, tenant_id: UUID) -> Range:
+def parse_range(query: PageQuery, kind: IdKind, *, tenant_id: UUID) -> Range:
     """Return the range of the tenant's list that the query selects, newest first.
 
     Raises:

@@ -1,13 +1,16 @@
 """Server-sent events: merged from several sources, with heartbeats that keep the connection open."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
 from pydantic_core import to_json
 
 from api.http.errors import envelope, status_of
 from jobs.errors import LongbatchError
+from jobs.states.batch import TERMINAL as BATCH_TERMINAL
+from jobs.states.summary import TERMINAL as SUMMARY_TERMINAL
 
 T = TypeVar("T")
 
@@ -62,6 +65,30 @@ async def merged(*sources: AsyncIterator[T]) -> AsyncGenerator[T | None, None]:
     for end in ends:
         if isinstance(end, Exception):
             raise end
+
+
+async def object_events(
+    name: str, changes: AsyncIterator[object], read: Callable[[], Awaitable[Mapping[str, Any]]]
+) -> AsyncGenerator[bytes, None]:
+    """Yield an object first and whenever its state or counts change, until it has ended.
+
+    Args:
+        name: of each event.
+        changes: a first item, and one for each change.
+        read: reads the object as callers see it.
+    """
+    async with aclosing(merged(changes)) as found:
+        async for change in found:
+            if change is None:
+                yield HEARTBEAT
+                continue
+            seen = await read()
+            yield event(name, seen, identifier=0)
+            if (seen.get("state") or seen["status"]) in _ENDED:
+                return
+
+
+_ENDED: Final = frozenset({*BATCH_TERMINAL, *SUMMARY_TERMINAL})
 
 
 def event(name: str, fields: Any, *, identifier: int) -> bytes:  # noqa: ANN401  # JSON

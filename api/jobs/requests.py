@@ -2,9 +2,10 @@
 
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from api.http.fields import example
+from api.http.identifiers import PageQuery
 from jobs.prompts.messages import Role, Task
 from jobs.validation import (
     MAX_TOP_K,
@@ -117,13 +118,9 @@ class CancelRequest(Closed):
     metadata: Metadata | None = Field(None, description="Key-value pairs that a job must all have.")
 
 
-class JobListQuery(BaseModel):
+class JobListQuery(PageQuery):
     """The jobs to list, and where to start."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     state: StateName | None = None
     task: TaskName | None = None
     custom_id: CustomId | None = None
-    after: str | None = Field(None, description="Id of the last job received; the list continues after it.")
-    limit: int = Field(20, ge=1, le=100)

@@ -115,7 +115,7 @@ class Compute:
         try:
             yield
         finally:
-            _count_down(self._num_estimates, tenant_id)
+            count_down(self._num_estimates, tenant_id)
 
 
 class _FairQueue:
@@ -145,7 +145,7 @@ class _FairQueue:
 
     def _take_back(self, tenant_id: UUID) -> None:
         self._num_free += 1
-        _count_down(self._running, tenant_id)
+        count_down(self._running, tenant_id)
         self._give()
 
     def _give(self) -> None:
@@ -169,7 +169,7 @@ def _run_nicely(work: Callable[[Unpack[Ts]], T], args: tuple[*Ts]) -> T:
     return work(*args)
 
 
-def _count_down(numbers: Counter[UUID], tenant_id: UUID) -> None:
+def count_down(numbers: Counter[UUID], tenant_id: UUID) -> None:
     """Subtract one, and drop the tenant when none are left."""
     numbers[tenant_id] -= 1
     if not numbers[tenant_id]:

@@ -9,6 +9,7 @@ from typing import Final
 from uuid import UUID
 
 from api.runtime.api_keys import Caller
+from api.runtime.compute import count_down
 from api.runtime.database import Transactions
 from jobs import telemetry
 from jobs.errors import LimitError
@@ -102,7 +103,4 @@ class EventStreams:
         if stream not in self._open:
             return
         self._open.remove(stream)
-        tenant_id = stream.caller.tenant_id
-        self._num_of[tenant_id] -= 1
-        if not self._num_of[tenant_id]:
-            del self._num_of[tenant_id]
+        count_down(self._num_of, stream.caller.tenant_id)

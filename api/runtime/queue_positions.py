@@ -1,7 +1,7 @@
 """Queue positions of waiting jobs: one snapshot of a model's queue per second serves all callers."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Final, TypeVar
@@ -10,6 +10,7 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.orm import Session
 
 from api.runtime.cached_value import CachedValue
 from jobs import database, telemetry
@@ -19,7 +20,6 @@ from jobs.forecast.backlog import QueueDepth
 from jobs.forecast.duration import Estimate, seconds_until_done
 from jobs.forecast.engine_speed import A6000
 from jobs.forecast.queue_position import QueueForecast
-from jobs.forecast.simulation import EngineState
 from jobs.forecast.snapshot import take_snapshot
 from jobs.models import Job
 from jobs.scheduling.output_history import History
@@ -92,8 +92,8 @@ class QueuePositions:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 snapshot = (await self._forecast(model).get()).snapshot
                 engines = [state for _, state in snapshot.up]
-                compute = partial(self._seconds_until_done, estimate, model, engines)
-                return await self._in_thread(compute) if engines else None
+                work = partial(seconds_until_done, estimate=estimate, model=model, engines=engines)
+                return await self._in_thread(partial(self._read, work)) if engines else None
         except (OperationalError, InterfaceError, TimeoutError, PoolTimeoutError) as error:
             raise UnavailableError("The database does not answer at the moment; try again.") from error
 
@@ -115,25 +115,19 @@ class QueuePositions:
 
     def _depth(self, model: str) -> CachedValue[QueueDepth]:
         if model not in self._depths:
-            make = partial(self._in_thread, partial(self._count, model))
+            count = partial(self._read, partial(backlog.count, model=model))
+            make = partial(self._in_thread, count)
             self._depths[model] = CachedValue(make, seconds=_DEPTH_SECONDS, old_seconds=_DEPTH_SECONDS)
         return self._depths[model]
 
     def _forecast_queue(self, model: str) -> QueueForecast:
-        with database.transaction(self._sessions) as session:
-            isolation.enter_across(session)
-            snapshot = take_snapshot(session, model, self._policy, unmeasured=self._unmeasured)
-        return queue_position.forecast_queue(snapshot, self._policy)
+        take = partial(take_snapshot, model=model, policy=self._policy, unmeasured=self._unmeasured)
+        return queue_position.forecast_queue(self._read(take), self._policy)
 
-    def _count(self, model: str) -> QueueDepth:
+    def _read(self, work: Callable[[Session], T]) -> T:
         with database.transaction(self._sessions) as session:
             isolation.enter_across(session)
-            return backlog.count(session, model)
-
-    def _seconds_until_done(self, estimate: Estimate, model: str, engines: Sequence[EngineState]) -> float:
-        with database.transaction(self._sessions) as session:
-            isolation.enter_across(session)
-            return seconds_until_done(session, estimate, model, engines)
+            return work(session)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, limiter=self._threads, abandon_on_cancel=True)

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from api.http.fields import example
+from api.http.identifiers import PageQuery
 from jobs.summaries.views import OnGapName, StyleName, SummaryStateName
 from jobs.validation import Closed, CompletionWindow, CustomId, Metadata, NonEmpty, TemplateVariables
 from jobs.views import Priority
@@ -106,15 +107,9 @@ class SummaryEstimateRequest(SummaryOptions):
     webhook_secret: NonEmpty | None = None
 
 
-class SummaryListQuery(BaseModel):
+class SummaryListQuery(PageQuery):
     """The summaries to list, and where to start."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     state: SummaryStateName | None = None
     custom_id: CustomId | None = None
     document: str | None = Field(None, description="Only summaries of this document.")
-    after: str | None = Field(
-        None, description="Id of the last summary received; the list continues after it."
-    )
-    limit: int = Field(20, ge=1, le=100)

@@ -21,9 +21,9 @@ from api.http.idempotency import IdempotencyDep
 from api.http.identifiers import SummaryIdDep, parse_documents, parse_optional, parse_range
 from api.http.openapi import event_responses, json_body, responses
 from api.http.replies import page
+from api.http.sse import object_events
 from api.runtime.services import Services
 from api.summaries.estimates import check_options, estimate_summaries, prompt_options
-from api.summaries.events import summary_events
 from api.summaries.replies import (
     DeletedSummaryReply,
     SummaryEstimateReply,
@@ -227,8 +227,9 @@ async def follow_summary(summary_id: SummaryIdDep, services: ServicesDep, caller
     read = partial(_read, summary_id=summary_id, tenant_id=caller.tenant_id)
     again = partial(services.transactions.run, read, tenant_ids=[caller.tenant_id])
     with services.event_streams.opening(caller) as stream:
-        await services.transactions.run(read)
-        return EventResponse(stream, summary_events(services, summary_id, again))
+        await again()
+        changes = services.summary_changes.changes(summary_id)
+        return EventResponse(stream, object_events("summary", changes, again))
 
 
 @router.post(

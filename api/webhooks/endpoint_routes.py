@@ -12,14 +12,13 @@ from sqlalchemy.orm import Session
 from api.http.body import parse, read_body
 from api.http.callbacks import checked_secret, require_vault
 from api.http.dependencies import ServicesDep, TenantDep
-from api.http.identifiers import EndpointIdDep, parse_range
+from api.http.identifiers import EndpointIdDep, PageQuery, parse_range
 from api.http.openapi import json_body, responses
 from api.http.replies import page
 from api.webhooks.schemas import (
     DEFAULT_OVERLAP_SECONDS,
     MAX_OVERLAP_SECONDS,
     DeletedEndpointReply,
-    EndpointListQuery,
     EndpointListReply,
     EndpointReply,
     EndpointRequest,
@@ -80,7 +79,7 @@ async def create_endpoint(request: Request, services: ServicesDep, tenant_id: Te
     responses=responses(200, EndpointListReply, "One page", 400, 503),
 )
 async def list_endpoints(
-    services: ServicesDep, tenant_id: TenantDep, query: Annotated[EndpointListQuery, Query()]
+    services: ServicesDep, tenant_id: TenantDep, query: Annotated[PageQuery, Query()]
 ) -> JSONResponse:
     """List your endpoints, newest first."""
     wanted = parse_range(query, ids.ENDPOINT, tenant_id=tenant_id)

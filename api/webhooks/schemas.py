@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from api.http.fields import example
+from api.http.identifiers import PageQuery
 from api.http.replies import DeletionReply, ListReply, gone_example, page_example
 from jobs.validation import Closed, NonEmpty, Text
 
@@ -95,16 +96,7 @@ class EndpointUpdate(Closed):
     )
 
 
-class EndpointListQuery(BaseModel):
-    """Where to start a list of endpoints."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    after: str | None = Field(None, description="Id of the last one received; the list continues after it.")
-    limit: int = Field(20, ge=1, le=100)
-
-
-class DeliveryListQuery(EndpointListQuery):
+class DeliveryListQuery(PageQuery):
     """The deliveries to list, and where to start."""
 
     endpoint_id: str | None = None
