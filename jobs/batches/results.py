@@ -51,7 +51,7 @@ _CALLERS_FAULTS: Final = frozenset(
 )
 
 _Ended = Row[*tuple[Any, ...]]
-_Generated = Row[*tuple[Any, ...]]  # of `_RESULTS`
+_Generated = Row[UUID, str, str | None, int]  # of `_RESULTS`
 # Without the token ids, which no line shows.
 _RESULTS: Final = select(Result.job_id, Result.output, Result.reasoning, Result.reasoning_tokens)
 
