@@ -118,10 +118,7 @@ class BatchMaintenance:
             now = database_now(session)
         folders = random.sample(FOLDERS, _FOLDERS_A_ROUND)
         sessions, store = self._sessions, self._tools.store
-
-        def remove(session: Session, file_ids: Sequence[UUID]) -> int:
-            return files.prune(session, store, now=now, only=file_ids)
-
+        remove = partial(files.prune, store=store, now=now)
         # Files one at a time: each has bytes in the store, which may fail to drop them.
         steps = (
             partial(repeat, sessions, partial(files.expire, now=now)),

@@ -1,10 +1,9 @@
 """The maintenance rounds of the queue, each bounded; any number of service workers may run them at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
-from uuid import UUID
 
 from sqlalchemy import literal_column, select
 from sqlalchemy.orm import Session, sessionmaker
@@ -81,10 +80,7 @@ class JobMaintenance:
     def rescue(self, *, max_rescues: int) -> list[Job]:
         """Requeue the jobs of silent workers, or end those that must not run again. Returns them."""
         now = self._now()
-
-        def move(session: Session, job_ids: Sequence[UUID]) -> list[Job]:
-            return lifecycle.rescue(session, now=now, max_rescues=max_rescues, only=job_ids)
-
+        move = partial(lifecycle.rescue, now=now, max_rescues=max_rescues)
         moved = move_set(self._sessions, self._silent, lifecycle.silent_at(now), move, limit=100)
         rescued = [job for jobs in moved for job in jobs]
         for job in rescued:
@@ -99,10 +95,7 @@ class JobMaintenance:
     def expire(self) -> int:
         """Expire jobs whose window is over, or ask their workers to stop them. Returns how many."""
         now = self._now()
-
-        def move(session: Session, job_ids: Sequence[UUID]) -> int:
-            return lifecycle.expire(session, now=now, only=job_ids)
-
+        move = partial(lifecycle.expire, now=now)
         return sum(move_set(self._sessions, self._overdue, lifecycle.overdue(now), move, limit=1000))
 
     def settle_twins(self) -> int:
@@ -114,11 +107,7 @@ class JobMaintenance:
         """Fail queued jobs that no longer fit any engine. Returns the jobs that failed."""
         with transaction(self._sessions) as session:
             rows = submission.misfits(registry.registered_capacities(session))
-
-        def move(session: Session, job_ids: Sequence[UUID]) -> list[Job]:
-            return submission.reject_misfits(session, only=job_ids)
-
-        moved = move_set(self._sessions, self._misfits, rows, move, limit=1000)
+        moved = move_set(self._sessions, self._misfits, rows, submission.reject_misfits, limit=1000)
         return [job for jobs in moved for job in jobs]
 
     def add_up_stored(self) -> bool:
@@ -127,7 +116,7 @@ class JobMaintenance:
             self._sessions,
             self._stored,
             stored_bytes.unsummed(),
-            lambda session, note_ids: stored_bytes.add_up(session, only=note_ids),
+            stored_bytes.add_up,
             limit=_MAX_NOTES,
         )
         return sum(moved) == _MAX_NOTES
@@ -139,19 +128,13 @@ class JobMaintenance:
         now = self._now()
         kept_since = now - timedelta(days=settings.retention_days)
         keys_since = now - timedelta(hours=settings.idempotency_hours)
-
-        def jobs(session: Session, job_ids: Sequence[UUID]) -> int:
-            return deletion.prune_jobs(session, before=kept_since, only=job_ids)
-
-        def notes(session: Session, note_ids: Sequence[UUID]) -> int:
-            return usage.add_up(session, only=note_ids)
-
-        old = deletion.ended_before(kept_since)
+        old, prune_jobs = deletion.ended_before(kept_since), partial(deletion.prune_jobs, before=kept_since)
+        notes = usage.unsummed()
         rounds: dict[str, Callable[[], int]] = {
-            "jobs": lambda: sum(move_set(self._sessions, self._old, old, jobs, limit=500)),
+            "jobs": lambda: sum(move_set(self._sessions, self._old, old, prune_jobs, limit=500)),
             "events": partial(self._in_one, partial(deletion.prune_events, before=kept_since)),
             "usage_entries": lambda: sum(
-                move_set(self._sessions, self._notes, usage.unsummed(), notes, limit=5000)
+                move_set(self._sessions, self._notes, notes, usage.add_up, limit=_MAX_NOTES)
             ),
             "idempotency_keys": partial(
                 self._in_one, partial(deletion.prune_idempotency_keys, before=keys_since)

@@ -56,7 +56,7 @@ def move_set(
     sessions: sessionmaker[Session],
     failing: FailingRows,
     rows: Rows,
-    move: Callable[[Session, Sequence[UUID]], T],
+    move: Callable[..., T],
     *,
     limit: int,
 ) -> list[T]:
@@ -66,7 +66,7 @@ def move_set(
         sessions: opens the transactions.
         failing: the rows to skip; failing rows are added to it.
         rows: selects the ids of the due rows.
-        move: moves those of the given rows that are still due.
+        move: moves those of the rows in `only` that are still due.
         limit: the maximum number of rows.
 
     Returns:
@@ -84,7 +84,7 @@ def move_each(
     sessions: sessionmaker[Session],
     failing: FailingRows,
     rows: Rows,
-    move: Callable[[Session, Sequence[UUID]], int],
+    move: Callable[..., int],
     *,
     is_stopping: Callable[[], bool],
 ) -> None:
@@ -129,13 +129,13 @@ def _in_halves(
     sessions: sessionmaker[Session],
     failing: FailingRows,
     row_ids: Sequence[UUID],
-    move: Callable[[Session, Sequence[UUID]], T],
+    move: Callable[..., T],
 ) -> Iterator[T]:
     if not row_ids:
         return
     try:
         with transaction(sessions) as session:
-            moved = move(session, row_ids)
+            moved = move(session, only=row_ids)
     except Exception as error:
         if is_disconnect(error):
             raise

@@ -1,10 +1,9 @@
 """The service worker's rounds over summaries: short transactions, any number of workers at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Final
-from uuid import UUID
 
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -84,9 +83,5 @@ class SummaryMaintenance:
         """Remove summaries past their retention, together with their jobs."""
         with transaction(self._sessions) as session:
             before = database_now(session) - retention
-
-        def move(session: Session, summary_ids: Sequence[UUID]) -> int:
-            return summaries.prune(session, before=before, only=summary_ids)
-
-        old = summaries.ended_before(before)
+        old, move = summaries.ended_before(before), partial(summaries.prune, before=before)
         move_each(self._sessions, self._old, old, move, is_stopping=is_stopping)

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -173,25 +174,15 @@ def _at_random_times(plan: LoadPlan, take: Callable[[int], None]) -> int:
 def _one_after_another(plan: LoadPlan, take: Callable[[int], None]) -> int:
     """Send requests from `concurrency` callers, one at a time each; return the number."""
     ends_at = time.monotonic() + plan.limit_seconds
-    lock = threading.Lock()
-    left = iter(range(plan.num_requests))
-    sent: list[int] = []
 
-    def call() -> None:
-        while time.monotonic() < ends_at:
-            with lock:
-                index = next(left, None)
-                if index is None:
-                    return
-                sent.append(index)
-            take(index)
+    def call(index: int) -> bool:
+        if time.monotonic() >= ends_at:
+            return False
+        take(index)
+        return True
 
-    callers = [threading.Thread(target=call, name=f"caller-{number}") for number in range(plan.concurrency)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    return len(sent)
+    with ThreadPoolExecutor(plan.concurrency, "caller") as callers:
+        return sum(callers.map(call, range(plan.num_requests)))
 
 
 def _prompts(plan: LoadPlan, tokenizer: Tokenizer) -> list[str]:

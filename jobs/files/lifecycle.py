@@ -215,7 +215,11 @@ def read_chunks(session: Session, file_id: UUID, store: PartStore, *, offset: in
 
 
 def stream_chunks(
-    sessions: sessionmaker[Session], file_id: UUID, store: PartStore, *, check: Callable[[], None]
+    sessions: sessionmaker[Session],
+    file_id: UUID,
+    store: PartStore,
+    *,
+    check: Callable[[], None] = lambda: None,
 ) -> Iterator[bytes]:
     """Read the file a part at a time, with no transaction open in between.
 

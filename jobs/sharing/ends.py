@@ -109,13 +109,13 @@ def left_alone() -> Select[UUID]:
     return select(each.c.id).select_from(digests).join(each, literal_column("true"))
 
 
-def settle(session: Session, twin_ids: Sequence[UUID]) -> int:
+def settle(session: Session, only: Sequence[UUID]) -> int:
     """End those of these twins for which there is a result, or let one of each digest run.
 
     Returns:
         How many ended or became leaders.
     """
-    waiting = select(Job).where(Job.id.in_(twin_ids), *_waits(Job)).order_by(Job.id)
+    waiting = select(Job).where(Job.id.in_(only), *_waits(Job)).order_by(Job.id)
     twins: dict[bytes, list[Job]] = defaultdict(list)
     for twin in session.scalars(waiting.with_for_update(skip_locked=True)):
         twins[twin.request_digest or b""].append(twin)

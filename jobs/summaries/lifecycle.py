@@ -177,10 +177,10 @@ def overdue(now: datetime) -> Select[UUID]:
     )
 
 
-def expire(session: Session, summary_ids: Sequence[UUID], *, now: datetime) -> int:
+def expire(session: Session, only: Sequence[UUID], *, now: datetime) -> int:
     """Expire those of these summaries that are overdue; return their number."""
     query = select(Summary).where(
-        Summary.id.in_(overdue(now).where(Summary.id.in_(summary_ids))),
+        Summary.id.in_(overdue(now).where(Summary.id.in_(only))),
         Summary.state == SummaryState.PREPARING,
     )
     over = session.scalars(query.with_for_update(key_share=True, skip_locked=True)).all()

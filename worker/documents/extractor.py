@@ -107,15 +107,12 @@ class DocumentExtractor:
 
     def _chunks(self, sessions: Sessions, claim: DocumentClaim) -> Iterator[bytes]:
         """Yield the bytes, about a part at a time; between parts no transaction is open."""
-        offset = 0
-        while offset < claim.num_bytes:
-            with transaction(sessions) as session:
-                parts = files.load_parts(session, claim.file_id, offset=offset)
-            if not parts:
-                raise BytesLostError
-            chunk = files.unpack(parts, self._store, offset=offset)
-            offset += len(chunk)
+        num_read = 0
+        for chunk in files.stream_chunks(sessions, claim.file_id, self._store):
+            num_read += len(chunk)
             yield chunk
+        if num_read < claim.num_bytes:
+            raise BytesLostError
 
     def _count(self, found: ExtractedMessage, body: bytes) -> ExtractedText | ExtractionFailure:
         """Count the tokens of the text; one text at a time, as each may need 100s of MB."""

@@ -199,15 +199,15 @@ def test_a_set_is_halved_down_to_the_row_it_fails_on(sessions: sessionmaker[Sess
         job_ids = [submit_one(session).id for _ in range(16)]
     sets: list[int] = []
 
-    def move(_session: Session, some: list[UUID]) -> int:
-        sets.append(len(some))
-        if job_ids[5] in some:
+    def move(_session: Session, only: list[UUID]) -> int:
+        sets.append(len(only))
+        if job_ids[5] in only:
             raise ZeroDivisionError
-        return len(some)
+        return len(only)
 
     rows = select(Job.id).order_by(Job.id)
     poisoned = FailingRows("test")
-    assert sum(move_set(sessions, poisoned, rows, move, limit=100)) == 15  # type: ignore[arg-type]  # a list
+    assert sum(move_set(sessions, poisoned, rows, move, limit=100)) == 15
     assert poisoned.ids() == [job_ids[5]]
     assert len(sets) == 9, "1 + 2 for each of four halvings"
 
