@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from jobs.database import paging
 from jobs.database.paging import Page, Range
-from jobs.database.rows import require
+from jobs.database.rows import matches, require
 from jobs.engines import reservations
 from jobs.ids import first_uuid7
 from jobs.models import Engine, Job, Result, WebhookDispatch
@@ -56,13 +56,7 @@ class JobFilter:
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Translate the filter into SQL conditions."""
-        found: list[ColumnElement[bool]] = []
-        if self.state is not None:
-            found.append(Job.state == self.state)
-        if self.task is not None:
-            found.append(Job.task == self.task)
-        if self.custom_id is not None:
-            found.append(Job.custom_id == self.custom_id)
+        found = matches((Job.state, self.state), (Job.task, self.task), (Job.custom_id, self.custom_id))
         if self.metadata:
             found.append(Job.labels.op("@>")(cast(self.metadata, JSONB)))
         if self.lane is not None:

@@ -58,16 +58,10 @@ _RESULTS: Final = select(Result.job_id, Result.output, Result.reasoning, Result.
 
 @dataclass(slots=True)
 class _Written:
-    """Result lines and counts of one slice."""
+    """Result lines of one slice."""
 
     output: list[bytes] = field(default_factory=list)
     errors: list[bytes] = field(default_factory=list)
-    num_failed: int = 0
-    num_stopped: int = 0
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
 
 
 def find_due(session: Session) -> list[tuple[UUID, BatchState]]:
@@ -204,16 +198,9 @@ def _report(session: Session, batch: Batch, ended: Sequence[_Ended], store: Part
         try:
             _write(row, batch, results.get(row.id), written)
         except Exception as error:  # noqa: BLE001  # one bad line must not keep its batch from ending
-            _write_unforeseen(row, error, written)
+            _write_unforeseen(row, error, batch, written)
     _append_output(session, batch, written.output, store)
     append_errors(session, batch, written.errors, store)
-    batch.num_completed += len(written.output)
-    batch.num_failed += written.num_failed
-    batch.num_stopped += written.num_stopped
-    batch.input_tokens += written.input_tokens
-    batch.cached_tokens += written.cached_tokens
-    batch.output_tokens += written.output_tokens
-    batch.reasoning_tokens += written.reasoning_tokens
     session.execute(
         update(Job)
         .where(Job.id.in_([row.id for row in ended]))
@@ -228,31 +215,32 @@ def _write(row: _Ended, batch: Batch, result: _Generated | None, written: _Writt
     if row.state == JobState.COMPLETED:
         body = _completion(row, Endpoint(batch.endpoint), result)
         written.output.append(answered_line(identifier, row.custom_id, status=200, body=body))
-        written.input_tokens += row.prompt_tokens
-        written.cached_tokens += row.cached_tokens or 0
-        written.output_tokens += row.completion_tokens
-        written.reasoning_tokens += result.reasoning_tokens if result else 0
+        batch.num_completed += 1
+        batch.input_tokens += row.prompt_tokens
+        batch.cached_tokens += row.cached_tokens or 0
+        batch.output_tokens += row.completion_tokens
+        batch.reasoning_tokens += result.reasoning_tokens if result else 0
         return
     if row.state == JobState.FAILED:
         status, body = _failure(row.error, Endpoint(batch.endpoint))
         written.errors.append(answered_line(identifier, row.custom_id, status=status, body=body))
-        written.num_failed += 1
+        batch.num_failed += 1
         return
     is_whole_batch = batch.state == BatchState.CANCELLING or row.state == JobState.EXPIRED
-    written.num_stopped += is_whole_batch
-    written.num_failed += not is_whole_batch
+    batch.num_stopped += is_whole_batch
+    batch.num_failed += not is_whole_batch
     reason = EXPIRED if row.state == JobState.EXPIRED else CANCELLED if is_whole_batch else _CANCELLED_ALONE
     written.errors.append(unanswered_line(identifier, row.custom_id, reason))
 
 
-def _write_unforeseen(row: _Ended, error: Exception, written: _Written) -> None:
+def _write_unforeseen(row: _Ended, error: Exception, batch: Batch, written: _Written) -> None:
     """Write an error line for a job whose own line cannot be built."""
     telemetry.logger().error(
         telemetry.ROW_FAILED, loop="batches", job_id=ids.job_id(row.id), error=type(error).__name__
     )
     body = error_object(LongbatchError.code, "The result could not be written.", status=500)
     written.errors.append(answered_line(row.id.hex, row.custom_id, status=500, body=body))
-    written.num_failed += 1
+    batch.num_failed += 1
 
 
 def _completion(row: _Ended, endpoint: Endpoint, result: _Generated | None) -> JsonObject:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final
 
@@ -52,11 +51,6 @@ def result_object(found: SummaryWithChunks) -> SummaryResult:
         model=found["model"],
         error=found["error"],
     )
-
-
-def as_line(found: SummaryWithChunks) -> str:
-    """Write the result as a line of JSON."""
-    return json.dumps(result_object(found), ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def as_csv(found: SummaryWithChunks) -> str:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from jobs import documents, lifecycle, tree_progress
 from jobs.database import database_now, paging
 from jobs.database.paging import Page, Range
-from jobs.database.rows import require
+from jobs.database.rows import matches, require
 from jobs.errors import ConflictError, InvalidRequestError
 from jobs.models import Job, JsonObject, Summary, SummaryDocument
 from jobs.models.document import Document
@@ -70,11 +70,7 @@ class SummaryFilter:
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Build the SQL conditions."""
-        found: list[ColumnElement[bool]] = []
-        if self.state is not None:
-            found.append(Summary.state == self.state)
-        if self.custom_id is not None:
-            found.append(Summary.custom_id == self.custom_id)
+        found = matches((Summary.state, self.state), (Summary.custom_id, self.custom_id))
         if self.document_id is not None:
             of = select(SummaryDocument.summary_id).where(SummaryDocument.document_id == self.document_id)
             found.append(Summary.id.in_(of))

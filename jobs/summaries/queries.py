@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID
 
 from sqlalchemy import case, func, select
@@ -14,11 +14,10 @@ from jobs.models.document import Document
 from jobs.states import TERMINAL, JobState
 from jobs.states.summary import SummaryState, SummaryStop
 from jobs.summaries.views import (
-    NO_PROGRESS,
-    NO_USAGE,
     ChunkReply,
     GapReply,
     ProgressReply,
+    SummaryDetails,
     SummaryObject,
     SummaryUsageReply,
     SummaryWithChunks,
@@ -26,40 +25,20 @@ from jobs.summaries.views import (
     summary_object,
 )
 
+_ById = dict[UUID, SummaryDetails]
 _FAILED = sorted(TERMINAL - {JobState.COMPLETED})
-
-
-@dataclass(slots=True)
-class _Details:
-    """What other tables hold about one summary."""
-
-    documents: list[UUID] = field(default_factory=list)
-    text: str | None = None
-    gaps: list[GapReply] = field(default_factory=list)
-    progress: ProgressReply = field(default_factory=NO_PROGRESS.copy)
-    usage: SummaryUsageReply = field(default_factory=NO_USAGE.copy)
 
 
 def describe(session: Session, summaries: Sequence[Summary]) -> list[SummaryObject]:
     """Return the public shape of these summaries, in order, with six queries in all."""
-    details: dict[UUID, _Details] = defaultdict(_Details)
+    details: _ById = defaultdict(SummaryDetails)
     by_id = {summary.id: summary for summary in summaries}
     _read_documents(session, by_id, details)
     _read_progress(session, by_id, details)
     _read_usage(session, by_id, details)
     _read_texts(session, by_id, details)
     _read_gaps(session, by_id, details)
-    return [
-        summary_object(
-            summary,
-            documents=details[summary.id].documents,
-            text=details[summary.id].text,
-            gaps=details[summary.id].gaps,
-            progress=details[summary.id].progress,
-            usage=details[summary.id].usage,
-        )
-        for summary in summaries
-    ]
+    return [summary_object(summary, details[summary.id]) for summary in summaries]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +110,7 @@ def list_chunks(
     ]
 
 
-def _read_documents(session: Session, by_id: dict[UUID, Summary], details: dict[UUID, _Details]) -> None:
+def _read_documents(session: Session, by_id: dict[UUID, Summary], details: _ById) -> None:
     query = (
         select(SummaryDocument.summary_id, SummaryDocument.document_id)
         .where(SummaryDocument.summary_id.in_(by_id))
@@ -141,7 +120,7 @@ def _read_documents(session: Session, by_id: dict[UUID, Summary], details: dict[
         details[summary_id].documents.append(document_id)
 
 
-def _read_progress(session: Session, by_id: dict[UUID, Summary], details: dict[UUID, _Details]) -> None:
+def _read_progress(session: Session, by_id: dict[UUID, Summary], details: _ById) -> None:
     """Read the progress from the current job of each node."""
     ended = Job.finalized_at.is_not(None)
     query = (
@@ -169,7 +148,7 @@ def _read_progress(session: Session, by_id: dict[UUID, Summary], details: dict[U
         )
 
 
-def _read_usage(session: Session, by_id: dict[UUID, Summary], details: dict[UUID, _Details]) -> None:
+def _read_usage(session: Session, by_id: dict[UUID, Summary], details: _ById) -> None:
     began = Job.started_at.is_not(None)
     prompt = func.coalesce(func.sum(case((began, Job.prompt_tokens), else_=0)), 0)
     cached = func.coalesce(func.sum(Job.cached_tokens), 0).label("cached")
@@ -188,7 +167,7 @@ def _read_usage(session: Session, by_id: dict[UUID, Summary], details: dict[UUID
             )
 
 
-def _read_texts(session: Session, by_id: dict[UUID, Summary], details: dict[UUID, _Details]) -> None:
+def _read_texts(session: Session, by_id: dict[UUID, Summary], details: _ById) -> None:
     roots = {
         summary.root_job_id: summary.id
         for summary in by_id.values()
@@ -202,7 +181,7 @@ def _read_texts(session: Session, by_id: dict[UUID, Summary], details: dict[UUID
         details[roots[job_id]].text = output
 
 
-def _read_gaps(session: Session, by_id: dict[UUID, Summary], details: dict[UUID, _Details]) -> None:
+def _read_gaps(session: Session, by_id: dict[UUID, Summary], details: _ById) -> None:
     """Read what is missing: unreadable documents, then chunks that failed."""
     for summary in by_id.values():
         for gap in summary.gaps:

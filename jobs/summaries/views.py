@@ -1,6 +1,7 @@
 """The public shapes of summaries, in replies and in webhooks."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -150,22 +151,25 @@ NO_PROGRESS = ProgressReply(jobs=0, completed=0, failed=0, running=0, tokens_don
 NO_USAGE = SummaryUsageReply(prompt_tokens=0, cached_tokens=0, completion_tokens=0)
 
 
-def summary_object(
-    summary: Summary,
-    *,
-    documents: Sequence[UUID],
-    text: str | None,
-    gaps: Sequence[GapReply],
-    progress: ProgressReply,
-    usage: SummaryUsageReply,
-) -> SummaryObject:
+@dataclass(slots=True)
+class SummaryDetails:
+    """What other tables hold about one summary."""
+
+    documents: list[UUID] = field(default_factory=list)
+    text: str | None = None
+    gaps: list[GapReply] = field(default_factory=list)
+    progress: ProgressReply = field(default_factory=NO_PROGRESS.copy)
+    usage: SummaryUsageReply = field(default_factory=NO_USAGE.copy)
+
+
+def summary_object(summary: Summary, details: SummaryDetails) -> SummaryObject:
     """Build the public shape of a summary."""
     levels = (summary.plan or {}).get("levels")
     return SummaryObject(
         id=ids.summary_id(summary.id),
         object="summary",
         state=summary.state,
-        documents=[ids.document_id(each) for each in documents],
+        documents=[ids.document_id(each) for each in details.documents],
         combine=summary.is_combined,
         style=summary.style,
         length=summary.length,
@@ -182,10 +186,10 @@ def summary_object(
         plan=summary.plan,
         levels=levels if isinstance(levels, int) else None,
         cancel_requested=summary.stop_reason == "cancel",
-        summary=text,
-        gaps=gaps,
-        progress=progress,
-        usage=usage,
+        summary=details.text,
+        gaps=details.gaps,
+        progress=details.progress,
+        usage=details.usage,
         error=summary.error,
         metadata=summary.labels,
         custom_id=summary.custom_id,

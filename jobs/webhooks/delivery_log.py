@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from jobs.database import paging
 from jobs.database.paging import Page, Range
+from jobs.database.rows import matches
 from jobs.models.webhook import WebhookEvent
 from jobs.models.webhook_delivery import WebhookDelivery
 
@@ -26,11 +27,9 @@ class DeliveryFilter:
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Return the filter as SQL conditions."""
-        found: list[ColumnElement[bool]] = []
-        if self.endpoint_id is not None:
-            found.append(WebhookDelivery.endpoint_id == self.endpoint_id)
-        if self.event_id is not None:
-            found.append(WebhookDelivery.event_id == self.event_id)
+        found = matches(
+            (WebhookDelivery.endpoint_id, self.endpoint_id), (WebhookDelivery.event_id, self.event_id)
+        )
         if self.is_delivered is not None:
             # Literals, so that Postgres can use the partial indexes.
             delivered: ColumnElement[str] = literal_column("'delivered'")
