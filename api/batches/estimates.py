@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable
-from functools import partial
 from uuid import UUID
 
 from api.batches.requests import EstimateRequest
@@ -34,7 +33,7 @@ async def estimate(services: Services, asked: EstimateRequest, *, tenant_id: UUI
     wrong_file = "There is no such file."
     file_id = parse_field(asked.input_file_id, ids.parse_file_id, param="input_file_id", message=wrong_file)
     try:
-        file = await services.transactions.run(partial(files.get, file_id=file_id, tenant_id=tenant_id))
+        file = await services.transact(files.get, file_id=file_id, tenant_id=tenant_id)
     except NotFoundError:
         raise InvalidRequestError(wrong_file, param="input_file_id") from None
     estimator = await _make_estimator(services, Endpoint(asked.endpoint))
@@ -42,7 +41,7 @@ async def estimate(services: Services, asked: EstimateRequest, *, tenant_id: UUI
     store = make_store(services.settings.files)
     offset = 0
     while offset < file.num_bytes:
-        found = await services.transactions.run(partial(files.load_parts, file_id=file.id, offset=offset))
+        found = await services.transact(files.load_parts, file_id=file.id, offset=offset)
         if not found:
             raise InvalidRequestError(wrong_file, param="input_file_id")  # deleted meanwhile
         offset += await services.compute(
@@ -60,7 +59,7 @@ async def _make_estimator(services: Services, endpoint: Endpoint) -> Estimator:
     if tokenizer is None:
         raise UnavailableError("The tokenizer is not loaded yet; try again.")
     settings = services.settings
-    registered = await services.transactions.run(registry.registered_capacities)
+    registered = await services.transact(registry.registered_capacities)
     return Estimator(
         endpoint,
         registered.get(settings.engine.model) or [registry.configured_capacity(settings.engine)],

@@ -1,9 +1,7 @@
 """Batches over HTTP: create, get, list and cancel as in OpenAI's API, plus retry and estimate."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Final
-from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse
@@ -15,7 +13,7 @@ from api.batches.requests import BatchRequest, EstimateRequest
 from api.http.body import parse, read_body
 from api.http.callbacks import check_callback
 from api.http.dependencies import ServicesDep, TenantDep
-from api.http.idempotency import IdempotencyDep, IdempotencyHeaders
+from api.http.idempotency import IdempotencyDep
 from api.http.identifiers import BatchIdDep, PageQuery, parse_field, parse_range
 from api.http.openapi import json_body, responses
 from api.http.replies import page
@@ -25,7 +23,7 @@ from jobs.batches.views import MAX_LISTED_ERRORS, batch_object
 from jobs.doorbell import SERVICE
 from jobs.models.batch import Batch
 from jobs.states.batch import Endpoint
-from jobs.tenants.idempotency import RequestKind, run_idempotently
+from jobs.tenants.idempotency import RequestKind
 
 router = APIRouter(tags=["batches"])
 
@@ -61,8 +59,7 @@ async def create_batch(
     """
     asked = parse(BatchRequest, await read_body(request, max_bytes=_MAX_BYTES))
     callback = check_callback(asked.webhook_url, asked.webhook_secret, services.settings.webhooks)
-    await services.check_destination(callback.url)
-    await services.register_destinations([callback.url] if callback.url else [], tenant_id=tenant_id)
+    await services.admit_callback(callback.url, tenant_id=tenant_id)
     spec = BatchSpec(
         input_file_id=parse_field(
             asked.input_file_id, ids.parse_file_id, param="input_file_id", message="There is no such file."
@@ -78,12 +75,12 @@ async def create_batch(
     def create(session: Session) -> Batch:
         if idempotency.key is not None:
             make = partial(batches.create, spec=spec, tenant_id=tenant_id)
-            return _run_idempotently(session, idempotency, spec.sha256, make, tenant_id=tenant_id)
+            return idempotency.run(session, spec.sha256, make, tenant_id=tenant_id, kind=_BATCH)[0]
         batches.wait_for_others(session, spec)
         repeated = batches.find_repeated(session, spec, tenant_id=tenant_id) if retry_count else None
         return repeated or batches.create(session, spec, tenant_id=tenant_id)
 
-    batch = await services.transactions.run(create)
+    batch = await services.transact(create)
     services.doorbell.ring(SERVICE)
     return JSONResponse(batch_object(batch))
 
@@ -111,7 +108,7 @@ async def list_batches(
 ) -> JSONResponse:
     """List your batches, newest first."""
     wanted = parse_range(query, ids.BATCH, tenant_id=tenant_id)
-    found = await services.transactions.run(partial(batches.list_batches, wanted=wanted))
+    found = await services.transact(batches.list_batches, wanted=wanted)
     data = [batch_object(batch, max_errors=MAX_LISTED_ERRORS) for batch in found.items]
     return JSONResponse(page(data, has_more=found.has_more))
 
@@ -123,7 +120,7 @@ async def list_batches(
 )
 async def get_batch(batch_id: BatchIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Get the batch; its counts are at most a second old."""
-    batch = await services.transactions.run(partial(batches.get, batch_id=batch_id, tenant_id=tenant_id))
+    batch = await services.transact(batches.get, batch_id=batch_id, tenant_id=tenant_id)
     return JSONResponse(batch_object(batch))
 
 
@@ -137,7 +134,7 @@ async def cancel_batch(batch_id: BatchIdDep, services: ServicesDep, tenant_id: T
 
     Finished lines stay in the result files; the others end within seconds.
     """
-    batch = await services.transactions.run(partial(batches.cancel, batch_id=batch_id, tenant_id=tenant_id))
+    batch = await services.transact(batches.cancel, batch_id=batch_id, tenant_id=tenant_id)
     services.doorbell.ring(SERVICE)
     return JSONResponse(batch_object(batch))
 
@@ -152,29 +149,11 @@ async def retry_batch(
 ) -> JSONResponse:
     """Run the lines in an ended batch's error file again, as a new batch."""
     make = partial(batches.retry, batch_id=batch_id, tenant_id=tenant_id)
-
-    def retry(session: Session) -> Batch:
-        return _run_idempotently(session, idempotency, batch_id.bytes, make, tenant_id=tenant_id)
-
-    batch = await services.transactions.run(retry)
+    batch, _ = await services.transact(
+        idempotency.run, batch_id.bytes, make, tenant_id=tenant_id, kind=_BATCH
+    )
     services.doorbell.ring(SERVICE)
     return JSONResponse(batch_object(batch))
-
-
-def _run_idempotently(
-    session: Session,
-    idempotency: IdempotencyHeaders,
-    request_sha256: bytes,
-    make: Callable[[Session], Batch],
-    *,
-    tenant_id: UUID,
-) -> Batch:
-    """Make the batch, or return the one that an earlier copy of this request made."""
-    guard = idempotency.for_request(request_sha256)
-    if guard is None:
-        return make(session)
-    batch, _ = run_idempotently(session, guard, make, tenant_id=tenant_id, kind=_BATCH)
-    return batch
 
 
 _BATCH: RequestKind[Batch] = RequestKind(

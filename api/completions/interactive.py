@@ -108,18 +108,15 @@ async def submit(services: Services, parsed: ParsedRequest, *, caller: Caller) -
         ContextLengthExceededError: it can never fit; nothing was stored.
     """
     default_capacity = registry.configured_capacity(services.settings.engine)
-    default = services.settings.batches.default_max_tokens
-    served = services.settings.engine.model
-    work = partial(
+    job = await services.transact(
         _submit,
         parsed=parsed,
         tenant_id=caller.tenant_id,
         default_capacity=default_capacity,
-        default_max_tokens=default,
-        served=served,
+        default_max_tokens=services.settings.batches.default_max_tokens,
+        served=services.settings.engine.model,
         admit=services.quotas.admit_for(caller.tenant_id, caller.limits),
     )
-    job = await services.transactions.run(work)
     services.doorbell.ring_for([job])
     return job
 
@@ -207,7 +204,7 @@ async def _most_tokens(services: Services, num_bytes: int) -> int | None:
     default_capacity = registry.configured_capacity(services.settings.engine)
     if num_bytes <= default_capacity.max_input_len:
         return None
-    registered = await services.transactions.run(registry.registered_capacities)
+    registered = await services.transact(registry.registered_capacities)
     return max(each.max_input_len for each in [default_capacity, *chain(*registered.values())])
 
 

@@ -1,7 +1,5 @@
 """The models that engines serve, in OpenAI's format."""
 
-from functools import partial
-
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
@@ -40,8 +38,8 @@ async def get_model(model: str, services: ServicesDep, tenant_id: TenantDep) -> 
 
 
 async def _models(services: Services) -> list[JsonObject]:
-    read = partial(registry.served_models, always=services.settings.engine.model)
+    served = await services.transact(registry.served_models, always=services.settings.engine.model)
     return [
         {"id": name, "object": "model", "created": int(since.timestamp()), "owned_by": "longbatch"}
-        for name, since in (await services.transactions.run(read)).items()
+        for name, since in served.items()
     ]

@@ -1,7 +1,6 @@
 """Documents over HTTP: upload, list, get, read the text, delete."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -75,8 +74,7 @@ async def list_documents(
 ) -> JSONResponse:
     """List your documents, newest first. Pages stay stable while documents are added."""
     wanted = parse_range(query, ids.DOCUMENT, tenant_id=tenant_id)
-    read = partial(documents.list_documents, wanted=wanted, state=query.state)
-    found = await services.transactions.run(read)
+    found = await services.transact(documents.list_documents, wanted=wanted, state=query.state)
     data = [document_object(document) for document in found.items]
     return JSONResponse(page(data, has_more=found.has_more))
 
@@ -90,8 +88,7 @@ async def get_document(
     document_id: DocumentIdDep, services: ServicesDep, tenant_id: TenantDep
 ) -> JSONResponse:
     """Get the document and the offsets of its pages."""
-    read = partial(documents.get, document_id=document_id, tenant_id=tenant_id)
-    document = await services.transactions.run(read)
+    document = await services.transact(documents.get, document_id=document_id, tenant_id=tenant_id)
     return JSONResponse({**document_object(document), "page_offsets": document.pages})
 
 
@@ -110,7 +107,7 @@ async def get_text(
     query: Annotated[DocumentTextQuery, Query()],
 ) -> StreamingResponse:
     """Read the text in UTF-8, whole or from character `start` to before `end`."""
-    body = await services.transactions.run(partial(_read, document_id=document_id, tenant_id=tenant_id))
+    body = await services.transact(_read, document_id=document_id, tenant_id=tenant_id)
     pieces = documents.iterate_text(body, start=query.start, end=query.end)
     headers = {"X-Content-Type-Options": "nosniff"}
     return StreamingResponse(_encoded(pieces), media_type=_TEXT, headers=headers)
@@ -125,13 +122,9 @@ async def delete_document(
     document_id: DocumentIdDep, services: ServicesDep, tenant_id: TenantDep
 ) -> JSONResponse:
     """Delete the document and its text, and stop an extraction still pending."""
-    remove = partial(
-        documents.remove,
-        document_id=document_id,
-        tenant_id=tenant_id,
-        guards=[summaries.guard_document],
+    await services.transact(
+        documents.remove, document_id=document_id, tenant_id=tenant_id, guards=[summaries.guard_document]
     )
-    await services.transactions.run(remove)
     return JSONResponse({"id": ids.document_id(document_id), "object": "document", "deleted": True})
 
 

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -29,7 +28,7 @@ from jobs.errors import (
 )
 from jobs.models.document import Document
 from jobs.states.document import DocumentKind
-from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempotently
+from jobs.tenants.idempotency import RequestKind
 
 _FIELDS: Final = frozenset({"kind"})
 _MAX_FILENAME: Final = 255
@@ -127,8 +126,7 @@ async def store(
 ) -> Received:
     """Store the document with these bytes; raises as `receive` does."""
     passed = _Passed()
-    create = partial(documents.create_file, tenant_id=tenant_id)
-    file_id = (await services.transactions.run(create)).id
+    file_id = (await services.transact(documents.create_file, tenant_id=tenant_id)).id
     try:
         limit = services.settings.documents.max_bytes
         num_bytes = await part_uploads.store(
@@ -146,20 +144,14 @@ async def store(
             kind=_find_kind(form, passed, kind, media_type),
             filename=form.filename or "",
         )
-        finish = partial(
-            _finish,
-            new=new,
-            guard=idempotency.for_request(
-                hashlib.sha256(new.sha256 + f"{new.kind} {new.filename}".encode()).digest()
-            ),
-            tenant_id=tenant_id,
-            lifetime=timedelta(days=services.settings.documents.retention_days),
+        lifetime = timedelta(days=services.settings.documents.retention_days)
+        received = await services.transact(
+            _finish, new=new, idempotency=idempotency, tenant_id=tenant_id, lifetime=lifetime
         )
-        received = await services.transactions.run(finish)
     except BaseException:
         # Also when the sender leaves; what cannot be discarded now is cleaned up later.
         with suppress(UnavailableError):
-            await services.transactions.run(partial(files.discard, file_id=file_id, tenant_id=tenant_id))
+            await services.transact(files.discard, file_id=file_id, tenant_id=tenant_id)
         raise
     if received.is_new:
         services.doorbell.ring(doorbell.SERVICE)
@@ -170,7 +162,7 @@ def _finish(
     session: Session,
     *,
     new: NewDocument,
-    guard: IdempotencyGuard | None,
+    idempotency: IdempotencyHeaders,
     tenant_id: UUID,
     lifetime: timedelta,
 ) -> Received:
@@ -178,9 +170,8 @@ def _finish(
         document, is_new = documents.finish_upload(session, new, tenant_id=tenant_id, lifetime=lifetime)
         return Received(document, is_new)
 
-    if guard is None:
-        return finish(session)
-    received, is_replay = run_idempotently(session, guard, finish, tenant_id=tenant_id, kind=_DOCUMENT)
+    digest = hashlib.sha256(new.sha256 + f"{new.kind} {new.filename}".encode()).digest()
+    received, is_replay = idempotency.run(session, digest, finish, tenant_id=tenant_id, kind=_DOCUMENT)
     if is_replay:
         files.discard(session, file_id=new.file_id, tenant_id=tenant_id)
     return Received(received.document, received.is_new, is_replay)

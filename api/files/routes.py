@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -57,7 +56,7 @@ async def list_files(
     """List your files by age, including result files."""
     wanted = parse_range(query, ids.FILE, tenant_id=tenant_id)
     wanted = replace(wanted, descending=query.order == "desc")
-    found = await services.transactions.run(partial(files.list_files, wanted=wanted, purpose=query.purpose))
+    found = await services.transact(files.list_files, wanted=wanted, purpose=query.purpose)
     data = [file_object(file) for file in found.items]
     return JSONResponse(page(data, has_more=found.has_more))
 
@@ -102,12 +101,12 @@ async def get_content(file_id: FileIdDep, services: ServicesDep, tenant_id: Tena
 )
 async def delete_file(file_id: FileIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Delete the file; a batch that has begun to read it continues."""
-    await services.transactions.run(partial(files.remove, file_id=file_id, tenant_id=tenant_id))
+    await services.transact(files.remove, file_id=file_id, tenant_id=tenant_id)
     return JSONResponse({"id": ids.file_id(file_id), "object": "file", "deleted": True})
 
 
 async def _get(services: Services, file_id: UUID, tenant_id: UUID) -> File:
-    return await services.transactions.run(partial(files.get, file_id=file_id, tenant_id=tenant_id))
+    return await services.transact(files.get, file_id=file_id, tenant_id=tenant_id)
 
 
 async def _read(services: Services, file: File) -> AsyncIterator[bytes]:
@@ -115,8 +114,7 @@ async def _read(services: Services, file: File) -> AsyncIterator[bytes]:
     store = make_store(services.settings.files)
     offset = 0
     while offset < file.num_bytes:
-        load = partial(files.load_parts, file_id=file.id, offset=offset)
-        found = await services.transactions.run(load)
+        found = await services.transact(files.load_parts, file_id=file.id, offset=offset)
         if not found:
             raise BytesLostError
         chunk = await services.cpu.store(files.unpack, found, store, offset=offset)

@@ -27,7 +27,7 @@ from jobs.errors import (
 )
 from jobs.models.file import File
 from jobs.states.file import FileState
-from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempotently
+from jobs.tenants.idempotency import RequestKind
 
 _ANCHOR: Final = "expires_after[anchor]"
 _SECONDS: Final = "expires_after[seconds]"
@@ -49,10 +49,10 @@ async def receive(
     pieces = read_form(request, form, file_field="file")
     if idempotency.is_given:
         pieces = _hashed(pieces, digest)
-    create = partial(
+    file = await services.transact(
         files.create, tenant_id=tenant_id, purpose=files.INPUT, filename="", state=FileState.UPLOADING
     )
-    file_id = (await services.transactions.run(create)).id
+    file_id = file.id
     try:
         limit = services.settings.files.max_bytes
         too_large = TooLargeError(f"A file may have at most {limit} bytes.", param="file")
@@ -70,13 +70,18 @@ async def receive(
             lifetime=lifetime,
         )
         digest.update(repr((form.filename, sorted(form.fields.items()))).encode())
-        guard = idempotency.for_request(digest.digest())
-        end = partial(_finish_once, finish=finish, guard=guard, file_id=file_id, tenant_id=tenant_id)
-        return await services.transactions.run(end)
+        return await services.transact(
+            _finish_once,
+            digest.digest(),
+            finish=finish,
+            idempotency=idempotency,
+            file_id=file_id,
+            tenant_id=tenant_id,
+        )
     except BaseException:
         # Also when the sender leaves; what cannot be discarded now is cleaned up later.
         with suppress(UnavailableError):
-            await services.transactions.run(partial(files.discard, file_id=file_id, tenant_id=tenant_id))
+            await services.transact(files.discard, file_id=file_id, tenant_id=tenant_id)
         raise
 
 
@@ -88,16 +93,15 @@ async def _hashed(pieces: AsyncIterator[bytes], digest: "hashlib._Hash") -> Asyn
 
 def _finish_once(
     session: Session,
+    sha256: bytes,
     *,
     finish: Callable[[Session], File],
-    guard: IdempotencyGuard | None,
+    idempotency: IdempotencyHeaders,
     file_id: UUID,
     tenant_id: UUID,
 ) -> File:
     """Complete the file, or discard it for the one that an earlier request made."""
-    if guard is None:
-        return finish(session)
-    file, is_replay = run_idempotently(session, guard, finish, tenant_id=tenant_id, kind=_FILE)
+    file, is_replay = idempotency.run(session, sha256, finish, tenant_id=tenant_id, kind=_FILE)
     if is_replay:
         files.discard(session, file_id=file_id, tenant_id=tenant_id)
     return file

@@ -1,13 +1,18 @@
 """Idempotency of requests: from an Idempotency-Key, or from the retry count that an SDK sends."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
+from uuid import UUID
 
 from fastapi import Depends, Header, Request
+from sqlalchemy.orm import Session
 
 from api.http.dependencies import CallerDep, ServicesDep
-from jobs.tenants.idempotency import IdempotencyGuard
+from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempotently
+
+T = TypeVar("T")
 
 # OpenAI's clients send a retry count instead of a key. They give up within minutes.
 _RETRIES_FOR: Final = timedelta(minutes=15)
@@ -57,6 +62,25 @@ class IdempotencyHeaders:
             return None
         key = f"retry\n{self.sender}\n{request_sha256.hex()}"
         return IdempotencyGuard(key, request_sha256, _RETRIES_FOR, is_first_try=self.num_retries == 0)
+
+    def run(
+        self,
+        session: Session,
+        request_sha256: bytes,
+        make: Callable[[Session], T],
+        *,
+        tenant_id: UUID,
+        kind: RequestKind[T],
+    ) -> tuple[T, bool]:
+        """Make what this request asks for, or return what an earlier copy of it made.
+
+        Returns:
+            What was made, and True if an earlier request made it.
+        """
+        guard = self.for_request(request_sha256)
+        if guard is None:
+            return make(session), False
+        return run_idempotently(session, guard, make, tenant_id=tenant_id, kind=kind)
 
 
 async def read_idempotency_headers(

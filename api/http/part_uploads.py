@@ -73,7 +73,7 @@ async def _put(
         quotas.admit_stored(session, tenant_id, part.stored_bytes, limits=limits)
 
     try:
-        await services.transactions.run(add)
+        await services.transact(add)
     except LimitError:
         if part.key is not None:
             with suppress(OSError, UnavailableError):  # then it is swept as a stray

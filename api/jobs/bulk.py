@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import sha256
 from typing import Final
 
@@ -146,18 +145,17 @@ async def _submit_slice(
         report.reject(number, error)
     if not specs:
         return None
-    submit = partial(
-        submission.submit_slice_once,
-        specs=list(specs.values()),
-        guard=guard,
-        tenant_id=caller.tenant_id,
-        default_capacity=registry.configured_capacity(services.settings.engine),
-        admit=services.quotas.admit_for(caller.tenant_id, caller.limits),
-    )
     try:
         named_urls = {spec.webhook_url for spec in specs.values() if spec.webhook_url is not None}
         await services.register_destinations(named_urls, tenant_id=caller.tenant_id)
-        job_ids, new, refused = await services.transactions.run(submit)
+        job_ids, new, refused = await services.transact(
+            submission.submit_slice_once,
+            specs=list(specs.values()),
+            guard=guard,
+            tenant_id=caller.tenant_id,
+            default_capacity=registry.configured_capacity(services.settings.engine),
+            admit=services.quotas.admit_for(caller.tenant_id, caller.limits),
+        )
     except (UnavailableError, LimitError, IdempotencyConflictError) as error:
         for number in specs:
             report.reject(number, error)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from api.http.body import parse, read_body
 from api.http.dependencies import CallerDep, ServicesDep, TenantDep
+from api.http.fields import wait_seconds
 from api.http.idempotency import IdempotencyDep, IdempotencyHeaders
 from api.http.identifiers import JobIdDep, parse_optional
 from api.http.openapi import json_body, responses
@@ -35,7 +36,7 @@ from jobs.views import job_object
 
 router = APIRouter(tags=["jobs"])
 
-MAX_WAIT_SECONDS = 60
+
 # Parsing a body of this size takes half a millisecond, less than handing it to a thread.
 _SMALL_BYTES = 2048
 
@@ -63,10 +64,7 @@ async def create_job(
             len(raw), _parse_job, raw, services.acceptance(), idempotency
         )
     del raw  # frees megabytes while the database works
-    await services.check_destination(spec.webhook_url)
-    await services.register_destinations(
-        [spec.webhook_url] if spec.webhook_url else [], tenant_id=caller.tenant_id
-    )
+    await services.admit_callback(spec.webhook_url, tenant_id=caller.tenant_id)
     job, replayed = await _submit(services, spec, guard, caller)
     headers = {"Location": f"/v1/jobs/{ids.job_id(job.id)}", "Retry-After": "1"}
     if replayed:
@@ -89,7 +87,7 @@ async def list_jobs(
     message = "There is no job with the id in `after`."
     after = parse_optional(query.after, ids.parse_job_id, param="after", message=message)
     wanted = Range(tenant_id, after, query.limit)
-    found = await services.transactions.run(partial(queries.list_jobs, which=which, wanted=wanted))
+    found = await services.transact(queries.list_jobs, which=which, wanted=wanted)
     data = [job_object(job) for job in found.items]
     return JSONResponse(page(data, has_more=found.has_more))
 
@@ -106,15 +104,7 @@ async def get_job(
     job_id: JobIdDep,
     services: ServicesDep,
     tenant_id: TenantDep,
-    wait: Annotated[
-        float,
-        Query(
-            ge=0,
-            le=MAX_WAIT_SECONDS,
-            allow_inf_nan=False,
-            description="Seconds to wait for the job to end before responding.",
-        ),
-    ] = 0,
+    wait: Annotated[float, wait_seconds("job")] = 0,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Get the job now or, with `wait`, once it has ended or the time is up.
@@ -136,7 +126,7 @@ async def get_job(
 )
 async def get_result(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Get the output of a job that has ended, in any state."""
-    job, result = await services.transactions.run(partial(_read_result, job_id=job_id, tenant_id=tenant_id))
+    job, result = await services.transact(_read_result, job_id=job_id, tenant_id=tenant_id)
     return JSONResponse(
         {
             "id": ids.job_id(job.id),
@@ -165,7 +155,7 @@ async def cancel_job(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantD
 
     A job that has ended stays as it is.
     """
-    job = await services.transactions.run(partial(lifecycle.cancel, job_id=job_id, tenant_id=tenant_id))
+    job = await services.transact(lifecycle.cancel, job_id=job_id, tenant_id=tenant_id)
     services.doorbell.ring_for([job])
     return job_response(job)
 
@@ -177,7 +167,7 @@ async def cancel_job(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantD
 )
 async def delete_job(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Delete a job that has ended, with its result and the texts no other job shares."""
-    deleted = await services.transactions.run(partial(deletion.remove, job_id=job_id, tenant_id=tenant_id))
+    deleted = await services.transact(deletion.remove, job_id=job_id, tenant_id=tenant_id)
     if not deleted:
         raise JobNotFinishedError("Only a job that has ended can be deleted; cancel it first.")
     return JSONResponse({"id": ids.job_id(job_id), "object": "job", "deleted": True})
@@ -202,7 +192,7 @@ async def _submit(
     if guard is None:
         return await services.group_commit.submit(spec, tenant_id=tenant_id, admit=admit), False
     default_capacity = registry.configured_capacity(services.settings.engine)
-    submit = partial(
+    return await services.transact(
         submission.submit_once,
         spec=spec,
         guard=guard,
@@ -210,7 +200,6 @@ async def _submit(
         default_capacity=default_capacity,
         admit=admit,
     )
-    return await services.transactions.run(submit)
 
 
 def _read_result(session: Session, *, job_id: UUID, tenant_id: UUID) -> tuple[Job, Result | None]:

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, ParamSpec, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple, Unpack
 from uuid import UUID
+
+from sqlalchemy.orm import Session
 
 from api.runtime.api_keys import ApiKeys
 from api.runtime.compute import Compute
@@ -96,6 +97,16 @@ class Services:
         allowed = self.settings.webhooks.allowed_hosts
         await self.destinations.check(url, allowed_hosts=allowed, param=param, tenant_id=request_tenant.get())
 
+    async def admit_callback(self, url: str | None, *, tenant_id: UUID) -> None:
+        """Check the URL of a request's webhooks, if it has one, and register it.
+
+        Raises:
+            WebhookUrlError: it breaks a rule, or resolves to a private address.
+            DestinationLimitError: the tenant would have too many destinations.
+        """
+        await self.check_destination(url)
+        await self.register_destinations([url] if url else [], tenant_id=tenant_id)
+
     async def register_destinations(self, urls: Collection[str], *, tenant_id: UUID) -> None:
         """Add these URLs to the tenant's webhook destinations.
 
@@ -106,8 +117,7 @@ class Services:
         """
         if urls:
             limit = self.settings.webhooks.max_destinations
-            register = partial(webhook_destinations.register, tenant_id=tenant_id, urls=urls, limit=limit)
-            await self.transactions.run(register)
+            await self.transact(webhook_destinations.register, tenant_id=tenant_id, urls=urls, limit=limit)
 
     def end_waits(self) -> None:
         """End all waits and streams; used when the server stops."""
@@ -117,6 +127,12 @@ class Services:
         self.summary_changes.release()
         for each in self.followers:
             each.release()
+
+    async def transact(
+        self, verb: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run `verb` in a transaction of the request's tenant and commit; see `Transactions.run`."""
+        return await self.transactions.run(lambda session: verb(session, *args, **kwargs))
 
     async def compute(self, num_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on about `num_bytes` in a thread, on the request's tenant's turn."""

@@ -1,7 +1,6 @@
 """Dry runs of summaries: makes the plan that a request would get now, and writes nothing."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from uuid import UUID
 
 from sqlalchemy import select
@@ -47,7 +46,7 @@ async def estimate_summaries(
     if asked.tokens and asked.documents:
         raise InvalidRequestError("Name documents or tokens, not both.", param="tokens")
     counter = PromptCounter(tokenizer)
-    capacities = await services.transactions.run(partial(_capacities, services=services, model=model))
+    capacities = await services.transact(_capacities, services=services, model=model)
     options = prompt_options(asked)
     await check_options(services, options)
     sizes = tree.find_sizes(
@@ -64,8 +63,9 @@ async def estimate_summaries(
         names = [None] * len(sources)
     else:
         document_ids = parse_documents(asked.documents)
-        read = partial(_read, document_ids=document_ids, tenant_id=tenant_id, sizes=sizes, asked=asked)
-        sources, bodies = await services.transactions.run(read)
+        sources, bodies = await services.transact(
+            _read, document_ids=document_ids, tenant_id=tenant_id, sizes=sizes, asked=asked
+        )
         names = [ids.document_id(each) for each in document_ids]
 
     def load(source: SourceDocument) -> str | None:

@@ -17,6 +17,7 @@ from api.http.body import parse, read_body
 from api.http.callbacks import check_callback
 from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.event_responses import EventResponse
+from api.http.fields import wait_seconds
 from api.http.idempotency import IdempotencyDep
 from api.http.identifiers import SummaryIdDep, parse_documents, parse_optional, parse_range
 from api.http.openapi import event_responses, json_body, responses
@@ -42,13 +43,13 @@ from jobs.states.summary import TERMINAL, OnGap, Style
 from jobs.summaries import SummaryFilter, SummarySpec, formats, queries, tree
 from jobs.summaries.queries import ChunkRange
 from jobs.summaries.views import SummaryObject, SummaryWithChunks
-from jobs.tenants.idempotency import RequestKind, run_idempotently
+from jobs.tenants.idempotency import RequestKind
 from jobs.validation import WINDOWS
 from jobs.views import PRIORITIES
 
 router = APIRouter(tags=["summaries"])
 
-MAX_WAIT_SECONDS: Final = 60
+
 MAX_LISTED_CHUNKS: Final = 1000  # a few megabytes; a summary may have 50,000
 # 1000 ids, instructions and metadata.
 _MAX_BYTES: Final = 256 * 1024
@@ -86,23 +87,18 @@ async def create_summaries(
     model = await _model(services, asked.model)
     spec = _specification(asked, services, model)
     await check_options(services, prompt_options(asked))
-    await services.check_destination(spec.webhook_url)
-    await services.register_destinations([spec.webhook_url] if spec.webhook_url else [], tenant_id=tenant_id)
+    await services.admit_callback(spec.webhook_url, tenant_id=tenant_id)
     # Left out if empty: releases before this field hashed the same request without it.
     unset = None if asked.chat_template_kwargs else {"chat_template_kwargs"}
     fields = asked.model_dump(mode="json", exclude=unset)
-    guard = idempotency.for_request(sha256(json.dumps(fields, sort_keys=True).encode()).digest())
+    digest = sha256(json.dumps(fields, sort_keys=True).encode()).digest()
 
     def create(session: Session) -> tuple[list[SummaryObject], bool]:
         make = partial(summaries.create, spec=spec, tenant_id=tenant_id)
-        made, replayed = (
-            (make(session), False)
-            if guard is None
-            else run_idempotently(session, guard, make, tenant_id=tenant_id, kind=_SUMMARIES)
-        )
+        made, replayed = idempotency.run(session, digest, make, tenant_id=tenant_id, kind=_SUMMARIES)
         return queries.describe(session, made), replayed
 
-    data, replayed = await services.transactions.run(create)
+    data, replayed = await services.transact(create)
     services.doorbell.ring(SERVICE)
     headers = {"Idempotent-Replayed": "true"} if replayed else {}
     if len(data) == 1:
@@ -143,7 +139,7 @@ async def list_summaries(
         found = summaries.list_summaries(session, which, wanted)
         return page(queries.describe(session, found.items), has_more=found.has_more)
 
-    return JSONResponse(await services.transactions.run(read))
+    return JSONResponse(await services.transact(read))
 
 
 @router.get(
@@ -155,26 +151,19 @@ async def get_summary(
     summary_id: SummaryIdDep,
     services: ServicesDep,
     tenant_id: TenantDep,
-    wait: Annotated[
-        float,
-        Query(
-            ge=0,
-            le=MAX_WAIT_SECONDS,
-            allow_inf_nan=False,
-            description="Seconds to wait for the summary to end before responding.",
-        ),
-    ] = 0,
+    wait: Annotated[float, wait_seconds("summary")] = 0,
     chunks: Chunks = True,  # noqa: FBT002  # a query parameter
     chunks_start: ChunksStart = 0,
     chunks_limit: ChunksLimit = MAX_LISTED_CHUNKS,
 ) -> JSONResponse:
     """Get the summary now or, with `wait`, once it has ended or the time is up."""
     wanted = ChunkRange(chunks_start, chunks_limit) if chunks else None
-    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id, chunks=wanted)
     if wait:
-        await services.transactions.run(partial(summaries.get, summary_id=summary_id, tenant_id=tenant_id))
+        await services.transact(summaries.get, summary_id=summary_id, tenant_id=tenant_id)
         await _until_ended(services, summary_id, seconds=wait)
-    return JSONResponse(await services.transactions.run(read))
+    return JSONResponse(
+        await services.transact(_read, summary_id=summary_id, tenant_id=tenant_id, chunks=wanted)
+    )
 
 
 @router.get(
@@ -206,7 +195,7 @@ async def get_result(
         found = queries.describe_with_chunks(session, summary)
         return found, queries.titles(session, summary.id) if form == "md" else {}
 
-    found, titles = await services.transactions.run(read)
+    found, titles = await services.transact(read)
     if form == "json":
         return JSONResponse(formats.result_object(found))
     text = formats.as_csv(found) if form == "csv" else formats.as_markdown(found, titles)
@@ -244,12 +233,11 @@ async def cancel_summary(
 
     A summary that has ended stays as it is.
     """
-    await services.transactions.run(partial(summaries.cancel, summary_id=summary_id, tenant_id=tenant_id))
+    await services.transact(summaries.cancel, summary_id=summary_id, tenant_id=tenant_id)
     # In its own transaction, because it must lock the rows of jobs first; a service worker repeats it.
-    await services.transactions.run(partial(summaries.stop_jobs, summary_id=summary_id, tenant_id=tenant_id))
+    await services.transact(summaries.stop_jobs, summary_id=summary_id, tenant_id=tenant_id)
     services.doorbell.ring(SERVICE)
-    read = partial(_read, summary_id=summary_id, tenant_id=tenant_id)
-    return JSONResponse(await services.transactions.run(read))
+    return JSONResponse(await services.transact(_read, summary_id=summary_id, tenant_id=tenant_id))
 
 
 @router.delete(
@@ -261,7 +249,7 @@ async def delete_summary(
     summary_id: SummaryIdDep, services: ServicesDep, tenant_id: TenantDep
 ) -> JSONResponse:
     """Delete a summary that has ended, with its jobs; its documents stay."""
-    await services.transactions.run(partial(summaries.remove, summary_id=summary_id, tenant_id=tenant_id))
+    await services.transact(summaries.remove, summary_id=summary_id, tenant_id=tenant_id)
     return JSONResponse({"id": ids.summary_id(summary_id), "object": "summary", "deleted": True})
 
 
@@ -295,7 +283,7 @@ async def _model(services: Services, asked: str | None) -> str:
     served = services.settings.engine.model
     if asked is None or asked == served:
         return served
-    if asked not in await services.transactions.run(registry.registered_capacities):
+    if asked not in await services.transact(registry.registered_capacities):
         raise ModelNotFoundError(param="model")
     return asked
 

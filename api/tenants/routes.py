@@ -1,7 +1,6 @@
 """Usage over HTTP: by day and model, and what the tenant holds of its quotas."""
 
 from datetime import UTC, date, datetime, timedelta
-from functools import partial
 from itertools import groupby
 from typing import Annotated, Final
 from uuid import UUID
@@ -45,8 +44,7 @@ async def get_usage(
         raise InvalidRequestError(
             f"`start` must not be after `end`, and the range must be at most {_MAX_DAYS} days.", param="start"
         )
-    read = partial(_read, tenant_id=caller.tenant_id, first=first, last=last)
-    found, held, stored = await services.transactions.run(read)
+    found, held, stored = await services.transact(_read, tenant_id=caller.tenant_id, first=first, last=last)
     limits = caller.limits
     return UsageReply(
         object="list",

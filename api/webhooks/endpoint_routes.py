@@ -61,7 +61,7 @@ async def create_endpoint(request: Request, services: ServicesDep, tenant_id: Te
     vault = require_vault(settings)
     webhooks.check_destination(asked.url, allowed_hosts=settings.allowed_hosts, param="url")
     await services.check_destination(asked.url, param="url")
-    create = partial(
+    endpoint, secret = await services.transact(
         endpoints.create,
         spec=EndpointSpec(asked.url, asked.description, asked.events, asked.include_output, asked.enabled),
         tenant_id=tenant_id,
@@ -69,7 +69,6 @@ async def create_endpoint(request: Request, services: ServicesDep, tenant_id: Te
         secret=None if asked.secret is None else checked_secret(asked.secret, param="secret"),
         max_endpoints=settings.max_endpoints,
     )
-    endpoint, secret = await services.transactions.run(create)
     return JSONResponse(endpoint_object(endpoint, None) | {"secret": secret}, 201)
 
 
@@ -90,7 +89,7 @@ async def list_endpoints(
         data = [endpoint_object(each, breakers.get(each.id)) for each in found.items]
         return page(data, has_more=found.has_more)
 
-    return JSONResponse(await services.transactions.run(read))
+    return JSONResponse(await services.transact(read))
 
 
 @router.get(
@@ -106,7 +105,7 @@ async def get_endpoint(
     def read(session: Session) -> dict[str, Any]:
         return _shown(session, endpoints.get(session, endpoint_id, tenant_id=tenant_id))
 
-    return JSONResponse(await services.transactions.run(read))
+    return JSONResponse(await services.transact(read))
 
 
 @router.patch(
@@ -124,7 +123,7 @@ async def update_endpoint(
     """
     find = partial(endpoints.get, endpoint_id=endpoint_id, tenant_id=tenant_id)
     raw = await read_body(request, max_bytes=_MAX_BYTES)
-    await services.transactions.run(find)  # an absent endpoint is 404, whatever the body is
+    await services.transact(find)  # an absent endpoint is 404, whatever the body is
     asked = parse(EndpointUpdate, raw)
     if asked.url is not None:
         allowed = services.settings.webhooks.allowed_hosts
@@ -132,8 +131,7 @@ async def update_endpoint(
         await services.check_destination(asked.url, param="url")
 
     if asked.enabled:  # what was queued before stays behind, in bounded transactions
-        fail_some = partial(endpoints.fail_pending, endpoint_id=endpoint_id, tenant_id=tenant_id)
-        while await services.transactions.run(fail_some):
+        while await services.transact(endpoints.fail_pending, endpoint_id=endpoint_id, tenant_id=tenant_id):
             pass
 
     def update(session: Session) -> dict[str, Any]:
@@ -142,7 +140,7 @@ async def update_endpoint(
         endpoints.update_endpoint(session, endpoint, spec)
         return _shown(session, endpoint)
 
-    return JSONResponse(await services.transactions.run(update))
+    return JSONResponse(await services.transact(update))
 
 
 @router.delete(
@@ -154,8 +152,7 @@ async def delete_endpoint(
     endpoint_id: EndpointIdDep, services: ServicesDep, tenant_id: TenantDep
 ) -> JSONResponse:
     """Delete the endpoint and its pending deliveries."""
-    remove = partial(endpoints.remove, endpoint_id=endpoint_id, tenant_id=tenant_id)
-    await services.transactions.run(remove)
+    await services.transact(endpoints.remove, endpoint_id=endpoint_id, tenant_id=tenant_id)
     return JSONResponse({"id": ids.endpoint_id(endpoint_id), "object": "webhook_endpoint", "deleted": True})
 
 
@@ -179,7 +176,7 @@ async def rotate_endpoint(
         secret = endpoints.rotate(session, endpoint, vault, overlap=overlap)
         return _shown(session, endpoint) | {"secret": secret}
 
-    return JSONResponse(await services.transactions.run(rotate))
+    return JSONResponse(await services.transact(rotate))
 
 
 @router.post(
@@ -195,7 +192,7 @@ async def send_test(endpoint_id: EndpointIdDep, services: ServicesDep, tenant_id
         endpoint = endpoints.get(session, endpoint_id, tenant_id=tenant_id)
         return endpoints.send_test(session, endpoint)
 
-    event_id = await services.transactions.run(send)
+    event_id = await services.transact(send)
     services.doorbell.ring(EVENTS)
     return JSONResponse({"id": ids.event_id(event_id), "object": "event", "type": ENDPOINT_TEST}, 202)
 
@@ -222,7 +219,7 @@ async def replay_since(
         since = query.since or endpoint.created_at - _ALL
         return endpoints.replay_since(session, endpoint, since=since)
 
-    replayed = await services.transactions.run(replay)
+    replayed = await services.transact(replay)
     services.doorbell.ring(EVENTS)
     return replay_response(replayed)
 

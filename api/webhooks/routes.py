@@ -1,7 +1,6 @@
 """Webhooks over HTTP, except endpoints: the default secret, the delivery log, replays of events."""
 
 from datetime import timedelta
-from functools import partial
 from typing import Annotated
 from uuid import UUID
 
@@ -46,10 +45,9 @@ async def get_secret(services: ServicesDep, tenant_id: TenantDep) -> JSONRespons
     vault = require_vault(settings)
 
     def read(session: Session) -> Secrets:
-        now = database_now(session)
-        return secrets.of_tenant(session, tenant_id, settings, vault, now=now)
+        return secrets.of_tenant(session, tenant_id, settings, vault, now=database_now(session))
 
-    return _secret_response(await services.transactions.run(read))
+    return _secret_response(await services.transact(read))
 
 
 @router.post(
@@ -69,7 +67,7 @@ async def rotate_secret(
         now = database_now(session)
         return secrets.rotate_tenant(session, tenant_id, settings, vault, now=now, overlap=overlap)
 
-    return _secret_response(await services.transactions.run(rotate))
+    return _secret_response(await services.transact(rotate))
 
 
 @router.get(
@@ -91,7 +89,7 @@ async def list_deliveries(
     )
     after = _parsed(query.after, ids.parse_delivery_id, param="after")
     wanted = Range(tenant_id, after, query.limit)
-    found = await services.transactions.run(partial(delivery_log.list_deliveries, which=which, wanted=wanted))
+    found = await services.transact(delivery_log.list_deliveries, which=which, wanted=wanted)
     return JSONResponse(page([delivery_object(each) for each in found.items], has_more=found.has_more))
 
 
@@ -106,8 +104,7 @@ async def replay_event(event_id: EventIdDep, services: ServicesDep, tenant_id: T
 
     It goes to all its previous receivers and to endpoints that want its type now.
     """
-    replay = partial(endpoints.replay_event, event_id=event_id, tenant_id=tenant_id)
-    replayed = await services.transactions.run(replay)
+    replayed = await services.transact(endpoints.replay_event, event_id=event_id, tenant_id=tenant_id)
     services.doorbell.ring(EVENTS)
     return replay_response(replayed)
 
