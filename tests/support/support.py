@@ -1,5 +1,6 @@
 """What several tests need: jobs in any state, and waiting for a condition."""
 
+import multiprocessing
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,12 +19,13 @@ from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
-from jobs.models import DEFAULT_TENANT, Base, Job
+from jobs.models import DEFAULT_TENANT, Base, Job, Tenant
 from jobs.preparation import Counting
 from jobs.prompts.store import CountedPrompt, NewText, SetCounter
 from jobs.scheduling import claims
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.submission import JobSpec
 from jobs.tenants import keys
@@ -63,6 +65,14 @@ class WordCounter:
 
     def count_together(self, canonicals: Sequence[str]) -> list[CountedPrompt | None]:
         return [self.count_prompt(each) for each in canonicals]
+
+
+class UnstorableCounter(WordCounter):
+    """Gives one prompt more tokens than a column holds."""
+
+    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:  # noqa: ARG002
+        num_tokens = 2**31 if "unstorable" in canonical else 1
+        return CountedPrompt(packed_ids=b"ids", num_tokens=num_tokens, fingerprint=self.fingerprint)
 
 
 def eventually(
@@ -225,6 +235,25 @@ def within(session: Session) -> sessionmaker[Session]:
 def runner_of(sessions: sessionmaker[Session]) -> WorkRunner:
     """What takes turns as a service worker does; nobody renews its leases."""
     return WorkRunner(sessions, shortest_lease=timedelta(seconds=30))
+
+
+def exits_of_four(work: Callable[[DatabaseSettings], None], settings: DatabaseSettings) -> list[int | None]:
+    """Run the work in four processes, one after another, and return their exit codes."""
+    exits = []
+    for _ in range(4):
+        process = multiprocessing.get_context("fork").Process(target=work, args=(settings,))
+        process.start()
+        process.join(60)
+        exits.append(process.exitcode)
+    return exits
+
+
+def new_tenant(session: Session) -> UUID:
+    """Make another tenant."""
+    tenant = Tenant(id=uuid7(), name=f"tenant {uuid7()}")
+    session.add(tenant)
+    session.flush()
+    return tenant.id
 
 
 def prepare_next(

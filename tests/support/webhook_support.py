@@ -39,9 +39,10 @@ from jobs.webhooks.claims import ClaimedDispatch
 from jobs.webhooks.endpoints import EndpointSpec
 from jobs.webhooks.fairness import Slots
 from jobs.webhooks.vault import Vault, new_key
-from support import job_in
+from support import eventually, job_in
 from worker.webhooks import delivery
 from worker.webhooks import exchange as transport
+from worker.webhooks.delivery import Deliverer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -286,3 +287,13 @@ def seconds_until_next(sessions: sessionmaker[Session]) -> float:
     assert only.next_attempt_at is not None
     with sessions() as session:
         return (only.next_attempt_at - database_now(session)).total_seconds()
+
+
+def run_until(deliverer: Deliverer, condition: Callable[[], bool]) -> None:
+    """Run rounds of a deliverer until a condition holds."""
+
+    def look() -> bool:
+        deliverer.run_once()
+        return condition()
+
+    eventually(look)

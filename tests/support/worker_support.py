@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session, sessionmaker
 from cli.stack.ports import LOOPBACK
 from jobs import checkpoints, doorbell, lifecycle, submission
 from jobs.database import database_now, transaction
-from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, Reservation, Result
 from jobs.prompts import messages
@@ -35,7 +34,7 @@ from jobs.settings import (
 from jobs.states import TERMINAL
 from jobs.submission import JobSpec
 from local_engine import RunningEngine
-from support import PATIENCE, eventually
+from support import CAPACITY, PATIENCE, eventually
 from worker.celery_app import make_app
 from worker.doorbell import WorkerDoorbell
 from worker.inference.refusals import Patience
@@ -56,9 +55,6 @@ OWN_THREADS = (
     "doorbell-sender",
 )
 # While no engine has registered: what the local engine has.
-CAPACITY = Capacity(
-    max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
-)
 # The text that the synthetic engine says over and over, from anywhere in it.
 SAID = "The load runs through the engine and every word of this line is as good as any other one here. "
 

@@ -10,7 +10,7 @@ from cli.stack.options import StackOptions
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from jobs.prompts.tokenizer_files import tokenizer_directory
-from system_support import AT_ONCE, OF_TESTS, TIME_SCALE, Client
+from system_support import AT_ONCE, OF_TESTS, TIME_SCALE, Client, Gauges
 
 Engine = tuple[str, float]  # its mode and its time scale
 
@@ -105,3 +105,9 @@ def stack(request: pytest.FixtureRequest, stacks: Stacks) -> Stack:
 def client(stack: Stack) -> Iterator[Client]:
     with Client(stack.urls) as made:
         yield made
+
+
+@pytest.fixture
+def gauges(stack: Stack) -> Gauges:
+    assert stack.urls.triton_metrics is not None
+    return Gauges(stack.urls.triton_metrics)

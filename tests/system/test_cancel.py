@@ -2,7 +2,6 @@
 
 import pytest
 
-from cli.stack.stack import Stack
 from support import eventually
 from system_support import LONG_CHARS, Client, Gauges, text_of
 
@@ -10,12 +9,6 @@ pytestmark = pytest.mark.timeout(120)
 
 ENGINE_MODE = "synthetic"  # it goes on to max_tokens, so there is always something to cancel
 TIME_SCALE = 4.0
-
-
-@pytest.fixture
-def gauges(stack: Stack) -> Gauges:
-    assert stack.urls.triton_metrics is not None
-    return Gauges(stack.urls.triton_metrics)
 
 
 def test_cancelling_a_streaming_job_frees_its_blocks_and_keeps_what_it_said(

@@ -28,12 +28,6 @@ def sdk(stack: Stack) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture
-def gauges(stack: Stack) -> Gauges:
-    assert stack.urls.triton_metrics is not None
-    return Gauges(stack.urls.triton_metrics)
-
-
-@pytest.fixture
 def plain(stack: Stack) -> Iterator[httpx2.Client]:
     assert stack.urls.api_url is not None
     headers = {"Authorization": f"Bearer {stack.urls.api_key}"}

@@ -16,12 +16,11 @@ from cli.main import application
 from cli.stack.ports import free_port
 from jobs import ids, lifecycle
 from jobs.database import database_now
-from jobs.engines.capacity import Capacity
 from jobs.engines.registry import register
 from jobs.scheduling import claims
 from jobs.states import FinishReason, JobState
 from jobs.transitions import Lease
-from support import API_KEY, ENGINE, POLICY, eventually, job_in, output_of, register_engine
+from support import API_KEY, CAPACITY, ENGINE, POLICY, eventually, job_in, output_of, register_engine
 
 # The command line with these arguments; `stdin` and `api_url` by name.
 Run = Callable[..., Result]
@@ -42,10 +41,7 @@ def environment(api_url: str) -> dict[str, str]:
 
 def claim(sessions: sessionmaker[Session]) -> Lease | None:
     with sessions.begin() as session:
-        capacity = Capacity(
-            max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
-        )
-        register(session, ENGINE, SERVED_MODEL, capacity, now=database_now(session))
+        register(session, ENGINE, SERVED_MODEL, CAPACITY, now=database_now(session))
         claimed = claims.claim(session, ENGINE, POLICY)
         return claimed.lease if claimed else None
 

@@ -4,43 +4,36 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from sqlalchemy import func, or_, select, update
+from hypothesis.stateful import invariant, rule
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import deletion, lifecycle, submission
 from jobs.checkpoints import Output
 from jobs.database import database_now
 from jobs.engines import reservations
-from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, AccountShard, Engine, Job, Reservation, Result, WebhookEvent
 from jobs.scheduling import claims
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.sharing import Sharing, ends
 from jobs.states import TERMINAL, FinishReason, StopReason
 from jobs.transitions import Lease
-from support import ERROR, empty_database, output_of, prepare_next, register_engine, spec
+from machine_support import LATER, SMALL, JobMachine, places, run_on
+from support import ERROR, empty_database, output_of, register_engine, spec
 
-SMALL = Capacity(max_batch_size=2, max_blocks=20, tokens_per_block=64, max_input_len=1000, max_seq_len=1280)
 ENGINES = ("engine-a", "engine-b")
 TERMS = ClaimPolicy(lease=timedelta(seconds=60), max_rescues=3)
-LATER = timedelta(minutes=5)
-places = st.integers(0, 9)
 # Of jobs that an engine had, unlike those that got another one's result.
 _RAN = (Job.started_at.is_not(None), or_(Job.state != "completed", Job.engine_name.is_not(None)))
 _PAID = Job.prompt_tokens - func.coalesce(Job.cached_tokens, 0) + Job.completion_tokens
 
 
-class Life(RuleBasedStateMachine):
-    """Runs verbs in committed transactions and remembers every lease that was ever given."""
-
-    sessions: sessionmaker[Session]
+class Life(JobMachine):
+    """Live and stale workers of two engines, and equal requests."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.leases: list[Lease] = []
         self.ended: dict[object, tuple[str, object]] = {}
         self.first: set[Lease] = set()
         self.paid_for_deleted = 0
@@ -90,11 +83,6 @@ class Life(RuleBasedStateMachine):
     def settle_twins(self) -> None:
         with self.sessions.begin() as session:
             ends.settle(session, session.scalars(ends.left_alone()).all())
-
-    @rule()
-    def prepare(self) -> None:
-        with self.sessions.begin() as session:
-            prepare_next(session, default_capacity=SMALL)
 
     @rule(name=st.sampled_from(ENGINES))
     def fill(self, name: str) -> None:
@@ -151,11 +139,6 @@ class Life(RuleBasedStateMachine):
                 lifecycle.cancel(session, job_ids[place % len(job_ids)], tenant_id=DEFAULT_TENANT)
 
     @rule()
-    def expire(self) -> None:
-        with self.sessions.begin() as session:
-            lifecycle.expire(session, now=database_now(session) + LATER)
-
-    @rule()
     def rescue(self) -> None:
         with self.sessions.begin() as session:
             lifecycle.rescue(session, now=database_now(session) + LATER, max_rescues=TERMS.max_rescues)
@@ -178,11 +161,6 @@ class Life(RuleBasedStateMachine):
             if deletion.remove(session, job_id, tenant_id=DEFAULT_TENANT):
                 self.ended.pop(job_id, None)
                 self.paid_for_deleted += paid
-
-    @rule()
-    def time_passes(self) -> None:
-        with self.sessions.begin() as session:
-            session.execute(update(Job).values(run_after=None))
 
     @invariant()
     def reservations_stay_within_the_engine(self) -> None:
@@ -258,13 +236,4 @@ class Life(RuleBasedStateMachine):
 
 @pytest.mark.timeout(300)
 def test_any_sequence_of_verbs_keeps_every_check_and_promise(sessions: sessionmaker[Session]) -> None:
-    machine = type("LifeOnThisDatabase", (Life,), {"sessions": sessions})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=25,
-            stateful_step_count=40,
-            suppress_health_check=list(HealthCheck),
-            phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes minutes here
-        ),
-    )
+    run_on(sessions, Life)

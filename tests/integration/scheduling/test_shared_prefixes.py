@@ -16,7 +16,7 @@ from jobs.database import transaction
 from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
 from jobs.leases import JobProgress
-from jobs.models import DEFAULT_TENANT, Engine, Job, PromptText, Reservation, Tenant
+from jobs.models import DEFAULT_TENANT, Engine, Job, PromptText, Reservation
 from jobs.prompts.prefixes import digests, family
 from jobs.prompts.store import CountedPrompt, NewText
 from jobs.scheduling import claims, engine_load
@@ -34,6 +34,7 @@ from support import (
     POLICY,
     WordCounter,
     claim_one,
+    new_tenant,
     output_of,
     prepare_all,
     prepare_next,
@@ -138,13 +139,6 @@ def running_claim(session: Session, job_id: UUID) -> Claim:
 
 def loaded(session: Session) -> EngineLoad:
     return engine_load.read(session, session.get_one(Engine, ENGINE, populate_existing=True))
-
-
-def new_tenant(session: Session) -> UUID:
-    tenant = Tenant(id=uuid7(), name=f"tenant {uuid7()}")
-    session.add(tenant)
-    session.flush()
-    return tenant.id
 
 
 class LetterCounter(WordCounter):

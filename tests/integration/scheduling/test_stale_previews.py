@@ -10,24 +10,27 @@ from sqlalchemy.orm import Session
 from jobs import lifecycle
 from jobs.engines import served_tokens
 from jobs.engines.capacity import Capacity
-from jobs.ids import uuid7
-from jobs.models import Job, Tenant
+from jobs.models import Job
 from jobs.scheduling import claims
 from jobs.scheduling.candidates import MAX_TENANTS
 from jobs.scheduling.claims import Claim, FreedSlot
 from jobs.states import FinishReason, Lane
-from support import ENGINE, ERROR, MODEL, POLICY, claim_one, output_of, register_engine, spec, submit_one
+from support import (
+    ENGINE,
+    ERROR,
+    MODEL,
+    POLICY,
+    claim_one,
+    new_tenant,
+    output_of,
+    register_engine,
+    spec,
+    submit_one,
+)
 
 SMALL = Capacity(
     max_batch_size=4, max_blocks=512, tokens_per_block=64, max_input_len=8000, max_seq_len=16_000
 )
-
-
-def new_tenant(session: Session) -> UUID:
-    tenant = Tenant(id=uuid7(), name=f"tenant {uuid7()}")
-    session.add(tenant)
-    session.flush()
-    return tenant.id
 
 
 def complete(session: Session, claimed: Claim) -> FreedSlot:

@@ -1,6 +1,5 @@
 """Short prompts of several jobs, counted in one call: exact, fair, and each fails alone."""
 
-import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,7 +23,7 @@ from jobs.prompts.store import CountedPrompt, NewText, SetCounter
 from jobs.prompts.tokenizer import Tokenizer, unpack_ids
 from jobs.settings import DatabaseSettings
 from jobs.turns import Room
-from support import CAPACITY, WordCounter, runner_of, spec, submit_one
+from support import CAPACITY, WordCounter, exits_of_four, runner_of, spec, submit_one
 from worker.turns import SetResult
 
 Sessions = sessionmaker[Session]
@@ -221,14 +220,7 @@ def test_a_prompt_that_kills_its_workers_costs_the_others_of_its_set_one_attempt
     sessions: Sessions, database_settings: DatabaseSettings
 ) -> None:
     bad, *others = uncounted(sessions, "deadly", "one", "two")
-    exits = []
-    for _ in range(4):
-        process = multiprocessing.get_context("fork").Process(
-            target=work_until_dead, args=(database_settings,)
-        )
-        process.start()
-        process.join(60)
-        exits.append(process.exitcode)
+    exits = exits_of_four(work_until_dead, database_settings)
     assert exits == [9, 9, 9, 0], "the third death is the last"
     found = rows(sessions, [bad, *others])
     assert (found[bad].state, (found[bad].error or {})["code"]) == ("failed", "prompt_uncountable")

@@ -17,7 +17,17 @@ from jobs.prompts.store import CountedPrompt
 from jobs.settings import DatabaseSettings, JobSettings
 from jobs.states import JobState
 from jobs.tenants.idempotency import IdempotencyGuard
-from support import CAPACITY, PATIENCE, WordCounter, prepare_all, prepare_next, runner_of, spec, submit_one
+from support import (
+    CAPACITY,
+    PATIENCE,
+    UnstorableCounter,
+    WordCounter,
+    prepare_all,
+    prepare_next,
+    runner_of,
+    spec,
+    submit_one,
+)
 from worker import maintenance
 
 GUARD = IdempotencyGuard(key="key", request_sha256=b"0" * 32, valid_for=timedelta(hours=1))
@@ -47,14 +57,6 @@ class PanickingCounter(WordCounter):
         if "panic" in canonical:
             raise Panic
         return super().count_prompt(canonical, limit=limit)
-
-
-class UnstorableCounter(WordCounter):
-    """Gives one prompt more tokens than a column holds."""
-
-    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:  # noqa: ARG002
-        num_tokens = 2**31 if "unstorable" in canonical else 1
-        return CountedPrompt(packed_ids=b"ids", num_tokens=num_tokens, fingerprint=self.fingerprint)
 
 
 def state(sessions: sessionmaker[Session], job: Job) -> str:

@@ -1,7 +1,6 @@
 """Work that serves all tenants: no row stops the others, no tenant waits for another one's backlog."""
 
 import errno
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,8 +15,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import database, lifecycle, turns
 from jobs.database import database_now, transaction
 from jobs.errors import UnavailableError
-from jobs.ids import uuid7
-from jobs.models import DEFAULT_TENANT, Job, Tenant, WebhookEvent
+from jobs.models import DEFAULT_TENANT, Job, WebhookEvent
 from jobs.models.turn import COUNTING
 from jobs.preparation import Counting
 from jobs.prompts.store import CountedPrompt
@@ -25,17 +23,21 @@ from jobs.settings import DatabaseSettings
 from jobs.states import JobState
 from jobs.turns import Turn
 from jobs.turns.work import Interruption
-from support import CAPACITY, WordCounter, eventually, prepare_all, runner_of, spec, submit_one
+from support import (
+    CAPACITY,
+    UnstorableCounter,
+    WordCounter,
+    eventually,
+    exits_of_four,
+    new_tenant,
+    prepare_all,
+    runner_of,
+    spec,
+    submit_one,
+)
 from worker.turns import WorkRunner
 
 LEASE = timedelta(seconds=30)
-
-
-def other_tenant(session: Session) -> UUID:
-    tenant = Tenant(id=uuid7(), name=f"other {uuid7()}")
-    session.add(tenant)
-    session.flush()
-    return tenant.id
 
 
 def claim(sessions: sessionmaker[Session], *, lease: timedelta = LEASE) -> Turn:
@@ -88,28 +90,13 @@ def test_a_prompt_that_kills_its_workers_fails_after_three_and_no_other_waits_fo
 ) -> None:
     (poisoned,) = uncounted(sessions, "poison")
     others = uncounted(sessions, "one", "two")
-    exits = []
-    for _ in range(4):
-        process = multiprocessing.get_context("fork").Process(
-            target=work_until_dead, args=(database_settings,)
-        )
-        process.start()
-        process.join(60)
-        exits.append(process.exitcode)
+    exits = exits_of_four(work_until_dead, database_settings)
     assert exits == [9, 9, 9, 0], "the third death is the last"
     job = job_of(sessions, poisoned)
     assert (job.state, code_of(job), job.attempt) == ("failed", "prompt_uncountable", 0)
     assert {job_of(sessions, each).state for each in others} == {"queued"}
     with sessions() as session:
         assert session.scalars(select(WebhookEvent.type)).all() == ["job.failed"]
-
-
-class UnstorableCounter(WordCounter):
-    """Gives one prompt more tokens than a column holds."""
-
-    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:  # noqa: ARG002
-        num_tokens = 2**31 if "unstorable" in canonical else 1
-        return CountedPrompt(packed_ids=b"ids", num_tokens=num_tokens, fingerprint=self.fingerprint)
 
 
 class ShortHostCounter(WordCounter):
@@ -147,7 +134,7 @@ def test_a_failure_backs_off_and_the_third_is_the_last(sessions: sessionmaker[Se
 def test_tenants_take_turns_whatever_waits_before_them(sessions: sessionmaker[Session]) -> None:
     first = uncounted(sessions, *(f"a{number}" for number in range(20)))
     with transaction(sessions) as session:
-        other = other_tenant(session)
+        other = new_tenant(session)
     (late,) = uncounted(sessions, "b", tenant_id=other)
     assert [job.id for job in prepare_all(sessions)][:3] in (
         [first[0], late, first[1]],
@@ -162,7 +149,7 @@ def test_tenants_take_turns_whatever_waits_before_them(sessions: sessionmaker[Se
 def test_the_tenant_with_the_fewest_under_way_is_next(sessions: sessionmaker[Session]) -> None:
     uncounted(sessions, "a", "aa", "aaa")
     with transaction(sessions) as session:
-        other = other_tenant(session)
+        other = new_tenant(session)
     uncounted(sessions, "b", "bb", "bbb", tenant_id=other)
     held = [claim(sessions) for _ in range(4)]
     assert [each.tenant_id for each in held].count(other) == 2
@@ -179,7 +166,7 @@ def crowded(sessions: sessionmaker[Session]) -> Iterator[Session]:
     (template,) = uncounted(sessions, "template")
     columns = "state, task, model, max_tokens, text_id, created_at"
     with sessions() as session:
-        other = other_tenant(session)
+        other = new_tenant(session)
         fill = f"""
             INSERT INTO jobs (id, tenant_id, run_after, {columns})
             SELECT gen_random_uuid(), :tenant_id, :later, {columns}

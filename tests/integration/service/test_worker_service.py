@@ -28,12 +28,21 @@ from jobs.settings import (
     WebhookSettings,
 )
 from jobs.states import JobState
-from support import eventually, job_in, prepare_all, register_engine, runner_of, spec, submit_one
+from support import (
+    CAPACITY,
+    eventually,
+    job_in,
+    prepare_all,
+    register_engine,
+    runner_of,
+    spec,
+    submit_one,
+)
 from worker import maintenance
 from worker.celery_app import make_app
 from worker.doorbell import WorkerDoorbell
 from worker.service import ServiceWorker
-from worker_support import CAPACITY, Queue
+from worker_support import Queue
 
 WEBHOOKS = WebhookSettings(secret=SecretStr(WEBHOOK_SECRET), allowed_hosts=("localhost",))
 

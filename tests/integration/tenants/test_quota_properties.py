@@ -7,17 +7,15 @@ from datetime import UTC, timedelta
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from sqlalchemy import Engine, event, func, select, text, update
+from hypothesis.stateful import invariant, rule
+from sqlalchemy import Engine, event, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import deletion, files, lifecycle, submission
 from jobs.database import database_now
 from jobs.engines import reservations
-from jobs.engines.capacity import Capacity
 from jobs.errors import LimitError, StorageQuotaError
 from jobs.files.storage import RowStore
 from jobs.models import DEFAULT_TENANT, Job, QuotaAllowance, Tenant, UsageDay
@@ -27,18 +25,15 @@ from jobs.states import TERMINAL, FinishReason, StopReason
 from jobs.states.file import FileState
 from jobs.tenants import allowances, quotas, stored_bytes, usage
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
-from jobs.transitions import Lease
-from support import ERROR, empty_database, output_of, prepare_next, register_engine, spec
+from machine_support import LATER, SMALL, JobMachine, places, run_on
+from support import ERROR, empty_database, output_of, register_engine, spec
 
-SMALL = Capacity(max_batch_size=2, max_blocks=20, tokens_per_block=64, max_input_len=1000, max_seq_len=1280)
 ENGINE = "engine-a"
 TERMS = ClaimPolicy(lease=timedelta(seconds=60), max_rescues=1)
 LIMITS = TenantLimits(max_enqueued_tokens=4000, max_jobs=8, max_requests=1)
-LATER = timedelta(minutes=5)
 DAY = timedelta(days=1)
 OTHER_TENANT = UUID("00000000-0000-7000-8000-000000000002")
 TENANTS = (DEFAULT_TENANT, OTHER_TENANT)
-places = st.integers(0, 9)
 # What a tenant keeps, summed over the rows themselves.
 KEPT = """
     SELECT coalesce(sum(size), 0) FROM (
@@ -52,14 +47,11 @@ KEPT = """
 """
 
 
-class Life(RuleBasedStateMachine):
+class Life(JobMachine):
     """Completions, failures, cancels, expiries, crashes and deletions of two tenants' jobs in any order."""
-
-    sessions: sessionmaker[Session]
 
     def __init__(self) -> None:
         super().__init__()
-        self.leases: list[Lease] = []
         self.ended: Counter[tuple[UUID, str]] = Counter()
         self.known: set[UUID] = set()
         with self.sessions.begin() as session:
@@ -88,11 +80,6 @@ class Life(RuleBasedStateMachine):
             except LimitError:
                 session.rollback()
                 assert quotas.current_usage(session, tenant_id) == before, "a refused request takes nothing"
-
-    @rule()
-    def prepare(self) -> None:
-        with self.sessions.begin() as session:
-            prepare_next(session, default_capacity=SMALL)
 
     @rule()
     def fill(self) -> None:
@@ -141,11 +128,6 @@ class Life(RuleBasedStateMachine):
             mine = session.scalars(select(Job.id).where(Job.tenant_id == tenant_id).order_by(Job.id)).all()
             if mine:
                 lifecycle.cancel(session, mine[place % len(mine)], tenant_id=tenant_id)
-
-    @rule()
-    def expire(self) -> None:
-        with self.sessions.begin() as session:
-            lifecycle.expire(session, now=database_now(session) + LATER)
 
     @rule()
     def a_smaller_engine_comes(self) -> None:
@@ -197,11 +179,6 @@ class Life(RuleBasedStateMachine):
                 kept = session.scalar(text(KEPT), {"tenant_id": tenant_id})
                 assert stored_bytes.read(session, tenant_id) == kept
 
-    @rule()
-    def time_passes(self) -> None:
-        with self.sessions.begin() as session:
-            session.execute(update(Job).values(run_after=None))
-
     def note_ends(self) -> None:
         with self.sessions() as session:
             rows = session.execute(
@@ -250,16 +227,7 @@ class Life(RuleBasedStateMachine):
 
 @pytest.mark.timeout(300)
 def test_any_sequence_of_verbs_leaves_quotas_and_usage_exact(sessions: sessionmaker[Session]) -> None:
-    machine = type("LifeOnThisDatabase", (Life,), {"sessions": sessions})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=25,
-            stateful_step_count=40,
-            suppress_health_check=list(HealthCheck),
-            phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes minutes here
-        ),
-    )
+    run_on(sessions, Life)
 
 
 def test_adding_up_at_once_loses_and_doubles_nothing(sessions: sessionmaker[Session]) -> None:

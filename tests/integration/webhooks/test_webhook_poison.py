@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from threading import Event
 from uuid import UUID
 
@@ -15,7 +16,6 @@ from jobs import telemetry
 from jobs.database import transaction
 from jobs.models import WebhookDispatch, WebhookEvent
 from jobs.webhooks import claims
-from support import eventually
 from webhook_support import (
     WEBHOOKS,
     Receiver,
@@ -26,6 +26,7 @@ from webhook_support import (
     dispatches,
     finish,
     make_due,
+    run_until,
     status,
     tries,
     vault,
@@ -41,16 +42,8 @@ def delivering(sessions: Sessions) -> Iterator[Callable[[Callable[[], bool]], No
     """Run rounds of a deliverer until a condition holds; no round may fail."""
     deliverer = Deliverer(sessions, WEBHOOKS, vault(), wake=Event().set)
     deliverer.start()
-
-    def until(condition: Callable[[], bool]) -> None:
-        def look() -> bool:
-            deliverer.run_once()
-            return condition()
-
-        eventually(look)
-
     try:
-        yield until
+        yield partial(run_until, deliverer)
     finally:
         deliverer.stop(within=5)
 

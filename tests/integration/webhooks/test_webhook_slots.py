@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from threading import Event
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from jobs.settings import WebhookSettings
 from jobs.states import JobState
 from jobs.webhooks import claims, results
 from jobs.webhooks.fairness import Slots
-from support import eventually, spec, submit_one
+from support import spec, submit_one
 from webhook_support import (
     RANDOM,
     WEBHOOKS,
@@ -28,6 +29,7 @@ from webhook_support import (
     claim,
     finish,
     receiving,
+    run_until,
     vault,
 )
 from worker.webhooks.delivery import Deliverer
@@ -51,10 +53,7 @@ def test_one_destination_with_many_events_leaves_room_for_the_others(sessions: S
 def test_a_hanging_receiver_holds_up_nobody_else(sessions: Sessions, receiver: Receiver) -> None:
     release = Event()
 
-    def hang(_: BaseHTTPRequestHandler, __: Seen) -> None:
-        release.wait(20)
-
-    receiver.answers["/hang"] = hang
+    receiver.answers["/hang"] = hang_until(release)
     add_endpoint(sessions, receiver.url("/hang"))
     add_endpoint(sessions, receiver.url("/well"))
     for _ in range(40):
@@ -64,11 +63,7 @@ def test_a_hanging_receiver_holds_up_nobody_else(sessions: Sessions, receiver: R
     deliverer = Deliverer(sessions, settings, vault(), wake=wanted.set)
     deliverer.start()
 
-    def others_are_done() -> bool:
-        deliverer.run_once()
-        return len(receiver.at("/well")) == 40
-
-    eventually(others_are_done)
+    run_until(deliverer, lambda: len(receiver.at("/well")) == 40)
     assert receiver.most_in_flight["/hang"] == settings.endpoint_concurrency
     release.set()
     deliverer.stop(within=5)
@@ -79,19 +74,6 @@ def hang_until(release: Event) -> Answer:
         release.wait(20)
 
     return hang
-
-
-def rounds_of(deliverer: Deliverer) -> Callable[[Callable[[], bool]], None]:
-    """What runs rounds until a condition holds."""
-
-    def until(condition: Callable[[], bool]) -> None:
-        def look() -> bool:
-            deliverer.run_once()
-            return condition()
-
-        eventually(look)
-
-    return until
 
 
 @contextmanager
@@ -110,7 +92,7 @@ def hanging_beside_a_deliverer(
         settings = WebhookSettings(**(WEBHOOKS.model_dump() | {"deadline_seconds": 20} | fields))
         deliverer = Deliverer(sessions, settings, vault(), wake=Event().set)
         deliverer.start()
-        yield hanging, rounds_of(deliverer)
+        yield hanging, partial(run_until, deliverer)
         release.set()
         deliverer.stop(within=5)
 

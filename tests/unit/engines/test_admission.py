@@ -4,10 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.engines.capacity import Capacity, ReservedBlocks, blocks_for, find_excess, free_budget
-
-CAPACITY = Capacity(
-    max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
-)
+from support import CAPACITY
 
 held_lists = st.lists(st.builds(ReservedBlocks, blocks=st.integers(1, 2048), alone=st.booleans()), max_size=6)
 

@@ -7,12 +7,12 @@ from typing import Literal, Never
 import numpy as np
 import pytest
 
-from jobs.engines.capacity import Capacity
 from jobs.errors import EngineUnableError
 from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.prompts.tokenizer import Tokenizer, unpack_ids
 from jobs.states import FinishReason
+from support import CAPACITY
 from worker.engine.abilities import EXTRAS, abilities_finding
 from worker.engine.deadlines import FLOOR_SECONDS, deadlines_for
 from worker.engine.engine import ServedModel
@@ -26,11 +26,6 @@ from worker.engine.triton.text import TextAdapter
 from worker.engine.triton.vllm import VllmAdapter
 from worker.inference.answer import Answer
 from worker.inference.sampling import sampling_of
-
-CAPACITY = Capacity(
-    max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
-)
-
 
 DIRECT = IdsAdapter(
     "tensorrt_llm",

@@ -6,15 +6,13 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.engines.capacity import Budget, Capacity
+from jobs.engines.capacity import Budget
 from jobs.scheduling.packing import Candidate, Running, shadow_of
 from jobs.scheduling.prediction import NEAREST, Peers, PredictionPolicy, predict
 from jobs.scheduling.segments import Extension, extend_or_yield, next_segment, whole_blocks
 from jobs.scheduling.sizing import ClaimPolicy, policy_on
+from support import CAPACITY
 
-CAPACITY = Capacity(
-    max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
-)
 CLAIMING = ClaimPolicy(lease=timedelta(seconds=60), max_rescues=2)
 CACHED = PredictionPolicy(reuses_prefix=True)
 UNCACHED = PredictionPolicy(reuses_prefix=False)
