@@ -83,12 +83,8 @@ def begin_extraction(session: Session, turn: Turn) -> DocumentClaim | None:
 
 def give_up(session: Session, turn: Turn) -> bool:
     """Fail the document after its last attempt; return False if the lease is lost."""
-    document = _lock(session, turn)
-    if document is None:
-        return False
     error = error_of(DocumentErrorCode.ABANDONED, "Its extraction ended without a result in every attempt.")
-    _end(session, document, DocumentState.FAILED, lifetime=_ABANDONED_FOR, error=error)
-    return True
+    return fail_extraction(session, turn, error, lifetime=_ABANDONED_FOR)
 
 
 def count_waiting(session: Session) -> int:
@@ -121,15 +117,13 @@ def finish_extraction(
     return True
 
 
-def fail_extraction(
-    session: Session, claim: DocumentClaim, error: JsonObject, *, lifetime: timedelta
-) -> bool:
+def fail_extraction(session: Session, turn: Turn, error: JsonObject, *, lifetime: timedelta) -> bool:
     """Fail the document and drop its bytes.
 
     Returns:
         False if the lease is lost; nothing is written then.
     """
-    document = _lock(session, claim.turn)
+    document = _lock(session, turn)
     if document is None:
         return False
     _end(session, document, DocumentState.FAILED, lifetime=lifetime, error=error)

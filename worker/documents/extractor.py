@@ -87,7 +87,7 @@ class DocumentExtractor:
         with transaction(sessions) as session:
             if isinstance(text, ExtractionFailure):
                 error = extraction.error_of(text.code, text.message)
-                ended = extraction.fail_extraction(session, claim, error, lifetime=self._lifetime)
+                ended = extraction.fail_extraction(session, claim.turn, error, lifetime=self._lifetime)
             else:
                 ended = extraction.finish_extraction(session, claim, text, lifetime=self._lifetime)
         telemetry.logger().info(

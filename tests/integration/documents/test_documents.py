@@ -69,7 +69,7 @@ def test_documents_sent_at_the_same_time_are_one(
 def test_a_document_that_has_failed_is_tried_again_when_it_is_sent_again(session: Session) -> None:
     first, _ = upload(session)
     error = extraction.error_of(DocumentErrorCode.MISSING_EXTRA, "not here")
-    assert extraction.fail_extraction(session, claim_one(session), error, lifetime=DAY)
+    assert extraction.fail_extraction(session, claim_one(session).turn, error, lifetime=DAY)
     assert (first.state, first.error) == ("failed", error)
     again, is_new = upload(session)
     assert (again.id, is_new, again.state, again.error, again.attempt) == (
@@ -114,7 +114,7 @@ def test_a_worker_that_lost_its_lease_writes_nothing(session: Session) -> None:
     assert (claim.document_id, claim.turn.attempt) == (document.id, 2)
     error = extraction.error_of(DocumentErrorCode.CORRUPT, "no")
     assert not extraction.finish_extraction(session, stale, EXTRACTED, lifetime=DAY)
-    assert not extraction.fail_extraction(session, stale, error, lifetime=DAY)
+    assert not extraction.fail_extraction(session, stale.turn, error, lifetime=DAY)
     assert not turns.release(session, stale.turn)
     assert document.state == "extracting"
     assert turns.renew(session, [claim.turn], lease=LEASE) == {claim.turn.lease_id}

@@ -94,7 +94,9 @@ def test_the_end_of_its_last_document_wakes_a_summary(sessions: sessionmaker[Ses
             documents.remove(session, waited_for.id, tenant_id=DEFAULT_TENANT)
         else:
             error = extraction.error_of(DocumentErrorCode.CORRUPT, "no")
-            assert extraction.fail_extraction(session, claim_one(session), error, lifetime=timedelta(days=1))
+            assert extraction.fail_extraction(
+                session, claim_one(session).turn, error, lifetime=timedelta(days=1)
+            )
     assert plan_next(sessions) is not None
     assert states(sessions) == ["failed"]
 
