@@ -10,7 +10,10 @@ from hashlib import sha256
 from typing import Any, Literal, TypeVar
 from uuid import UUID
 
-from sqlalchemy import text
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from sqlalchemy import text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import lifecycle, submission
@@ -282,3 +285,47 @@ def prepare_all(
     work = Counting(counter or WordCounter(), default_capacity)
     taken = runner_of(sessions).run_some(work, limit=1000)
     return [each.result for each in taken if each.result is not None]
+
+
+# Of an engine that a few jobs fill.
+SMALL = Capacity(max_batch_size=2, max_blocks=20, tokens_per_block=64, max_input_len=1000, max_seq_len=1280)
+LATER = timedelta(minutes=5)
+places = st.integers(0, 9)
+
+
+class JobMachine(RuleBasedStateMachine):
+    """Runs verbs in committed transactions and remembers every lease that was ever given."""
+
+    sessions: sessionmaker[Session]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leases: list[Lease] = []
+
+    @rule()
+    def prepare(self) -> None:
+        with self.sessions.begin() as session:
+            prepare_next(session, default_capacity=SMALL)
+
+    @rule()
+    def expire(self) -> None:
+        with self.sessions.begin() as session:
+            lifecycle.expire(session, now=database_now(session) + LATER)
+
+    @rule()
+    def time_passes(self) -> None:
+        with self.sessions.begin() as session:
+            session.execute(update(Job).values(run_after=None))
+
+
+def run_on(sessions: sessionmaker[Session], machine: type[JobMachine]) -> None:
+    """Run the machine on this database."""
+    run_state_machine_as_test(
+        type("LifeOnThisDatabase", (machine,), {"sessions": sessions}),
+        settings=settings(
+            max_examples=25,
+            stateful_step_count=40,
+            suppress_health_check=list(HealthCheck),
+            phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes minutes here
+        ),
+    )

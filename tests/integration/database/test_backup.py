@@ -21,6 +21,7 @@ from batch_support import Service, tools
 from cli.stack.servers.postgres import EmbeddedPostgres
 from cli.stack.servers.postgres_home import find_home
 from cli.stack.servers.valkey import EmbeddedValkey
+from document_support import Extractor
 from jobs import database, documents, files, ids, lifecycle
 from jobs.database import database_now
 from jobs.documents import NewDocument
@@ -36,7 +37,6 @@ from jobs.tenants import isolation
 from jobs.tenants.isolation import TenantSession
 from openai_support import chat_line, jsonl
 from support import claim_one, job_in, spec, submit_one
-from upload_support import Extractor
 from webhook_support import add_endpoint, vault
 
 DOCUMENT = b"A document of some sentences. It says little.\n"

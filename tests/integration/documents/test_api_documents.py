@@ -14,13 +14,12 @@ from typer.testing import CliRunner
 from api.documents.schemas import DocumentListReply, DocumentWithPagesReply
 from api_server import ApiProcess, error_of
 from cli.stack.servers.valkey import EmbeddedValkey
-from document_support import make_docx, make_pdf, prose_page
+from document_support import Extractor, make_docx, make_pdf, prose_page
 from jobs.models.file import File
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DatabaseSettings
 from jobs.states.file import FileState
 from support import API_KEY
-from upload_support import Extractor
 
 
 @pytest.fixture

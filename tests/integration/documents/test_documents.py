@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from document_support import DAY, LEASE, claim_next, claim_one, upload
 from jobs import documents, turns
 from jobs.database import database_now
 from jobs.documents import extraction
@@ -22,7 +23,6 @@ from jobs.models.turn import EXTRACTION
 from jobs.prompts.tokenizer import pack_text
 from jobs.states.document import DocumentErrorCode
 from jobs.states.file import FileState
-from upload_support import DAY, LEASE, claim_next, claim_one, upload
 from worker.documents import rounds
 
 TEXT = "Grüße.\n"

@@ -19,8 +19,18 @@ from jobs.scheduling.sizing import ClaimPolicy
 from jobs.sharing import Sharing, ends
 from jobs.states import TERMINAL, FinishReason, StopReason
 from jobs.transitions import Lease
-from machine_support import LATER, SMALL, JobMachine, places, run_on
-from support import ERROR, empty_database, output_of, register_engine, spec
+from support import (
+    ERROR,
+    LATER,
+    SMALL,
+    JobMachine,
+    empty_database,
+    output_of,
+    places,
+    register_engine,
+    run_on,
+    spec,
+)
 
 ENGINES = ("engine-a", "engine-b")
 TERMS = ClaimPolicy(lease=timedelta(seconds=60), max_rescues=3)

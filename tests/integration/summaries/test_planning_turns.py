@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Engine, QueuePool, func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from document_support import LEASE, claim_one, upload
 from jobs import database, documents, turns
 from jobs.database import transaction
 from jobs.documents import extraction
@@ -20,7 +21,6 @@ from jobs.states.document import DocumentErrorCode, DocumentState
 from jobs.summaries.planning import Planning, PlanningTools
 from summary_support import SMALL, Words, create, plan_next, ready_document, text_of
 from support import register_engine, runner_of
-from upload_support import LEASE, claim_one, upload
 
 
 def states(sessions: sessionmaker[Session]) -> list[str]:

@@ -25,8 +25,18 @@ from jobs.states import TERMINAL, FinishReason, StopReason
 from jobs.states.file import FileState
 from jobs.tenants import allowances, quotas, stored_bytes, usage
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
-from machine_support import LATER, SMALL, JobMachine, places, run_on
-from support import ERROR, empty_database, output_of, register_engine, spec
+from support import (
+    ERROR,
+    LATER,
+    SMALL,
+    JobMachine,
+    empty_database,
+    output_of,
+    places,
+    register_engine,
+    run_on,
+    spec,
+)
 
 ENGINE = "engine-a"
 TERMS = ClaimPolicy(lease=timedelta(seconds=60), max_rescues=1)

@@ -13,9 +13,10 @@ ENTRY = re.compile(r"^    (\w+(?:, \w+)*): \S", re.MULTILINE)
 
 
 def documented(table: type) -> list[str]:
-    """List the names under Attributes, in their order."""
-    _, _, attributes = (inspect.getdoc(table) or "").partition("Attributes:\n")
-    return [name for names in ENTRY.findall(attributes) for name in names.split(", ")]
+    """List the names under Attributes of the table and of the classes that it takes columns from."""
+    parts = [each for each in table.__mro__ if each is table or each.__module__.startswith("jobs.models")]
+    listed = [inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")[2] for each in parts]
+    return [name for names in ENTRY.findall("\n".join(listed)) for name in names.split(", ")]
 
 
 def test_every_table_is_looked_at() -> None:
