@@ -188,7 +188,7 @@ def test_every_part_is_listed_and_a_key_opens_the_api(first: Up) -> None:
     ]
     eventually(lambda: ready["api_key"] in first.console.read_text())
     assert ready["console_url"] == f"{ready['api_url']}/console/"
-    assert f"{ready['console_url']}sign-in?code=" in first.console.read_text()
+    eventually(lambda: f"{ready['console_url']}sign-in?code=" in first.console.read_text())
     with pytest.raises(HTTPError, match="401"):
         call(ready, "/v1/jobs", key="lb_wrong")
     assert list(ready["pids"]) == list(_SERVING)
