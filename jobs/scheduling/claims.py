@@ -17,6 +17,7 @@ from jobs.engines import reservations
 from jobs.ids import uuid7
 from jobs.models import Engine
 from jobs.scheduling import engine_load, engine_prefixes
+from jobs.scheduling.candidates import followers
 from jobs.scheduling.choosing import Postponed, choose_ranked, note_start, with_started, without
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
@@ -125,7 +126,8 @@ def claim_all(
         engine_name: where they are to run.
         policy: of the claims.
         ended: jobs whose reservations to close first.
-        preview: candidates read a moment ago; the queue is read again only if a slot stays free.
+        preview: candidates read a moment ago; the queue is read again only if a slot stays free, or if jobs
+            wait that begin with what the engine has, and it has none of them.
         limit: most jobs to start; None: as many as there are slots.
     """
     locked = engine_load.lock(session, engine_name)
@@ -159,7 +161,8 @@ def start_jobs(
     known = EnginePrefixes(session, policy.replay, load) if policy.replay is not None else None
     starting = _Starting(session, engine.name, load, policy, limit, known)
     # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
-    if preview is not None and not load.interactive_waits:
+    is_usable = preview is not None and not load.interactive_waits
+    if preview is not None and is_usable and not _lacks_followers(session, engine, load, now, preview, known):
         starting.start(list(preview.candidates))
     asked_for_room, left = False, None
     if not starting.claims or not starting.is_full:
@@ -173,6 +176,25 @@ def start_jobs(
             bool(left) and not starting.is_done and _ask_for_room(session, left, starting.load, policy)
         )
     return ClaimResult(starting.claims, starting.load.budget.free_slots, asked_for_room, left)
+
+
+def _lacks_followers(
+    session: Session,
+    engine: Engine,
+    load: EngineLoad,
+    now: datetime,
+    preview: Preview,
+    known: EnginePrefixes | None,
+) -> bool:
+    """Return True if a document is here of which jobs wait, and the preview has none of them.
+
+    They waited for it then, or others have started since.
+    """
+    if known is None:
+        return False
+    there = {family_of(each.job) for each in preview.candidates}
+    lacking = [family for family in known.here if family not in there]
+    return bool(followers(session, engine.model, Lane.BATCH, lacking, capacity=load.capacity, now=now))
 
 
 def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> Preview:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from uuid import UUID
@@ -11,16 +11,16 @@ import numpy as np
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from claiming.questions import DOCUMENT, ask, claim_all, drain_queue, end, interleaved, read, sharing
 from jobs import leases, lifecycle
 from jobs.database import transaction
 from jobs.engines import reservations, served_tokens
-from jobs.ids import uuid7
 from jobs.leases import JobProgress
 from jobs.models import DEFAULT_TENANT, Engine, Job, PromptText, Reservation
 from jobs.prompts.prefixes import digests, family
-from jobs.prompts.store import CountedPrompt, NewText
+from jobs.prompts.store import CountedPrompt
 from jobs.scheduling import claims, engine_load
-from jobs.scheduling.claims import Claim, FreedSlot
+from jobs.scheduling.claims import Claim, FreedSlot, Preview
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.prefix_replay import PrefixReplay
 from jobs.scheduling.sizing import ClaimPolicy
@@ -44,89 +44,8 @@ from support import (
     within,
 )
 
-DOCUMENT = 30_000
 OTHER = "engine-b"
 SHARED = 28_672 // CAPACITY.tokens_per_block  # blocks that two questions about a document share for certain
-
-
-def sharing(*, is_credited: bool = True) -> ClaimPolicy:
-    """The policy on an engine that reuses prefixes, and has nothing yet."""
-    return replace(POLICY, replay=PrefixReplay(is_credited=is_credited))
-
-
-def ask(
-    session: Session,
-    document: int,
-    *,
-    length: int = DOCUMENT,
-    tenant_id: UUID = DEFAULT_TENANT,
-    max_tokens: int = 64,
-    **fields: object,
-) -> Job:
-    """Submit a question of 60 tokens about a document."""
-    ids = np.full(length + 60, document, dtype=np.int32)
-    ids[length:] = np.frombuffer(uuid7().bytes, dtype=np.uint8)[:15].repeat(4)
-    counted = CountedPrompt(b"ids", len(ids), "test", prefixes=digests(ids))
-    given = spec(max_tokens=max_tokens, **fields)  # type: ignore[arg-type]  # named by the caller
-    asked = replace(given, text=NewText(f"question {uuid7()}", counted))
-    return submit_one(session, asked, tenant_id=tenant_id)
-
-
-def interleaved(session: Session, documents: int, questions: int, **fields: object) -> dict[UUID, int]:
-    """Submit questions about several documents, question by question; return the document of each job."""
-    return {
-        ask(session, document, **fields).id: document  # type: ignore[arg-type]  # named by the caller
-        for _ in range(questions)
-        for document in range(1, documents + 1)
-    }
-
-
-def claim_all(session: Session, policy: ClaimPolicy, engine: str = ENGINE) -> list[Claim]:
-    return list(claims.claim_all(session, engine, policy).claims)
-
-
-def read(session: Session, *running: Claim) -> None:
-    """Their first tokens came."""
-    leases.report_all(session, [JobProgress(each.lease, 1, POLICY.lease * 0) for each in running])
-
-
-def end(session: Session, policy: ClaimPolicy, *running: Claim, engine: str = ENGINE) -> list[Claim]:
-    """Complete these and start what fits then."""
-    for each in running:
-        assert lifecycle.complete(session, each.lease, output_of("x"), FinishReason.STOP)
-    ended = [FreedSlot(each.lease.lease_id, 3) for each in running]
-    return list(claims.claim_all(session, engine, policy, ended=ended).claims)
-
-
-@dataclass
-class Course:
-    """What happened: jobs in order of start, and those that shared nothing."""
-
-    order: list[UUID] = field(default_factory=list)
-    alone: list[UUID] = field(default_factory=list)
-
-    def note(self, session: Session, started: Sequence[Claim]) -> None:
-        self.order += [each.lease.job_id for each in started]
-        leases = [each.lease.lease_id for each in started]
-        whole = select(Reservation.job_id).where(
-            Reservation.lease_id.in_(leases), Reservation.shared_blocks == 0
-        )
-        self.alone += session.scalars(whole)
-
-
-def drain_queue(session: Session, policy: ClaimPolicy) -> Course:
-    """Run all jobs, the oldest running one ending next."""
-    course, running = Course(), claim_all(session, policy)
-    course.note(session, running)
-    while running:
-        read(session, *running)
-        more = claim_all(session, policy)
-        course.note(session, more)
-        first, *rest = [*running, *more]
-        after = end(session, policy, first)
-        course.note(session, after)
-        running = [*rest, *after]
-    return course
 
 
 def running_claim(session: Session, job_id: UUID) -> Claim:
@@ -181,6 +100,24 @@ def test_one_job_reads_a_document_and_the_others_wait_for_it(session: Session) -
     read(session, readers[1])
     (follower,) = claim_all(session, policy)
     assert documents[follower.lease.job_id] == documents[readers[1].lease.job_id]
+
+
+def test_a_claim_from_a_preview_overlooks_no_question_about_a_document_read_since(session: Session) -> None:
+    register_engine(session)
+    policy, documents = sharing(), interleaved(session, 6, 3)
+    first = claims.claim_all(session, ENGINE, policy)
+    assert len(first.claims) == 4
+    assert first.left is not None
+    kept = Preview(first.left)  # as a worker keeps it
+    read(session, *first.claims)
+    running = list(first.claims)
+    for _ in range(8):
+        ended = running.pop(0)
+        assert lifecycle.complete(session, ended.lease, output_of("x"), FinishReason.STOP)
+        freed = [FreedSlot(ended.lease.lease_id, 3)]
+        (started,) = claims.claim_all(session, ENGINE, policy, ended=freed, preview=kept).claims
+        assert documents[started.lease.job_id] in {documents[each.lease.job_id] for each in first.claims}
+        running.append(started)
 
 
 def test_a_question_that_comes_while_its_document_is_read_shows_in_the_report_that_it_is(

@@ -1,0 +1,104 @@
+"""Questions about documents, and the engine that answers them: what runs, has read its prompt, and ends."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+import numpy as np
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from jobs import leases, lifecycle
+from jobs.ids import uuid7
+from jobs.leases import JobProgress
+from jobs.models import DEFAULT_TENANT, Job, Reservation
+from jobs.prompts.prefixes import digests
+from jobs.prompts.store import CountedPrompt, NewText
+from jobs.scheduling import claims
+from jobs.scheduling.claims import Claim, FreedSlot
+from jobs.scheduling.prefix_replay import PrefixReplay
+from jobs.scheduling.sizing import ClaimPolicy
+from jobs.states import FinishReason
+from support import ENGINE, POLICY, output_of, spec, submit_one
+
+DOCUMENT = 30_000
+
+
+def sharing(*, is_credited: bool = True) -> ClaimPolicy:
+    """The policy on an engine that reuses prefixes, and has nothing yet."""
+    return replace(POLICY, replay=PrefixReplay(is_credited=is_credited))
+
+
+def ask(
+    session: Session,
+    document: int,
+    *,
+    length: int = DOCUMENT,
+    tenant_id: UUID = DEFAULT_TENANT,
+    max_tokens: int = 64,
+    **fields: object,
+) -> Job:
+    """Submit a question of 60 tokens about a document."""
+    ids = np.full(length + 60, document, dtype=np.int32)
+    ids[length:] = np.frombuffer(uuid7().bytes, dtype=np.uint8)[:15].repeat(4)
+    counted = CountedPrompt(b"ids", len(ids), "test", prefixes=digests(ids))
+    given = spec(max_tokens=max_tokens, **fields)  # type: ignore[arg-type]  # named by the caller
+    asked = replace(given, text=NewText(f"question {uuid7()}", counted))
+    return submit_one(session, asked, tenant_id=tenant_id)
+
+
+def interleaved(session: Session, documents: int, questions: int, **fields: object) -> dict[UUID, int]:
+    """Submit questions about several documents, question by question; return the document of each job."""
+    return {
+        ask(session, document, **fields).id: document  # type: ignore[arg-type]  # named by the caller
+        for _ in range(questions)
+        for document in range(1, documents + 1)
+    }
+
+
+def claim_all(session: Session, policy: ClaimPolicy, engine: str = ENGINE) -> list[Claim]:
+    return list(claims.claim_all(session, engine, policy).claims)
+
+
+def read(session: Session, *running: Claim) -> None:
+    """Their first tokens came."""
+    leases.report_all(session, [JobProgress(each.lease, 1, POLICY.lease * 0) for each in running])
+
+
+def end(session: Session, policy: ClaimPolicy, *running: Claim, engine: str = ENGINE) -> list[Claim]:
+    """Complete these and start what fits then."""
+    for each in running:
+        assert lifecycle.complete(session, each.lease, output_of("x"), FinishReason.STOP)
+    ended = [FreedSlot(each.lease.lease_id, 3) for each in running]
+    return list(claims.claim_all(session, engine, policy, ended=ended).claims)
+
+
+@dataclass
+class Course:
+    """What happened: jobs in order of start, and those that shared nothing."""
+
+    order: list[UUID] = field(default_factory=list)
+    alone: list[UUID] = field(default_factory=list)
+
+    def note(self, session: Session, started: Sequence[Claim]) -> None:
+        self.order += [each.lease.job_id for each in started]
+        leases = [each.lease.lease_id for each in started]
+        whole = select(Reservation.job_id).where(
+            Reservation.lease_id.in_(leases), Reservation.shared_blocks == 0
+        )
+        self.alone += session.scalars(whole)
+
+
+def drain_queue(session: Session, policy: ClaimPolicy) -> Course:
+    """Run all jobs, the oldest running one ending next."""
+    course, running = Course(), claim_all(session, policy)
+    course.note(session, running)
+    while running:
+        read(session, *running)
+        more = claim_all(session, policy)
+        course.note(session, more)
+        first, *rest = [*running, *more]
+        after = end(session, policy, first)
+        course.note(session, after)
+        running = [*rest, *after]
+    return course
