@@ -282,6 +282,8 @@ def test_a_job_split_by_segments_and_a_kill_has_the_parts_of_one_that_ran_throug
         ).fetchone()
     assert row == (1,)
     one, other = client.result(through["id"]), client.result(killed["id"])
+    # What the engine had of the prompt is told at the end of the first run, which was killed.
+    assert one["usage"].pop("prompt_tokens_details") == {"cached_tokens": 0}
     assert {**one, "id": ""} == {**other, "id": ""}
     assert one["usage"]["completion_tokens_details"]["reasoning_tokens"] == num_words + AROUND
     assert one["usage"]["completion_tokens"] == 3000

@@ -20,7 +20,7 @@ from jobs.models import DEFAULT_TENANT, Engine, Job, PromptText, Reservation
 from jobs.prompts.prefixes import digests, family
 from jobs.prompts.store import CountedPrompt
 from jobs.scheduling import claims, engine_load
-from jobs.scheduling.claims import Claim, FreedSlot, Preview
+from jobs.scheduling.claims import Claim, FreedSlot
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.prefix_replay import PrefixReplay
 from jobs.scheduling.sizing import ClaimPolicy
@@ -105,19 +105,15 @@ def test_one_job_reads_a_document_and_the_others_wait_for_it(session: Session) -
 def test_a_claim_from_a_preview_overlooks_no_question_about_a_document_read_since(session: Session) -> None:
     register_engine(session)
     policy, documents = sharing(), interleaved(session, 6, 3)
-    first = claims.claim_all(session, ENGINE, policy)
-    assert len(first.claims) == 4
-    assert first.left is not None
-    kept = Preview(first.left)  # as a worker keeps it
-    read(session, *first.claims)
-    running = list(first.claims)
-    for _ in range(8):
-        ended = running.pop(0)
-        assert lifecycle.complete(session, ended.lease, output_of("x"), FinishReason.STOP)
-        freed = [FreedSlot(ended.lease.lease_id, 3)]
-        (started,) = claims.claim_all(session, ENGINE, policy, ended=freed, preview=kept).claims
-        assert documents[started.lease.job_id] in {documents[each.lease.job_id] for each in first.claims}
-        running.append(started)
+    readers = claim_all(session, policy)
+    seen = claims.preview_claims(session, ENGINE, policy)
+    assert {documents[each.job.id] for each in seen.candidates} == {5, 6}, "the others wait for their readers"
+    read(session, *readers)
+    first, *_ = readers
+    assert lifecycle.complete(session, first.lease, output_of("x"), FinishReason.STOP)
+    ended = [FreedSlot(first.lease.lease_id, 3)]
+    (follower,) = claims.claim_all(session, ENGINE, policy, ended=ended, preview=seen).claims
+    assert documents[follower.lease.job_id] in {documents[each.lease.job_id] for each in readers}
 
 
 def test_a_question_that_comes_while_its_document_is_read_shows_in_the_report_that_it_is(
