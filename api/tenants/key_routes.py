@@ -25,7 +25,6 @@ from api.tenants.admin_schemas import (
 from api.tenants.views import key_objects
 from jobs import telemetry, tenants
 from jobs.database import database_now
-from jobs.errors import ConflictError
 from jobs.models import ApiKey
 from jobs.tenants import keys
 from jobs.tenants.keys import NewKey
@@ -126,9 +125,7 @@ async def revoke_key(key: KeyNameDep, services: ServicesDep, caller: CallerDep) 
 
     def revoke(session: Session) -> dict[str, Any]:
         row = keys.named(session, key)
-        if row.id == caller.key_id:
-            raise ConflictError("A key cannot revoke itself; use another one with the scope 'operator'.")
-        keys.revoke(session, row)
+        keys.revoke_by(session, row, key_id=caller.key_id)
         session.refresh(row)
         return _shown(session, row)
 

@@ -17,7 +17,13 @@ from sqlalchemy.orm import Session
 
 from jobs.database import database_now, paging
 from jobs.database.paging import Page
-from jobs.errors import InvalidRequestError, KeyNotUsableError, NotFoundError
+from jobs.errors import (
+    AuthenticationError,
+    ConflictError,
+    InvalidRequestError,
+    KeyNotUsableError,
+    NotFoundError,
+)
 from jobs.ids import uuid7
 from jobs.models.tenant import ApiKey
 
@@ -195,6 +201,29 @@ def revoke(session: Session, row: ApiKey) -> None:
         .where(ApiKey.id == row.id, ApiKey.revoked_at.is_(None))
         .values(revoked_at=func.clock_timestamp())
     )
+
+
+def revoke_by(session: Session, row: ApiKey, *, key_id: UUID) -> None:
+    """Revoke the key at the request of another, which stays valid.
+
+    Locks both rows, in one order for all: of two keys that revoke each other, one is left.
+
+    Args:
+        session: the caller's transaction.
+        row: of the key to revoke.
+        key_id: of the other one.
+
+    Raises:
+        ConflictError: it is the same key.
+        AuthenticationError: the other one is itself no longer valid.
+    """
+    if row.id == key_id:
+        raise ConflictError("A key cannot revoke itself; use another one with the scope 'operator'.")
+    both = select(ApiKey.id).where(ApiKey.id.in_([row.id, key_id])).order_by(ApiKey.id)
+    session.execute(both.with_for_update()).all()
+    if key_id not in usable_scopes(session, key_ids=[key_id]):
+        raise AuthenticationError("This API key has expired or was revoked.")
+    revoke(session, row)
 
 
 def rotate(session: Session, row: ApiKey, *, overlap: timedelta) -> NewKey:

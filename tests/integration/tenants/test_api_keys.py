@@ -160,6 +160,32 @@ def test_a_key_is_let_in_until_it_expires_however_long_its_look_up_waits(
         assert refused <= (database_now(session) >= expires_at)
 
 
+def test_of_two_keys_that_revoke_each_other_one_is_left(
+    server: ApiProcess,
+    make: Make,
+    sessions: sessionmaker[Session],
+    background: Callable[..., Future[int]],
+) -> None:
+    one, other = make(), make()
+
+    def revoke(mine: str, named: str) -> int:
+        with caller(server, mine) as http:
+            return http.post(f"/v1/keys/{named}/revoke").status_code
+
+    with sessions.begin() as session:
+        both = select(ApiKey).where(ApiKey.id.in_([one.row.id, other.row.id]))
+        session.scalars(both.with_for_update()).all()
+        answers = [
+            background(revoke, one.secret, keys.public_id(other.row)),
+            background(revoke, other.secret, keys.public_id(one.row)),
+        ]
+        eventually(lambda: num_waiting_for_locks(sessions) == len(answers))
+    assert sorted(each.result(timeout=PATIENCE) for each in answers) == [200, 401]
+    with sessions() as session:
+        left = keys.usable_scopes(session, key_ids=[one.row.id, other.row.id])
+        assert len(left) == 1
+
+
 def test_a_revoked_key_ends_within_the_documented_bound(
     server: ApiProcess, make: Make, sessions: sessionmaker[Session]
 ) -> None:
