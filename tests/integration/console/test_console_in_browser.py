@@ -7,11 +7,12 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess
 from browser_support import opened, violations
-from console_pages.browser import PROBE
+from console_pages.browser import PROBE, new_key
 from jobs import ids, lifecycle
 from jobs.states import FinishReason
+from jobs.tenants.keys import Scope
 from jobs.transitions import Lease
-from support import API_KEY, output_of, spec, submit_one
+from support import API_KEY, claim_one, output_of, register_engine, spec, submit_one
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -22,10 +23,10 @@ LOOKS: Final[list[dict[str, Any]]] = [
 ]
 
 
-def sign_in(page: "Page", server: ApiProcess, address: str) -> None:
+def sign_in(page: "Page", server: ApiProcess, address: str, *, key: str = API_KEY) -> None:
     page.goto(server.url + address)
     assert violations(page) == []
-    page.get_by_label("API key").fill(API_KEY)
+    page.get_by_label("API key").fill(key)
     page.get_by_role("button", name="Sign in").click()
 
 
@@ -59,3 +60,20 @@ def test_rows_change_while_one_looks_and_pages_break_no_rule(
         assert violations(page) == []
         page.get_by_role("button", name="Sign out").click()
         page.get_by_label("API key").wait_for()
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look["color_scheme"])
+def test_the_overview_of_an_operator_breaks_no_rule(
+    browser: "Browser", server: ApiProcess, sessions: sessionmaker[Session], look: dict[str, Any]
+) -> None:
+    with sessions.begin() as session:
+        register_engine(session)
+        submit_one(session)
+        lifecycle.fail(session, claim_one(session).lease, {"code": PROBE, "message": PROBE})
+        submit_one(session)
+    operator = new_key(sessions, Scope.READ, Scope.OPERATOR)
+    with opened(browser, **look) as page:
+        sign_in(page, server, "/console/", key=operator.secret)
+        page.get_by_role("heading", name="Engines").wait_for()
+        page.get_by_role("cell", name=PROBE).wait_for()
+        assert violations(page) == []
