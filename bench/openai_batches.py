@@ -24,7 +24,6 @@ from jobs import database
 from jobs.prompts.tokenizer_files import tokenizer_directory
 from jobs.settings import DatabaseSettings
 
-MIB: Final = 2**20
 _LARGE_LINE: Final = 25_000  # bytes: the 200 MB file has 8,000 such lines
 _POLL_SECONDS: Final = 0.01
 _LIMIT_SECONDS: Final = 900.0

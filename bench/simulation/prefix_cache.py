@@ -72,18 +72,6 @@ class PrefixCache:
                 del self.blocks[document]
 
 
-class ForgetfulCache(PrefixCache):
-    """The cache of transformers' continuous batching: with too little room, all that is free goes at once."""
-
-    def drop(self, active: Sequence[Reader], room: int) -> None:
-        """Drop all that no active request refers to if it does not fit into the room."""
-        held = referenced(active)
-        if sum(self.blocks.values()) - sum(held.values()) > room:
-            self.blocks = {
-                each: min(blocks, held[each]) for each, blocks in self.blocks.items() if each in held
-            }
-
-
 def referenced(active: Sequence[Reader]) -> dict[int, int]:
     """Return how many blocks of each document active requests refer to."""
     found: dict[int, int] = {}

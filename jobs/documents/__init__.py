@@ -11,7 +11,6 @@ from jobs.documents.lifecycle import (
     list_documents,
     load_body,
     load_text,
-    page_of,
     prune,
     remove,
     visible,

@@ -1,7 +1,6 @@
 """Tenants' documents: created once for the same bytes, read, listed, deleted."""
 
 import codecs
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -166,11 +165,6 @@ def iterate_text(body: bytes, *, start: int = 0, end: int | None = None) -> Iter
             yield wanted
         if end is not None and at >= end:
             return
-
-
-def page_of(pages: Sequence[int], offset: int) -> int | None:
-    """Return the page of this character, from 1; None if the document has no pages."""
-    return max(1, bisect_right(pages, offset)) if pages else None
 
 
 # Called before a document is deleted; raises ConflictError if the document is still needed.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bench.simulation import policies as known
 from bench.simulation.engine_model import A6000, CAPACITY
 from bench.simulation.policies import IntoTheEngine, policies
-from bench.simulation.prefix_cache import ForgetfulCache, PrefixCache, Reader
+from bench.simulation.prefix_cache import PrefixCache, Reader, referenced
 from bench.simulation.replayed_documents import Replayed
 from bench.simulation.shared_documents import SharedPacked, ask, asker_and_other, least_prefill, limit_s
 from bench.simulation.simulator import Conditions, simulate
@@ -68,6 +68,17 @@ def test_a_document_is_read_once_for_all_its_questions_and_slots_stay_full(seed:
     assert limit_s(A6000, jobs) / ours.makespan_s >= 0.95
     assert ours.prefilled_tokens / least_prefill(jobs) <= 1.03
     assert in_order.makespan_s / ours.makespan_s >= 4
+
+
+class ForgetfulCache(PrefixCache):
+    """The cache of transformers' continuous batching: with too little room, all that is free goes at once."""
+
+    def drop(self, active: Sequence[Reader], room: int) -> None:
+        held = referenced(active)
+        if sum(self.blocks.values()) - sum(held.values()) > room:
+            self.blocks = {
+                each: min(blocks, held[each]) for each, blocks in self.blocks.items() if each in held
+            }
 
 
 class CrowdedCache(PrefixCache):

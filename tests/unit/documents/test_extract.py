@@ -3,6 +3,7 @@
 # ruff: noqa: RUF001  # texts in many alphabets
 
 import sys
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
@@ -20,7 +21,6 @@ from document_support import (
     make_xlsx,
     prose_page,
 )
-from jobs.documents import page_of
 from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentErrorCode, DocumentKind
 from worker.documents.sandbox import ExtractedMessage, ExtractionFailure, InterruptedExtractionError, Sandbox
@@ -114,9 +114,8 @@ def test_every_page_of_a_pdf_stands_at_its_offset() -> None:
     assert shown == pages
     assert [(warning.code, warning.pages) for warning in found.warnings] == [("pages_without_text", [2])]
     assert (found.title, found.language) == ("The (title)", "en")
-    assert page_of(found.pages, text.index("word3x0")) == 3
-    assert page_of(found.pages, len(text) - 1) == 4
-    assert page_of([], 7) is None
+    assert bisect_right(found.pages, text.index("word3x0")) == 3
+    assert bisect_right(found.pages, len(text) - 1) == 4
 
 
 def test_a_word_that_a_line_of_a_pdf_breaks_is_whole_again() -> None:
@@ -236,5 +235,5 @@ def test_page_offsets_never_fall_and_every_page_stands_at_its_own(pages: list[st
     for number, (start, page) in enumerate(zip(draft.pages, kept, strict=True), 1):
         assert text[start : start + len(page)] == page
         if page:
-            assert page_of(draft.pages, start) == number
-            assert page_of(draft.pages, start + len(page) - 1) == number
+            assert bisect_right(draft.pages, start) == number
+            assert bisect_right(draft.pages, start + len(page) - 1) == number

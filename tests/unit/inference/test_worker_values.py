@@ -16,12 +16,13 @@ from support import CAPACITY
 from worker.engine.abilities import EXTRAS, abilities_finding
 from worker.engine.deadlines import FLOOR_SECONDS, deadlines_for
 from worker.engine.engine import ServedModel
+from worker.engine.exposition import parse
 from worker.engine.gauges import Gauges
 from worker.engine.request import Request, Sampling
 from worker.engine.triton.adapter import Adapter, Kind
 from worker.engine.triton.ids import IdsAdapter, stop_tensors
 from worker.engine.triton.llmapi import LlmapiAdapter
-from worker.engine.triton.metrics import parse_gauges
+from worker.engine.triton.metrics import gauges_of
 from worker.engine.triton.text import TextAdapter
 from worker.engine.triton.vllm import VllmAdapter
 from worker.inference.answer import Answer
@@ -120,7 +121,7 @@ nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max",model="tensorrt_llm"
 nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="used",model="tensorrt_llm",version="1"} 1.5e2
 nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="tokens_per",model="tensorrt_llm",version="1"} 64
 """
-    found = parse_gauges(text, "tensorrt_llm")
+    found = gauges_of(parse(text, "nv_trt_llm_"), "tensorrt_llm")
     assert found == Gauges(
         active_requests=3, max_requests=4, max_blocks=2048, used_blocks=150, tokens_per_block=64
     )
@@ -128,7 +129,7 @@ nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="tokens_per",model="tensor
 
 
 def test_a_server_without_these_gauges_has_none() -> None:
-    assert parse_gauges("nv_inference_count 3\n", "tensorrt_llm") is None
+    assert gauges_of(parse("nv_inference_count 3\n", "nv_trt_llm_"), "tensorrt_llm") is None
 
 
 ALL = {"runtime_top_k": 0, "runtime_top_p": 1.0}

@@ -5,7 +5,7 @@ from typing import Final
 
 from prometheus_client.samples import Sample
 
-from worker.engine.exposition import parse, scrape
+from worker.engine.exposition import scrape
 from worker.engine.gauges import Gauges
 
 _PREFIX: Final = "nv_trt_llm_"
@@ -24,11 +24,6 @@ async def read_gauges(metrics_url: str | None, model_name: str) -> Gauges | None
     """Read the model's gauges. Returns None without a URL, an answer or such gauges."""
     samples = await scrape(metrics_url, _PREFIX) if metrics_url is not None else None
     return gauges_of(samples, model_name) if samples else None
-
-
-def parse_gauges(exposition: str, model_name: str) -> Gauges | None:
-    """Parse the model's gauges from a Prometheus text. Returns None if there are none."""
-    return gauges_of(parse(exposition, _PREFIX), model_name)
 
 
 def gauges_of(samples: Sequence[Sample], model_name: str) -> Gauges | None:
