@@ -133,13 +133,11 @@ class Client:
 
     def result(self, job_id: str) -> dict[str, Any]:
         """Fetch the output of a job that has ended."""
-        found: dict[str, Any] = self._send("GET", f"/v1/jobs/{_quoted(job_id)}/result")
-        return found
+        return self._send("GET", f"/v1/jobs/{_quoted(job_id)}/result")
 
     def list_jobs(self, query: Mapping[str, str | int]) -> dict[str, Any]:
         """Fetch a page of jobs, newest first."""
-        page: dict[str, Any] = self._send("GET", "/v1/jobs", params=query)
-        return page
+        return self._send("GET", "/v1/jobs", params=query)
 
     def cancel(self, job_id: str) -> "JobObject":
         """Cancel a job, or ask a running one to stop; an ended one stays as it is."""
@@ -152,15 +150,13 @@ class Client:
         Returns:
             How many were cancelled or asked to stop.
         """
-        cancelled: int = self._send("POST", "/v1/jobs/cancel", json=filters)["cancelled"]
-        return cancelled
+        return int(self._send("POST", "/v1/jobs/cancel", json=filters)["cancelled"])
 
     def webhooks(self, method: str, *path: str, **request: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
         """Call a webhook route, `/v1/` and the parts of `path`. Retries reads only."""
         route = "/v1/" + "/".join(_quoted(each) for each in path)
         max_tries = _MAX_TRIES if method == "GET" else 1
-        found: dict[str, Any] = self._send(method, route, max_tries=max_tries, **request)
-        return found
+        return self._send(method, route, max_tries=max_tries, **request)
 
     def send_document(self, path: Path, *, kind: str | None = None) -> dict[str, Any]:
         """Upload a file and return its document; a second upload gives the same one."""
@@ -168,7 +164,7 @@ class Client:
         for tries in range(1, _MAX_TRIES + 1):
             with path.open("rb") as content:
                 try:
-                    document: dict[str, Any] = self._send(
+                    return self._send(
                         "POST",
                         "/v1/documents",
                         max_tries=1,
@@ -180,16 +176,13 @@ class Client:
                     is_away = not isinstance(error, RefusedError) or error.status == _UNAVAILABLE
                     if tries == _MAX_TRIES or not is_away:
                         raise
-                else:
-                    return document
             time.sleep(_BACKOFF_SECONDS)
         raise AssertionError("the last try returns or raises")
 
     def documents(self, method: str, *path: str, **request: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
         """Call a document route, `/v1/documents/` and the parts of `path`."""
         route = "/".join(["/v1/documents", *(_quoted(each) for each in path)])
-        found: dict[str, Any] = self._send(method, route, **request)
-        return found
+        return self._send(method, route, **request)
 
     def document_text(self, document_id: str, params: Mapping[str, int]) -> Iterator[bytes]:
         """Yield the UTF-8 text of a document as it arrives."""
@@ -205,12 +198,11 @@ class Client:
 
     def version(self) -> dict[str, Any]:
         """Fetch the server's version and model."""
-        found: dict[str, Any] = self._send("GET", "/v1/version", max_tries=1)
-        return found
+        return self._send("GET", "/v1/version", max_tries=1)
 
     def console_link(self) -> dict[str, str]:
         """Make a link that signs a browser in to the console once: `url`, and when it `expires_at`."""
-        made: dict[str, str] = self._send("POST", "/console/codes", max_tries=1)
+        made = self._send("POST", "/console/codes", max_tries=1)
         return {"url": self._api_url.rstrip("/") + made["path"], "expires_at": made["expires_at"]}
 
     def readiness(self) -> dict[str, Any]:
@@ -222,7 +214,7 @@ class Client:
         found: dict[str, Any] = answer.json()["components"]
         return found
 
-    def send_once(self, method: str, path: str, **request: Any) -> Any:  # noqa: ANN401  # JSON
+    def send_once(self, method: str, path: str, **request: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
         """Send a request without retries, for callers with a retry policy of their own.
 
         Raises:
@@ -231,7 +223,14 @@ class Client:
         """
         return self._send(method, path, max_tries=1, **request)
 
-    def _send(self, method: str, path: str, *, max_tries: int = _MAX_TRIES, **request: Any) -> Any:  # noqa: ANN401  # JSON
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        max_tries: int = _MAX_TRIES,
+        **request: Any,  # noqa: ANN401  # JSON
+    ) -> dict[str, Any]:
         for tries in range(1, max_tries + 1):
             try:
                 answer = self._http.request(method, path, **request)
@@ -252,14 +251,14 @@ class Client:
         )
 
 
-def _content(answer: httpx2.Response) -> Any:  # noqa: ANN401  # JSON
+def _content(answer: httpx2.Response) -> dict[str, Any]:
     """Return the JSON of a reply.
 
     Raises:
         RefusedError: the reply is an error, or does not come from a Longbatch server.
     """
     try:
-        content = answer.json()
+        content: dict[str, Any] = answer.json()
         if answer.is_success:
             return content
         error = content["error"]

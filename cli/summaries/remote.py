@@ -88,7 +88,7 @@ class SummaryClient:
         def upload() -> dict[str, Any]:
             with path.open("rb") as file:
                 headers = {"Content-Type": "application/octet-stream"}
-                sent: dict[str, Any] = self._client.send_once(
+                return self._client.send_once(
                     "POST",
                     "/v1/documents",
                     params={"filename": name},
@@ -96,7 +96,6 @@ class SummaryClient:
                     headers=headers,
                     timeout=_TRANSFER_SECONDS,
                 )
-                return sent
 
         document = self._patiently(upload)
         if document["sha256"] != content:
@@ -177,14 +176,10 @@ class SummaryClient:
         return found
 
     def _estimate(self, asked: dict[str, object]) -> dict[str, Any]:
-        found: dict[str, Any] = self._patiently(
-            lambda: self._client.send_once("POST", "/v1/summaries/estimate", json=asked)
-        )
-        return found
+        return self._patiently(lambda: self._client.send_once("POST", "/v1/summaries/estimate", json=asked))
 
     def _get(self, path: str, **request: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
-        found: dict[str, Any] = self._patiently(lambda: self._client.send_once("GET", path, **request))
-        return found
+        return self._patiently(lambda: self._client.send_once("GET", path, **request))
 
     def _patiently(self, send: Callable[[], T]) -> T:
         """Call `send` until it succeeds.

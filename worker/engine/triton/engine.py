@@ -1,7 +1,8 @@
 """The engine behind a Triton server: readiness, model and capacity."""
 
+from collections.abc import Awaitable
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import grpc
 import numpy as np
@@ -18,6 +19,7 @@ from worker.engine.triton.channel import Channels, open_channel
 from worker.engine.triton.metrics import read_gauges
 from worker.engine.triton.model_config import ModelConfig, Offer, adapter_for, kind_of, number, read_offer
 
+T = TypeVar("T")
 _TIMEOUT_SECONDS: Final = 3.0
 _ENCODE_SECONDS: Final = 15.0
 _DEFAULT_TOKENS_PER_BLOCK: Final = 64  # TensorRT-LLM before 1.0; later engines report it in their gauges
@@ -95,11 +97,7 @@ class TritonEngine:
             EngineUnavailableError: the server cannot be reached; try again later.
         """
         asked = service_pb2.ServerMetadataRequest()
-        try:
-            found = await self._stub().ServerMetadata(asked, timeout=_TIMEOUT_SECONDS)
-        except grpc.RpcError as error:
-            raise _unavailable(error) from error
-        return str(found.version)
+        return str((await _answer(self._stub().ServerMetadata(asked, timeout=_TIMEOUT_SECONDS))).version)
 
     async def models(self) -> dict[str, bool]:
         """Read the names of all models; True means ready.
@@ -108,10 +106,7 @@ class TritonEngine:
             EngineUnavailableError: the server cannot be reached; try again later.
         """
         asked = service_pb2.RepositoryIndexRequest()
-        try:
-            found = await self._stub().RepositoryIndex(asked, timeout=_TIMEOUT_SECONDS)
-        except grpc.RpcError as error:
-            raise _unavailable(error) from error
+        found = await _answer(self._stub().RepositoryIndex(asked, timeout=_TIMEOUT_SECONDS))
         return {model.name: model.state == "READY" for model in found.models}
 
     async def encode(self, model_name: str, text: str) -> list[int]:
@@ -127,10 +122,7 @@ class TritonEngine:
         message.inputs.add(name="REQUEST_OUTPUT_LEN", datatype="INT32", shape=[1, 1])
         message.raw_input_contents.append(np.array([1], dtype=np.int32).tobytes())
         message.outputs.add(name="INPUT_ID")
-        try:
-            found = await self._stub().ModelInfer(message, timeout=_ENCODE_SECONDS)
-        except grpc.RpcError as error:
-            raise _unavailable(error) from error
+        found = await _answer(self._stub().ModelInfer(message, timeout=_ENCODE_SECONDS))
         ids: list[int] = np.frombuffer(found.raw_output_contents[0], dtype=np.int32).tolist()
         return ids
 
@@ -155,6 +147,14 @@ class TritonEngine:
         if self._channel is None:  # made on the engine loop, which uses it
             self._channel = open_channel(self._triton)
         return service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+
+async def _answer(call: Awaitable[T]) -> T:
+    """Return the server's answer; raise EngineUnavailableError if there is none."""
+    try:
+        return await call
+    except grpc.RpcError as error:
+        raise _unavailable(error) from error
 
 
 def _unavailable(error: grpc.RpcError) -> EngineUnavailableError:
