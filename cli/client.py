@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import httpx2
 
@@ -80,27 +80,19 @@ class Client:
     def submit(self, body: Mapping[str, object], *, key: str | None = None) -> "JobObject":
         """Submit a job. An idempotency key keeps retries from creating a second one."""
         headers = {"Idempotency-Key": key or str(uuid7())}
-        job: JobObject = self._send("POST", "/v1/jobs", json=body, headers=headers)
-        return job
+        return cast("JobObject", self._send("POST", "/v1/jobs", json=body, headers=headers))
 
-    def job(self, job_id: str) -> "JobWithQueueObject":
+    def job(self, job_id: str, **request: Any) -> "JobWithQueueObject":  # noqa: ANN401  # of `_send`
         """Fetch the job in its current state."""
-        job: JobWithQueueObject = self._send("GET", f"/v1/jobs/{_quoted(job_id)}")
-        return job
+        return cast("JobWithQueueObject", self._send("GET", f"/v1/jobs/{_quoted(job_id)}", **request))
 
     def wait(self, job_id: str, *, on_change: "Callable[[JobWithQueueObject], None]") -> "JobWithQueueObject":
         """Poll until the job ends and return it; `on_change` gets every earlier reply."""
-        path = f"/v1/jobs/{_quoted(job_id)}"
         job = self.job(job_id)
         while job["state"] not in TERMINAL:
             on_change(job)
-            job = self._send(
-                "GET",
-                path,
-                params={"wait": _POLL_SECONDS},
-                timeout=_POLL_SECONDS + _TIMEOUT_SECONDS,
-                max_tries=_MAX_WAIT_TRIES,
-            )
+            timeout = _POLL_SECONDS + _TIMEOUT_SECONDS
+            job = self.job(job_id, params={"wait": _POLL_SECONDS}, timeout=timeout, max_tries=_MAX_WAIT_TRIES)
         return job
 
     def events(self, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -141,8 +133,7 @@ class Client:
 
     def cancel(self, job_id: str) -> "JobObject":
         """Cancel a job, or ask a running one to stop; an ended one stays as it is."""
-        job: JobObject = self._send("POST", f"/v1/jobs/{_quoted(job_id)}/cancel")
-        return job
+        return cast("JobObject", self._send("POST", f"/v1/jobs/{_quoted(job_id)}/cancel"))
 
     def cancel_matching(self, filters: Mapping[str, object]) -> int:
         """Cancel the jobs that match all filters; running ones are asked to stop.

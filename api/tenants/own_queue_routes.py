@@ -1,20 +1,18 @@
 """The caller's own queue over HTTP: get, pause, drain, resume."""
 
+from functools import partial
 from typing import Any
-from uuid import UUID
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
 from api.http.dependencies import CallerDep, ServicesDep, TenantDep
-from api.http.halts import HaltRequest, ResumeRequest, operator_of, read_halt, read_resume
+from api.http.halts import HaltRequest, ResumeRequest
 from api.http.openapi import json_body, responses
 from api.runtime.api_keys import Caller
-from api.runtime.services import Services
+from api.tenants import queue_orders
 from api.tenants.queue_replies import QueueStateReply, queue_object
-from jobs import telemetry
-from jobs.doorbell import INFERENCE
 from jobs.models import Tenant
 from jobs.scheduling import halts
 from jobs.states.halt import HaltKind
@@ -50,7 +48,7 @@ async def pause_own_queue(request: Request, services: ServicesDep, caller: Calle
 
     Completion windows and interactive callers' timeouts go on. 409 while an operator has paused it.
     """
-    return await _halt(request, services, caller, HaltKind.PAUSE)
+    return await queue_orders.halt(request, services, caller, partial(_own, caller=caller), HaltKind.PAUSE)
 
 
 @router.post(
@@ -61,7 +59,7 @@ async def pause_own_queue(request: Request, services: ServicesDep, caller: Calle
 )
 async def drain_own_queue(request: Request, services: ServicesDep, caller: CallerDep) -> JSONResponse:
     """Pause it, and report `drained` once none of your jobs runs any more."""
-    return await _halt(request, services, caller, HaltKind.DRAIN)
+    return await queue_orders.halt(request, services, caller, partial(_own, caller=caller), HaltKind.DRAIN)
 
 
 @router.post(
@@ -72,37 +70,9 @@ async def drain_own_queue(request: Request, services: ServicesDep, caller: Calle
 )
 async def resume_own_queue(request: Request, services: ServicesDep, caller: CallerDep) -> JSONResponse:
     """Let your jobs start again; what an operator paused, only an operator resumes (409)."""
-    asked = await read_resume(request)
-
-    def resume(session: Session) -> dict[str, Any]:
-        row = _own(session, caller)
-        halts.resume_queue(session, row.id)
-        return queue_object(session, row)
-
-    found = await services.transactions.run_as_operator(resume)
-    services.doorbell.ring(INFERENCE)
-    _log(telemetry.QUEUE_RESUMED, caller, kind=None, reason=asked.reason)
-    return JSONResponse(found)
-
-
-async def _halt(request: Request, services: Services, caller: Caller, kind: HaltKind) -> JSONResponse:
-    asked = await read_halt(request)
-
-    def halt(session: Session) -> dict[str, Any]:
-        row = _own(session, caller)
-        halts.halt_queue(session, row.id, kind, reason=asked.reason, by=operator_of(caller))
-        return queue_object(session, row)
-
-    found = await services.transactions.run_as_operator(halt)
-    _log(telemetry.QUEUE_HALTED, caller, kind=kind.value, reason=asked.reason)
-    return JSONResponse(found)
+    return await queue_orders.resume(request, services, caller, partial(_own, caller=caller))
 
 
 def _own(session: Session, caller: Caller) -> Tenant:
     """Lock the caller's tenant; raise ConflictError if only an operator may change its halt."""
-    tenant_id: UUID = caller.tenant_id
-    return halts.lock_queue(session, tenant_id, may_override=Scope.OPERATOR in caller.scopes)
-
-
-def _log(event: str, caller: Caller, *, kind: str | None, reason: str | None) -> None:
-    telemetry.logger().info(event, tenant_id=str(caller.tenant_id), kind=kind, key=caller.key, reason=reason)
+    return halts.lock_queue(session, caller.tenant_id, may_override=Scope.OPERATOR in caller.scopes)

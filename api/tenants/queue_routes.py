@@ -1,22 +1,19 @@
 """Tenants' queues over HTTP, for operators: pause, drain, resume."""
 
+from functools import partial
 from typing import Any
-from uuid import UUID
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
 from api.http.dependencies import CallerDep, ServicesDep
-from api.http.halts import HaltRequest, ResumeRequest, operator_of, read_halt, read_resume
+from api.http.halts import HaltRequest, ResumeRequest
 from api.http.identifiers import TenantNameDep
 from api.http.openapi import json_body, responses
-from api.runtime.api_keys import Caller
-from api.runtime.services import Services
+from api.tenants import queue_orders
 from api.tenants.queue_replies import QueueStateReply, queue_object
-from jobs import telemetry, tenants
-from jobs.doorbell import INFERENCE
-from jobs.scheduling import halts
+from jobs import tenants
 from jobs.states.halt import HaltKind
 
 router = APIRouter(tags=["tenants"])
@@ -52,7 +49,8 @@ async def pause_queue(
     Its jobs are accepted and wait with the reason `queue_paused`, and hold up no other tenant's. Completion
     windows and interactive callers' timeouts go on.
     """
-    return await _halt(request, tenant, services, caller, HaltKind.PAUSE)
+    find = partial(tenants.find, text=tenant)
+    return await queue_orders.halt(request, services, caller, find, HaltKind.PAUSE)
 
 
 @router.post(
@@ -65,7 +63,8 @@ async def drain_queue(
     request: Request, tenant: TenantNameDep, services: ServicesDep, caller: CallerDep
 ) -> JSONResponse:
     """Pause it, and report `drained` once none of its jobs runs any more."""
-    return await _halt(request, tenant, services, caller, HaltKind.DRAIN)
+    find = partial(tenants.find, text=tenant)
+    return await queue_orders.halt(request, services, caller, find, HaltKind.DRAIN)
 
 
 @router.post(
@@ -78,37 +77,4 @@ async def resume_queue(
     request: Request, tenant: TenantNameDep, services: ServicesDep, caller: CallerDep
 ) -> JSONResponse:
     """Let its jobs start again; nothing changes if it was not paused. It earned no credit meanwhile."""
-    asked = await read_resume(request)
-
-    def resume(session: Session) -> tuple[UUID, dict[str, Any]]:
-        row = tenants.find(session, tenant)
-        halts.resume_queue(session, row.id)
-        return row.id, queue_object(session, row)
-
-    tenant_id, found = await services.transactions.run_as_operator(resume)
-    services.doorbell.ring(INFERENCE)
-    telemetry.logger().info(
-        telemetry.QUEUE_RESUMED, tenant_id=str(tenant_id), key=caller.key, reason=asked.reason
-    )
-    return JSONResponse(found)
-
-
-async def _halt(
-    request: Request, name: str, services: Services, caller: Caller, kind: HaltKind
-) -> JSONResponse:
-    asked = await read_halt(request)
-
-    def halt(session: Session) -> tuple[UUID, dict[str, Any]]:
-        row = tenants.find(session, name)
-        halts.halt_queue(session, row.id, kind, reason=asked.reason, by=operator_of(caller))
-        return row.id, queue_object(session, row)
-
-    tenant_id, found = await services.transactions.run_as_operator(halt)
-    telemetry.logger().info(
-        telemetry.QUEUE_HALTED,
-        tenant_id=str(tenant_id),
-        kind=kind.value,
-        key=caller.key,
-        reason=asked.reason,
-    )
-    return JSONResponse(found)
+    return await queue_orders.resume(request, services, caller, partial(tenants.find, text=tenant))
