@@ -189,10 +189,7 @@ def api(servers: Servers, **variables: str) -> Iterator[tuple[int, int]]:
 @contextmanager
 def service_worker(servers: Servers, **variables: str) -> Iterator[int]:
     """Run a service worker; yield its process id, perhaps before it has started its loops."""
-    ours = {
-        "LONGBATCH_DATABASE__URL": servers.postgres_url,
-        "LONGBATCH_BROKER__URL": servers.valkey_url,
-    }
+    ours = {"LONGBATCH_DATABASE__URL": servers.postgres_url, "LONGBATCH_BROKER__URL": servers.valkey_url}
     with process([sys.executable, "-m", "worker", "service"], **ours, **variables) as (pid, log):
         threading.Thread(target=log.read, daemon=True).start()
         yield pid
@@ -202,11 +199,7 @@ def service_worker(servers: Servers, **variables: str) -> Iterator[int]:
 def process(command: list[str], **variables: str) -> Iterator[tuple[int, IO[str]]]:
     """Run a process for the block and yield its id and output; kill it afterwards."""
     running = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, **variables},
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, **variables}
     )
     assert running.stdout is not None  # noqa: S101  # it is a pipe
     try:

@@ -10,15 +10,7 @@ from bench.peers.drive import Direct, Pool
 from bench.report import Row, judge
 from bench.simulation.lower_bound import lower_bound_s
 from bench.simulation.workloads import Spec, make, poisson
-from bench.stand.contenders import (
-    CLAIMING_POOL,
-    DIRECT,
-    ONE_AT_A_TIME,
-    POOL,
-    PRODUCT,
-    Contender,
-    Longbatch,
-)
+from bench.stand.contenders import CLAIMING_POOL, DIRECT, ONE_AT_A_TIME, POOL, PRODUCT, Contender, Longbatch
 from bench.stand.contest import Run, Scope, contest, rounds
 from bench.stand.fill import fill
 from bench.stand.stand import Stand
@@ -111,10 +103,7 @@ def overcommit(stand: Stand, scope: Scope) -> Iterator[Row]:
         runs += rounds(stand, "REASON", known, seed=seed, contenders={ORACLE: RESERVES_MAX}, say=scope.say)
     where = f"REASON, N={scope.num_jobs}, no prefix cache"
     ours = list(_valid(runs, PRODUCT))
-    for peer, name, goal in (
-        (AT_MAX, "4 speed-up", ">= 1.25"),
-        (ORACLE, "4 of the oracle", ">= 0.95"),
-    ):
+    for peer, name, goal in ((AT_MAX, "4 speed-up", ">= 1.25"), (ORACLE, "4 of the oracle", ">= 0.95")):
         yield from _row(runs, name, where, _ratios(runs, peer, PRODUCT), goal=goal, peer=peer)
     again = [run.recomputed for run in ours]
     yield from _row(runs, "4 recomputed tokens", where, again, goal="<= 0.02", peer="all tokens")

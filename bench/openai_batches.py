@@ -59,11 +59,7 @@ class Bench:
 
     def accept(self, file_id: str) -> tuple[str, float]:
         """Create a batch of the file; return its id and its seconds to `in_progress`."""
-        asked = {
-            "input_file_id": file_id,
-            "endpoint": "/v1/chat/completions",
-            "completion_window": "24h",
-        }
+        asked = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
         began = time.monotonic()
         batch = self.http.post("/v1/batches", json=asked).raise_for_status().json()
         while batch["status"] == "validating":

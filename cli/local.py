@@ -10,13 +10,7 @@ from pydantic import SecretStr
 
 from cli.stack.options import ENGINE_URLS, default_directory
 from jobs.errors import LongbatchError
-from jobs.settings import (
-    ENV_PREFIX,
-    DatabaseSettings,
-    EngineSettings,
-    EngineSide,
-    TokenizerSettings,
-)
+from jobs.settings import ENV_PREFIX, DatabaseSettings, EngineSettings, EngineSide, TokenizerSettings
 
 DEFAULT_API_URL: Final = "http://127.0.0.1:8080"
 

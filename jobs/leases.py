@@ -91,10 +91,7 @@ def read_stops(session: Session, leases: Sequence[Lease]) -> dict[UUID, StopReas
 
 
 def _given(leases: Sequence[Lease]) -> dict[str, object]:
-    return {
-        "job_ids": [each.job_id for each in leases],
-        "lease_ids": [each.lease_id for each in leases],
-    }
+    return {"job_ids": [each.job_id for each in leases], "lease_ids": [each.lease_id for each in leases]}
 
 
 # Sets of rows: a statement's text does not depend on their number. Only rows that no other transaction

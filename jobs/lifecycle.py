@@ -287,12 +287,7 @@ def silent_at(now: datetime) -> Select[UUID]:
 
 
 def rescue(
-    session: Session,
-    *,
-    now: datetime,
-    max_rescues: int,
-    limit: int = 100,
-    only: Sequence[UUID] | None = None,
+    session: Session, *, now: datetime, max_rescues: int, limit: int = 100, only: Sequence[UUID] | None = None
 ) -> list[Job]:
     """Queue jobs again whose worker fell silent, or end them as requested.
 

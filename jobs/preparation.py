@@ -154,13 +154,7 @@ class Counting:
         return job
 
     def _keep(
-        self,
-        session: Session,
-        job: Job,
-        text: PromptText | NewText,
-        counted: CountedPrompt,
-        *,
-        now: datetime,
+        self, session: Session, job: Job, text: PromptText | NewText, counted: CountedPrompt, *, now: datetime
     ) -> None:
         limits = registry.registered_capacities(session).get(job.model) or [self.default_capacity]
         if isinstance(text, NewText):

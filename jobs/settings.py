@@ -5,15 +5,7 @@ from datetime import timedelta
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AliasChoices,
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    field_validator,
-    model_validator,
-)
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ENV_PREFIX = "LONGBATCH_"
@@ -86,9 +78,7 @@ class EngineSettings(Group):
     )
     api_key: SecretStr | None = Field(default=None, description="sent to an HTTP engine as a bearer token")
     served_model: str | None = Field(
-        default=None,
-        min_length=1,
-        description="the model's name at an HTTP engine; None: its only one",
+        default=None, min_length=1, description="the model's name at an HTTP engine; None: its only one"
     )
     model: str = Field(default="llama-3.1-8b-instruct", description="the name callers see in `model`")
     max_batch_size: int | None = Field(default=None, ge=1)

@@ -176,9 +176,7 @@ def _unblock(session: Session, summary_id: UUID, parents: Collection[int]) -> No
     for number in sorted(parents):
         is_left = exists(
             child.where(
-                SummaryNode.summary_id == summary_id,
-                SummaryNode.parent == number,
-                Job.finalized_at.is_(None),
+                SummaryNode.summary_id == summary_id, SummaryNode.parent == number, Job.finalized_at.is_(None)
             )
         )
         parent = select(SummaryNode.job_id).where(

@@ -113,11 +113,7 @@ class JobMaintenance:
     def add_up_stored(self) -> bool:
         """Add up notes of what tenants keep. Returns true if there may be more."""
         moved = move_set(
-            self._sessions,
-            self._stored,
-            stored_bytes.unsummed(),
-            stored_bytes.add_up,
-            limit=_MAX_NOTES,
+            self._sessions, self._stored, stored_bytes.unsummed(), stored_bytes.add_up, limit=_MAX_NOTES
         )
         return sum(moved) == _MAX_NOTES
 

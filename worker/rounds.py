@@ -53,12 +53,7 @@ class FailingRows:
 
 
 def move_set(
-    sessions: sessionmaker[Session],
-    failing: FailingRows,
-    rows: Rows,
-    move: Callable[..., T],
-    *,
-    limit: int,
+    sessions: sessionmaker[Session], failing: FailingRows, rows: Rows, move: Callable[..., T], *, limit: int
 ) -> list[T]:
     """Move due rows in one transaction; if that fails, halve the set until the failing row is alone.
 
@@ -126,10 +121,7 @@ def do_each(steps: Iterable[Callable[[], object]]) -> None:
 
 
 def _in_halves(
-    sessions: sessionmaker[Session],
-    failing: FailingRows,
-    row_ids: Sequence[UUID],
-    move: Callable[..., T],
+    sessions: sessionmaker[Session], failing: FailingRows, row_ids: Sequence[UUID], move: Callable[..., T]
 ) -> Iterator[T]:
     if not row_ids:
         return

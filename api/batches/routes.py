@@ -99,9 +99,7 @@ async def estimate_batch(request: Request, services: ServicesDep, tenant_id: Ten
 
 
 @router.get(
-    "/v1/batches",
-    summary="List batches",
-    responses=responses(200, BatchListReply, "One page", 400, 503),
+    "/v1/batches", summary="List batches", responses=responses(200, BatchListReply, "One page", 400, 503)
 )
 async def list_batches(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[PageQuery, Query()]

@@ -28,9 +28,7 @@ _CHANGED = responses(200, RegisteredEngineReply, "The engine", 400, 404, 413, 50
 
 
 @router.get(
-    "/v1/engines",
-    summary="List engines",
-    responses=responses(200, EngineListReply, "All engines", 503),
+    "/v1/engines", summary="List engines", responses=responses(200, EngineListReply, "All engines", 503)
 )
 async def list_engines(services: ServicesDep) -> JSONResponse:
     """List every engine that ever registered, by name. Needs the scope `operator`, as all of these."""

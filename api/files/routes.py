@@ -45,11 +45,7 @@ async def create_file(
     return JSONResponse(file_object(file))
 
 
-@router.get(
-    "/v1/files",
-    summary="List files",
-    responses=responses(200, FileListReply, "One page", 400, 503),
-)
+@router.get("/v1/files", summary="List files", responses=responses(200, FileListReply, "One page", 400, 503))
 async def list_files(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[FileListQuery, Query()]
 ) -> JSONResponse:
@@ -62,9 +58,7 @@ async def list_files(
 
 
 @router.get(
-    "/v1/files/{file_id}",
-    summary="Get a file",
-    responses=responses(200, FileReply, "The file", 404, 503),
+    "/v1/files/{file_id}", summary="Get a file", responses=responses(200, FileReply, "The file", 404, 503)
 )
 async def get_file(file_id: FileIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Get the file as it is now."""

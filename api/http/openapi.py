@@ -25,11 +25,7 @@ REASONS: Final = {
 
 
 def responses(
-    status: int,
-    model: type | None,
-    description: str,
-    *errors: int,
-    raw: Mapping[str, str] = _NOTHING,
+    status: int, model: type | None, description: str, *errors: int, raw: Mapping[str, str] = _NOTHING
 ) -> dict[int | str, dict[str, Any]]:
     """Document an operation's responses: the successful one, then its possible errors.
 

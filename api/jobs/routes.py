@@ -74,11 +74,7 @@ async def create_job(
     return job_response(job, status=202, headers=headers)
 
 
-@router.get(
-    "/v1/jobs",
-    summary="List jobs",
-    responses=responses(200, JobListReply, "One page", 400, 503),
-)
+@router.get("/v1/jobs", summary="List jobs", responses=responses(200, JobListReply, "One page", 400, 503))
 async def list_jobs(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[JobListQuery, Query()]
 ) -> JSONResponse:

@@ -66,11 +66,7 @@ class Compute:
             return await anyio.to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self._threads)
 
     async def run_apart(
-        self,
-        tenant_id: UUID,
-        num_bytes: int,
-        work: Callable[[Unpack[Ts]], T],
-        *args: *Ts,
+        self, tenant_id: UUID, num_bytes: int, work: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> T:
         """Run `work` as `run` does, but in another process if it is long.
 

@@ -54,9 +54,7 @@ async def create_tenant(request: Request, services: ServicesDep, caller: CallerD
 
 
 @router.get(
-    "/v1/tenants",
-    summary="List tenants",
-    responses=responses(200, TenantListReply, "One page", 400, 503),
+    "/v1/tenants", summary="List tenants", responses=responses(200, TenantListReply, "One page", 400, 503)
 )
 async def list_tenants(services: ServicesDep, query: Annotated[AdminListQuery, Query()]) -> JSONResponse:
     """List tenants with their limits and whether their jobs start, newest first."""

@@ -52,8 +52,7 @@ _KEY: Final[dict[str, Any]] = {
 }
 
 Weight = Annotated[
-    float,
-    Field(ge=0.001, le=1_000_000, description="Share of an engine relative to other tenants."),
+    float, Field(ge=0.001, le=1_000_000, description="Share of an engine relative to other tenants.")
 ]
 
 

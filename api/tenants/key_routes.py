@@ -64,9 +64,7 @@ async def create_key(request: Request, services: ServicesDep, caller: CallerDep)
 
 
 @router.get(
-    "/v1/keys",
-    summary="List API keys",
-    responses=responses(200, KeyListReply, "One page", 400, 404, 503),
+    "/v1/keys", summary="List API keys", responses=responses(200, KeyListReply, "One page", 400, 404, 503)
 )
 async def list_keys(services: ServicesDep, query: Annotated[KeyListQuery, Query()]) -> JSONResponse:
     """List keys of all tenants, or of one, without their secrets, newest first."""
@@ -81,9 +79,7 @@ async def list_keys(services: ServicesDep, query: Annotated[KeyListQuery, Query(
 
 
 @router.get(
-    "/v1/keys/{key}",
-    summary="Get an API key",
-    responses=responses(200, KeyReply, "The key", 404, 503),
+    "/v1/keys/{key}", summary="Get an API key", responses=responses(200, KeyReply, "The key", 404, 503)
 )
 async def get_key(key: KeyNameDep, services: ServicesDep) -> JSONResponse:
     """Get a key without its secret."""

@@ -38,10 +38,7 @@ async def get_own_queue(services: ServicesDep, tenant_id: TenantDep) -> JSONResp
 
 
 @router.post(
-    "/v1/queue/pause",
-    summary="Pause your queue",
-    responses=_CHANGED,
-    openapi_extra=json_body(HaltRequest),
+    "/v1/queue/pause", summary="Pause your queue", responses=_CHANGED, openapi_extra=json_body(HaltRequest)
 )
 async def pause_own_queue(request: Request, services: ServicesDep, caller: CallerDep) -> JSONResponse:
     """Start none of your jobs until the queue is resumed; running ones go on, new ones are accepted.
@@ -52,10 +49,7 @@ async def pause_own_queue(request: Request, services: ServicesDep, caller: Calle
 
 
 @router.post(
-    "/v1/queue/drain",
-    summary="Drain your queue",
-    responses=_CHANGED,
-    openapi_extra=json_body(HaltRequest),
+    "/v1/queue/drain", summary="Drain your queue", responses=_CHANGED, openapi_extra=json_body(HaltRequest)
 )
 async def drain_own_queue(request: Request, services: ServicesDep, caller: CallerDep) -> JSONResponse:
     """Pause it, and report `drained` once none of your jobs runs any more."""

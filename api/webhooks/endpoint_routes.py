@@ -42,8 +42,7 @@ _MAX_BYTES: Final = 16 * 1024
 _ALL: Final = timedelta(days=3650)
 
 Overlap = Annotated[
-    int,
-    Query(ge=0, le=MAX_OVERLAP_SECONDS, description="Seconds for which the previous secret also signs."),
+    int, Query(ge=0, le=MAX_OVERLAP_SECONDS, description="Seconds for which the previous secret also signs.")
 ]
 
 

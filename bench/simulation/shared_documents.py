@@ -86,9 +86,7 @@ def limit_s(model: EngineModel, specs: Sequence[Spec]) -> float:
         reads += sum(chunks) + decodes * spec.prompt_tokens + decodes * (decodes + 1) / 2
         steps.append(len(chunks) + decodes)
     iterations = max(
-        sum(steps) / model.capacity.max_batch_size,
-        least_prefill(specs) / model.chunk,
-        max(steps, default=0),
+        sum(steps) / model.capacity.max_batch_size, least_prefill(specs) / model.chunk, max(steps, default=0)
     )
     return prefill + model.kv_s * reads + model.weights_s * iterations
 

@@ -107,13 +107,7 @@ def list_documents(
         notes.print(f"More with --after {page['last_id']}")
 
 
-def show(
-    document: Document,
-    *,
-    wait: Wait = False,
-    as_json: AsJson = False,
-    api_url: ApiUrl = None,
-) -> None:
+def show(document: Document, *, wait: Wait = False, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
     """Show a document's details."""
     with client_of(api_url) as client:
         found: Mapping[str, Any] = client.documents("GET", document)

@@ -8,14 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cli.commands.summarize import (
-    PATIENCE_SECONDS,
-    Paths,
-    check_paths,
-    conclude,
-    report_skipped,
-    stopping,
-)
+from cli.commands.summarize import PATIENCE_SECONDS, Paths, check_paths, conclude, report_skipped, stopping
 from cli.output import EXIT_CODES, ApiUrl, AsJson, client_of, notes, output, print_json
 from cli.summaries import sources
 from cli.summaries.options import DEFAULT_CONCURRENCY, ConcurrencyOption, with_fields

@@ -153,13 +153,7 @@ def list_jobs(
         notes.print(f"More with --after {page['last_id']}")
 
 
-def show(
-    job_id: JobId,
-    *,
-    wait: Wait = False,
-    as_json: AsJson = False,
-    api_url: ApiUrl = None,
-) -> None:
+def show(job_id: JobId, *, wait: Wait = False, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
     """Show a job's state and details, and why it is waiting."""
     with client_of(api_url) as client:
         job = _wait(client, job_id) if wait else client.job(job_id)
@@ -177,13 +171,7 @@ def show(
     output.print(table)
 
 
-def result(
-    job_id: JobId,
-    *,
-    wait: Wait = False,
-    as_json: AsJson = False,
-    api_url: ApiUrl = None,
-) -> None:
+def result(job_id: JobId, *, wait: Wait = False, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
     """Print a job's output, or the part produced so far if it did not complete."""
     with client_of(api_url) as client:
         if wait:

@@ -54,9 +54,7 @@ def create(
 
 @app.command("list")
 def list_keys(
-    *,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
-    as_json: AsJson = False,
+    *, tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None, as_json: AsJson = False
 ) -> None:
     """List keys without their secrets."""
     with transaction() as session:

@@ -8,12 +8,7 @@ _FP8_FROM = 89  # compute capability of Ada; Ampere (80, 86) has no FP8 tensor c
 
 
 def find(
-    profile: Profile,
-    *,
-    pool_blocks: int,
-    typical_blocks: int,
-    longest_blocks: int,
-    largest_pool_tokens: int,
+    profile: Profile, *, pool_blocks: int, typical_blocks: int, longest_blocks: int, largest_pool_tokens: int
 ) -> tuple[str, ...]:
     """List the pitfalls of the profile, the worst first."""
     return (

@@ -13,11 +13,7 @@ from cli.stack.ports import LOOPBACK
 from cli.stack.ready import API, INFERENCE_WORKER, SERVICE_WORKER, Urls
 from cli.stack.server import Program
 
-_MODULES = {
-    API: ("api",),
-    INFERENCE_WORKER: ("worker", "inference"),
-    SERVICE_WORKER: ("worker", "service"),
-}
+_MODULES = {API: ("api",), INFERENCE_WORKER: ("worker", "inference"), SERVICE_WORKER: ("worker", "service")}
 # With the servers' own grace times, below 10 s for the whole stack.
 _GRACE = {
     API: timedelta(seconds=3),

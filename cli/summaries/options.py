@@ -44,8 +44,7 @@ _FIELDS: Final[Mapping[str, object]] = {
         ),
     ],
     "language": Annotated[
-        str | None,
-        typer.Option("--language", help="Language of the summary.", show_default="the document's"),
+        str | None, typer.Option("--language", help="Language of the summary.", show_default="the document's")
     ],
     "focus": Annotated[str | None, typer.Option("--focus", help="What to concentrate on.")],
     "instructions": Annotated[

@@ -15,12 +15,7 @@ from jobs import files, submission
 from jobs.batches import results
 from jobs.batches.context import BatchTools
 from jobs.batches.line_requests import LineReader
-from jobs.batches.lines import (
-    CANCELLED,
-    EXPIRED,
-    read_envelope,
-    unanswered_line,
-)
+from jobs.batches.lines import CANCELLED, EXPIRED, read_envelope, unanswered_line
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity

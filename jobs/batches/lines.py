@@ -16,14 +16,8 @@ MAX_CUSTOM_ID: Final = 512
 _FIELDS: Final = ("custom_id", "method", "url", "body")
 _LINE_ENDS: Final = {char.encode(): f"\\u{ord(char):04x}".encode() for char in "\x85\u2028\u2029"}
 
-EXPIRED: Final = (
-    "batch_expired",
-    "This request could not be executed before the completion window expired.",
-)
-CANCELLED: Final = (
-    "batch_cancelled",
-    "This request was not executed because the batch was cancelled.",
-)
+EXPIRED: Final = ("batch_expired", "This request could not be executed before the completion window expired.")
+CANCELLED: Final = ("batch_cancelled", "This request was not executed because the batch was cancelled.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +117,7 @@ def unanswered_line(identifier: str, custom_id: str, reason: tuple[str, str]) ->
 
 
 def _line(identifier: str, custom_id: str, *, response: JsonObject | None, error: JsonObject | None) -> bytes:
-    whole = {
-        "id": f"batch_req_{identifier}",
-        "custom_id": custom_id,
-        "response": response,
-        "error": error,
-    }
+    whole = {"id": f"batch_req_{identifier}", "custom_id": custom_id, "response": response, "error": error}
     line = to_json(whole)
     # Many readers treat these as line ends; in JSON they can occur inside strings alone.
     for char, escaped in _LINE_ENDS.items():

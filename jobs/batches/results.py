@@ -22,13 +22,7 @@ from jobs.files.storage import PartStore
 from jobs.models import Job, JsonObject, Result
 from jobs.models.batch import Batch
 from jobs.models.file import File
-from jobs.prompts.openai import (
-    chat_completion,
-    error_object,
-    text_completion,
-    too_long_message,
-    usage_object,
-)
+from jobs.prompts.openai import chat_completion, error_object, text_completion, too_long_message, usage_object
 from jobs.states import JobState
 from jobs.states.batch import BatchState, Endpoint
 from jobs.states.file import FileState
@@ -271,9 +265,7 @@ def _failure(error: JsonObject, endpoint: Endpoint) -> tuple[int, JsonObject]:
     details = error.get("details")
     if isinstance(details, dict) and {"limit", "prompt_tokens", "max_tokens"} <= details.keys():
         message = too_long_message(
-            limit=details["limit"],
-            prompt_tokens=details["prompt_tokens"],
-            max_tokens=details["max_tokens"],
+            limit=details["limit"], prompt_tokens=details["prompt_tokens"], max_tokens=details["max_tokens"]
         )
     param = "messages" if endpoint is Endpoint.CHAT else "prompt"
     return 400, error_object(code, message, param=param)

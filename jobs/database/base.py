@@ -40,11 +40,7 @@ def one_of(column: str, values: Sequence[str]) -> str:
 
 
 def partial_index(
-    name: str,
-    *columns: str | TextClause,
-    where: str,
-    unique: bool = False,
-    include: Sequence[str] = (),
+    name: str, *columns: str | TextClause, where: str, unique: bool = False, include: Sequence[str] = ()
 ) -> Index:
     """Make an index of the rows for which this SQL condition is true."""
     included: dict[str, Any] = {"postgresql_include": list(include)} if include else {}

@@ -196,10 +196,7 @@ def expire(
         is_needed: a condition on `Document` that keeps it, for example while it is summarized.
         limit: the most documents to delete.
     """
-    over = [
-        Document.state.in_([DocumentState.READY, DocumentState.FAILED]),
-        Document.expires_at <= now,
-    ]
+    over = [Document.state.in_([DocumentState.READY, DocumentState.FAILED]), Document.expires_at <= now]
     if is_needed is not None:
         over.append(~is_needed)
     query = select(Document.id).where(*over).limit(limit)

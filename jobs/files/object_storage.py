@@ -6,15 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from jobs.errors import UnavailableError
-from jobs.files.storage import (
-    LISTED_AT_ONCE,
-    OWNER_NAME,
-    BytesLostError,
-    RowStore,
-    StoredPart,
-    pack,
-    unpack,
-)
+from jobs.files.storage import LISTED_AT_ONCE, OWNER_NAME, BytesLostError, RowStore, StoredPart, pack, unpack
 from jobs.ids import uuid7
 
 if TYPE_CHECKING:

@@ -83,8 +83,7 @@ def measure(timings: Sequence[JobTiming], *, otherwise: Speed) -> Speed:
     reads = [found for each in timings if (found := _read_rate(each, timings)) is not None]
     steps = [found for each in timings if (found := _step_rate(each, readings)) is not None]
     return Speed(
-        step_s=_weighted_median(steps) or otherwise.step_s,
-        read_s=_weighted_median(reads) or otherwise.read_s,
+        step_s=_weighted_median(steps) or otherwise.step_s, read_s=_weighted_median(reads) or otherwise.read_s
     )
 
 

@@ -6,14 +6,7 @@ from jobs.models.console import ConsoleSession, ConsoleSignInCode
 from jobs.models.document import Document, DocumentText
 from jobs.models.engine import AccountShard, Engine, Reservation, TenantAccount
 from jobs.models.file import File, FilePart
-from jobs.models.job import (
-    FIT_CLASS,
-    NEED_BOUNDS,
-    NEED_CLASSES,
-    NUM_SIZE_CLASSES,
-    SIZE_BOUNDS,
-    Job,
-)
+from jobs.models.job import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS, Job
 from jobs.models.output import Checkpoint, Result
 from jobs.models.prompt import PromptText
 from jobs.models.stray_part import Installation, StrayPart
@@ -32,9 +25,4 @@ from jobs.models.tenant import (
 )
 from jobs.models.turn import TenantTurn
 from jobs.models.webhook import WebhookEndpoint, WebhookEvent, WebhookSecret
-from jobs.models.webhook_delivery import (
-    WebhookBreaker,
-    WebhookDelivery,
-    WebhookDestination,
-    WebhookDispatch,
-)
+from jobs.models.webhook_delivery import WebhookBreaker, WebhookDelivery, WebhookDestination, WebhookDispatch

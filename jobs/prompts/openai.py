@@ -223,12 +223,7 @@ def chat_completion(
     """Build a `chat.completion`; `identifier` has no prefix, `created` is Unix time."""
     choice: JsonObject = {
         "index": 0,
-        "message": {
-            "role": "assistant",
-            "content": text,
-            "reasoning_content": reasoning,
-            "refusal": None,
-        },
+        "message": {"role": "assistant", "content": text, "reasoning_content": reasoning, "refusal": None},
         "logprobs": None,
         "finish_reason": finish_reason,
     }

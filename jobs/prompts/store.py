@@ -6,19 +6,7 @@ from hashlib import sha256
 from typing import Final, Protocol
 from uuid import UUID
 
-from sqlalchemy import (
-    Integer,
-    LargeBinary,
-    Text,
-    Uuid,
-    bindparam,
-    delete,
-    exists,
-    func,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import Integer, LargeBinary, Text, Uuid, bindparam, delete, exists, func, select, text, update
 from sqlalchemy.orm import Session
 
 from jobs.database.packed_arrays import PackedArrayType

@@ -165,12 +165,7 @@ class WindowEncoder:
     """An encoder for texts of any length with memory for one window; safe to use from several threads."""
 
     def __init__(
-        self,
-        tokenizer: tokenizers.Tokenizer,
-        lengths: TokenLengths,
-        *,
-        window_chars: int,
-        enters_words: bool,
+        self, tokenizer: tokenizers.Tokenizer, lengths: TokenLengths, *, window_chars: int, enters_words: bool
     ) -> None:
         self._tokenizer = tokenizer
         self._lengths = lengths

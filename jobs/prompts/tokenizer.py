@@ -17,21 +17,11 @@ import zstandard
 from jobs.errors import PromptTooLongError
 from jobs.prompts.chat_template import ChatTemplate, ChatTemplateError
 from jobs.prompts.control_text import Markup
-from jobs.prompts.encoding import (
-    PlainEncoder,
-    TokenIds,
-    UnsafeTextError,
-    concatenate,
-    control_tokens,
-)
+from jobs.prompts.encoding import PlainEncoder, TokenIds, UnsafeTextError, concatenate, control_tokens
 from jobs.prompts.messages import Message, Role
 from jobs.prompts.thinking import ThinkingTags, find_tags, opens_thinking, tail_of
 from jobs.prompts.token_bytes import TokenBytes
-from jobs.prompts.tokenizer_files import (
-    TokenizerMissingError,
-    ensure_default_tokenizer,
-    tokenizer_directory,
-)
+from jobs.prompts.tokenizer_files import TokenizerMissingError, ensure_default_tokenizer, tokenizer_directory
 from jobs.prompts.uncut_text import ChildLimits
 from jobs.settings import TokenizerSettings
 

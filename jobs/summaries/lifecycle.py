@@ -176,8 +176,7 @@ def overdue(now: datetime) -> Select[UUID]:
 def expire(session: Session, only: Sequence[UUID], *, now: datetime) -> int:
     """Expire those of these summaries that are overdue; return their number."""
     query = select(Summary).where(
-        Summary.id.in_(overdue(now).where(Summary.id.in_(only))),
-        Summary.state == SummaryState.PREPARING,
+        Summary.id.in_(overdue(now).where(Summary.id.in_(only))), Summary.state == SummaryState.PREPARING
     )
     over = session.scalars(query.with_for_update(key_share=True, skip_locked=True)).all()
     for summary in over:
@@ -315,10 +314,7 @@ def guard_document(session: Session, document_id: UUID) -> None:
 def _hold_documents(session: Session, document_ids: Sequence[UUID], *, tenant_id: UUID) -> None:
     query = (
         select(Document.id)
-        .where(
-            Document.id.in_(document_ids),
-            *documents.visible(tenant_id),
-        )
+        .where(Document.id.in_(document_ids), *documents.visible(tenant_id))
         .order_by(Document.id)
         .with_for_update(read=True)
     )

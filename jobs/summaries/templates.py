@@ -157,7 +157,7 @@ _FORMS: Final[dict[Style, str]] = {
 def _option_lines(options: PromptOptions) -> list[str]:
     """Word the options that every prompt repeats, so that no level loses them."""
     found = [
-        f"Write in {options.language}." if options.language else "Write in the language of the document.",
+        f"Write in {options.language}." if options.language else "Write in the language of the document."
     ]
     if options.focus:
         found.append(f"The reader wants to know above all: {options.focus}")

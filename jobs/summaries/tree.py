@@ -222,11 +222,7 @@ def cut(
         chunks = [chunking.Chunk(0, len(text), 0, source.num_tokens)]
     else:
         chunks = chunking.cut(
-            text,
-            count,
-            chunk_tokens=sizes.chunk_tokens,
-            overlap_tokens=sizes.overlap_tokens,
-            starts=starts,
+            text, count, chunk_tokens=sizes.chunk_tokens, overlap_tokens=sizes.overlap_tokens, starts=starts
         )
     return [
         Leaf(

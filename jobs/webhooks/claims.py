@@ -91,12 +91,7 @@ class ClaimedDispatch:
 
 
 def claim(
-    session: Session,
-    settings: WebhookSettings,
-    vault: Vault,
-    slots: Slots,
-    *,
-    freed: Collection[UUID] = (),
+    session: Session, settings: WebhookSettings, vault: Vault, slots: Slots, *, freed: Collection[UUID] = ()
 ) -> list[ClaimedDispatch]:
     """Claim due events, so that no other process sends them meanwhile.
 
