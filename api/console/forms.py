@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from fastapi import Depends, Request
 
-from api.console.session import ViewerDep
+from api.console.session import OperatorDep, ViewerDep
 from api.http.body import read_body
 from jobs.errors import ForbiddenError, InvalidRequestError
 
@@ -83,15 +83,13 @@ async def read_change(request: Request, viewer: ViewerDep) -> Mapping[str, str]:
     return await read_form(request, viewer)
 
 
-async def read_operation(request: Request, viewer: ViewerDep) -> Mapping[str, str]:
+async def read_operation(request: Request, viewer: OperatorDep) -> Mapping[str, str]:
     """Read a form by which an operator changes what belongs to any tenant, or to none.
 
     Raises:
         ForbiddenError: the key is no operator's.
         ForeignFormError: as `read_form`.
     """
-    if not viewer.is_operator:
-        raise ForbiddenError("This needs a key with the scope 'operator'.")
     return await read_form(request, viewer)
 
 

@@ -33,14 +33,24 @@ class NavigationEntry:
 
     Attributes:
         for_operators: only they see it.
+        own_title: what all others read; empty: the same.
     """
 
     address: str
     title: str
     for_operators: bool = False
+    own_title: str = ""
+
+    def title_for(self, viewer: Viewer) -> str:
+        """Return what this viewer reads."""
+        return self.title if viewer.is_operator or not self.own_title else self.own_title
 
 
-NAVIGATION: Final = (NavigationEntry(HOME, "Overview"), NavigationEntry(f"{HOME}jobs", "Jobs"))
+NAVIGATION: Final = (
+    NavigationEntry(HOME, "Overview"),
+    NavigationEntry(f"{HOME}jobs", "Jobs"),
+    NavigationEntry(f"{HOME}tenants", "Tenants", own_title="Limits and keys"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from api.console.assets import assets
 from api.console.error_pages import PageRoute
 from api.console.page import HOME, redirect
 from api.console.session import find_viewer
+from api.console.tenants import keys, queue, tenant, tenants
 from api.http.scopes import CONSOLE
 from jobs.errors import NotFoundError
 
@@ -19,6 +20,8 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 pages = APIRouter(dependencies=[Depends(find_viewer)], include_in_schema=False, route_class=PageRoute)
 # A family of pages adds its router here, and its entry to `page.NAVIGATION`.
 for family in (overview.router, jobs.router, job_cancel.router, job.router):
+    pages.include_router(family)
+for family in (tenants.router, tenant.router, queue.router, keys.router):
     pages.include_router(family)
 
 

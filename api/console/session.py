@@ -14,7 +14,7 @@ from api.http.scopes import CONSOLE
 from api.runtime.api_keys import Caller, caller_of
 from api.runtime.database import request_tenant
 from api.runtime.services import Services
-from jobs.errors import AuthenticationError
+from jobs.errors import AuthenticationError, ForbiddenError
 from jobs.tenants import quotas, sign_ins
 from jobs.tenants.keys import Scope
 
@@ -88,6 +88,20 @@ async def find_viewer(request: Request) -> Viewer:
 
 
 ViewerDep = Annotated[Viewer, Depends(find_viewer)]
+
+
+async def find_operator(viewer: ViewerDep) -> Viewer:
+    """Find the session of the request, for pages and forms of operators alone.
+
+    Raises:
+        ForbiddenError: the key is no operator's.
+    """
+    if not viewer.is_operator:
+        raise ForbiddenError("This needs a key with the scope 'operator'.")
+    return viewer
+
+
+OperatorDep = Annotated[Viewer, Depends(find_operator)]
 
 
 def set_cookie(request: Request, response: Response, token: str, *, seconds: float) -> None:

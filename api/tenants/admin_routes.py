@@ -12,18 +12,16 @@ from api.http.dependencies import CallerDep, ServicesDep
 from api.http.identifiers import TenantNameDep, parse_optional
 from api.http.openapi import json_body, responses
 from api.http.replies import page
+from api.tenants import orders
 from api.tenants.admin_schemas import (
     AdminListQuery,
-    LimitsRequest,
     TenantListReply,
     TenantReply,
     TenantRequest,
     TenantUpdate,
 )
 from api.tenants.views import tenant_objects
-from jobs import ids, telemetry, tenants
-from jobs.models import Tenant
-from jobs.settings import LimitSettings
+from jobs import ids, tenants
 
 router = APIRouter(tags=["tenants"])
 
@@ -40,17 +38,7 @@ _MAX_BYTES: Final = 16 * 1024
 async def create_tenant(request: Request, services: ServicesDep, caller: CallerDep) -> JSONResponse:
     """Create a tenant without keys. Needs the scope `operator`, as all of these."""
     asked = parse(TenantRequest, await read_body(request, max_bytes=_MAX_BYTES))
-
-    def create(session: Session) -> dict[str, Any]:
-        row = tenants.create(session, asked.name)
-        tenants.set_weight(session, row.id, asked.weight)
-        tenants.set_limits(session, row.id, _given(asked.limits))
-        session.refresh(row)
-        return _shown(session, row, services.settings.limits)
-
-    found = await services.transactions.run_as_operator(create)
-    telemetry.logger().info(telemetry.TENANT_CREATED, tenant_id=found["id"], key=caller.key)
-    return JSONResponse(found, 201)
+    return JSONResponse(await orders.create_tenant(services, caller, asked), 201)
 
 
 @router.get(
@@ -78,7 +66,7 @@ async def get_tenant(tenant: TenantNameDep, services: ServicesDep) -> JSONRespon
     """Get a tenant with its limits and whether its jobs start."""
 
     def read(session: Session) -> dict[str, Any]:
-        return _shown(session, tenants.find(session, tenant), services.settings.limits)
+        return orders.tenant_object(session, tenants.find(session, tenant), settings=services.settings.limits)
 
     return JSONResponse(await services.transactions.run_across(read))
 
@@ -97,24 +85,4 @@ async def update_tenant(
     # An absent tenant is 404, whatever the body is.
     await services.transactions.run_across(partial(tenants.find, text=tenant))
     asked = parse(TenantUpdate, raw)
-
-    def update(session: Session) -> dict[str, Any]:
-        row = tenants.find(session, tenant)
-        tenants.set_weight(session, row.id, asked.weight)
-        tenants.set_limits(session, row.id, _given(asked.limits))
-        session.refresh(row)
-        return _shown(session, row, services.settings.limits)
-
-    found = await services.transactions.run_as_operator(update)
-    changed = asked.model_dump(exclude_unset=True)
-    telemetry.logger().info(telemetry.TENANT_CHANGED, tenant_id=found["id"], key=caller.key, changed=changed)
-    return JSONResponse(found)
-
-
-def _given(limits: LimitsRequest) -> dict[str, int | None]:
-    return limits.model_dump(exclude_unset=True)
-
-
-def _shown(session: Session, row: Tenant, settings: LimitSettings) -> dict[str, Any]:
-    (found,) = tenant_objects(session, [row], settings)
-    return found
+    return JSONResponse(await orders.update_tenant(services, caller, tenant, asked))

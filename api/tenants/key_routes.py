@@ -1,6 +1,5 @@
 """API keys over HTTP, for operators: create, list, get, rotate, revoke."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
@@ -13,7 +12,7 @@ from api.http.dependencies import CallerDep, ServicesDep
 from api.http.identifiers import KeyNameDep
 from api.http.openapi import json_body, responses
 from api.http.replies import page
-from api.runtime.services import Services
+from api.tenants import orders
 from api.tenants.admin_schemas import (
     KeyListQuery,
     KeyListReply,
@@ -23,11 +22,9 @@ from api.tenants.admin_schemas import (
     RotateQuery,
 )
 from api.tenants.views import key_objects
-from jobs import telemetry, tenants
+from jobs import tenants
 from jobs.database import database_now
-from jobs.models import ApiKey
 from jobs.tenants import keys
-from jobs.tenants.keys import NewKey
 
 router = APIRouter(tags=["tenants"])
 
@@ -45,26 +42,13 @@ _NOT_KEPT: Final = {"Cache-Control": "no-store"}
 async def create_key(request: Request, services: ServicesDep, caller: CallerDep) -> JSONResponse:
     """Create a key. Only this response has its secret. Needs the scope `operator`, as all of these."""
     asked = parse(KeyRequest, await read_body(request, max_bytes=_MAX_BYTES))
-
-    def create(session: Session) -> NewKey:
-        span = asked.expires_in_seconds
-        return keys.create(
-            session,
-            tenant_id=tenants.find(session, asked.tenant).id,
-            name=asked.name or "",
-            scopes=set(asked.scopes),
-            expires_at=database_now(session) + timedelta(seconds=span) if span else None,
-        )
-
-    found = await _made(services, create)
-    telemetry.logger().info(
-        telemetry.KEY_CREATED, created=found["id"], scopes=found["scopes"], key=caller.key
-    )
-    return JSONResponse(found, 201, _NOT_KEPT)
+    return JSONResponse(await orders.create_key(services, caller, asked), 201, _NOT_KEPT)
 
 
 @router.get(
-    "/v1/keys", summary="List API keys", responses=responses(200, KeyListReply, "One page", 400, 404, 503)
+    "/v1/keys",
+    summary="List API keys",
+    responses=responses(200, KeyListReply, "One page", 400, 404, 503),
 )
 async def list_keys(services: ServicesDep, query: Annotated[KeyListQuery, Query()]) -> JSONResponse:
     """List keys of all tenants, or of one, without their secrets, newest first."""
@@ -79,13 +63,15 @@ async def list_keys(services: ServicesDep, query: Annotated[KeyListQuery, Query(
 
 
 @router.get(
-    "/v1/keys/{key}", summary="Get an API key", responses=responses(200, KeyReply, "The key", 404, 503)
+    "/v1/keys/{key}",
+    summary="Get an API key",
+    responses=responses(200, KeyReply, "The key", 404, 503),
 )
 async def get_key(key: KeyNameDep, services: ServicesDep) -> JSONResponse:
     """Get a key without its secret."""
 
     def read(session: Session) -> dict[str, Any]:
-        return _shown(session, keys.named(session, key))
+        return orders.key_object(session, keys.named(session, key))
 
     return JSONResponse(await services.transactions.run_across(read))
 
@@ -101,10 +87,7 @@ async def rotate_key(
 ) -> JSONResponse:
     """Create a key like this one; this one expires after the overlap."""
     overlap = timedelta(seconds=query.overlap_seconds)
-    found = await _made(
-        services, lambda session: keys.rotate(session, keys.named(session, key), overlap=overlap)
-    )
-    telemetry.logger().info(telemetry.KEY_CREATED, created=found["id"], rotated=key, key=caller.key)
+    found = await orders.rotate_key(services, caller, key, overlap=overlap)
     return JSONResponse(found, 201, _NOT_KEPT)
 
 
@@ -118,29 +101,4 @@ async def revoke_key(key: KeyNameDep, services: ServicesDep, caller: CallerDep) 
 
     The key of this request cannot revoke itself: one that may operate is always left.
     """
-
-    def revoke(session: Session) -> dict[str, Any]:
-        row = keys.named(session, key)
-        keys.revoke_by(session, row, key_id=caller.key_id)
-        session.refresh(row)
-        return _shown(session, row)
-
-    found = await services.transactions.run_as_operator(revoke)
-    telemetry.logger().info(telemetry.KEY_REVOKED, revoked=found["id"], key=caller.key)
-    return JSONResponse(found)
-
-
-async def _made(services: Services, create: Callable[[Session], NewKey]) -> dict[str, Any]:
-    """Create a key and describe it, with its secret."""
-
-    def make(session: Session) -> dict[str, Any]:
-        made = create(session)
-        session.refresh(made.row)
-        return _shown(session, made.row) | {"api_key": made.secret}
-
-    return await services.transactions.run_as_operator(make)
-
-
-def _shown(session: Session, row: ApiKey) -> dict[str, Any]:
-    (found,) = key_objects(session, [row], now=database_now(session))
-    return found
+    return JSONResponse(await orders.revoke_key(services, caller, key))

@@ -1,6 +1,5 @@
 """The caller's own queue over HTTP: get, pause, drain, resume."""
 
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -10,13 +9,11 @@ from sqlalchemy.orm import Session
 from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.halts import HaltRequest, ResumeRequest
 from api.http.openapi import json_body, responses
-from api.runtime.api_keys import Caller
 from api.tenants import queue_orders
+from api.tenants.queue_orders import own_of
 from api.tenants.queue_replies import QueueStateReply, queue_object
 from jobs.models import Tenant
-from jobs.scheduling import halts
 from jobs.states.halt import HaltKind
-from jobs.tenants.keys import Scope
 
 router = APIRouter(tags=["tenants"])
 
@@ -45,7 +42,7 @@ async def pause_own_queue(request: Request, services: ServicesDep, caller: Calle
 
     Completion windows and interactive callers' timeouts go on. 409 while an operator has paused it.
     """
-    return await queue_orders.halt(request, services, caller, partial(_own, caller=caller), HaltKind.PAUSE)
+    return await queue_orders.halt(request, services, caller, own_of(caller), HaltKind.PAUSE)
 
 
 @router.post(
@@ -53,7 +50,7 @@ async def pause_own_queue(request: Request, services: ServicesDep, caller: Calle
 )
 async def drain_own_queue(request: Request, services: ServicesDep, caller: CallerDep) -> JSONResponse:
     """Pause it, and report `drained` once none of your jobs runs any more."""
-    return await queue_orders.halt(request, services, caller, partial(_own, caller=caller), HaltKind.DRAIN)
+    return await queue_orders.halt(request, services, caller, own_of(caller), HaltKind.DRAIN)
 
 
 @router.post(
@@ -64,9 +61,4 @@ async def drain_own_queue(request: Request, services: ServicesDep, caller: Calle
 )
 async def resume_own_queue(request: Request, services: ServicesDep, caller: CallerDep) -> JSONResponse:
     """Let your jobs start again; what an operator paused, only an operator resumes (409)."""
-    return await queue_orders.resume(request, services, caller, partial(_own, caller=caller))
-
-
-def _own(session: Session, caller: Caller) -> Tenant:
-    """Lock the caller's tenant; raise ConflictError if only an operator may change its halt."""
-    return halts.lock_queue(session, caller.tenant_id, may_override=Scope.OPERATOR in caller.scopes)
+    return await queue_orders.resume(request, services, caller, own_of(caller))

@@ -1,8 +1,8 @@
 """Usage over HTTP: by day and model, and what the tenant holds of its quotas."""
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from itertools import groupby
-from typing import Annotated, Final
+from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Query
@@ -11,16 +11,12 @@ from sqlalchemy.orm import Session
 from api.http.dependencies import CallerDep, ServicesDep
 from api.http.openapi import responses
 from api.tenants.replies import QuotaUsageReply, StoredReply, UsageDayReply, UsageReply
-from jobs.errors import InvalidRequestError
 from jobs.states import TERMINAL
 from jobs.tenants import quotas, stored_bytes, usage
 from jobs.tenants.quotas import QuotaUsage
 from jobs.tenants.usage import DailyUsage
 
 router = APIRouter(tags=["usage"])
-
-_DEFAULT_DAYS: Final = 30
-_MAX_DAYS: Final = 366
 
 
 @router.get(
@@ -35,15 +31,7 @@ async def get_usage(
     end: Annotated[date | None, Query(description="Last day, UTC; default: today.")] = None,
 ) -> UsageReply:
     """Get jobs and tokens by the day on which the jobs ended, including deleted jobs."""
-    last = end or datetime.now(UTC).date()
-    try:
-        first = start or last - timedelta(days=_DEFAULT_DAYS - 1)
-    except OverflowError:
-        first = last
-    if not timedelta(0) <= last - first < timedelta(days=_MAX_DAYS):
-        raise InvalidRequestError(
-            f"`start` must not be after `end`, and the range must be at most {_MAX_DAYS} days.", param="start"
-        )
+    first, last = usage.period(start, end, today=datetime.now(UTC).date())
     found, held, stored = await services.transact(_read, tenant_id=caller.tenant_id, first=first, last=last)
     limits = caller.limits
     return UsageReply(

@@ -179,18 +179,17 @@ def read_page(session: Session, *, tenant_id: UUID | None, after: str | None, li
     """List a page of the keys of this tenant, or of all, newest first.
 
     Raises:
-        InvalidRequestError: there is no key with the public part `after`.
+        InvalidRequestError: there is no such key with the public part `after`.
     """
-    query = select(ApiKey)
-    if tenant_id is not None:
-        query = query.where(ApiKey.tenant_id == tenant_id)
+    mine = [] if tenant_id is None else [ApiKey.tenant_id == tenant_id]
     last = None
     if after is not None:
         shape = _NAMED.fullmatch(after)
-        known = select(ApiKey.id).where(ApiKey.handle == shape.group(1)) if shape else None
+        known = select(ApiKey.id).where(ApiKey.handle == shape.group(1), *mine) if shape else None
         last = session.scalar(known) if known is not None else None
         if last is None:
             raise InvalidRequestError("There is no key with the id in `after`.", param="after")
+    query = select(ApiKey).where(*mine)
     return paging.read_ids(session, query, ApiKey.id, after=last, limit=limit, kind="key")
 
 

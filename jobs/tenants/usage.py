@@ -4,20 +4,23 @@ Each such transaction inserts rows of its own and changes none, so workers never
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date
+from datetime import UTC, date, timedelta
 from typing import Any, Final, cast
 from uuid import UUID
 
-from sqlalchemy import Select, Table, delete, func, select, union_all
+from sqlalchemy import ColumnElement, Select, Subquery, Table, delete, func, select, union_all
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from jobs.errors import InvalidRequestError
 from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.models.tenant import UsageDay, UsageEntry
 
+_DEFAULT_DAYS: Final = 30
+MAX_DAYS: Final = 366
 _SUMS: Final = ("num_jobs", "prompt_tokens", "cached_tokens", "completion_tokens")
 _KEYS: Final = ("tenant_id", "day", "model", "state")
 
@@ -39,6 +42,21 @@ class DailyUsage:
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotal:
+    """Jobs that ended and their tokens, whatever the model and the state."""
+
+    num_jobs: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of prompts and outputs."""
+        return self.prompt_tokens + self.completion_tokens
 
 
 def record(session: Session, ended: Sequence[Job]) -> None:
@@ -74,6 +92,24 @@ NOTE_ENDED: Final = """
 """
 
 
+def period(first: date | None, last: date | None, *, today: date) -> tuple[date, date]:
+    """Complete a range of days: up to today, and thirty of them.
+
+    Raises:
+        InvalidRequestError: it ends before it begins, or is longer than a year.
+    """
+    end = last or today
+    try:
+        start = first or end - timedelta(days=_DEFAULT_DAYS - 1)
+    except OverflowError:
+        start = end
+    if not timedelta(0) <= end - start < timedelta(days=MAX_DAYS):
+        raise InvalidRequestError(
+            f"`start` must not be after `end`, and the range must be at most {MAX_DAYS} days.", param="start"
+        )
+    return start, end
+
+
 def unsummed() -> Select[UUID]:
     """Select records that are not yet summed up, oldest first."""
     return select(UsageEntry.id).order_by(UsageEntry.id)
@@ -104,19 +140,59 @@ def add_up(session: Session, *, limit: int = 5000, only: Sequence[UUID] | None =
     return len(taken)
 
 
-def read(session: Session, tenant_id: UUID, *, first: date, last: date) -> list[DailyUsage]:
-    """Read the tenant's usage from the first to the last of these days, newest first."""
-    parts = [
-        select(*_columns(table)).where(table.tenant_id == tenant_id, table.day.between(first, last))
-        for table in (UsageDay, UsageEntry)
-    ]
-    every = union_all(*parts).subquery()
+def read(session: Session, tenant_id: UUID | None, *, first: date, last: date) -> list[DailyUsage]:
+    """Read the usage of a tenant, or of all, from the first to the last of these days, newest first."""
+    every = _between(first, last, [] if tenant_id is None else [tenant_id])
     keys = [every.c[name] for name in _KEYS[1:]]
-    sums = [func.sum(every.c[name]) for name in _SUMS]
     rows = session.execute(
-        select(*keys, *sums).group_by(*keys).order_by(every.c.day.desc(), every.c.model, every.c.state)
+        select(*keys, *_sums(every))
+        .group_by(*keys)
+        .order_by(every.c.day.desc(), every.c.model, every.c.state)
     )
     return [DailyUsage(day, model, state, *map(int, each)) for day, model, state, *each in rows]
+
+
+def read_totals(
+    session: Session,
+    *,
+    first: date,
+    last: date,
+    tenant_ids: Collection[UUID] = (),
+    limit: int | None = None,
+) -> dict[UUID, UsageTotal]:
+    """Read what each tenant used from the first to the last of these days, most tokens first.
+
+    Args:
+        session: one that sees their rows.
+        first: day, in UTC.
+        last: day, in UTC.
+        tenant_ids: those to read; none: all that used anything.
+        limit: most tenants to read; None: all of them.
+    """
+    every = _between(first, last, tenant_ids)
+    tokens = func.sum(every.c.prompt_tokens + every.c.completion_tokens)
+    rows = session.execute(
+        select(every.c.tenant_id, *_sums(every))
+        .group_by(every.c.tenant_id)
+        .order_by(tokens.desc(), every.c.tenant_id)
+        .limit(limit)
+    )
+    return {tenant_id: UsageTotal(*map(int, each)) for tenant_id, *each in rows}
+
+
+def _between(first: date, last: date, tenant_ids: Collection[UUID]) -> Subquery:
+    """Select days and entries that are not yet summed up, of these tenants, or if there are none of all."""
+    parts = []
+    for table in (UsageDay, UsageEntry):
+        query = select(*_columns(table)).where(table.day.between(first, last))
+        if tenant_ids:
+            query = query.where(table.tenant_id.in_(tenant_ids))
+        parts.append(query)
+    return union_all(*parts).subquery()
+
+
+def _sums(every: Subquery) -> list[ColumnElement[int]]:
+    return [func.sum(every.c[name]) for name in _SUMS]
 
 
 def _columns(table: type[UsageDay] | type[UsageEntry]) -> list[InstrumentedAttribute[Any]]:

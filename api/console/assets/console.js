@@ -12,11 +12,13 @@ function enrich(root) {
   }
 }
 
-// The clipboard of scripts needs HTTPS or a loopback host; a selection is copied on plain HTTP too.
+// The clipboard of scripts needs HTTPS or a loopback host, and leave; a selection is copied without them.
 async function copy(text) {
-  if (navigator.clipboard && window.isSecureContext) {
+  try {
     await navigator.clipboard.writeText(text);
     return;
+  } catch {
+    // Not there on plain HTTP, or refused.
   }
   const field = document.createElement("textarea");
   field.value = text;

@@ -1,0 +1,1 @@
+"""Pages of tenants: their limits, queues and API keys."""

@@ -1,0 +1,103 @@
+"""API keys of a tenant: operators create one, whose secret one page shows once, and revoke one."""
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from fastapi import Request
+from sqlalchemy.orm import Session
+from starlette.responses import Response
+
+from api.console.error_pages import page_router
+from api.console.forms import OperationDep
+from api.console.page import redirect, render
+from api.console.session import OperatorDep
+from api.console.tenants.tenant import LIFETIMES, KeyRow, key_row, render_tenant
+from api.console.tenants.tenants import LIST
+from api.http.body import parse
+from api.http.dependencies import ServicesDep
+from api.http.identifiers import KeyNameDep, TenantNameDep
+from api.tenants import orders
+from api.tenants.admin_schemas import KeyRequest
+from jobs import tenants
+from jobs.database import database_now
+from jobs.errors import InvalidRequestError, NotFoundError
+from jobs.tenants import keys
+from jobs.tenants.keys import Scope
+
+router = page_router()
+
+
+@router.post("/tenants/{tenant}/keys")
+async def create_key(
+    request: Request, tenant: TenantNameDep, services: ServicesDep, viewer: OperatorDep, form: OperationDep
+) -> Response:
+    """Create a key and show its secret, which no other page and no reload has."""
+    try:
+        asked = parse(KeyRequest, json.dumps(_asked(form, tenant)).encode())
+    except InvalidRequestError as error:
+        return await render_tenant(request, services, viewer, tenant, error=error, filled=form)
+    made = await orders.create_key(services, viewer.caller, asked)
+    address = f"{LIST}/{made['tenant']}"
+    return render(request, "tenant_key.html", title="A new API key", key=made, address=address)
+
+
+@router.get("/tenants/{tenant}/keys/{key}/revoke")
+async def confirm_revoke(
+    request: Request, tenant: TenantNameDep, key: KeyNameDep, services: ServicesDep, viewer: OperatorDep
+) -> Response:
+    """Ask before the key is revoked, which cannot be undone."""
+    name, row = await services.transactions.run_across(partial(_find, tenant=tenant, key=key))
+    return render(
+        request,
+        "tenant_key_revoke.html",
+        title="Revoke a key",
+        tenant=name,
+        key=row,
+        is_own=row.id == viewer.caller.key,
+        address=f"{LIST}/{name}",
+    )
+
+
+@router.post("/tenants/{tenant}/keys/{key}/revoke")
+async def revoke_key(
+    tenant: TenantNameDep, key: KeyNameDep, services: ServicesDep, viewer: OperatorDep, _form: OperationDep
+) -> Response:
+    """Revoke the key; servers that used it lately accept it for some seconds."""
+    name, _ = await services.transactions.run_across(partial(_find, tenant=tenant, key=key))
+    await orders.revoke_key(services, viewer.caller, key)
+    return redirect(f"{LIST}/{name}", done=f"The key {key} is revoked.")
+
+
+def _asked(form: Mapping[str, str], tenant: str) -> dict[str, Any]:
+    """Translate the form to the body of `POST /v1/keys`.
+
+    Raises:
+        InvalidRequestError: the form offers no such lifetime, or no scope is chosen.
+    """
+    lifetime = form.get("lifetime", "")
+    if lifetime not in LIFETIMES:
+        raise InvalidRequestError("lifetime: Choose one of the list.", param="lifetime")
+    scopes = [scope for scope in Scope if form.get(f"scope_{scope}")]
+    if not scopes:
+        raise InvalidRequestError("scopes: Choose at least one.", param="scopes")
+    return {
+        "tenant": tenant,
+        "name": form.get("name", "").strip() or None,
+        "scopes": scopes,
+        "expires_in_seconds": int(lifetime) if lifetime else None,
+    }
+
+
+def _find(session: Session, *, tenant: str, key: str) -> tuple[str, KeyRow]:
+    """Find a key of this tenant; return the tenant's name and the key.
+
+    Raises:
+        NotFoundError: there is no such tenant, or it has no such key.
+    """
+    owner = tenants.find(session, tenant)
+    row = keys.named(session, key)
+    if row.tenant_id != owner.id:
+        raise NotFoundError("There is no such key.")
+    return owner.name, key_row(row, now=database_now(session))

@@ -1,0 +1,66 @@
+"""What operators do in a real browser: a tenant, its key, its limits and its queue."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from sqlalchemy.orm import Session, sessionmaker
+
+from api_server import ApiProcess
+from browser_support import opened, violations
+from console_pages.browser import new_key, new_tenant
+from jobs.models import Tenant
+from jobs.tenants.keys import Scope
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+LOOKS: Final[list[dict[str, Any]]] = [
+    {"color_scheme": "light"},
+    {"color_scheme": "dark", "viewport": {"width": 360, "height": 640}},
+]
+in_looks = pytest.mark.parametrize("look", LOOKS, ids=lambda look: look["color_scheme"])
+
+
+def sign_in(page: "Page", server: ApiProcess, address: str, *, key: str) -> None:
+    page.goto(server.url + address)
+    page.get_by_label("API key").fill(key)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("button", name="Sign out").wait_for()
+
+
+@in_looks
+def test_an_operator_gives_a_tenant_a_key_and_limits_and_pauses_its_queue(
+    browser: "Browser", server: ApiProcess, sessions: sessionmaker[Session], look: dict[str, Any]
+) -> None:
+    tenant_id = new_tenant(sessions)
+    with sessions() as session:
+        name = session.get_one(Tenant, tenant_id).name
+    with opened(browser, **look) as page:
+        sign_in(page, server, "/console/tenants", key=new_key(sessions, Scope.READ, Scope.OPERATOR).secret)
+        assert violations(page) == []
+        page.get_by_role("link", name=name).click()
+        page.get_by_text("Change weight and limits").click()
+        page.get_by_label("At most unfinished jobs").fill("12345")
+        assert violations(page) == []
+        page.get_by_role("button", name="Set").click()
+        page.get_by_role("cell", name="12,345").wait_for()
+        page.get_by_label("Why no job is to start").fill("a new driver")
+        page.get_by_role("button", name="Pause").click()
+        page.get_by_text("a new driver").wait_for()
+        assert violations(page) == []
+        page.get_by_role("button", name="Resume").click()
+        page.get_by_role("button", name="Drain").wait_for()
+        page.get_by_text("Create a key").click()
+        page.get_by_label("see all tenants").check()
+        page.get_by_role("button", name="Create the key").click()
+        secret = page.locator(".secret").inner_text()
+        assert violations(page) == []
+        page.get_by_role("button", name="Copy the key").click()  # this browser refuses it the clipboard
+        page.get_by_text("Copied").wait_for()
+        page.get_by_role("link", name="Back to the tenant").click()
+        assert secret not in page.content()
+        page.get_by_role("link", name="Revoke").click()
+        assert violations(page) == []
+        page.get_by_role("button", name="Revoke").click()
+        page.get_by_text("is revoked.").wait_for()
+        assert violations(page) == []
