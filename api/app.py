@@ -21,7 +21,7 @@ from api.http import errors
 from api.http.auth import AuthMiddleware
 from api.http.metrics import HttpMetrics
 from api.http.middleware import RequestMiddleware
-from api.jobs import bulk_routes
+from api.jobs import attempt_routes, bulk_routes
 from api.jobs import event_routes as events
 from api.jobs import routes as jobs_routes
 from api.runtime.services import open_services
@@ -68,6 +68,7 @@ def create_app(settings: Settings) -> FastAPI:
     for router in (
         bulk_routes.router,
         jobs_routes.router,
+        attempt_routes.router,
         files.router,
         batches.router,
         summaries.router,

@@ -127,6 +127,11 @@ class Client:
         """Fetch the output of a job that has ended."""
         return self._send("GET", f"/v1/jobs/{_quoted(job_id)}/result")
 
+    def attempts(self, job_id: str) -> dict[str, Any]:
+        """Fetch the runs of a job, oldest first."""
+        found: dict[str, Any] = self._send("GET", f"/v1/jobs/{_quoted(job_id)}/attempts")
+        return found
+
     def list_jobs(self, query: Mapping[str, str | int]) -> dict[str, Any]:
         """Fetch a page of jobs, newest first."""
         return self._send("GET", "/v1/jobs", params=query)

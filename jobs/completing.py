@@ -14,7 +14,7 @@ from jobs.checkpoints import Output
 from jobs.database import note_ended
 from jobs.database.hot import PREPARED
 from jobs.database.row_sets import array_parameters
-from jobs.engines import reservations
+from jobs.engines import attempts, reservations
 from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.sharing import ends
@@ -127,7 +127,7 @@ _COMPLETE: Final = (
         FROM owned JOIN given USING (id)
         WHERE jobs.id = owned.id AND jobs.lease_id = given.lease_id AND {job_rows.may("complete")}
         RETURNING jobs.id, tenant_id, model, state, prompt_tokens, cached_tokens, completion_tokens,
-            started_at, finalized_at,
+            started_at, first_token_at, finalized_at, engine_name, given.lease_id, given.cached AS cached_now,
             summary_id IS NOT NULL OR has_twins OR {events.MAY_BE_WANTED} AS is_followed
     ), dropped AS (
         DELETE FROM checkpoints USING ended WHERE checkpoints.job_id = ended.id
@@ -139,7 +139,13 @@ _COMPLETE: Final = (
         SELECT given.new_id, ended.tenant_id, ended.id, 'job.' || ended.state
         FROM ended JOIN given USING (id) WHERE NOT is_followed
         ON CONFLICT DO NOTHING
-    ), freed AS (
+    ), attempted AS ({
+        attempts.insertion('''(
+        SELECT id AS job_id, lease_id, engine_name, started_at, first_token_at, finalized_at AS ended_at,
+            state AS outcome, NULL AS error_code, prompt_tokens, cached_now AS cached_tokens,
+            completion_tokens AS produced FROM ended
+    )''')
+    }), freed AS (
         SELECT given.lease_id, CASE WHEN ended.id IS NOT NULL THEN produced ELSE coalesce(
             (SELECT num_tokens FROM checkpoints WHERE checkpoints.job_id = given.id), 0
         ) END AS produced, given.cached

@@ -41,6 +41,7 @@ class IdKind:
 
 
 JOB = IdKind("job", "job_")
+ATTEMPT = IdKind("attempt", "att_")
 EVENT = IdKind("event", "evt_")
 ENDPOINT = IdKind("webhook endpoint", "whep_")
 DELIVERY = IdKind("webhook delivery", "whdl_")

@@ -7,6 +7,7 @@ None if the lease is lost; then they write nothing. Jobs enter through `submissi
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, func, literal_column, or_, select
@@ -16,15 +17,21 @@ from jobs import checkpoints, completing, job_rows, starting, transitions, tree_
 from jobs.checkpoints import Output
 from jobs.completing import Completed, JobCompletion
 from jobs.database.rows import require
-from jobs.engines import reservations
+from jobs.engines import attempts, reservations
+from jobs.errors import EngineLostError
 from jobs.models import Engine, Job, JsonObject
 from jobs.starting import Start, StartedJob
-from jobs.states import TERMINAL, FinishReason, JobState, StopReason
-from jobs.transitions import Lease
+from jobs.states import TERMINAL, AttemptOutcome, FinishReason, JobState, StopReason
+from jobs.transitions import Lease, RunOutcome
 
 
 def claim(
-    session: Session, starts: Sequence[Start], *, lease_duration: timedelta, engine_name: str
+    session: Session,
+    starts: Sequence[Start],
+    *,
+    lease_duration: timedelta,
+    engine_name: str,
+    worker: str | None = None,
 ) -> list[StartedJob]:
     """Run queued jobs under these leases, reserve their blocks, and charge their tenants.
 
@@ -35,11 +42,14 @@ def claim(
         starts: of different jobs.
         lease_duration: how long without renewal until they may be rescued.
         engine_name: where they run.
+        worker: that runs them, for people who ask later.
 
     Returns:
         The jobs that run now. The others have changed since, or another engine has them.
     """
-    return starting.start_all(session, starts, lease_duration=lease_duration, engine_name=engine_name)
+    return starting.start_all(
+        session, starts, lease_duration=lease_duration, engine_name=engine_name, worker=worker
+    )
 
 
 def fail_unstartable(session: Session, job_ids: Sequence[UUID]) -> list[Job]:
@@ -101,14 +111,21 @@ def finish_stopped(
 
 
 def release(
-    session: Session, lease: Lease, output: Output | None = None, *, wait: timedelta = timedelta(0)
+    session: Session,
+    lease: Lease,
+    output: Output | None = None,
+    *,
+    wait: timedelta = timedelta(0),
+    error_code: str | None = None,
 ) -> JobState | None:
     """Queue the job again with its rank, or end it if a request asked for that.
 
-    Spends no attempt. The job is not claimed again before `wait` is over.
+    Spends no attempt. The job is not claimed again before `wait` is over. `error_code` says why its engine
+    did not take it.
     """
     later = {"run_after": func.clock_timestamp() + wait} if wait else {}
-    return transitions.requeue(session, "release", lease, output, **later)
+    run = RunOutcome(AttemptOutcome.RELEASED, error_code)
+    return transitions.requeue(session, "release", lease, output, run=run, **later)
 
 
 def yield_slot(session: Session, lease: Lease, output: Output) -> JobState | None:
@@ -116,12 +133,14 @@ def yield_slot(session: Session, lease: Lease, output: Output) -> JobState | Non
 
     The next time, it reserves all that it may need, so that it never has to yield again.
     """
-    return transitions.requeue(session, "release", lease, output, num_yields=Job.num_yields + 1)
+    run = RunOutcome(AttemptOutcome.YIELDED)
+    return transitions.requeue(session, "release", lease, output, run=run, num_yields=Job.num_yields + 1)
 
 
 def release_preempted(session: Session, lease: Lease, output: Output) -> JobState | None:
     """Release the job for the interactive lane; counted, so that this has a limit."""
-    return transitions.requeue(session, "release", lease, output, num_preemptions=Job.num_preemptions + 1)
+    run, counted = RunOutcome(AttemptOutcome.PREEMPTED), Job.num_preemptions + 1
+    return transitions.requeue(session, "release", lease, output, run=run, num_preemptions=counted)
 
 
 def request_preemption(session: Session, job_ids: Sequence[UUID]) -> int:
@@ -142,7 +161,10 @@ def recount(session: Session, lease: Lease, *, prompt_tokens: int) -> JobState |
     If another tokenizer counted it, the worker would otherwise send more tokens than it reserved blocks for.
     """
     counted = {"prompt_tokens": prompt_tokens, "reserved_tokens": prompt_tokens + Job.max_tokens}
-    return transitions.requeue(session, "release", lease, None, **counted, cached_tokens=None, family=None)
+    run = RunOutcome(AttemptOutcome.RECOUNTED)
+    return transitions.requeue(
+        session, "release", lease, None, run=run, **counted, cached_tokens=None, family=None
+    )
 
 
 def retry(
@@ -166,10 +188,9 @@ def retry(
     spent = job.attempt + 1
     if spent >= max_attempts:
         return transitions.finish(session, "fail", lease, output, error=error, attempt=spent)
-    wait = backoff * 2 ** (spent - 1)
-    return transitions.requeue(
-        session, "retry", lease, output, attempt=spent, run_after=func.clock_timestamp() + wait
-    )
+    later = func.clock_timestamp() + backoff * 2 ** (spent - 1)
+    run = RunOutcome(AttemptOutcome.RETRIED, str(error["code"]))
+    return transitions.requeue(session, "retry", lease, output, run=run, attempt=spent, run_after=later)
 
 
 def release_after_engine_loss(session: Session, lease: Lease, *, max_rescues: int) -> JobState | None:
@@ -180,7 +201,7 @@ def release_after_engine_loss(session: Session, lease: Lease, *, max_rescues: in
     job = session.scalar(
         select(Job).where(*transitions.fence(lease), Job.state == "running").with_for_update()
     )
-    return _rescue_one(session, job, max_rescues=max_rescues) if job else None
+    return _rescue_one(session, job, max_rescues=max_rescues, lost=EngineLostError.code) if job else None
 
 
 def cancel(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
@@ -310,7 +331,7 @@ def rescue(
     silent = session.scalars(still.with_for_update(skip_locked=True)).all()
     free = tree_progress.lock_free(session, {job.summary_id for job in silent if job.summary_id is not None})
     silent = [job for job in silent if job.summary_id is None or job.summary_id in free]
-    return [job for job in silent if _rescue_one(session, job, max_rescues=max_rescues)]
+    return [job for job in silent if _rescue_one(session, job, max_rescues=max_rescues, lost=WORKER_LOST)]
 
 
 def _lock_engines(session: Session, names: Select[str | None]) -> Sequence[str]:
@@ -328,10 +349,11 @@ def _lock_engines(session: Session, names: Select[str | None]) -> Sequence[str]:
     return session.scalars(wanted.where(Engine.name.not_in(held))).all()
 
 
-def _rescue_one(session: Session, job: Job, *, max_rescues: int) -> JobState | None:
+def _rescue_one(session: Session, job: Job, *, max_rescues: int, lost: str) -> JobState | None:
     if job.lease_id is None:
         return None
     lease = Lease(job.id, job.lease_id)
+    attempts.record(session, lease.lease_id, AttemptOutcome.LOST, job_id=job.id, error_code=lost)
     state = _take_back(session, job, lease, max_rescues=max_rescues)
     reservations.drain(session, lease.lease_id)
     return state
@@ -354,7 +376,8 @@ def _take_back(session: Session, job: Job, lease: Lease, *, max_rescues: int) ->
     return JobState.QUEUED if moved else None
 
 
+WORKER_LOST: Final = "worker_lost"
 _LOST: JsonObject = {
-    "code": "worker_lost",
+    "code": WORKER_LOST,
     "message": "The worker or engine failed on every run of this job, the last time while it ran alone.",
 }

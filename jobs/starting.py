@@ -98,7 +98,12 @@ class StartedJob(NamedTuple):
 
 
 def start_all(
-    session: Session, starts: Sequence[Start], *, lease_duration: timedelta, engine_name: str
+    session: Session,
+    starts: Sequence[Start],
+    *,
+    lease_duration: timedelta,
+    engine_name: str,
+    worker: str | None = None,
 ) -> list[StartedJob]:
     """Start queued jobs; see `lifecycle.claim`.
 
@@ -110,7 +115,9 @@ def start_all(
     if not starts:
         return []
     try:
-        return _start_all(session, starts, lease_duration=lease_duration, engine_name=engine_name)
+        return _start_all(
+            session, starts, lease_duration=lease_duration, engine_name=engine_name, worker=worker
+        )
     except DBAPIError as error:
         if error.connection_invalidated or (getattr(error.orig, "sqlstate", None) or "08").startswith(
             _BLAMELESS
@@ -150,7 +157,12 @@ def find_refused(
 
 
 def _start_all(
-    session: Session, starts: Sequence[Start], *, lease_duration: timedelta, engine_name: str
+    session: Session,
+    starts: Sequence[Start],
+    *,
+    lease_duration: timedelta,
+    engine_name: str,
+    worker: str | None,
 ) -> list[StartedJob]:
     given = {
         "lease_ids": [each.lease.lease_id for each in starts],
@@ -158,6 +170,7 @@ def _start_all(
         **{name: [getattr(each, name) for each in starts] for name in _RESERVED},
         "lease_duration": lease_duration,
         "engine_name": engine_name,
+        "worker": worker,
     }
     rows = session.execute(_START, given).all()
     started = [StartedJob(*row[:-2]) for row in rows]
@@ -232,9 +245,10 @@ _START: Final = (
     ), reserved AS (
         INSERT INTO reservations
             (lease_id, engine_name, job_id, blocks, shared_blocks, output_tokens, output_before,
-                charged_prompt, overtakes, alone)
+                charged_prompt, overtakes, alone, worker)
         SELECT given.lease_id, :engine_name, given.id, given.blocks, given.shared_blocks,
-            given.output_tokens, given.completion_tokens, given.charged_prompt, given.overtakes, given.alone
+            given.output_tokens, given.completion_tokens, given.charged_prompt, given.overtakes, given.alone,
+            :worker
         FROM started JOIN given USING (id)
     ), anchors AS (
         SELECT given.anchor, max(given.shared_blocks) AS shared FROM started JOIN given USING (id)
@@ -271,6 +285,7 @@ _START: Final = (
         ),
         bindparam("lease_duration", type_=Interval()),
         bindparam("engine_name", type_=Text()),
+        bindparam("worker", type_=Text()),
     )
     .columns(
         *(Job.__table__.c[name] for name in StartedJob._fields), is_start_wanted=Boolean, is_active=Boolean

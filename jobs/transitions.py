@@ -15,10 +15,11 @@ from sqlalchemy.orm import Session
 from jobs import checkpoints, tree_progress
 from jobs.checkpoints import Output
 from jobs.database import note_ended
+from jobs.engines import attempts
 from jobs.job_rows import move
-from jobs.models import Job
+from jobs.models import Job, JsonObject
 from jobs.sharing import ends
-from jobs.states import TRANSITIONS, JobState, StopReason, sources
+from jobs.states import TRANSITIONS, AttemptOutcome, JobState, StopReason, sources
 from jobs.tenants import usage
 from jobs.webhooks import events, outbox
 
@@ -34,6 +35,19 @@ class Lease:
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
     """Another worker may have the job now: this one must not write to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """How a run ended, for its row among the attempts.
+
+    Attributes:
+        outcome: in one word.
+        error_code: of the error that ended it; None: none did.
+    """
+
+    outcome: AttemptOutcome
+    error_code: str | None = None
 
 
 # The verbs that end a job on request.
@@ -69,6 +83,9 @@ def finish(
     owned_job = select(Job.id).where(*fence(lease), Job.state.in_(sources(verb))).with_for_update()
     if session.scalar(owned_job) is None:
         return None
+    error: JsonObject | None = values.get("error")
+    ended_as = AttemptOutcome(TRANSITIONS[verb][1].value)
+    _record(session, lease, RunOutcome(ended_as, str(error["code"]) if error else None), output)
     if output is not None:
         checkpoints.save(session, lease.job_id, output)
     ended = end(session, verb, *fence(lease), **values, **checkpoints.told(output))
@@ -109,6 +126,8 @@ def requeue(
     verb: str,
     lease: Lease,
     output: Output | None,
+    *,
+    run: RunOutcome,
     **values: Any,  # noqa: ANN401  # columns have many types
 ) -> JobState | None:
     """Queue a worker's job again, or end it if a request asked for that.
@@ -124,11 +143,25 @@ def requeue(
         return None
     if row.stop_reason in ENDS:
         return finish(session, ENDS[row.stop_reason], lease, output)
+    _record(session, lease, run, output)
     if output is not None and output.num_tokens and output.is_resumable:
         checkpoints.save(session, lease.job_id, output)
     kept = checkpoints.told(output) | checkpoints.progress_kept()
     move(session, verb, *fence(lease), **values, **UNHELD, **kept)
     return JobState.QUEUED
+
+
+def _record(session: Session, lease: Lease, run: RunOutcome, output: Output | None) -> None:
+    """Keep how the run ends that this lease owns; the caller holds its job's row."""
+    attempts.record(
+        session,
+        lease.lease_id,
+        run.outcome,
+        job_id=lease.job_id,
+        error_code=run.error_code,
+        produced=output.num_tokens if output else None,
+        cached_tokens=output.cached_tokens if output else None,
+    )
 
 
 def write(session: Session, lease: Lease, **values: Any) -> int:  # noqa: ANN401  # columns have many types

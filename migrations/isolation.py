@@ -12,6 +12,7 @@ _MINE = f"ANY ((SELECT string_to_array(nullif(current_setting('{TENANT_SETTING}'
 # Tables without tenant_id: another table, which has its policy already, names the owner of a row.
 _THROUGH_ANOTHER = {
     "tenants": f"id = {_MINE}",
+    "attempts": "EXISTS (SELECT FROM jobs WHERE jobs.id = job_id)",
     "results": "EXISTS (SELECT FROM jobs WHERE jobs.id = job_id)",
     "checkpoints": "EXISTS (SELECT FROM jobs WHERE jobs.id = job_id)",
     "webhook_deliveries": "EXISTS (SELECT FROM webhook_events WHERE webhook_events.id = event_id)",

@@ -24,15 +24,26 @@ from api.http.event_responses import EventResponse
 from api.http.identifiers import JobIdDep
 from api.runtime.services import Services
 from jobs import ids, queries
+from jobs.engines import attempts
+from jobs.engines.attempts import Run
 from jobs.errors import NotFoundError
 from jobs.models import Job, PromptText, Reservation, Result, Tenant, WebhookEvent
 from jobs.prompts import messages, store
 from jobs.queries import JobStatus
-from jobs.states import ACTIVE, WAIT_WORDS
+from jobs.states import ACTIVE, WAIT_WORDS, AttemptOutcome
 from jobs.views import QueuePosition
 
 router = page_router()
 
+# How runs end, for people.
+_OUTCOME_WORDS: Final[dict[str, str]] = {
+    AttemptOutcome.RETRIED: "failed, to be tried again",
+    AttemptOutcome.RELEASED: "given back to the queue",
+    AttemptOutcome.RECOUNTED: "given back, as its prompt was counted anew",
+    AttemptOutcome.PREEMPTED: "made room for the interactive lane",
+    AttemptOutcome.YIELDED: "made room for jobs beside it",
+    AttemptOutcome.LOST: "its worker or engine was lost",
+}
 # Longer texts are cut: a browser lays out this much in a moment, and the API has the rest.
 _MAX_SHOWN: Final = 200_000
 
@@ -53,6 +64,7 @@ class JobDetails:
     job: Job
     tenant: str
     events: Sequence[WebhookEvent]
+    runs: Sequence[Run]
 
 
 @router.get("/jobs/{job_id}")
@@ -81,6 +93,7 @@ async def show_job(
         is_own=job.tenant_id == viewer.caller.tenant_id,
         row=row_of(job, tenant=None),
         moments=moments_of(job),
+        outcome_words=_OUTCOME_WORDS,
         **(await _changing(services, job)),
     )
 
@@ -109,7 +122,7 @@ async def follow_job(
 
 
 def read_job(session: Session, *, job_id: UUID, tenant_id: UUID | None) -> JobDetails:
-    """Read the job and its events.
+    """Read the job, its events, and those of its runs that are over.
 
     Args:
         session: one that sees the tenant's rows.
@@ -127,19 +140,21 @@ def read_job(session: Session, *, job_id: UUID, tenant_id: UUID | None) -> JobDe
     events = select(WebhookEvent).where(
         WebhookEvent.job_id == job_id, WebhookEvent.tenant_id == job.tenant_id
     )
-    return JobDetails(job, name, session.scalars(events.order_by(WebhookEvent.id)).all())
+    published = session.scalars(events.order_by(WebhookEvent.id)).all()
+    return JobDetails(job, name, published, attempts.of_job(session, job_id))
 
 
 async def _changing(services: Services, job: Job) -> dict[str, Any]:
     """Find what the page says of a job on its way: its queue position and why, or what it reserves."""
     place: QueuePosition | None = await services.queue_positions.of(job)
-    reservation = None
+    reservation = present = None
     if job.lease_id is not None:
-        reservation = await services.transactions.run_across(partial(_reservation, lease_id=job.lease_id))
+        find = partial(_held, job_id=job.id, lease_id=job.lease_id)
+        reservation, present = await services.transactions.run_across(find)
     why = None
     if place is not None:
         why = place.detail or (WAIT_WORDS[place.reason] if place.reason else "nothing holds it back")
-    return {"place": place, "why": why, "reservation": reservation}
+    return {"place": place, "why": why, "reservation": reservation, "present": present}
 
 
 def moments_of(job: Job) -> list[tuple[str, datetime]]:
@@ -153,8 +168,8 @@ def moments_of(job: Job) -> list[tuple[str, datetime]]:
     return sorted(((words, at) for words, at in known if at is not None), key=lambda each: each[1])
 
 
-def _reservation(session: Session, *, lease_id: UUID) -> Reservation | None:
-    return session.get(Reservation, lease_id)
+def _held(session: Session, *, job_id: UUID, lease_id: UUID) -> tuple[Reservation | None, Run | None]:
+    return session.get(Reservation, lease_id), attempts.present(session, job_id, tenant_id=None)
 
 
 def _prompt(text: PromptText) -> list[ShownText]:

@@ -7,7 +7,9 @@ from typing_extensions import TypedDict
 
 from api.http.fields import example
 from api.http.replies import IF_TOLD, DeletionReply, ListReply, PromptDetails, gone_example, page_example
-from jobs.views import FinishReasonName, JobError, JobObject, JobWithQueueObject
+from jobs.states import AttemptOutcome
+from jobs.validation import choice
+from jobs.views import FinishReasonName, JobError, JobObject, JobWithQueueObject, Moment
 
 _ID = "job_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
 _JOB: dict[str, Any] = {
@@ -63,6 +65,63 @@ class JobListReply(ListReply[JobReply]):
     """A page of jobs, newest first."""
 
     model_config = page_example(_JOB)
+
+
+_ATTEMPT: dict[str, Any] = {
+    "id": "att_019c2f3e6b5c7d8e9f0a1b2c3d4e5f60",
+    "object": "attempt",
+    "engine": "engine-1",
+    "worker": None,
+    "outcome": "retried",
+    "error_code": "engine_timeout",
+    "started_at": "2026-01-31T12:00:02.500000Z",
+    "first_token_at": "2026-01-31T12:00:31.000000Z",
+    "ended_at": "2026-01-31T12:05:31.000000Z",
+    "prompt_tokens": 91_377,
+    "cached_tokens": 0,
+    "completion_tokens": 38,
+    "blocks": 1_436,
+}
+
+
+class AttemptReply(BaseModel):
+    """One run of a job on an engine."""
+
+    model_config = example(**_ATTEMPT)
+
+    id: str = Field(description="The hex digits after `att_` are the id of its request on the engine.")
+    object: Literal["attempt"]
+    engine: str
+    worker: str | None = Field(
+        description="Host and process id. Null unless the key has the scope `operator`, and if unknown."
+    )
+    outcome: Annotated[str, choice(AttemptOutcome)] | None = Field(
+        description="How it ended. `completed`, `failed`, `cancelled`, `expired`: and with it the job."
+        " `retried`: it failed, and spent one of the job's attempts; the others spent none. `released`: its"
+        " worker stopped, or its engine could not take it. `recounted`: the prompt was not as long as"
+        " counted. `preempted`: it made room for an interactive job. `yielded`: it made room for jobs beside"
+        " it. `lost`: its worker or engine was lost. Null while it runs."
+    )
+    error_code: str | None = Field(description="Of the error that ended it; null: none did.")
+    started_at: Moment
+    first_token_at: Moment | None
+    ended_at: Moment | None = Field(description="When its end was recorded. Null while it runs.")
+    prompt_tokens: int
+    cached_tokens: int | None = Field(
+        description="Prompt tokens that the engine had in its cache, if this was the first to get the job."
+        " Null: the engine did not tell."
+    )
+    completion_tokens: int | None = Field(
+        description="Tokens that this run generated; the next one goes on after those that were saved. Null:"
+        " unknown."
+    )
+    blocks: int | None = Field(description="KV-cache blocks reserved for it at its end. Null: unknown.")
+
+
+class AttemptListReply(ListReply[AttemptReply]):
+    """The runs of a job, oldest first."""
+
+    model_config = page_example(_ATTEMPT)
 
 
 class JobTokenDetails(BaseModel):

@@ -1,4 +1,4 @@
-"""The commands for jobs: submit, list, show, result, cancel."""
+"""The commands for jobs: submit, list, show, attempts, result, cancel."""
 
 import sys
 from collections.abc import Callable
@@ -171,6 +171,29 @@ def show(job_id: JobId, *, wait: Wait = False, as_json: AsJson = False, api_url:
     output.print(table)
 
 
+def attempts(job_id: JobId, *, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
+    """List the runs of a job, oldest first, and how each ended."""
+    with client_of(api_url) as client:
+        found = client.attempts(job_id)
+    if as_json:
+        print_json(found)
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("engine", "started", "seconds", "outcome", "in", "cached", "out", "blocks"):
+        table.add_column(heading, overflow="fold")
+    for run in found["data"]:
+        code = f" [{run['error_code']}]" if run["error_code"] else ""
+        counts = (run[name] for name in ("prompt_tokens", "cached_tokens", "completion_tokens", "blocks"))
+        table.add_row(
+            escape(run["engine"]),
+            _local(run["started_at"]),
+            _seconds(run["started_at"], run["ended_at"]),
+            escape(f"{run['outcome'] or 'running'}{code}"),
+            *("" if count is None else f"{count:,}" for count in counts),
+        )
+    output.print(table)
+
+
 def result(job_id: JobId, *, wait: Wait = False, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
     """Print a job's output, or the part produced so far if it did not complete."""
     with client_of(api_url) as client:
@@ -211,6 +234,7 @@ _COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "submit": submit,
     "list": list_jobs,
     "show": show,
+    "attempts": attempts,
     "result": result,
     "cancel": cancel,
 }
@@ -255,6 +279,12 @@ def _print_result(client: Client, job_id: str, *, as_json: bool) -> None:
         reason = f": {found['error']['message']}" if found["error"] else ""
         print_error(f"the job is {found['state']}{reason}")
         raise typer.Exit(EXIT_NOT_COMPLETED)
+
+
+def _seconds(start: str, end: str | None) -> str:
+    if end is None:
+        return ""
+    return f"{(datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds():,.1f}"
 
 
 def _local(moment: str) -> str:

@@ -81,6 +81,7 @@ class Reservation(Base):
         alone: nothing else may start on the engine, as this job may be what kills workers.
         state: `held` by a live stream; `draining` once no worker holds it but the engine may still run the
             request.
+        worker: host and process id of the worker that claimed it. Null: of a release before migration 0038.
         created_at: when it was claimed.
         draining_since: when it began to drain. Null while held.
     """
@@ -106,6 +107,7 @@ class Reservation(Base):
     is_waiting: Mapped[bool] = mapped_column(server_default=text("false"))
     alone: Mapped[bool] = mapped_column(server_default=text("false"))
     state: Mapped[str] = mapped_column(server_default="held")
+    worker: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     draining_since: Mapped[datetime | None]
 

@@ -306,6 +306,7 @@ class _Starting:
             [each.start() for each in chosen],
             lease_duration=self.policy.lease,
             engine_name=self.engine_name,
+            worker=self.policy.worker,
         )
         jobs = {job.id: job for job in started}
         for each in chosen:

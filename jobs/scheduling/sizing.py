@@ -29,6 +29,7 @@ class ClaimPolicy:
         preempts: batch jobs make room for interactive ones; False: ending one early would free nothing.
         replay: what the engine has of prompts, so that jobs which begin alike follow each other; None: its
             requests share nothing.
+        worker: host and process id of who claims, kept with every run; None: not told.
     """
 
     lease: timedelta
@@ -38,6 +39,7 @@ class ClaimPolicy:
     history: History = field(default_factory=History)
     preempts: bool = True
     replay: PrefixReplay | None = None
+    worker: str | None = None
 
     @classmethod
     def of(cls, settings: Settings, *, history: History) -> Self:

@@ -5,6 +5,7 @@ from jobs.states.job import (
     TERMINAL,
     TRANSITIONS,
     WAIT_WORDS,
+    AttemptOutcome,
     FinishReason,
     JobState,
     Lane,

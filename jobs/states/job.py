@@ -64,6 +64,21 @@ class StopReason(StrEnum):
     SHUTDOWN = "shutdown"  # never stored: the worker gives the job back
 
 
+class AttemptOutcome(StrEnum):
+    """How a run of a job ended."""
+
+    COMPLETED = "completed"  # the answer is whole
+    FAILED = "failed"  # and with it the job
+    RETRIED = "retried"  # it failed, and spent one of the job's attempts
+    RELEASED = "released"  # its worker stopped, or its engine could not take it: nothing spent
+    RECOUNTED = "recounted"  # its prompt was longer or shorter than counted: nothing was sent
+    PREEMPTED = "preempted"  # it made room for the interactive lane
+    YIELDED = "yielded"  # it made room for jobs that ran beside it
+    LOST = "lost"  # its worker or engine was lost
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
 class FinishReason(StrEnum):
     """Why generation ended, in OpenAI's words. Only a completed job has one."""
 

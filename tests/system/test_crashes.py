@@ -37,6 +37,10 @@ def test_a_kill_loses_and_doubles_nothing(stack: Stack, client: Client, victim: 
     ids = ", ".join(f"'{job['id'].removeprefix('job_')}'" for job in jobs)
     assert count(stack, f"SELECT count(*) FROM results WHERE job_id IN ({ids})") == len(jobs)  # noqa: S608
     assert count(stack, f"SELECT count(*) FROM webhook_events WHERE job_id IN ({ids})") == len(jobs)  # noqa: S608
+    of_these = f"SELECT count(*) FROM attempts WHERE job_id IN ({ids})"  # noqa: S608
+    assert count(stack, f"{of_these} AND outcome = 'completed'") == len(jobs)
+    was_in_flight = victim in {INFERENCE_WORKER, TRITON}
+    assert (count(stack, f"{of_these} AND outcome = 'lost'") > 0) == was_in_flight
     eventually(lambda: count(stack, "SELECT count(*) FROM reservations") == 0, interval=0.2)
 
 

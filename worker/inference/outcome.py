@@ -124,9 +124,9 @@ def _fail(
     backoff = timedelta(seconds=settings.retry_backoff_seconds)
     # Other jobs go first: their answers show what it means.
     if isinstance(error, EngineForbidsError | EngineBusyError):
-        return lifecycle.release(session, lease, output, wait=backoff)
+        return lifecycle.release(session, lease, output, wait=backoff, error_code=error.code)
     if isinstance(error, EngineUnavailableError):
-        return lifecycle.release(session, lease, output)
+        return lifecycle.release(session, lease, output, error_code=error.code)
     if isinstance(error, EngineLostError):
         return lifecycle.release_after_engine_loss(session, lease, max_rescues=settings.max_rescues)
     reported: JsonObject = {"code": error.code, "message": sanitize(error.message)[0]}

@@ -1,7 +1,10 @@
 """The inference worker: one engine's dispatcher, leases, monitor and doorbell."""
 
+import os
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -57,7 +60,8 @@ class InferenceWorker:
         self.keeper = LeaseKeeper(heartbeats, settings.jobs)
         self.monitor = EngineMonitor(settings, heartbeats, self.keeper, end_id=tokenizer.end_id)
         self._replay = PrefixReplay()
-        self._policy = ClaimPolicy.of(settings, history=History(keep=_HISTORY_KEPT))
+        policy = ClaimPolicy.of(settings, history=History(keep=_HISTORY_KEPT))
+        self._policy = replace(policy, worker=f"{socket.gethostname()}:{os.getpid()}")
         counter = PromptCounter(tokenizer)
         self._live = LiveOutput(doorbell.broker)
         stopping = threading.Event()

@@ -16,6 +16,7 @@ from api.runtime.row_changes import RowChanges
 from api_server import ApiProcess
 from console_pages.browser import PROBE, SAME_ORIGIN, Browser, browsing, checked, new_key, new_tenant, words
 from jobs import ids, lifecycle, queries
+from jobs.engines import reservations
 from jobs.ids import first_uuid7, uuid7
 from jobs.models import DEFAULT_TENANT
 from jobs.prompts.messages import Message, canonical
@@ -213,6 +214,29 @@ def test_a_running_job_shows_its_reservation_and_tokens(
     assert "KV blocks" in found
     assert "first token" in found
     assert page.xpath("//tr[th='Output']//td//text()") == ["17", "64"]
+
+
+def test_each_run_of_a_job_is_shown_and_its_worker_to_operators_alone(
+    visitor: Browser, server: ApiProcess, sessions: sessionmaker[Session], running: Lease
+) -> None:
+    with sessions.begin() as session:
+        session.execute(text("UPDATE reservations SET worker = :worker"), {"worker": PROBE})
+        error: dict[str, object] = {"code": PROBE, "message": "broken"}
+        lifecycle.retry(session, running, error, max_attempts=3, backoff=timedelta(0))
+        reservations.close(session, running.lease_id)
+        session.execute(text("UPDATE jobs SET run_after = NULL"))
+        claim_one(session)
+    address = f"/console/jobs/{ids.job_id(running.job_id)}"
+    ended, present = visitor.page(address).xpath("//section[@aria-labelledby='runs']//tbody/tr")
+    assert [words(each) for each in ended.xpath("td")][1:3] == [
+        "engine-a",
+        f"failed, to be tried again {' '.join(PROBE.split())}",
+    ]
+    assert "still running" in words(present)
+    operator_key = new_key(sessions, Scope.READ, Scope.OPERATOR)
+    with browsing(server, operator_key.secret) as operator:
+        ended, _ = operator.page(address).xpath("//section[@aria-labelledby='runs']//tbody/tr")
+        assert words(ended).count("<b id=probe>") == 2
 
 
 def test_cancelling_by_filter_shows_the_number_first_and_spares_later_jobs(

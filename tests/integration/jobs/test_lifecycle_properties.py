@@ -13,7 +13,7 @@ from jobs import deletion, lifecycle, submission
 from jobs.checkpoints import Output
 from jobs.database import database_now
 from jobs.engines import reservations
-from jobs.models import DEFAULT_TENANT, AccountShard, Engine, Job, Reservation, Result, WebhookEvent
+from jobs.models import DEFAULT_TENANT, AccountShard, Attempt, Engine, Job, Reservation, Result, WebhookEvent
 from jobs.scheduling import claims
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.sharing import Sharing, ends
@@ -190,6 +190,15 @@ class Life(JobMachine):
             running = set(session.scalars(select(Job.lease_id).where(Job.state == "running")))
             held = set(session.scalars(select(Reservation.lease_id).where(Reservation.state == "held")))
             assert running == held
+
+    @invariant()
+    def each_run_leaves_one_attempt_once_it_is_over(self) -> None:
+        with self.sessions() as session:
+            kept = session.execute(select(Attempt.job_id, Attempt.lease_id)).all()
+            running = set(session.scalars(select(Job.lease_id).where(Job.state == "running")))
+            existing = set(session.scalars(select(Job.id)))
+            over = {each for each in self.leases if each.job_id in existing and each.lease_id not in running}
+            assert sorted(kept) == sorted((each.job_id, each.lease_id) for each in over)
 
     @invariant()
     def each_prompt_is_paid_once_without_what_engines_had_and_each_token_once(self) -> None:

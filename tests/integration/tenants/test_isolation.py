@@ -24,7 +24,7 @@ from migrations.isolation import SHARED
 from support import job_in, spec, submit_one
 
 # Tables without tenant_id whose rows follow those of another table, or are nobody's.
-THROUGH_ANOTHER = {"tenants", "results", "checkpoints", "webhook_deliveries"}
+THROUGH_ANOTHER = {"attempts", "tenants", "results", "checkpoints", "webhook_deliveries"}
 NOBODYS = {*SHARED, "reservations", "alembic_version", "installation", "stray_parts"}
 
 
