@@ -153,7 +153,12 @@ class SharedPacked(Packed):
             family=job.document,
             lead=account.served,
             weight=account.weight,
-            reuse=Reuse(world.reusable_tokens(job), world.reusable(job) if world.reader(job.document) else 0),
+            reuse=_reuse(world, job),
             is_waiting=world.is_waiting(job),
             is_credited=world.credits_reuse,
         )
+
+
+def _reuse(world: World, job: SimulatedJob) -> Reuse:
+    tokens, reader = world.reusable_tokens(job), world.reader(job.document)
+    return Reuse(tokens) if reader is None else Reuse(tokens, world.reusable(job), reader.job_id)

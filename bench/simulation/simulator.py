@@ -102,7 +102,7 @@ class _Simulation:
         )
         self.world.accounts = {name: Account(weight) for name, weight in conditions.weights.items()}
         self.outcome = Outcome(jobs=jobs)
-        self.arriving = sorted(jobs, key=lambda job: job.spec.arrives_at, reverse=True)
+        self.arriving = sorted(jobs, key=lambda job: (job.spec.arrives_at, job.number), reverse=True)
         self.unstarted = Counter(job.spec.tenant for job in jobs)
 
     def run(self) -> Outcome:

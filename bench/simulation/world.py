@@ -151,9 +151,9 @@ class World:
         return next((each for each in self.running if each.document == document and each.has_read), None)
 
     def is_waiting(self, job: SimulatedJob) -> bool:
-        """Return True if a job is just reading the document that this one needs."""
+        """Return True if an earlier job is just reading the document that this one needs."""
         mine = [each for each in self.running if each.document is not None and each.document == job.document]
-        return bool(mine) and not any(each.has_read for each in mine)
+        return any(each.number < job.number for each in mine) and not any(each.has_read for each in mine)
 
     def share(self, job: SimulatedJob, blocks: int) -> None:
         """Book that a job which starts shares blocks with the reader of its document."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
 
+from jobs.queries import QueuedJob
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
 from jobs.scheduling.followers import Reuse, Sharer, choose_sharer, postponement
@@ -33,7 +34,7 @@ def choose_ranked(
         known: what the engine has of prompts; None: it reuses none.
     """
     running, max_batch_size = list(load.running.values()), load.capacity.max_batch_size
-    if known is None or not any(known.concerns(each.job) for each in candidates):
+    if known is None or not _may_share([each.job for each in candidates], known):
         every = [each.candidate for each in candidates]
         return choose(every, running, load.budget, max_batch_size=max_batch_size, policy=policy)
     return choose_sharer(
@@ -44,6 +45,12 @@ def choose_ranked(
         max_batch_size=max_batch_size,
         policy=policy,
     )
+
+
+def _may_share(jobs: Sequence[QueuedJob], known: EnginePrefixes) -> bool:
+    """Return True if any of these begins like another one, or with what the engine has or reads."""
+    families = [job.family for job in jobs if job.family is not None]
+    return len(set(families)) < len(families) or any(known.concerns(job) for job in jobs)
 
 
 def note_start(

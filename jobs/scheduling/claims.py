@@ -348,7 +348,7 @@ class _Chosen:
         job, size, family = self.ranked.job, self.ranked.size, family_of(self.ranked.job)
         reader = None
         if family is not None and not self.reads_twice:
-            reader = Reader(family, job.id, job.text_id, size.blocks, has_read=False)
+            reader = Reader(family, job.id, job.text_id, size.blocks, has_read=False, rank=job.rank)
         return Guest(reader, size.blocks, size.output_tokens)
 
     def start(self) -> Start:

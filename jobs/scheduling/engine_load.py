@@ -98,6 +98,7 @@ class _Reserved(NamedTuple):
     tenant_id: UUID | None
     text_id: UUID | None
     family: bytes | None
+    rank: int | None
 
 
 _OF_JOB: Final = _Reserved._fields[_Reserved._fields.index("lane") :]
@@ -152,7 +153,7 @@ def _reader(row: _Reserved) -> Reader | None:
         return None
     # A follower that has said nothing may never have reached the engine.
     has_read = row.completion_tokens > row.output_before
-    return Reader(family, row.job_id, row.text_id, row.blocks, has_read=has_read)
+    return Reader(family, row.job_id, row.text_id, row.blocks, has_read=has_read, rank=row.rank or 0)
 
 
 def _running(row: _Reserved) -> Running:

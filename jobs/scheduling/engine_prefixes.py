@@ -24,6 +24,7 @@ class EnginePrefixes:
     Attributes:
         readers: by family, its running jobs that have read their prompts, by lease.
         reading: families that are just being read and are not here otherwise, with the oldest job that reads.
+        ranks: the highest of the jobs that read these.
         ended: families of which ended jobs left a prompt, with its text.
         charged: tokens that tenants pay for jobs which start in this transaction.
     """
@@ -33,6 +34,7 @@ class EnginePrefixes:
     load: EngineLoad
     readers: dict[Family, dict[UUID, Reader]] = field(default_factory=dict)
     reading: dict[Family, UUID] = field(default_factory=dict)
+    ranks: dict[Family, int] = field(default_factory=dict)
     ended: dict[Family, UUID] = field(default_factory=dict)
     charged: Counter[UUID] = field(default_factory=Counter)
     _texts: dict[UUID, bytes] = field(default_factory=dict)
@@ -45,7 +47,7 @@ class EnginePrefixes:
                 self.readers.setdefault(reader.family, {})[lease_id] = reader
         for reader in sorted(self.load.readers.values(), key=lambda each: each.job_id):
             if reader.family not in self.readers:
-                self.reading.setdefault(reader.family, reader.job_id)
+                self._note_reading(reader.family, reader.job_id, rank=reader.rank)
         self.ended = {
             family: text_id
             for family, text_id in self.replay.ended().items()
@@ -62,7 +64,7 @@ class EnginePrefixes:
         self.charged[job.tenant_id] += num_charged
         family = family_of(job)
         if family is not None and family not in self.readers:
-            self.reading.setdefault(family, job.id)
+            self._note_reading(family, job.id, rank=job.rank)
             self.ended.pop(family, None)
             self._reuses.clear()
 
@@ -90,9 +92,11 @@ class EnginePrefixes:
         return family in self.readers or family in self.reading or family in self.ended
 
     def is_waiting(self, job: QueuedJob) -> bool:
-        """Return True if an older job is just reading what this one begins with."""
+        """Return True if an older job, or one of a higher rank, is just reading what this one begins with."""
         family = family_of(job)
-        return family is not None and (reader := self.reading.get(family)) is not None and reader < job.id
+        if family is None or (reader := self.reading.get(family)) is None:
+            return False
+        return reader < job.id or self.ranks[family] > job.rank
 
     def reads_twice(self, job: QueuedJob) -> bool:
         """Return True if the job would read what a running one has read or is reading, and share no block."""
@@ -104,6 +108,10 @@ class EnginePrefixes:
         if job.id not in self._reuses:
             self._reuses[job.id] = self._reuse(job)
         return self._reuses[job.id]
+
+    def _note_reading(self, family: Family, job_id: UUID, *, rank: int) -> None:
+        self.reading.setdefault(family, job_id)
+        self.ranks[family] = max(rank, self.ranks.get(family, rank))
 
     def _reuse(self, job: QueuedJob) -> Reuse:
         family = family_of(job)

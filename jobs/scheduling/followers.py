@@ -1,9 +1,10 @@
 """Jobs that begin with what the engine has just read go first: pure arithmetic.
 
-Jobs of a family begin alike for the most part, so one of them is the reader and younger ones follow it: they
-wait while it reads, and then start before others of their tenant. Everything else is packed as ever.
+Jobs of a family begin alike for the most part, so one of them is the reader, the first that fits, and later
+ones follow it: they wait while it reads, and then start before others of their tenant. Where only ended jobs
+have read the document, the first follower reads what the cache has lost. Everything else is packed as ever.
 
-What bounds this: nobody waits for a younger reader. Peers have no order among them. Other followers overtake
+What bounds this: no job waits for a later reader. Peers have no order among them. Other followers overtake
 their tenant's first job only for as long as reading their document again would take. And a tenant's followers
 go first only while it is ahead of its share by no more than what it has just paid for.
 """
@@ -15,7 +16,16 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from jobs.engines.capacity import ITERATION_TOKENS, Budget
-from jobs.scheduling.packing import Candidate, Choice, PackingPolicy, Running, are_peers, choose, may_join
+from jobs.scheduling.packing import (
+    Candidate,
+    Choice,
+    PackingPolicy,
+    Running,
+    are_peers,
+    choose,
+    fits,
+    may_join,
+)
 from jobs.scheduling.prediction import PredictionPolicy
 from jobs.states import Lane
 
@@ -36,10 +46,11 @@ class Reader:
 
     Attributes:
         family: of the job.
-        job_id: of a lower one is older.
+        job_id: a lower one is older.
         text_id: its prompt.
         blocks: that it reserves, shared ones included.
         has_read: its whole prompt is in the cache, and stays there while it runs.
+        rank: of the job; a higher one goes first.
     """
 
     family: Family
@@ -47,6 +58,7 @@ class Reader:
     text_id: UUID
     blocks: int
     has_read: bool
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +88,7 @@ class Sharer:
         lead: what its tenant was served, in tokens divided by its weight.
         weight: of its tenant.
         reuse: what the engine has of its prompt.
-        is_waiting: an older job is just reading what it begins with.
+        is_waiting: an earlier job is just reading what it begins with.
         is_credited: the engine starts it without room for what it shares.
     """
 
@@ -119,17 +131,37 @@ def choose_sharer(
         max_batch_size: slots of the engine.
         policy: of the packing.
     """
-    kept = [each for each in queue if not each.is_waiting]
-    first = [
-        replace(each.sized(), waited=timedelta(0), group=None)
-        for each in _going_first(kept, running, postponed, max_batch_size=max_batch_size, policy=policy)
-    ]
-    if first:
-        choice = choose(first, running, budget, max_batch_size=max_batch_size, policy=policy)
+    kept = _one_reader_each([each for each in queue if not each.is_waiting], budget)
+    first = _going_first(kept, running, postponed, max_batch_size=max_batch_size, policy=policy)
+    left = [each for each in first if each.reuse.anchor is None]
+    # What running jobs have stays anyway; what ended ones left may go.
+    for some in (left, first):
+        peers = [replace(each.sized(), waited=timedelta(0), group=None) for each in some]
+        choice = choose(peers, running, budget, max_batch_size=max_batch_size, policy=policy)
         if choice.start is not None:
             return choice
+    if running:  # until one of them ends
+        kept_blocks = {each.family: each.candidate.blocks for each in left}
+        budget = replace(budget, free_blocks=max(0, budget.free_blocks - sum(kept_blocks.values())))
     every = [each.sized() for each in kept]
     return choose(every, running, budget, max_batch_size=max_batch_size, policy=policy)
+
+
+def _one_reader_each(queue: Sequence[Sharer], budget: Budget) -> list[Sharer]:
+    """Leave out batch jobs that an earlier one, which fits now, can read for.
+
+    Those whose document a running job certainly has need no reader.
+    """
+    kept, reading = [], set[Hashable]()
+    for each in queue:
+        needs_reader = each.family is not None and each.reuse.anchor is None
+        if needs_reader and each.candidate.lane is Lane.BATCH:
+            if each.family in reading:
+                continue
+            if fits(each.candidate, budget):
+                reading.add(each.family)
+        kept.append(each)
+    return kept
 
 
 def postponement(start: Sharer, queue: Sequence[Sharer], *, max_batch_size: int) -> tuple[UUID, float] | None:

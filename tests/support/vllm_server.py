@@ -17,7 +17,7 @@ from worker.engine.engine import ServedModel
 from worker.engine.exposition import scrape
 
 PYTHON: Final = Path(".venv-vllm/bin/python")
-_START_SECONDS: Final = 240.0  # 60 alone, on two cores
+_START_SECONDS: Final = 600.0  # 60 alone, on two cores
 
 
 class VllmServer:

@@ -1,7 +1,7 @@
 """Questions about documents, interleaved, on a pool for two: through Longbatch, and in order of submission.
 
-With `-s` it prints what vLLM counted as found in its cache, as a part of all prompt tokens: 0.25 and 0.00 in
-two runs on busy cores. Each document read once would be 0.73; why these short jobs miss it is not known.
+With `-s` it prints what vLLM counted as found in its cache, as a part of all prompt tokens: 0.747 and 0.000
+on busy cores. Each document read once would be 0.75.
 """
 
 import asyncio
@@ -125,4 +125,4 @@ def test_vllm_finds_documents_in_its_cache_that_it_reads_again_in_order_of_submi
     theirs, of_theirs = hits.counted()
     print(f"\nfound: ours {ours / of_ours:.3f}, in order of submission {theirs / of_theirs:.3f}")  # noqa: T201
     assert theirs / of_theirs < 0.1
-    assert ours / of_ours > 0.15
+    assert ours / of_ours > 0.6

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
@@ -11,19 +10,30 @@ import numpy as np
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from claiming.questions import DOCUMENT, ask, claim_all, drain_queue, end, interleaved, read, sharing
+from claiming.questions import (
+    DOCUMENT,
+    aged,
+    ask,
+    claim_all,
+    drain_queue,
+    end,
+    interleaved,
+    loaded,
+    read,
+    running_ids,
+    sharing,
+    unpredicted,
+)
 from jobs import leases, lifecycle
 from jobs.database import transaction
 from jobs.engines import reservations, served_tokens
 from jobs.leases import JobProgress
-from jobs.models import DEFAULT_TENANT, Engine, Job, PromptText, Reservation
+from jobs.models import DEFAULT_TENANT, Job, PromptText, Reservation
 from jobs.prompts.prefixes import digests, family
 from jobs.prompts.store import CountedPrompt
-from jobs.scheduling import claims, engine_load
+from jobs.scheduling import claims
 from jobs.scheduling.claims import Claim, FreedSlot
-from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.prefix_replay import PrefixReplay
-from jobs.scheduling.sizing import ClaimPolicy
 from jobs.starting import StartedJob
 from jobs.states import FinishReason, Lane
 from jobs.transitions import Lease
@@ -45,7 +55,6 @@ from support import (
 )
 
 OTHER = "engine-b"
-SHARED = 28_672 // CAPACITY.tokens_per_block  # blocks that two questions about a document share for certain
 
 
 def running_claim(session: Session, job_id: UUID) -> Claim:
@@ -54,10 +63,6 @@ def running_claim(session: Session, job_id: UUID) -> Claim:
     held = session.scalars(select(Reservation).where(Reservation.job_id == job_id)).one()
     started = StartedJob(*(getattr(job, name) for name in StartedJob._fields))
     return Claim(Lease(job_id, held.lease_id), held.blocks, held.output_tokens, started)
-
-
-def loaded(session: Session) -> EngineLoad:
-    return engine_load.read(session, session.get_one(Engine, ENGINE, populate_existing=True))
 
 
 class LetterCounter(WordCounter):
@@ -281,10 +286,6 @@ def test_a_document_that_ended_jobs_left_is_followed_while_it_had_room(session: 
     assert claim_one(session, policy=policy).lease.job_id == first.id, "95,000 tokens took its room"
 
 
-def running_ids(session: Session) -> Sequence[UUID]:
-    return session.scalars(select(Reservation.job_id)).all()
-
-
 def test_the_jobs_of_a_document_stay_on_one_engine_unless_another_is_idle(session: Session) -> None:
     register_engine(session)
     register_engine(session, OTHER)
@@ -318,20 +319,6 @@ def test_a_job_is_not_left_to_an_engine_that_may_be_too_small_for_it(session: Se
     assert large.family == session.get_one(Job, reader.lease.job_id).family
     assert claim_all(session, one) == []
     assert [each.lease.job_id for each in claim_all(session, two, OTHER)] == [large.id]
-
-
-def test_a_reader_that_fails_makes_way_for_the_next(session: Session) -> None:
-    register_engine(session)
-    policy = sharing()
-    ask(session, 1)
-    second = ask(session, 1)
-    (reader,) = claim_all(session, policy)
-    assert claim_all(session, policy) == []
-    lifecycle.fail(session, reader.lease, {"code": "x", "message": "y"})
-    ended = [FreedSlot(reader.lease.lease_id, 0)]
-    (next_reader,) = claims.claim_all(session, ENGINE, policy, ended=ended).claims
-    assert next_reader.lease.job_id == second.id
-    assert session.scalars(select(Reservation.shared_blocks)).one() == 0
 
 
 def test_a_claim_does_not_wait_for_a_reader_that_is_just_ending(sessions: sessionmaker[Session]) -> None:
@@ -390,45 +377,6 @@ def test_the_oldest_job_waits_no_longer_than_reading_a_document_again_takes(sess
     assert overtaken <= 8
 
 
-def booked(session: Session) -> int:
-    session.expire_all()
-    return CAPACITY.max_blocks - loaded(session).budget.free_blocks
-
-
-def test_two_that_read_one_document_beside_each_other_count_as_two_copies(session: Session) -> None:
-    register_engine(session)
-    policy = unpredicted(sharing())
-    ask(session, 1)
-    (first,) = claim_all(session, policy)
-    ask(session, 1, lane=Lane.INTERACTIVE)
-    (beside,) = claim_all(session, policy)  # waits for no reader
-    assert booked(session) == first.blocks + beside.blocks
-    read(session, first, beside)
-    ask(session, 1)
-    (follower,) = claim_all(session, policy)
-    own = follower.blocks - SHARED
-    assert booked(session) == first.blocks + beside.blocks + own
-    read(session, follower)
-    end(session, policy, first)
-    ask(session, 1)
-    (another,) = claim_all(session, policy)
-    assert booked(session) == SHARED + own + (another.blocks - SHARED) + beside.blocks
-
-
-def test_a_follower_that_never_reached_the_engine_is_no_reader(session: Session) -> None:
-    register_engine(session)
-    policy = unpredicted(sharing())
-    ask(session, 1)
-    (first,) = claim_all(session, policy)
-    read(session, first)
-    ask(session, 1)
-    claim_all(session, policy)  # its worker dies here
-    end(session, policy, first)
-    for _ in range(3):
-        ask(session, 1)
-    assert not claim_all(session, policy), "whether the document is still there is not known"
-
-
 def test_a_large_question_is_not_overtaken_for_ever_by_small_ones_about_its_document(
     session: Session,
 ) -> None:
@@ -461,25 +409,3 @@ def test_a_worker_that_starts_anew_knows_how_long_followers_overtook_a_job(sessi
     followers = {ask(session, 1, max_tokens=2000).id for _ in range(2)}
     assert claim_one(session, policy=policy).lease.job_id in followers
     assert claim_one(session, policy=unpredicted(sharing())).lease.job_id == head.id
-
-
-def test_nobody_waits_for_a_younger_reader_nor_loses_its_room_meanwhile(session: Session) -> None:
-    register_engine(session)
-    policy = unpredicted(sharing())
-    submit_one(session, spec(50_000, max_tokens=10_000))
-    claim_all(session, policy)
-    head = ask(session, 1, max_tokens=70_000)
-    aged(session, head)
-    small = ask(session, 1, max_tokens=64)
-    submit_one(session, spec(10_000, max_tokens=28_000))  # fits only into the room that `head` waits for
-    assert [each.lease.job_id for each in claim_all(session, policy)] == [small.id]
-
-
-def unpredicted(policy: ClaimPolicy) -> ClaimPolicy:
-    return replace(policy, prediction=None)
-
-
-def aged(session: Session, job: Job) -> None:
-    session.execute(
-        update(Job).where(Job.id == job.id).values(created_at=Job.created_at - timedelta(hours=1))
-    )

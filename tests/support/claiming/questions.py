@@ -2,26 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from uuid import UUID
 
 import numpy as np
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from jobs import leases, lifecycle
 from jobs.ids import uuid7
 from jobs.leases import JobProgress
-from jobs.models import DEFAULT_TENANT, Job, Reservation
+from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation
 from jobs.prompts.prefixes import digests
 from jobs.prompts.store import CountedPrompt, NewText
-from jobs.scheduling import claims
+from jobs.scheduling import claims, engine_load
 from jobs.scheduling.claims import Claim, FreedSlot
+from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.prefix_replay import PrefixReplay
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason
-from support import ENGINE, POLICY, output_of, spec, submit_one
+from support import CAPACITY, ENGINE, POLICY, output_of, spec, submit_one
 
 DOCUMENT = 30_000
+SHARED = 28_672 // CAPACITY.tokens_per_block  # blocks that two questions about a document share for certain
 
 
 def sharing(*, is_credited: bool = True) -> ClaimPolicy:
@@ -102,3 +105,28 @@ def drain_queue(session: Session, policy: ClaimPolicy) -> Course:
         course.note(session, after)
         running = [*rest, *after]
     return course
+
+
+def unpredicted(policy: ClaimPolicy) -> ClaimPolicy:
+    """The policy that reserves `max_tokens`."""
+    return replace(policy, prediction=None)
+
+
+def aged(session: Session, *jobs: Job) -> None:
+    """They were submitted together, an hour ago."""
+    an_hour_ago = update(Job).values(created_at=jobs[0].created_at - timedelta(hours=1))
+    session.execute(an_hour_ago.where(Job.id.in_([job.id for job in jobs])))
+
+
+def loaded(session: Session) -> EngineLoad:
+    return engine_load.read(session, session.get_one(Engine, ENGINE, populate_existing=True))
+
+
+def booked(session: Session) -> int:
+    """Blocks that the engine's reservations take."""
+    session.expire_all()
+    return CAPACITY.max_blocks - loaded(session).budget.free_blocks
+
+
+def running_ids(session: Session) -> Sequence[UUID]:
+    return session.scalars(select(Reservation.job_id)).all()

@@ -62,6 +62,28 @@ def test_a_follower_overtakes_an_old_job_only_for_as_long_as_reading_again_takes
     assert chosen(old, follower, postponed={UUID(int=1): READ_STEPS}) == 1
 
 
+def test_the_first_that_fits_reads_for_its_family_unless_a_running_job_has_what_it_reads() -> None:
+    family = [sharer(1, 200, family="a"), sharer(2, 10, family="a"), sharer(3, 30, family="a")]
+    assert chosen(*family) == 2
+    left = [replace(each, reuse=Reuse(DOCUMENT_TOKENS)) for each in family]
+    assert chosen(*left) == 2
+    there = [replace(each, reuse=Reuse(DOCUMENT_TOKENS, 5, UUID(int=9))) for each in family]
+    assert chosen(*there) == 3
+    asking = replace(sharer(4, 5, lane=Lane.INTERACTIVE), family="a")
+    assert chosen(asking, *family) == 4
+
+
+def test_what_ended_jobs_left_goes_before_what_running_ones_have_and_keeps_its_room() -> None:
+    there = sharer(1, 30, family="a")
+    there = replace(there, reuse=Reuse(DOCUMENT_TOKENS, 5, UUID(int=9)))
+    left = sharer(2, 10, family="b", reused=DOCUMENT_TOKENS)
+    assert chosen(there, left) == 2
+    wide = sharer(3, 80, family="b", reused=DOCUMENT_TOKENS)  # 70 are free
+    assert chosen(wide, sharer(4, 30), running=3) is None
+    assert chosen(sharer(4, 30), running=3) == 4
+    assert chosen(replace(wide, candidate=candidate(3, 101)), sharer(4, 30)) == 4, "nothing runs"
+
+
 def test_priority_interactive_jobs_and_the_turn_of_another_tenant_go_before_followers() -> None:
     follower = sharer(2, reused=DOCUMENT_TOKENS)
     assert chosen(sharer(1, priority=1), follower) == 1
