@@ -170,15 +170,16 @@ def search_jobs(
         The page; and the id after which the next search goes on, None if there is nothing left to search.
     """
     of_tenant = [] if tenant_id is None else [Job.tenant_id == tenant_id]
-    newest = select(Job.id).where(*of_tenant, *which.submitted()).order_by(Job.id.desc())
-    if after is not None:
-        newest = newest.where(Job.id < after)
-    last = session.scalar(newest.offset(window - 1).limit(1))
-    bounds = [*([] if after is None else [Job.id < after]), *([] if last is None else [Job.id >= last])]
-    query = select(Job).where(*of_tenant, *which.conditions(), *bounds).order_by(Job.id.desc())
-    found = session.scalars(query.limit(limit + 1)).all()
-    page = Page(found[:limit], has_more=len(found) > limit)
-    return page, page.items[-1].id if page.has_more else last
+    return paging.search(
+        session,
+        select(Job).where(*which.conditions()),
+        Job.id,
+        id_of=lambda job: job.id,
+        among=[*of_tenant, *which.submitted()],
+        after=after,
+        limit=limit,
+        window=window,
+    )
 
 
 def get_result(session: Session, job_id: UUID) -> Result | None:

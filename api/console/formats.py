@@ -58,6 +58,16 @@ def number(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,}"
 
 
+def size(num_bytes: int) -> str:
+    """Write a number of bytes by its largest unit: `12 B`, `3.4 kB`, `1.5 MB`."""
+    value, unit = float(num_bytes), "B"
+    for larger in ("kB", "MB", "GB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+
+
 def query(fields: Mapping[str, object]) -> str:
     """Write those fields that have a value as a query string, with its question mark."""
     given = {name: str(value) for name, value in fields.items() if value not in (None, "")}

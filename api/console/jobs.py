@@ -8,7 +8,6 @@ from typing import Final
 from uuid import UUID
 
 from fastapi import Request
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
@@ -17,14 +16,14 @@ from api.console.error_pages import page_router
 from api.console.job_filters import AGES, LANES, STATES, JobsQuery, parse_query
 from api.console.live import LiveDep
 from api.console.page import render, render_part
-from api.console.reading import read_for, tenant_of
+from api.console.reading import PAGE, WINDOW, read_for, tenant_names, tenant_of
 from api.console.session import Viewer, ViewerDep
 from api.http.dependencies import ServicesDep
 from api.http.event_responses import EventResponse
 from jobs import ids, queries, tenants
 from jobs.database import database_now
 from jobs.database.paging import Range
-from jobs.models import Job, Tenant
+from jobs.models import Job
 from jobs.queries import JobStatus
 from jobs.states import ACTIVE
 from jobs.views import PRIORITY_NAMES
@@ -32,9 +31,6 @@ from jobs.views import PRIORITY_NAMES
 router = page_router()
 
 LIST: Final = "/console/jobs"
-_PAGE: Final = 50
-# Newest jobs that one search without an index looks at: some 20 ms of the database's time.
-_WINDOW: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +134,15 @@ def read_page(session: Session, *, query: JobsQuery, viewer: Viewer) -> JobsPage
     if query.tenant is not None:
         owner = tenants.named(session, query.tenant).id
     if owner is not None and which.has_index:
-        found = queries.list_jobs(session, which, Range(owner, query.after, _PAGE))
+        found = queries.list_jobs(session, which, Range(owner, query.after, PAGE))
         following = found.items[-1].id if found.has_more else None
         is_cut = False
     else:
         found, following = queries.search_jobs(
-            session, which, tenant_id=owner, after=query.after, limit=_PAGE, window=_WINDOW
+            session, which, tenant_id=owner, after=query.after, limit=PAGE, window=WINDOW
         )
         is_cut = following is not None and not found.has_more
-    names = _tenant_names(session, found.items) if viewer.is_operator else {}
+    names = tenant_names(session, [job.tenant_id for job in found.items]) if viewer.is_operator else {}
     rows = {job.id: row_of(job, tenant=names.get(job.tenant_id)) for job in found.items}
     return JobsPage(rows, following, is_cut, sorted(names.values()))
 
@@ -168,8 +164,3 @@ def row_of(job: Job, *, tenant: str | None) -> JobRow:
         created_at=job.created_at,
         is_stopping=job.stop_reason == "cancel" and job.state in ACTIVE,
     )
-
-
-def _tenant_names(session: Session, jobs: Sequence[Job]) -> dict[UUID, str]:
-    query = select(Tenant.id, Tenant.name).where(Tenant.id.in_({job.tenant_id for job in jobs}))
-    return dict(session.execute(query).tuples().all())

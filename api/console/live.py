@@ -1,18 +1,22 @@
 """Live updates: one stream a page, and one query a second for all who watch pages of one kind."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Hashable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Final, TypeVar
 from uuid import UUID
 
 from fastapi import Depends, Request
+from sqlalchemy.orm import Session
 
 from api.http.sse import HEARTBEAT, merged
 from api.runtime.row_changes import Read, RowChanges
 from api.runtime.services import Services
-from jobs import queries
+from jobs import queries, summaries
+from jobs.documents.queries import DocumentStatus
+from jobs.documents.queries import read_status as read_documents
 from jobs.queries import JobStatus
+from jobs.summaries import SummaryStatus
 
 Status = TypeVar("Status", bound=Hashable)
 _SECONDS: Final = 1.0
@@ -25,12 +29,16 @@ class LivePages:
 
     Attributes:
         jobs: the states and tokens of jobs.
+        documents: the states of documents while their texts are extracted.
+        summaries: the counts of summaries, and the jobs of their trees.
     """
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._watches: list[RowChanges[object]] = []
         self.jobs: RowChanges[JobStatus] = self.watch(queries.read_status)
+        self.documents: RowChanges[DocumentStatus] = self.watch(read_documents)
+        self.summaries: RowChanges[SummaryStatus | JobStatus] = self.watch(_read_summaries)
 
     def watch(self, read: "Read[Status]") -> "RowChanges[Status]":
         """Make what follows rows, or whatever else has an id, with one query a second at most."""
@@ -49,6 +57,11 @@ class LivePages:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _read_summaries(session: Session, row_ids: Sequence[UUID]) -> Mapping[UUID, SummaryStatus | JobStatus]:
+    """Read summaries and jobs, whose ids never meet."""
+    return {**summaries.read_status(session, row_ids), **queries.read_status(session, row_ids)}
 
 
 async def find_live(request: Request) -> LivePages:

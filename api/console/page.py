@@ -48,6 +48,8 @@ class NavigationEntry:
 
 NAVIGATION: Final = (
     NavigationEntry(HOME, "Overview"),
+    NavigationEntry(f"{HOME}summaries", "Summaries"),
+    NavigationEntry(f"{HOME}documents", "Documents"),
     NavigationEntry(f"{HOME}jobs", "Jobs"),
     NavigationEntry(f"{HOME}tenants", "Tenants", own_title="Limits and keys"),
 )
@@ -141,5 +143,5 @@ def _environment() -> Environment:
     )
     functions: Mapping[str, object] = {"asset": address_of, "query": formats.query}
     made.globals.update(functions)
-    made.filters.update(moment=formats.moment, span=formats.span, number=formats.number)
+    made.filters.update(moment=formats.moment, span=formats.span, number=formats.number, size=formats.size)
     return made

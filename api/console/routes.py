@@ -5,7 +5,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, Path
 from starlette.responses import Response
 
-from api.console import job, job_cancel, jobs, overview, sign_in
+from api.console import documents, job, job_cancel, jobs, overview, sign_in, summaries
 from api.console.assets import assets
 from api.console.error_pages import PageRoute
 from api.console.page import HOME, redirect
@@ -19,6 +19,8 @@ _FOREVER: Final = "public, max-age=31536000, immutable"
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 pages = APIRouter(dependencies=[Depends(find_viewer)], include_in_schema=False, route_class=PageRoute)
 # A family of pages adds its router here, and its entry to `page.NAVIGATION`.
+for family in (overview.router, summaries.router, documents.router):
+    pages.include_router(family)
 for family in (overview.router, jobs.router, job_cancel.router, job.router):
     pages.include_router(family)
 for family in (tenants.router, tenant.router, queue.router, keys.router):

@@ -1,11 +1,9 @@
 """Summaries over HTTP: create, estimate, get, list, follow, read the result, cancel, delete."""
 
 import asyncio
-import json
 from contextlib import aclosing, suppress
 from functools import partial
-from hashlib import sha256
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
@@ -14,17 +12,16 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api.http.body import parse, read_body
-from api.http.callbacks import check_callback
 from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.event_responses import EventResponse
 from api.http.fields import wait_seconds
 from api.http.idempotency import IdempotencyDep
-from api.http.identifiers import SummaryIdDep, parse_documents, parse_optional, parse_range
+from api.http.identifiers import SummaryIdDep, parse_optional, parse_range
 from api.http.openapi import event_responses, json_body, responses
 from api.http.replies import page
 from api.http.sse import object_events
 from api.runtime.services import Services
-from api.summaries.estimates import check_options, estimate_summaries, prompt_options
+from api.summaries import results, verbs
 from api.summaries.replies import (
     DeletedSummaryReply,
     SummaryEstimateReply,
@@ -35,17 +32,10 @@ from api.summaries.replies import (
 )
 from api.summaries.requests import SummaryEstimateRequest, SummaryListQuery, SummaryRequest
 from jobs import ids, summaries
-from jobs.doorbell import SERVICE
-from jobs.engines import registry
-from jobs.errors import InvalidRequestError, JobNotFinishedError, ModelNotFoundError
-from jobs.models import JsonObject, Summary
-from jobs.states.summary import TERMINAL, OnGap, Style
-from jobs.summaries import SummaryFilter, SummarySpec, formats, queries, tree
+from jobs.states.summary import TERMINAL
+from jobs.summaries import SummaryFilter, queries, tree
 from jobs.summaries.queries import ChunkRange
 from jobs.summaries.views import SummaryObject, SummaryWithChunks
-from jobs.tenants.idempotency import RequestKind
-from jobs.validation import WINDOWS
-from jobs.views import PRIORITIES
 
 router = APIRouter(tags=["summaries"])
 
@@ -53,7 +43,6 @@ router = APIRouter(tags=["summaries"])
 MAX_LISTED_CHUNKS: Final = 1000  # a few megabytes; a summary may have 50,000
 # 1000 ids, instructions and metadata.
 _MAX_BYTES: Final = 256 * 1024
-_MEDIA_TYPES: Final = {"md": "text/markdown", "csv": "text/csv"}
 
 Chunks = Annotated[bool, Query(description="Include the chunks.")]
 ChunksStart = Annotated[
@@ -81,25 +70,7 @@ async def create_summaries(
     The documents need not be ready yet.
     """
     asked = parse(SummaryRequest, await read_body(request, max_bytes=_MAX_BYTES))
-    if asked.urls:
-        message = "This server does not fetch URLs; upload the documents instead."
-        raise InvalidRequestError(message, param="urls")
-    model = await _model(services, asked.model)
-    spec = _specification(asked, services, model)
-    await check_options(services, prompt_options(asked))
-    await services.admit_callback(spec.webhook_url, tenant_id=tenant_id)
-    # Left out if empty: releases before this field hashed the same request without it.
-    unset = None if asked.chat_template_kwargs else {"chat_template_kwargs"}
-    fields = asked.model_dump(mode="json", exclude=unset)
-    digest = sha256(json.dumps(fields, sort_keys=True).encode()).digest()
-
-    def create(session: Session) -> tuple[list[SummaryObject], bool]:
-        make = partial(summaries.create, spec=spec, tenant_id=tenant_id)
-        made, replayed = idempotency.run(session, digest, make, tenant_id=tenant_id, kind=_SUMMARIES)
-        return queries.describe(session, made), replayed
-
-    data, replayed = await services.transact(create)
-    services.doorbell.ring(SERVICE)
+    data, replayed = await verbs.submit(services, asked, tenant_id=tenant_id, idempotency=idempotency)
     headers = {"Idempotent-Replayed": "true"} if replayed else {}
     if len(data) == 1:
         headers["Location"] = f"/v1/summaries/{data[0]['id']}"
@@ -115,9 +86,7 @@ async def create_summaries(
 async def estimate(request: Request, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Estimate chunks, levels, jobs, tokens and time, without submitting anything."""
     asked = parse(SummaryEstimateRequest, await read_body(request, max_bytes=_MAX_BYTES))
-    model = await _model(services, asked.model)
-    async with services.cpu.estimate(tenant_id):
-        return JSONResponse(await estimate_summaries(services, asked, tenant_id=tenant_id, model=model))
+    return JSONResponse(await verbs.estimate(services, asked, tenant_id=tenant_id))
 
 
 @router.get(
@@ -184,22 +153,11 @@ async def get_result(
     summary_id: SummaryIdDep,
     services: ServicesDep,
     tenant_id: TenantDep,
-    form: Annotated[Literal["json", "md", "csv"], Query(alias="format")] = "json",
+    form: Annotated[results.Format, Query(alias="format")] = "json",
 ) -> Response:
     """Get an ended summary's result: JSON, Markdown with links to sources, or CSV."""
-
-    def read(session: Session) -> tuple[SummaryWithChunks, dict[str, str]]:
-        summary = summaries.get(session, summary_id, tenant_id=tenant_id)
-        if summary.state not in TERMINAL:
-            raise JobNotFinishedError("The summary has not ended yet; poll it, or wait with ?wait=.")
-        found = queries.describe_with_chunks(session, summary)
-        return found, queries.titles(session, summary.id) if form == "md" else {}
-
-    found, titles = await services.transact(read)
-    if form == "json":
-        return JSONResponse(formats.result_object(found))
-    text = formats.as_csv(found) if form == "csv" else formats.as_markdown(found, titles)
-    return Response(text, media_type=_MEDIA_TYPES[form])
+    read = partial(results.read, summary_id=summary_id, tenant_id=tenant_id, form=form)
+    return results.response(await services.transactions.run(read), form)
 
 
 @router.get(
@@ -233,10 +191,7 @@ async def cancel_summary(
 
     A summary that has ended stays as it is.
     """
-    await services.transact(summaries.cancel, summary_id=summary_id, tenant_id=tenant_id)
-    # In its own transaction, because it must lock the rows of jobs first; a service worker repeats it.
-    await services.transact(summaries.stop_jobs, summary_id=summary_id, tenant_id=tenant_id)
-    services.doorbell.ring(SERVICE)
+    await verbs.cancel(services, summary_id, tenant_id=tenant_id)
     return JSONResponse(await services.transact(_read, summary_id=summary_id, tenant_id=tenant_id))
 
 
@@ -272,62 +227,3 @@ async def _until_ended(services: Services, summary_id: UUID, *, seconds: float) 
             async for seen in changes:
                 if seen.state in TERMINAL:
                     return
-
-
-async def _model(services: Services, asked: str | None) -> str:
-    """Resolve the requested model; the default is the served one.
-
-    Raises:
-        ModelNotFoundError: no engine serves it.
-    """
-    served = services.settings.engine.model
-    if asked is None or asked == served:
-        return served
-    if asked not in await services.transact(registry.registered_capacities):
-        raise ModelNotFoundError(param="model")
-    return asked
-
-
-def _specification(asked: SummaryRequest, services: Services, model: str) -> SummarySpec:
-    callback = check_callback(asked.webhook_url, asked.webhook_secret, services.settings.webhooks)
-    return SummarySpec(
-        document_ids=parse_documents(asked.documents),
-        model=model,
-        combine=asked.combine,
-        style=Style(asked.style),
-        length=asked.length,
-        language=asked.language,
-        instructions=asked.instructions,
-        focus=asked.focus,
-        chat_template_kwargs=asked.chat_template_kwargs,
-        on_gap=OnGap(asked.on_gap),
-        chunk_tokens=asked.chunk_tokens,
-        overlap_tokens=asked.overlap_tokens,
-        rank=PRIORITIES[asked.priority],
-        custom_id=asked.custom_id,
-        metadata=asked.metadata,
-        webhook_url=callback.url,
-        webhook_secret=callback.secret,
-        window=WINDOWS[asked.completion_window] if asked.completion_window else None,
-    )
-
-
-def _find(session: Session, recorded: UUID | JsonObject) -> list[Summary] | None:
-    """Find the summaries of an earlier request.
-
-    Returns:
-        None: at least one no longer exists, so all are made again.
-    """
-    listed = recorded.get("summary_ids") if isinstance(recorded, dict) else None
-    if not isinstance(listed, list):
-        return None
-    found = [session.get(Summary, UUID(hex=each)) for each in listed]
-    kept = [each for each in found if each is not None]
-    return kept if len(kept) == len(found) else None
-
-
-def _ids_to_record(made: list[Summary]) -> JsonObject:
-    return {"summary_ids": [each.id.hex for each in made]}
-
-
-_SUMMARIES: RequestKind[list[Summary]] = RequestKind("summaries", record=_ids_to_record, find=_find)

@@ -1,11 +1,11 @@
 """Lists by age, read a page at a time: the rows after one that the caller saw last."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Select, select
+from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from jobs.errors import InvalidRequestError
@@ -104,3 +104,38 @@ def part(query: Query, keys: Keys, wanted: Range) -> Query:
 def cut(found: Sequence[Item], wanted: Range) -> Page[Item]:
     """Make the page from the rows that `within` let through."""
     return Page(found[: wanted.limit], has_more=len(found) > wanted.limit)
+
+
+def search(
+    session: Session,
+    query: Select[Item],
+    row_id: InstrumentedAttribute[UUID],
+    *,
+    id_of: Callable[[Item], UUID],
+    among: Sequence[ColumnElement[bool]] = (),
+    after: UUID | None,
+    limit: int,
+    window: int | None,
+) -> tuple[Page[Item], UUID | None]:
+    """Search the newest rows for those that a query selects, where no index need find them.
+
+    Args:
+        session: one that sees these rows.
+        query: selects the rows that match.
+        row_id: the ids of its rows, which sort by age.
+        id_of: returns a row's id.
+        among: conditions on the rows to look at, found by an index.
+        after: the search goes on after this id, which need not exist.
+        limit: rows of a page.
+        window: rows to look at, at most; None: an index finds all that match.
+
+    Returns:
+        The page; and the id after which the next search goes on, None if there is nothing left to search.
+    """
+    start = [] if after is None else [row_id < after]
+    newest = select(row_id).where(*among, *start).order_by(row_id.desc())
+    last = None if window is None else session.scalar(newest.offset(window - 1).limit(1))
+    end = [] if last is None else [row_id >= last]
+    found = session.scalars(query.where(*among, *start, *end).order_by(row_id.desc()).limit(limit + 1)).all()
+    page = Page(found[:limit], has_more=len(found) > limit)
+    return page, id_of(page.items[-1]) if page.has_more else last

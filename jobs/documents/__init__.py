@@ -1,4 +1,4 @@
-"""Documents: what callers do with them; see kinds, extraction and views for the rest."""
+"""Documents: what callers do with them; see kinds, extraction, queries and views for the rest."""
 
 from jobs.documents.lifecycle import (
     NewDocument,

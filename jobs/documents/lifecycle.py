@@ -15,7 +15,7 @@ from jobs import files, turns
 from jobs.database import advisory_locks, database_now, paging
 from jobs.database.advisory_locks import Lock
 from jobs.database.paging import Page, Range
-from jobs.database.rows import require
+from jobs.database.rows import matches, require
 from jobs.errors import NotFoundError
 from jobs.models.document import Document, DocumentText
 from jobs.models.file import File
@@ -251,10 +251,10 @@ def drop_files(session: Session, file_ids: Sequence[UUID | None]) -> None:
     )
 
 
-def visible(tenant_id: UUID) -> tuple[ColumnElement[bool], ...]:
-    """Build a condition: the tenant's documents, neither deleted nor expired."""
+def visible(tenant_id: UUID | None) -> tuple[ColumnElement[bool], ...]:
+    """Build a condition: the tenant's documents, or those of all, neither deleted nor expired."""
     return (
-        Document.tenant_id == tenant_id,
+        *matches((Document.tenant_id, tenant_id)),
         Document.state != DocumentState.DELETED,
         or_(Document.expires_at.is_(None), Document.expires_at > func.clock_timestamp()),
     )

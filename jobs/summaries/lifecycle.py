@@ -107,7 +107,7 @@ def get(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
     Raises:
         NotFoundError: the tenant has no such summary.
     """
-    query = select(Summary).where(Summary.id == summary_id, *_visible(tenant_id))
+    query = select(Summary).where(Summary.id == summary_id, *visible(tenant_id))
     return require(session, query.execution_options(populate_existing=True), kind="summary")
 
 
@@ -117,7 +117,7 @@ def list_summaries(session: Session, which: SummaryFilter, wanted: Range) -> Pag
     Raises:
         InvalidRequestError: `wanted.after` is none of the tenant's summaries.
     """
-    query = select(Summary).where(*_visible(wanted.tenant_id), *which.conditions())
+    query = select(Summary).where(*visible(wanted.tenant_id), *which.conditions())
     return paging.read(session, query, (Summary.id, Summary.tenant_id), wanted, kind="summary")
 
 
@@ -130,7 +130,7 @@ def cancel(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
         NotFoundError: the tenant has no such summary.
     """
     query = (
-        select(Summary).where(Summary.id == summary_id, *_visible(tenant_id)).with_for_update(key_share=True)
+        select(Summary).where(Summary.id == summary_id, *visible(tenant_id)).with_for_update(key_share=True)
     )
     summary = require(session, query.execution_options(populate_existing=True), kind="summary")
     if summary.state == SummaryState.PREPARING:
@@ -194,7 +194,7 @@ def remove(session: Session, summary_id: UUID, *, tenant_id: UUID) -> None:
         NotFoundError: the tenant has no such summary.
         ConflictError: it has not ended.
     """
-    query = select(Summary).where(Summary.id == summary_id, *_visible(tenant_id))
+    query = select(Summary).where(Summary.id == summary_id, *visible(tenant_id))
     summary = require(session, query.with_for_update(), kind="summary")
     if summary.state not in TERMINAL:
         raise ConflictError("Only a summary that has ended can be deleted; cancel it first.")
@@ -246,8 +246,9 @@ def _remove_part(session: Session, summary: Summary) -> int:
     return num_removed or 1
 
 
-def _visible(tenant_id: UUID) -> tuple[ColumnElement[bool], ...]:
-    return Summary.tenant_id == tenant_id, Summary.deleted_at.is_(None)
+def visible(tenant_id: UUID | None) -> tuple[ColumnElement[bool], ...]:
+    """Build a condition: the tenant's summaries, or those of all, that are not deleted."""
+    return (*matches((Summary.tenant_id, tenant_id)), Summary.deleted_at.is_(None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The pages of jobs: what they show of whose jobs, what they hide, how they page, cancel and follow."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from threading import Event
@@ -14,7 +14,17 @@ from sqlalchemy.orm import Session, sessionmaker
 from api.runtime.database import Transactions
 from api.runtime.row_changes import RowChanges
 from api_server import ApiProcess
-from console_pages.browser import PROBE, SAME_ORIGIN, Browser, browsing, checked, new_key, new_tenant, words
+from console_pages.browser import (
+    PROBE,
+    SAME_ORIGIN,
+    Browser,
+    browsing,
+    checked,
+    events,
+    new_key,
+    new_tenant,
+    words,
+)
 from jobs import ids, lifecycle, queries
 from jobs.engines import reservations
 from jobs.ids import first_uuid7, uuid7
@@ -26,28 +36,6 @@ from jobs.states import FinishReason
 from jobs.tenants.keys import Scope
 from jobs.transitions import Lease
 from support import PATIENCE, claim_one, output_of, register_engine, spec, submit_one
-
-
-@pytest.fixture
-def visitor(server: ApiProcess, sessions: sessionmaker[Session]) -> Iterator[Browser]:
-    """Someone of the default tenant who may change what is its own."""
-    with browsing(server, new_key(sessions, Scope.READ, Scope.SUBMIT).secret) as signed_in:
-        yield signed_in
-
-
-@pytest.fixture
-def reader(server: ApiProcess, sessions: sessionmaker[Session]) -> Iterator[Browser]:
-    """Someone with a key that may only read."""
-    with browsing(server, new_key(sessions, Scope.READ).secret) as signed_in:
-        yield signed_in
-
-
-@pytest.fixture
-def stranger(server: ApiProcess, sessions: sessionmaker[Session]) -> Iterator[Browser]:
-    """Someone of another tenant, who may change what is its own."""
-    key = new_key(sessions, Scope.READ, Scope.SUBMIT, tenant_id=new_tenant(sessions))
-    with browsing(server, key.secret) as signed_in:
-        yield signed_in
 
 
 def submitted(sessions: sessionmaker[Session], count: int = 1) -> list[str]:
@@ -295,21 +283,6 @@ def test_markup_in_an_error_stays_text(
         lifecycle.fail(session, running, {"code": PROBE, "message": PROBE})
     assert words(visitor.page(f"/console/jobs/{ids.job_id(running.job_id)}")).count("<b id=probe>") >= 2
     assert "<b id=probe>" in words(visitor.page("/console/jobs"))
-
-
-def events(visitor: Browser, address: str, wanted: str, opened: Event) -> str:
-    """The stream's text up to what is wanted in it; tells when it is open."""
-    found = ""
-    with visitor.client.stream("GET", address, headers={"Accept": "text/event-stream"}) as answer:
-        assert answer.status_code == 200
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        assert "content-security-policy" in answer.headers
-        opened.set()
-        for line in answer.iter_lines():
-            found += line + "\n"
-            if wanted in found:
-                return found
-    raise AssertionError(found)
 
 
 @pytest.mark.parametrize("place", ["jobs/live", "jobs/{}/live"])

@@ -1,32 +1,17 @@
 """The first page: what it counts, of whom, and in how many rows."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.console.overview import count_failures, find_oldest
-from api_server import ApiProcess
-from console_pages.browser import PROBE, Browser, browsing, new_key, new_tenant, words
+from console_pages.browser import PROBE, Browser, new_tenant, words
 from jobs import ids, lifecycle
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.models import DEFAULT_TENANT, Engine
-from jobs.tenants.keys import Scope
 from support import CAPACITY, claim_one, register_engine, submit_one
-
-
-@pytest.fixture
-def reader(server: ApiProcess, sessions: sessionmaker[Session]) -> Iterator[Browser]:
-    with browsing(server, new_key(sessions, Scope.READ).secret) as signed_in:
-        yield signed_in
-
-
-@pytest.fixture
-def operator(server: ApiProcess, sessions: sessionmaker[Session]) -> Iterator[Browser]:
-    with browsing(server, new_key(sessions, Scope.READ, Scope.OPERATOR).secret) as signed_in:
-        yield signed_in
 
 
 def fail_next(session: Session, code: str) -> None:

@@ -1,8 +1,10 @@
 """A browser of the console: signs in, sends forms as pages do, and reads pages."""
 
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Event
 from uuid import UUID
 
 import httpx2
@@ -16,7 +18,7 @@ from jobs import tenants
 from jobs.models import DEFAULT_TENANT
 from jobs.tenants import keys
 from jobs.tenants.keys import NewKey, Scope
-from support import API_KEY
+from support import API_KEY, PATIENCE
 
 SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
 # Markup in what callers send: a page that renders one of these as an element can be taken over.
@@ -66,6 +68,24 @@ def checked(answer: httpx2.Response) -> HtmlElement:
 def words(element: HtmlElement) -> str:
     """The text of an element, with single spaces."""
     return " ".join(element.text_content().split())
+
+
+def events(browser: Browser, address: str, wanted: str, opened: Event) -> str:
+    """The stream's text up to what is wanted in it; tells when it is open."""
+    found = ""
+    until = time.monotonic() + PATIENCE
+    with browser.client.stream("GET", address, headers={"Accept": "text/event-stream"}) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert "content-security-policy" in answer.headers
+        opened.set()
+        for line in answer.iter_lines():
+            found += line + "\n"
+            if wanted in found:
+                return found
+            if time.monotonic() > until:  # heartbeats come every few seconds
+                break
+    raise AssertionError(found)
 
 
 @contextmanager
