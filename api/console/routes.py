@@ -21,7 +21,7 @@ pages = APIRouter(dependencies=[Depends(find_viewer)], include_in_schema=False, 
 # A family of pages adds its router here, and its entry to `page.NAVIGATION`.
 for family in (overview.router, summaries.router, documents.router):
     pages.include_router(family)
-for family in (overview.router, jobs.router, job_cancel.router, job.router):
+for family in (jobs.router, job_cancel.router, job.router):
     pages.include_router(family)
 for family in (tenants.router, tenant.router, queue.router, keys.router):
     pages.include_router(family)

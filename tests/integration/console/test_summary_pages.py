@@ -42,9 +42,9 @@ def running(sessions: sessionmaker[Session], num_words: int = 2000, **fields: ob
         return ids.summary_id(planned(session, num_words, **fields).id)
 
 
-def completed(sessions: sessionmaker[Session], **fields: object) -> str:
+def completed(sessions: sessionmaker[Session], num_words: int = 2000, **fields: object) -> str:
     with sessions.begin() as session:
-        summary = planned(session, **fields)
+        summary = planned(session, num_words, **fields)
         run_to_end(session)
         return ids.summary_id(summary.id)
 
