@@ -111,7 +111,8 @@ def _is_awaited(job: Job) -> bool:
 
 
 def _remove_all(session: Session, jobs: Iterable[Job]) -> int:
-    doomed = {job.id: job.text_id for job in jobs}
+    doomed = {job.id: (job.text_id, job.guide_id) for job in jobs}
     session.execute(delete(Job).where(Job.id.in_(doomed)))
-    store.drop_unused(session, sorted({text_id for text_id in doomed.values() if text_id is not None}))
+    texts = {text_id for both in doomed.values() for text_id in both if text_id is not None}
+    store.drop_unused(session, sorted(texts))
     return len(doomed)

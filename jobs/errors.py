@@ -267,6 +267,19 @@ class UnavailableError(LongbatchError):
     retryable = True
 
 
+class InvalidOutputError(LongbatchError):
+    """The answer does not have the form that was asked for."""
+
+    code = "invalid_output"
+    retryable = True
+
+
+class ShownInvalidOutputError(InvalidOutputError):
+    """The answer does not have the form that was asked for, and its caller may have read it already."""
+
+    retryable = False
+
+
 class EngineError(LongbatchError):
     """The engine ended the request with an error.
 

@@ -35,6 +35,8 @@ class NewJob:
     reserved_tokens: int = 0
     sampling: JsonObject
     created_at: datetime
+    guide_id: UUID | None = None
+    is_whole: bool = False
     custom_id: str | None = None
     labels: JsonObject
     webhook_url: str | None = None
@@ -51,7 +53,7 @@ class NewJob:
 
 _FIELDS: Final = tuple(each.name for each in fields(NewJob))
 # Most jobs have none of these, which are then left to the table's defaults.
-_RARE: Final = frozenset(_FIELDS[_FIELDS.index("custom_id") :])
+_RARE: Final = frozenset(_FIELDS[_FIELDS.index("guide_id") :])
 # Columns that no new job sets, as the table's defaults set them.
 _UNTOUCHED: Final[Mapping[str, Any]] = dict.fromkeys(set(Job.__mapper__.attrs.keys()) - {*_FIELDS}) | {
     "completion_tokens": 0,

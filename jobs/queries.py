@@ -258,6 +258,7 @@ class QueuedJob(NamedTuple):
     prompt_tokens: int
     completion_tokens: int
     max_tokens: int
+    is_whole: bool
     num_yields: int
     num_rescues: int
     created_at: datetime

@@ -81,6 +81,8 @@ class StartedJob(NamedTuple):
     id: UUID
     tenant_id: UUID
     text_id: UUID | None
+    guide_id: UUID | None
+    is_whole: bool
     state: str
     lane: str
     task: str

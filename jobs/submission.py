@@ -41,6 +41,8 @@ class JobSpec:
         batch_id: of the batch that it is line `batch_line` of.
         sampling: temperature, top_p, top_k, seed, stop as given.
         sharing: how it may run once with equal jobs, if its answer is not left to chance. None: not at all.
+        guide: the form that its answer must have; None: any.
+        is_whole: one request must generate its whole answer.
     """
 
     text: NewText
@@ -60,6 +62,23 @@ class JobSpec:
     batch_id: UUID | None = None
     batch_line: int | None = None
     sharing: Sharing | None = None
+    guide: NewText | None = None
+    is_whole: bool = False
+
+    @property
+    def stored_bytes(self) -> int:
+        """What its texts add at most to what its tenant keeps."""
+        return sum(each.stored_bytes for each in self.texts)
+
+    @property
+    def texts(self) -> list[NewText]:
+        """What is stored with it."""
+        return [self.text] if self.guide is None else [self.text, self.guide]
+
+    @property
+    def asked_sha256(self) -> bytes:
+        """Identify all that the engine is asked, except the sampling."""
+        return self.text.sha256 if self.guide is None else self.text.sha256 + self.guide.sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +198,9 @@ def _insert(
     default_capacity: Capacity,
     admit: Admit | None,
 ) -> tuple[list[NewJob], dict[UUID, Job]]:
-    texts = store.store(session, [spec.text for spec in specs], tenant_id=tenant_id)
+    texts = store.store(session, [text for spec in specs for text in spec.texts], tenant_id=tenant_id)
     now, capacities = registry.read_clock_and_capacities(session)
-    jobs = [
-        _new_job(spec, tenant_id=tenant_id, text_id=texts.ids[spec.text.sha256], now=now) for spec in specs
-    ]
+    jobs = [_new_job(spec, tenant_id=tenant_id, text_ids=texts.ids, now=now) for spec in specs]
     for job, spec in zip(jobs, specs, strict=True):
         limits = capacities.get(job.model) or [default_capacity]
         if spec.text.counted:
@@ -192,7 +209,7 @@ def _insert(
         else:
             job.reserved_tokens = demand(spec, limits)
         if spec.sharing and job.state not in TERMINAL:
-            job.request_digest = arrivals.digest_of(job, spec.text.sha256)
+            job.request_digest = arrivals.digest_of(job, spec.asked_sha256)
     if admit is not None and (taken := _taken(jobs, texts.num_new_bytes)).jobs:
         admit(session, taken)
     ages = {job.id: spec.sharing.max_age for job, spec in zip(jobs, specs, strict=True) if spec.sharing}
@@ -381,10 +398,12 @@ def too_long_error(excess: Excess, *, is_least: bool = False) -> JsonObject:
     }
 
 
-def _new_job(spec: JobSpec, *, tenant_id: UUID, text_id: UUID, now: datetime) -> NewJob:
+def _new_job(spec: JobSpec, *, tenant_id: UUID, text_ids: Mapping[bytes, UUID], now: datetime) -> NewJob:
     return NewJob(
         tenant_id=tenant_id,
-        text_id=text_id,
+        text_id=text_ids[spec.text.sha256],
+        guide_id=None if spec.guide is None else text_ids[spec.guide.sha256],
+        is_whole=spec.is_whole,
         lane=spec.lane.value,
         rank=spec.rank,
         task=spec.task,

@@ -30,6 +30,7 @@ from jobs.errors import (
 from jobs.live_output import Delta, OutputPiece
 from jobs.models import Job
 from jobs.prompts import openai
+from jobs.prompts.abilities import Takes
 from jobs.prompts.chat_template import ChatTemplateError
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.openai import Generation
@@ -54,10 +55,12 @@ class ParsedRequest:
     Attributes:
         generation: what it asks the model to generate.
         text: its prompt, counted.
+        guide: the form that its answer must have; None: any.
     """
 
     generation: Generation
     text: NewText
+    guide: NewText | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -88,15 +91,19 @@ async def parse_request(services: Services, endpoint: Endpoint, raw: bytes | byt
         ModelNotFoundError: no engine serves its model.
         UnavailableError: the tokenizer is not loaded yet; try again.
     """
-    most = await _most_tokens(services, len(raw))
-    return await services.compute_apart(len(raw), _parse_raw, endpoint, raw, services.tokenizer.current, most)
+    most, takes = await _most_tokens(services, len(raw)), await services.takes.get()
+    return await services.compute_apart(
+        len(raw), _parse_raw, endpoint, raw, services.tokenizer.current, most, takes
+    )
 
 
 async def parse_plain_request(services: Services, raw: bytes | bytearray, *, stream: bool) -> ParsedRequest:
     """Parse a plain request for the served model; greedy unless it sets a temperature."""
-    most = await _most_tokens(services, len(raw))
+    most, takes = await _most_tokens(services, len(raw)), await services.takes.get()
     given = {"temperature": 0, "model": services.settings.engine.model, "stream": stream}
-    return await services.compute_apart(len(raw), _parse_plain, raw, given, services.tokenizer.current, most)
+    return await services.compute_apart(
+        len(raw), _parse_plain, raw, given, services.tokenizer.current, most, takes
+    )
 
 
 async def submit(services: Services, parsed: ParsedRequest, *, caller: Caller) -> Job:
@@ -209,26 +216,38 @@ async def _most_tokens(services: Services, num_bytes: int) -> int | None:
 
 
 def _parse_raw(
-    endpoint: Endpoint, raw: bytes | bytearray, tokenizer: Tokenizer | None, most_tokens: int | None
+    endpoint: Endpoint,
+    raw: bytes | bytearray,
+    tokenizer: Tokenizer | None,
+    most_tokens: int | None,
+    takes: Takes,
 ) -> ParsedRequest:
     try:
         body = _BODY.validate_json(raw)
     except ValidationError as error:
         raise from_validation(error) from None  # the original holds the prompt
-    return _parse_request(endpoint, body, tokenizer, most_tokens)
+    return _parse_request(endpoint, body, tokenizer, most_tokens, takes)
 
 
 def _parse_plain(
-    raw: bytes | bytearray, given: dict[str, Any], tokenizer: Tokenizer | None, most_tokens: int | None
+    raw: bytes | bytearray,
+    given: dict[str, Any],
+    tokenizer: Tokenizer | None,
+    most_tokens: int | None,
+    takes: Takes,
 ) -> ParsedRequest:
     asked = parse(GenerateRequest, raw).model_dump(exclude_none=True)
-    return _parse_request(Endpoint.TEXT, given | asked, tokenizer, most_tokens)
+    return _parse_request(Endpoint.TEXT, given | asked, tokenizer, most_tokens, takes)
 
 
 def _parse_request(
-    endpoint: Endpoint, body: Mapping[str, Any], tokenizer: Tokenizer | None, most_tokens: int | None
+    endpoint: Endpoint,
+    body: Mapping[str, Any],
+    tokenizer: Tokenizer | None,
+    most_tokens: int | None,
+    takes: Takes,
 ) -> ParsedRequest:
-    generation = openai.validate_request(endpoint, body)
+    generation = openai.validate_request(endpoint, body, takes)
     if tokenizer is None:
         raise UnavailableError("The tokenizer is not loaded yet.")
     try:
@@ -243,7 +262,8 @@ def _parse_request(
         raise ContextLengthExceededError(message, param="messages", details=error.details) from None
     except ChatTemplateError as error:
         raise InvalidRequestError(error.message, param=error.param or "messages") from None
-    return ParsedRequest(generation, NewText(generation.canonical, counted))
+    guide = None if generation.guide is None else NewText(generation.guide.written())
+    return ParsedRequest(generation, NewText(generation.canonical, counted), guide)
 
 
 def _submit(
@@ -271,6 +291,8 @@ def _submit(
         lane=Lane.INTERACTIVE,
         sampling=parsed.generation.sampling,
         window=_WINDOW,
+        guide=parsed.guide,
+        is_whole=parsed.guide is not None,
     )
     (job,) = submission.submit(
         session, [spec], tenant_id=tenant_id, default_capacity=default_capacity, admit=admit

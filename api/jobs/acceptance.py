@@ -8,24 +8,30 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import repeat
+from typing import Final
 
 from api.http.callbacks import Callback, check_callback
 from api.jobs.requests import JobRequest
 from api.runtime.services import Acceptance
 from jobs.prompts.counter import PromptCounter, count_short, count_some
+from jobs.prompts.guides import Guide
 from jobs.prompts.messages import Message, build_messages, canonical
 from jobs.prompts.store import CountedPrompt, NewText
+from jobs.prompts.structured import StructuredFields, with_words
 from jobs.sharing import sharing_of
 from jobs.submission import JobSpec
 from jobs.validation import SAMPLING, WINDOWS
 from jobs.views import PRIORITIES
+
+# Fields of later releases, none of which has a default.
+_NEWER: Final = ("share_equal", "cache", *StructuredFields.model_fields)
 
 
 def request_sha256(request: JobRequest) -> bytes:
     """Hash the request's meaning: white space, order and written defaults are ignored."""
     # Left out if empty: releases before these fields hashed the same request without them.
     unset = set() if request.chat_template_kwargs else {"chat_template_kwargs"}
-    unset |= {name for name in ("share_equal", "cache") if getattr(request, name) is None}
+    unset |= {name for name in _NEWER if getattr(request, name) is None}
     fields = request.model_dump(mode="json", exclude=unset)
     return sha256(json.dumps(fields, sort_keys=True).encode()).digest()
 
@@ -36,11 +42,13 @@ class Draft:
 
     Attributes:
         prompt: its canonical JSON.
+        guide: the form that its answer must have; None: any.
     """
 
     request: JobRequest
     callback: Callback
     prompt: str
+    guide: Guide | None = None
 
     def specification(self, counted: CountedPrompt | None, acceptance: Acceptance) -> JobSpec:
         """Build the job; a prompt that is not counted yet is counted now if it is short.
@@ -66,6 +74,8 @@ class Draft:
             webhook_secret=self.callback.secret,
             webhook_includes_output=request.webhook_include_output,
             window=WINDOWS[request.completion_window] if request.completion_window else None,
+            guide=None if self.guide is None else NewText(self.guide.written()),
+            is_whole=self.guide is not None,
             sharing=sharing_of(
                 request.share_equal, request.cache, default=acceptance.settings.jobs.share_equal
             ),
@@ -76,13 +86,15 @@ def draft(request: JobRequest, acceptance: Acceptance) -> Draft:
     """Check the request and render its prompt.
 
     Raises:
-        InvalidRequestError: its webhook cannot be used.
+        InvalidRequestError: its webhook cannot be used, or it asks for a form that no answer can be given.
     """
     callback = check_callback(request.webhook_url, request.webhook_secret, acceptance.settings.webhooks)
     given = request.input
     turns = given if isinstance(given, str) else [Message(turn.role, turn.content) for turn in given]
     messages = build_messages(task=request.task, input=turns, instructions=request.instructions)
-    return Draft(request, callback, canonical(messages, variables=request.chat_template_kwargs))
+    guide = request.guide_on(acceptance.settings.engine.model, acceptance.takes)
+    messages = with_words(messages, guide)
+    return Draft(request, callback, canonical(messages, variables=request.chat_template_kwargs), guide)
 
 
 def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:

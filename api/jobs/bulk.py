@@ -135,7 +135,7 @@ async def _submit_slice(
         The error that keeps later lines from being stored; None if they may go on.
     """
     chars = services.settings.api.inline_count_chars // _INLINE_FRACTION
-    acceptance = services.acceptance(max_inline_chars=chars)
+    acceptance = await services.acceptance(max_inline_chars=chars)
     num_bytes = sum(len(line.content or b"") for line in lines)
     specs, errors = await services.compute_apart(num_bytes, _parse_lines, lines, acceptance)
     urls = {number: spec.webhook_url for number, spec in specs.items() if spec.webhook_url is not None}

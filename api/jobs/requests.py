@@ -7,6 +7,7 @@ from pydantic import Discriminator, Field, Tag
 from api.http.fields import example
 from api.http.identifiers import PageQuery
 from jobs.prompts.messages import Role, Task
+from jobs.prompts.structured import StructuredFields
 from jobs.validation import (
     MAX_TOP_K,
     CachePolicy,
@@ -49,7 +50,7 @@ Input = Annotated[
 ]
 
 
-class JobRequest(Closed):
+class JobRequest(StructuredFields):
     """A job to run; only `input` is required."""
 
     model_config = example(

@@ -57,12 +57,11 @@ async def create_job(
 ) -> Response:
     """Submit a job, durable once this returns; a short prompt is counted at once."""
     raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes)
+    acceptance = await services.acceptance()
     if len(raw) <= _SMALL_BYTES:
-        spec, guard = _parse_job(raw, services.acceptance(), idempotency)
+        spec, guard = _parse_job(raw, acceptance, idempotency)
     else:
-        spec, guard = await services.compute_apart(
-            len(raw), _parse_job, raw, services.acceptance(), idempotency
-        )
+        spec, guard = await services.compute_apart(len(raw), _parse_job, raw, acceptance, idempotency)
     del raw  # frees megabytes while the database works
     await services.admit_callback(spec.webhook_url, tenant_id=caller.tenant_id)
     job, replayed = await _submit(services, spec, guard, caller)

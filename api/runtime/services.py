@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, TypeVarTuple, Unpack
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
 from api.runtime.api_keys import ApiKeys
+from api.runtime.cached_value import CachedValue
 from api.runtime.compute import Compute
 from api.runtime.database import Transactions, request_tenant
 from api.runtime.destinations import Destinations
@@ -28,6 +29,7 @@ from jobs import batches, queries, summaries
 from jobs.batches import BatchStatus
 from jobs.doorbell import EVENTS
 from jobs.engines import registry
+from jobs.prompts.abilities import Takes
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.queries import JobStatus
 from jobs.settings import Settings
@@ -37,6 +39,8 @@ from jobs.webhooks import destinations as webhook_destinations
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
+# An engine comes with new abilities when its worker restarts.
+_TAKES_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +51,13 @@ class Acceptance:
         settings: of this process.
         tokenizer: counts short prompts at once; None: not loaded yet, so all are counted later.
         max_inline_chars: longest prompt that is counted at once.
+        takes: what engines can be asked for.
     """
 
     settings: Settings
     tokenizer: Tokenizer | None
     max_inline_chars: int
+    takes: Takes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,7 @@ class Services:
 
     Attributes:
         followers: what else polls rows for readers who wait; the bell of ended rows wakes it.
+        takes: what engines can be asked for, as of a few seconds ago.
         cpu: threads that parse, count and compress; more would only hold more bodies in memory.
     """
 
@@ -81,12 +88,13 @@ class Services:
     tokenizer: LoadedTokenizer
     readiness: Readiness
     cpu: Compute
+    takes: CachedValue[Takes]
     followers: "list[RowChanges[Any]]" = field(default_factory=list)
 
-    def acceptance(self, *, max_inline_chars: int | None = None) -> Acceptance:
+    async def acceptance(self, *, max_inline_chars: int | None = None) -> Acceptance:
         """Return what turns requests into jobs, with the tokenizer if it is loaded by now."""
         chars = self.settings.api.inline_count_chars if max_inline_chars is None else max_inline_chars
-        return Acceptance(self.settings, self.tokenizer.current, chars)
+        return Acceptance(self.settings, self.tokenizer.current, chars, await self.takes.get())
 
     async def check_destination(self, url: str | None, *, param: str = "webhook_url") -> None:
         """Check that the URL's host, as it resolves now, may receive webhooks.
@@ -163,6 +171,9 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         for follower in services.followers:
             follower.poll_now(ended)
 
+    async def read_takes() -> Takes:
+        return await transactions.run_across(registry.read_takes)
+
     services = Services(
         settings=settings,
         transactions=transactions,
@@ -182,6 +193,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         tokenizer=tokenizer,
         readiness=Readiness(settings, transactions, tokenizer),
         cpu=Compute(),
+        takes=CachedValue(read_takes, seconds=_TAKES_SECONDS, old_seconds=_TAKES_SECONDS),
     )
     loops = [
         tokenizer.load(),
@@ -211,6 +223,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await services.queue_positions.close()
+        await services.takes.close()
         services.doorbell.close()
         await services.rates.close()
         await transactions.close()

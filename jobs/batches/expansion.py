@@ -85,7 +85,7 @@ class _Quota:
             LimitError: the job exceeds the quota by itself and can never fit.
         """
         tokens = submission.demand(spec, capacities)
-        need = QuotaUsage(tokens=tokens, jobs=1, stored_bytes=spec.text.stored_bytes)
+        need = QuotaUsage(tokens=tokens, jobs=1, stored_bytes=spec.stored_bytes)
         quotas.check(replace(need, jobs=0), need, limits=self.limits)
         if not self.has_room_for(need):
             return False
@@ -227,12 +227,13 @@ def _submit(
         The jobs, and the number of the first line without room (None: all fit).
     """
     registered = registry.registered_capacities(session)
-    models = frozenset({tools.model, *registered})
-    reader = LineReader(batch.id, Endpoint(batch.endpoint), batch.expires_at, models, tools)
+    models, takes = frozenset({tools.model, *registered}), registry.read_takes(session)
+    reader = LineReader(batch.id, Endpoint(batch.endpoint), batch.expires_at, models, takes, tools)
     specs: list[JobSpec] = []
     refused: list[bytes] = []
     left = None
-    key = batch.next_offset, models
+    served = models, frozenset(takes.items())
+    key = batch.next_offset, served
     for request in tools.ahead.take(batch.id, key, partial(reader.read, lines)):
         try:
             if request.spec is not None:
@@ -246,7 +247,7 @@ def _submit(
         if request.refusal is not None:
             refused.append(request.refusal)
     if left is None and following:
-        tools.ahead.begin(batch.id, (lines[-1].end, models), lambda: list(reader.read(following)))
+        tools.ahead.begin(batch.id, (lines[-1].end, served), lambda: list(reader.read(following)))
     jobs, not_stored = _store(session, specs, reader, quota)
     refused += not_stored
     results.append_errors(session, batch, refused, tools.store)

@@ -18,6 +18,7 @@ from jobs.errors import (
 )
 from jobs.files.lines import FileLine
 from jobs.ids import uuid7
+from jobs.prompts.abilities import Takes
 from jobs.prompts.counter import count_short, count_some
 from jobs.prompts.openai import Generation, error_object, validate_request
 from jobs.prompts.store import CountedPrompt, NewText
@@ -50,12 +51,14 @@ class LineReader:
     Attributes:
         expires_at: when its jobs expire.
         models: that are served.
+        takes: what engines can be asked for.
     """
 
     batch_id: UUID
     endpoint: Endpoint
     expires_at: datetime
     models: frozenset[str]
+    takes: Takes
     tools: BatchTools
 
     def read(self, lines: Sequence[FileLine]) -> Iterator[LineRequest]:
@@ -103,7 +106,7 @@ class LineReader:
         return request
 
     def _asked(self, envelope: Envelope) -> Generation:
-        asked = validate_request(self.endpoint, envelope.body)
+        asked = validate_request(self.endpoint, envelope.body, self.takes)
         if asked.stream:
             raise InvalidRequestError("Requests of a batch cannot stream.", param="stream")
         if asked.model not in self.models:
@@ -130,6 +133,8 @@ class LineReader:
             expires_at=self.expires_at,
             batch_id=self.batch_id,
             batch_line=request.number,
+            guide=None if asked.guide is None else NewText(asked.guide.written()),
+            is_whole=asked.guide is not None,
             sharing=sharing_of(asked.share_equal, asked.cache, default=self.tools.shares_equal),
         )
 

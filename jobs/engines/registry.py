@@ -1,6 +1,8 @@
 """The engines that workers feed: registered with their capacity, seen ready, or paused."""
 
-from datetime import datetime
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import func, literal, select, true, update
 from sqlalchemy.dialects.postgresql import insert
@@ -10,7 +12,11 @@ from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.engines.capacity import Capacity
 from jobs.models import Engine
+from jobs.prompts.abilities import ALWAYS, Takes
 from jobs.settings import EngineSettings
+
+# An engine that was not seen for this long does not decide what others may be asked.
+_TAKES_WITHIN: Final = timedelta(days=1)
 
 
 def register(
@@ -21,6 +27,7 @@ def register(
     *,
     now: datetime,
     shares_prefix: bool = False,
+    takes: Collection[str] = ALWAYS,
 ) -> None:
     """Write what the engine can hold to its row, and let jobs be claimed for it.
 
@@ -40,6 +47,7 @@ def register(
         "seen_at": now,
         "paused_reason": None,
         "shares_prefix": shares_prefix,
+        "takes": sorted(takes),
         "spare_blocks": None,  # what an earlier worker saw is out of date
     }
     session.execute(
@@ -120,6 +128,16 @@ def served_models(session: Session, *, always: str) -> dict[str, datetime]:
     seen = select(Engine.model, func.max(Engine.seen_at)).group_by(Engine.model).order_by(Engine.model)
     found: dict[str, datetime] = dict(session.execute(seen).tuples().all())
     return found if always in found else {always: database_now(session), **found}
+
+
+def read_takes(session: Session) -> Takes:
+    """Read what all engines of each model take, of those that were seen in the last day."""
+    seen = Engine.seen_at > func.clock_timestamp() - _TAKES_WITHIN
+    found: dict[str, frozenset[str]] = {}
+    for model, takes in session.execute(select(Engine.model, Engine.takes).where(seen)):
+        taken = ALWAYS if takes is None else frozenset(takes)
+        found[model] = found.get(model, taken) & taken
+    return found
 
 
 def registered_capacities(session: Session) -> dict[str, list[Capacity]]:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, Integer, func, text
+from sqlalchemy import ARRAY, CheckConstraint, ForeignKey, Index, Integer, Text, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base, one_of, partial_index
@@ -26,6 +26,8 @@ class Engine(Haltable, Base):
         spare_blocks: free blocks by the engine's own gauge while it serves other clients too. The
             worker's monitor writes it. Null: no gauge, or all blocks are ours.
         shares_prefix: what prompts have in common is computed once while the engine has it.
+        takes: what a request may ask of it besides a prompt, by the names of `engines.abilities`. The worker
+            writes it at registration. Null: a worker that did not tell.
         seen_at: when its worker last found it ready.
         paused_reason: why its worker claims nothing for it: the worker's monitor sets it while the engine is
             not ready. Null: it is ready. What an operator orders is `halt`.
@@ -54,6 +56,7 @@ class Engine(Haltable, Base):
     max_seq_len: Mapped[int]
     spare_blocks: Mapped[int | None]
     shares_prefix: Mapped[bool] = mapped_column(server_default=text("false"))
+    takes: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
     seen_at: Mapped[datetime]
     paused_reason: Mapped[str | None]
 

@@ -39,6 +39,8 @@ class RequestColumns:
 
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
     text_id: Mapped[UUID | None] = mapped_column(ForeignKey("texts.id"))
+    guide_id: Mapped[UUID | None] = mapped_column(ForeignKey("texts.id"))
+    is_whole: Mapped[bool] = mapped_column(server_default=text("false"))
     lane: Mapped[str] = mapped_column(server_default=Lane.BATCH.value)
     rank: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     task: Mapped[str]
@@ -71,6 +73,10 @@ class Job(RequestColumns, Base):
         tenant_id: the owner. Never changes.
         text_id: the prompt, shared by equal prompts of a tenant. Null while a job of a summary waits for
             other jobs, and until its prompt is written and counted.
+        guide_id: the form that its answer must have, see `prompts.guides`; stored as texts are. Null: any.
+        is_whole: one request to an engine generates its whole answer, since an engine that went on in the
+            middle would not know what it is guided by or penalizes. It reserves all that it may need, is not
+            preempted, and starts over after an interruption.
         state: a `JobState`; `TRANSITIONS` lists the moves. Final states are never left.
         lane: a `Lane`: `interactive` goes ahead of `batch`. Set at submission.
         rank: -1 low, 0 normal, 1 high. Orders jobs within a tenant. Set at submission.
@@ -252,6 +258,7 @@ class Job(RequestColumns, Base):
         ),
         partial_index("ix_jobs_custom_id", "tenant_id", "custom_id", "id", where="custom_id IS NOT NULL"),
         Index("ix_jobs_text_id", "text_id"),
+        partial_index("ix_jobs_guide_id", "guide_id", where="guide_id IS NOT NULL"),
         # The jobs that a batch still waits for, and those that ended and are not reported yet.
         partial_index(
             "ix_jobs_batch", "batch_id", "finalized_at", where="batch_id IS NOT NULL AND NOT is_reported"

@@ -10,7 +10,10 @@ from pydantic_core import PydanticCustomError
 from jobs.database.base import JsonObject
 from jobs.errors import InvalidRequestError, UnsupportedParameterError
 from jobs.prompts import messages
+from jobs.prompts.abilities import UNKNOWN, Takes
+from jobs.prompts.guides import Guide
 from jobs.prompts.messages import Message
+from jobs.prompts.structured import StructuredFields, with_words
 from jobs.states.batch import Endpoint
 from jobs.validation import (
     MAX_OUTPUT_TOKENS,
@@ -40,7 +43,6 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "n": (1,),
     "parallel_tool_calls": (False, True),
     "presence_penalty": (0,),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": ("",),
@@ -99,7 +101,7 @@ class StreamOptions(Closed):
     include_obfuscation: bool = False
 
 
-class _Generation(Closed):
+class _Generation(StructuredFields):
     """The parameters that both endpoints take."""
 
     model: NonEmpty
@@ -173,6 +175,7 @@ class Generation:
         include_usage: whether the stream ends with the usage.
         share_equal: whether it may run once with equal ones; None: as the server is configured.
         cache: the results that it takes instead of a run; None: none.
+        guide: the form that its answer must have; None: any.
     """
 
     model: str
@@ -183,10 +186,16 @@ class Generation:
     include_usage: bool
     share_equal: bool | None = None
     cache: CachePolicy | None = None
+    guide: Guide | None = None
 
 
-def validate_request(endpoint: Endpoint, body: Mapping[str, Any]) -> Generation:
+def validate_request(endpoint: Endpoint, body: Mapping[str, Any], takes: Takes = UNKNOWN) -> Generation:
     """Validate the body of a request to `endpoint`.
+
+    Args:
+        endpoint: what it asks for.
+        body: its JSON.
+        takes: what engines can be asked for.
 
     Raises:
         InvalidRequestError: a parameter is invalid or not supported; `param` names it.
@@ -197,9 +206,10 @@ def validate_request(endpoint: Endpoint, body: Mapping[str, Any]) -> Generation:
         request = kind.model_validate(given)
     except ValidationError as error:
         raise _invalid_request(error, kind) from None  # the original quotes the prompt
+    guide = request.guide_on(request.model, takes)
     return Generation(
         model=request.model,
-        canonical=_canonical(request),
+        canonical=_canonical(request, guide),
         max_tokens=_max_tokens(request),
         sampling=_DEFAULTS
         | {name: value for name, value in request if name in SAMPLING and value is not None},
@@ -207,6 +217,7 @@ def validate_request(endpoint: Endpoint, body: Mapping[str, Any]) -> Generation:
         include_usage=request.stream_options is not None and request.stream_options.include_usage,
         share_equal=request.share_equal,
         cache=request.cache,
+        guide=guide,
     )
 
 
@@ -316,10 +327,17 @@ def _max_tokens(request: ChatRequest | TextRequest) -> int | None:
     return request.max_tokens if newer is None else newer
 
 
-def _canonical(request: ChatRequest | TextRequest) -> str:
+def _canonical(request: ChatRequest | TextRequest, guide: Guide | None) -> str:
+    is_in_words = guide is not None and guide.in_words
+    if is_in_words and request.stream:
+        message = "a stream cannot be checked before it is sent."
+        raise InvalidRequestError(f"structured_fallback: {message}", param="structured_fallback")
     if isinstance(request, TextRequest):
+        if is_in_words:
+            message = "only a conversation can be asked for a form in words."
+            raise InvalidRequestError(f"structured_fallback: {message}", param="structured_fallback")
         return messages.canonical_text(request.prompt)
-    turns = [Message(turn.role, turn.content) for turn in request.messages]
+    turns = with_words([Message(turn.role, turn.content) for turn in request.messages], guide)
     return messages.canonical(turns, variables=request.chat_template_kwargs)
 
 

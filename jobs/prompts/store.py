@@ -6,7 +6,20 @@ from hashlib import sha256
 from typing import Final, Protocol
 from uuid import UUID
 
-from sqlalchemy import Integer, LargeBinary, Text, Uuid, bindparam, delete, exists, func, select, text, update
+from sqlalchemy import (
+    Integer,
+    LargeBinary,
+    Text,
+    Uuid,
+    bindparam,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from jobs.database.packed_arrays import PackedArrayType
@@ -260,7 +273,7 @@ def drop_unused(session: Session, text_ids: Sequence[UUID]) -> int:
     locked = session.scalars(
         select(PromptText.id).where(PromptText.id.in_(text_ids)).order_by(PromptText.sha256).with_for_update()
     ).all()
-    used = exists().where(Job.text_id == PromptText.id)
+    used = or_(exists().where(Job.text_id == PromptText.id), exists().where(Job.guide_id == PromptText.id))
     deleted = session.execute(
         delete(PromptText).where(PromptText.id.in_(locked), ~used).returning(PromptText.id)
     ).all()

@@ -107,7 +107,8 @@ def with_started(load: EngineLoad, chosen: Ranked, lease: Lease, reuse: Reuse) -
         own_blocks,
         candidate.steps,
         lane=candidate.lane,
-        recompute_tokens=None if chosen.job.num_yields else chosen.job.prompt_tokens,
+        is_whole=chosen.job.is_whole,
+        recompute_tokens=None if chosen.job.num_yields or chosen.job.is_whole else chosen.job.prompt_tokens,
     )
     budget = replace(
         load.budget,

@@ -92,6 +92,7 @@ class _Reserved(NamedTuple):
     lane: str | None
     prompt_tokens: int
     completion_tokens: int
+    is_whole: bool
     num_yields: int
     num_preemptions: int
     stop_reason: str | None
@@ -170,8 +171,9 @@ def _running(row: _Reserved) -> Running:
         blocks=row.blocks,
         steps_left=steps(0 if has_read else held_tokens, max(0, row.output_tokens - row.completion_tokens)),
         lane=Lane(row.lane),
-        recompute_tokens=None if row.num_yields else held_tokens,
+        recompute_tokens=None if row.num_yields or row.is_whole else held_tokens,
         num_preemptions=row.num_preemptions,
+        is_whole=row.is_whole,
         new_tokens=row.completion_tokens - row.output_before,
         is_going=not row.is_waiting,
         is_leaving=row.stop_reason in (StopReason.CANCEL, StopReason.EXPIRE, StopReason.PREEMPT),

@@ -49,6 +49,7 @@ class Running:
         blocks: KV blocks reserved.
         steps_left: engine iterations until its expected end.
         lane: of the job.
+        is_whole: it would start over, so it is never asked to leave for others.
         recompute_tokens: what it would have to read again if it yielded; None: it must not yield.
         new_tokens: generated since it started.
         num_preemptions: times it made room for the interactive lane.
@@ -60,6 +61,7 @@ class Running:
     blocks: int
     steps_left: int
     lane: Lane = Lane.BATCH
+    is_whole: bool = False
     recompute_tokens: int | None = None
     new_tokens: int = 0
     num_preemptions: int = 0

@@ -62,6 +62,7 @@ def _may_be_preempted(job: Running, policy: PackingPolicy) -> bool:
     return (
         job.lane is Lane.BATCH
         and not job.is_leaving
+        and not job.is_whole
         and job.new_tokens >= policy.preempt_after
         and job.num_preemptions < policy.max_preemptions
     )

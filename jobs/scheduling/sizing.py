@@ -90,6 +90,10 @@ class Sizable(Protocol):
         """Most tokens that it may generate."""
 
     @property
+    def is_whole(self) -> bool:
+        """True if one request must generate all of it."""
+
+    @property
     def num_yields(self) -> int:
         """Times it left the engine so that others could continue."""
 
@@ -128,7 +132,7 @@ class Sizer:
         Covers at least one more token, and at most all it may need.
         """
         prompt_tokens, left = job.prompt_tokens or 0, job.max_tokens - produced
-        if self.policy.prediction is None or job.num_yields:
+        if self.policy.prediction is None or job.num_yields or job.is_whole:
             segment = whole_blocks(
                 self.capacity, held_tokens=prompt_tokens + produced, new_tokens=left, left=left
             )

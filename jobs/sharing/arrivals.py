@@ -14,12 +14,13 @@ from jobs.database.row_sets import array_parameters
 from jobs.job_rows import NewJob
 
 
-def digest_of(job: NewJob, text_sha256: bytes) -> bytes | None:
+def digest_of(job: NewJob, asked_sha256: bytes) -> bytes | None:
     """Compute what equal requests of a tenant have in common: all that their answer depends on.
 
     Args:
         job: the request.
-        text_sha256: of the canonical prompt, which includes the variables of its template.
+        asked_sha256: of the canonical prompt, which includes the variables of its template, and of the form
+            that the answer must have.
 
     Returns:
         None if the answer is left to chance: the job has a temperature and no seed.
@@ -27,7 +28,7 @@ def digest_of(job: NewJob, text_sha256: bytes) -> bytes | None:
     if job.sampling.get("temperature") and job.sampling.get("seed") is None:
         return None
     asked = json.dumps([job.model, job.max_tokens, job.sampling], sort_keys=True)
-    return sha256(job.tenant_id.bytes + text_sha256 + asked.encode()).digest()
+    return sha256(job.tenant_id.bytes + asked_sha256 + asked.encode()).digest()
 
 
 def insert(session: Session, new: Sequence[NewJob], *, answered: Collection[UUID] = ()) -> None:

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from entry_points import Run, ask
 from jobs.errors import EngineError, EngineUnableError, EngineUnavailableError, RetryableEngineError
+from jobs.prompts.guides import Guide, GuideKind
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSettings, EngineSide, TritonSettings
 from jobs.states import FinishReason
@@ -30,7 +31,17 @@ LACKS: Mapping[Kind, list[str]] = {
     "vllm": [],
     "sglang": [],
     "trtllm-serve": ["log_probabilities"],
-    "openai": ["guided_decoding", "log_probabilities", "lora", "min_tokens", "penalties", "top_k"],
+    "openai": [
+        "guided_choice",
+        "guided_grammar",
+        "guided_json",
+        "guided_regex",
+        "log_probabilities",
+        "lora",
+        "min_tokens",
+        "penalties",
+        "top_k",
+    ],
 }
 WHOLE = {"max_batch_size": 4, "max_blocks": 64, "tokens_per_block": 32}
 
@@ -183,6 +194,61 @@ def test_every_parameter_of_a_request_is_in_its_body_or_declared_as_lacking(
     found = body["sampling_params"] if kind == "sglang" else body
     names = {"min_tokens": "min_new_tokens"} if kind == "sglang" else {}
     assert {name: found.get(names.get(name, name)) for name in taken} == taken
+
+
+FORMS = (
+    Guide(GuideKind.JSON, '{"type":"object"}'),
+    Guide(GuideKind.REGEX, "a+"),
+    Guide(GuideKind.CHOICE, '["a","b"]'),
+    Guide(GuideKind.GRAMMAR, "root ::= x"),
+)
+CHOICES = 'root ::= "a" | "b"'
+JSON_OF_VLLM = {
+    "type": "json_schema",
+    "json_schema": {"name": "answer", "schema": {"type": "object"}, "strict": True},
+}
+FIELDS_OF_FORMS: Mapping[Kind, Sequence[Mapping[str, Any]]] = {
+    "vllm": [
+        {"response_format": JSON_OF_VLLM},
+        {"structured_outputs": {"regex": "a+"}},
+        {"structured_outputs": {"choice": ["a", "b"]}},
+        {"structured_outputs": {"grammar": "root ::= x"}},
+    ],
+    "sglang": [
+        {"json_schema": '{"type":"object"}'},
+        {"regex": "a+"},
+        {"ebnf": CHOICES},
+        {"ebnf": "root ::= x"},
+    ],
+    "trtllm-serve": [
+        {"response_format": {"type": "json", "schema": {"type": "object"}}},
+        {"response_format": {"type": "regex", "regex": "a+"}},
+        {"response_format": {"type": "ebnf", "ebnf": CHOICES}},
+        {"response_format": {"type": "ebnf", "ebnf": "root ::= x"}},
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", ID_KINDS)
+def test_a_form_is_asked_for_in_the_fields_of_the_kind(kind: Kind, tokenizer: Tokenizer) -> None:
+    with standing_in(kind) as server:
+        for form in FORMS:
+            run = asked(server, tokenizer, guide=form)
+            assert isinstance(run.follow(), Finished)
+            run.close()
+        bodies = [body for path, body in server.bodies]
+    for body, wanted in zip(bodies, FIELDS_OF_FORMS[kind], strict=True):
+        found = body["sampling_params"] if kind == "sglang" else body
+        names = {"response_format", "structured_outputs", "json_schema", "regex", "ebnf"}
+        assert {name: value for name, value in found.items() if name in names} == wanted
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_text_endpoint_is_asked_for_no_form(form: Guide, tokenizer: Tokenizer) -> None:
+    with standing_in("openai") as server:
+        with pytest.raises(EngineUnableError, match=form.kind):
+            asked(server, tokenizer, guide=form)
+        assert server.bodies == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from cli.stack.ports import LOOPBACK
 from jobs.errors import LongbatchError
 from jobs.ids import uuid7
+from jobs.prompts.guides import Guide
 from jobs.prompts.messages import Message
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
 from jobs.settings import EngineSettings, EngineSide, TritonSettings
@@ -131,12 +132,14 @@ def ask(
     stops: Sequence[str] = (),
     is_endless: bool = False,
     sampling: Sampling = _GREEDY,
+    guide: Guide | None = None,
 ) -> Run:
     """A request that is on its way, made as a worker makes it.
 
     Args:
         sampling: how tokens are picked.
         is_endless: only `max_tokens` ends the answer.
+        guide: the form that the engine must give it.
     """
     running = RunningJob(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + 600)
     abilities = model.abilities
@@ -150,6 +153,7 @@ def ask(
         text="" if abilities.takes_ids else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos),
         stops=tuple(stops),
         vocabulary=tokenizer.token_bytes,
+        guide=guide,
     )
     kind = Answer if abilities.gives_ids else TextAnswer
     answer = kind(tokenizer, max_tokens=max_tokens, stops=stops)

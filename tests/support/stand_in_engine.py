@@ -34,6 +34,7 @@ TRTLLM_FIELDS = frozenset(
         "detokenize",
         "max_tokens",
         "min_tokens",
+        "response_format",
         "temperature",
         "top_p",
         "top_k",

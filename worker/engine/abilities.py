@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from jobs.diagnostics import Finding
+from jobs.prompts.abilities import ABILITIES
 
-# The parameters that a job may have.
-SAMPLING: Final = frozenset({"temperature", "top_p", "top_k", "min_tokens"})
-# What engines can do besides, and no job can ask for: the API refuses it by name before an engine is chosen.
-EXTRAS: Final = frozenset({"guided_decoding", "log_probabilities", "penalties", "lora"})
+# What engines can do besides `ABILITIES`, and no job can ask for: the API refuses it by name before an engine
+# is chosen.
+EXTRAS: Final = frozenset({"log_probabilities", "penalties", "lora"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Abilities:
         takes_stop: a stop request ends a request inside the engine, and the stream then ends cleanly.
         notices_cut: the engine ends a request whose stream is cut.
         reports_own_end: the end of a stream is the engine's own: it then holds nothing for the request.
-        lacks: of `SAMPLING` and `EXTRAS`, what it does not take, or not in every release that we know; a
+        lacks: of `ABILITIES` and `EXTRAS`, what it does not take, or not in every release that we know; a
             request that needs one is refused.
         reuses_prefix: a request does not compute again what an earlier one that began alike has computed,
             while the engine still has it.
@@ -63,14 +63,14 @@ class Abilities:
 
     @property
     def takes(self) -> frozenset[str]:
-        """The parameters of a job that it takes."""
-        return SAMPLING - self.lacks
+        """What a job may ask of it besides a prompt."""
+        return ABILITIES - self.lacks
 
     @property
     def facts(self) -> Mapping[str, object]:
         """All of them by name, for JSON."""
         derived = {"can_resume": self.can_resume, "can_cancel": self.can_cancel}
-        listed = {"lacks": sorted(self.lacks), "takes": sorted((SAMPLING | EXTRAS) - self.lacks)}
+        listed = {"lacks": sorted(self.lacks), "takes": sorted((ABILITIES | EXTRAS) - self.lacks)}
         return asdict(self) | derived | listed
 
 
@@ -94,7 +94,7 @@ def abilities_finding(abilities: Abilities, *, blocks_per_sequence: int) -> Find
 
 def _extras(abilities: Abilities) -> str:
     if not (found := EXTRAS - abilities.lacks):
-        return "no guided decoding, log probabilities, penalties or LoRA"
+        return "no log probabilities, penalties or LoRA"
     return f"the engine also has {_listed(found)}, which no job can ask for"
 
 
@@ -118,4 +118,4 @@ def _state(abilities: Abilities, blocks_per_sequence: int) -> tuple[str, bool]:
 
 
 def _listed(names: frozenset[str]) -> str:
-    return ", ".join(sorted(names)).replace("_probabilities", " probabilities").replace("_dec", " dec")
+    return ", ".join(sorted(names)).replace("_probabilities", " probabilities")

@@ -81,10 +81,10 @@ class ServedModel:
         """Prepare a request without sending it.
 
         Raises:
-            EngineUnableError: it needs a sampling parameter that the engine does not take.
+            EngineUnableError: it needs what the engine does not take.
             EngineError: a value cannot be sent.
         """
-        if lacking := request.sampling.needed & self.abilities.lacks:
+        if lacking := request.needed & self.abilities.lacks:
             raise EngineUnableError(self._refusal(request, lacking))
         return self.prepare(request)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jobs.errors import EngineError
+from jobs.prompts.guides import Guide
 from jobs.prompts.token_bytes import TokenBytes
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
 
@@ -62,6 +63,7 @@ class Request:
         text: the prompt for models that take text; empty for the others.
         stops: stop strings, for servers that must end the answer themselves.
         vocabulary: the bytes of each token id, for servers whose streams leave ids out; None if unknown.
+        guide: the form that the engine must give the answer; None: any.
     """
 
     request_id: str
@@ -73,6 +75,12 @@ class Request:
     text: str = ""
     stops: tuple[str, ...] = ()
     vocabulary: TokenBytes | None = None
+    guide: Guide | None = None
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """Names of the abilities without which an engine would answer otherwise."""
+        return self.sampling.needed | ({self.guide.kind.value} if self.guide else frozenset())
 
 
 def prompt_text(tokenizer: Tokenizer, ids: TokenIds, *, adds_bos: bool) -> str:

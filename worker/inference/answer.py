@@ -22,9 +22,11 @@ class Answer:
         finish_reason: set once the answer ends by its own rules; later tokens are dropped.
     """
 
-    is_resumable = True
-
-    def __init__(self, tokenizer: Tokenizer, *, max_tokens: int, stops: Sequence[str] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, max_tokens: int, stops: Sequence[str] = (), is_whole: bool = False
+    ) -> None:
+        """Args: is_whole: one request must generate all of it."""
+        self.is_resumable = not is_whole
         self._fingerprint = tokenizer.fingerprint
         self._eos_ids = frozenset(tokenizer.eos_ids)
         self._max_tokens = max_tokens
@@ -117,6 +119,7 @@ class Answer:
             num_tokens=len(self._ids),
             fingerprint=self._fingerprint,
             replaced=replaced or reasoning_replaced,
+            is_resumable=self.is_resumable,
             reasoning=reasoning,
             reasoning_tokens=self._num_reasoning,
         )

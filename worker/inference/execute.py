@@ -30,6 +30,7 @@ from jobs.errors import (
 )
 from jobs.prompts import store
 from jobs.prompts.counter import PromptCounter
+from jobs.prompts.guides import Guide
 from jobs.prompts.store import CountedPrompt
 from jobs.prompts.tokenizer import unpack_ids
 from jobs.scheduling import growth
@@ -37,6 +38,7 @@ from jobs.scheduling.claims import Claim
 from jobs.scheduling.growth import Granted, WaitForBlocks, Yielded
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
+from jobs.starting import StartedJob
 from jobs.transitions import LeaseLost
 from worker.engine.client import EngineModel
 from worker.engine.deadlines import deadlines_for
@@ -124,8 +126,8 @@ class Runner:
         job = claim.job
         log = telemetry.logger().bind(job_id=ids.job_id(job.id), attempt=job.attempt)
         log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=job.prompt_tokens)
-        kind = Answer if model.served.abilities.gives_ids else TextAnswer
-        answer = kind(self.counter.tokenizer, max_tokens=job.max_tokens, stops=stops_of(job))
+        make = partial(Answer, is_whole=job.is_whole) if model.served.abilities.gives_ids else TextAnswer
+        answer = make(self.counter.tokenizer, max_tokens=job.max_tokens, stops=stops_of(job))
         return JobRun(claim, running, answer, self.live.publisher(job, answer), log)
 
     async def _try(self, run: JobRun, model: EngineModel) -> RunEnd:
@@ -162,8 +164,9 @@ class Runner:
         if job.text_id is None:
             raise NoResultFound  # the schema keeps such jobs from running
         prefetched, saved = self.prefetcher.take(job.text_id), None
-        if prefetched is None or job.completion_tokens:
-            prompt, saved = await self._in_thread(partial(self._read, job.id, job.text_id, prefetched))
+        if prefetched is None or job.completion_tokens or job.guide_id is not None:
+            read = partial(self._read, job, job.text_id, prefetched)
+            prompt, saved, run.guide = await self._in_thread(read)
         else:
             prompt = prefetched
         self._split_thinking(run, prompt)
@@ -173,22 +176,29 @@ class Runner:
         return prompt
 
     def _read(
-        self, job_id: UUID, text_id: UUID, prompt: CountedPrompt | None
-    ) -> tuple[CountedPrompt, Output | None]:
-        """Read the prompt, unless it is here already, and the checkpoint."""
+        self, job: StartedJob, text_id: UUID, prompt: CountedPrompt | None
+    ) -> tuple[CountedPrompt, Output | None, Guide | None]:
+        """Read the prompt, unless it is here already, the checkpoint, and the form of the answer."""
         with transaction(self.sessions) as session:
             if prompt is None:
                 prompt = store.counted(session, store.load(session, text_id), self.counter)
-            return prompt, checkpoints.load(session, job_id)
+            guide = None
+            if job.guide_id is not None:
+                guide = Guide.read(store.canonical_of(store.load(session, job.guide_id)))
+            return prompt, checkpoints.load(session, job.id), guide
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Run what may block, or compute for long, beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, work)
 
     def _split_thinking(self, run: JobRun, prompt: CountedPrompt) -> None:
-        """Keep the thinking of an answer to a conversation apart; a text without template has no parts."""
+        """Keep the thinking of an answer to a conversation apart; a text without template has no parts.
+
+        Nor has an answer that the engine guides from its first token on.
+        """
         tokenizer = self.counter.tokenizer
-        if tokenizer.thinking is not None and not prompt.is_plain:
+        is_guided = run.guide is not None and not run.guide.in_words
+        if not is_guided and tokenizer.thinking is not None and not prompt.is_plain:
             is_open = tokenizer.opens_thinking(unpack_ids(prompt.packed_ids))
             run.answer.split_thinking(tokenizer.thinking, is_open=is_open)
 
@@ -208,11 +218,17 @@ class Runner:
             max_tokens=answer.num_wanted,
             end_id=tokenizer.end_id,
             pad_id=tokenizer.pad_id,
-            sampling=sampling_of(run.claim.job, start=len(answer.ids), max_tokens=answer.num_wanted),
+            sampling=sampling_of(
+                run.claim.job,
+                start=len(answer.ids),
+                max_tokens=answer.num_wanted,
+                varies=run.guide is not None and run.guide.in_words,
+            ),
             text="" if abilities.takes_ids else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos),
             # A server would end the answer at one that the model only thinks of.
             stops=() if answer.has_own_stops else stops_of(run.claim.job),
             vocabulary=tokenizer.token_bytes,
+            guide=None if run.guide is None or run.guide.in_words else run.guide,
         )
 
     async def _follow(self, run: JobRun, stream: RunStream, model: EngineModel) -> RunEnd:

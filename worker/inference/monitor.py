@@ -177,6 +177,7 @@ class EngineMonitor:
                 model.capacity,
                 now=now,
                 shares_prefix=shares_prefix(model, self._settings),
+                takes=model.served.abilities.takes,
             )
         with self._changed:
             self._model = model

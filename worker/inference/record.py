@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
@@ -12,13 +12,16 @@ from structlog.typing import FilteringBoundLogger
 
 from jobs import doorbell, telemetry
 from jobs.checkpoints import Output
-from jobs.errors import EngineError, LongbatchError
+from jobs.errors import EngineError, InvalidOutputError, LongbatchError, ShownInvalidOutputError
+from jobs.prompts.guides import Guide
 from jobs.scheduling.claims import Claim
-from jobs.states import TERMINAL, JobState
+from jobs.states import TERMINAL, FinishReason, JobState, Lane
 from jobs.transitions import Lease
 from worker.doorbell import RingBell
 from worker.engine.deltas import CachedPrompt, EngineDelta
 from worker.engine.engine import StreamEnd
+from worker.guides.checker import CheckerLostError, FormChecker
+from worker.guides.checking import unfenced
 from worker.inference.answer import Answer
 from worker.inference.desk import Desk
 from worker.inference.follow import wait_for_end
@@ -51,6 +54,7 @@ class JobRun:
         stream: its last stream; None if nothing was sent.
         is_first_request: the stream is of the job's first request.
         cached_tokens: prompt tokens that the engine had in its cache for that one; None: it did not tell.
+        guide: the form that the answer must have; None: any.
     """
 
     claim: Claim
@@ -61,6 +65,7 @@ class JobRun:
     stream: RunStream | None = None
     is_first_request: bool = False
     cached_tokens: int | None = None
+    guide: Guide | None = None
 
     def put(self, event: EngineDelta | StreamEnd, *, tokens_per_block: int) -> None:
         """Pass an event of the stream on, and keep what it says of the prompt.
@@ -87,6 +92,7 @@ class Recorder:
         threads: where that runs.
         stopping: set when the process is shutting down.
         announce: tells waiting callers of ends; transactions do so themselves if they know their outcome.
+        forms: checks the forms of answers.
     """
 
     desk: Desk
@@ -96,13 +102,14 @@ class Recorder:
     threads: Executor
     stopping: threading.Event
     announce: Callable[[Collection[UUID]], None] = lambda _: None
+    forms: FormChecker = field(default_factory=FormChecker)
 
     async def end(self, run: JobRun, end: RunEnd) -> None:
         """Record the end of a run. A late confirmation still deletes its draining reservation."""
         try:
             run.publisher.collect()
-            output = run.output()
-            end = replace(end, outcome=_judged(run, end.outcome, output))
+            outcome, output = await self._checked(run, end.outcome, run.output())
+            end = replace(end, outcome=_judged(run, outcome, output))
             stored = await asyncio.wrap_future(self.desk.hand_in(run.job, end, output))
             state = stored.state
             run.publisher.end(is_final=state in TERMINAL)
@@ -123,6 +130,27 @@ class Recorder:
             self.keeper.drop(run.job)
             if run.stream is not None:
                 await run.stream.close()
+
+    async def _checked(self, run: JobRun, outcome: Outcome, output: Output) -> tuple[Outcome, Output]:
+        """Fail an answer that does not have its form, unless it only ends too early."""
+        job, guide = run.claim.job, run.guide
+        if guide is None or not isinstance(outcome, Finished):
+            return outcome, output
+        if guide.in_words:
+            output = replace(output, text=unfenced(output.text))
+        if outcome.reason is FinishReason.LENGTH:
+            return outcome, output
+        try:
+            fault = await self.forms.fault_of(output.text, guide, tenant_id=job.tenant_id)
+        except CheckerLostError as error:
+            return Failed(error), output
+        if fault is None:
+            return outcome, output
+        # The text of an interactive answer may be on its caller's screen; those asked for in words are not
+        # streamed.
+        is_shown = job.lane == Lane.INTERACTIVE and not guide.in_words
+        kind = ShownInvalidOutputError if is_shown else InvalidOutputError
+        return Failed(kind(f"The answer does not have the form that was asked for: {fault}.")), output
 
     def _ring_for(self, run: JobRun, stored: StoredEnd) -> None:
         """Wake the service workers: a webhook, a tree or a batch may wait for the end."""

@@ -9,15 +9,22 @@ from jobs.starting import StartedJob
 from worker.engine.request import Sampling
 
 _SEED_BYTES: Final = 8
+_VARIED: Final = 0.7  # other answers, of which most are as good
 
 
-def sampling_of(job: Job | StartedJob, *, start: int, max_tokens: int) -> Sampling:
+def sampling_of(job: Job | StartedJob, *, start: int, max_tokens: int, varies: bool = False) -> Sampling:
     """Build the sampling parameters of the request that begins after `start` tokens.
 
     A minimum of tokens is that of the whole answer: the request needs what is left of it, up to its own
     `max_tokens`.
 
     Without `temperature` a job is greedy; OpenAI's routes store their own default with each job.
+
+    Args:
+        job: the job.
+        start: tokens that it has.
+        max_tokens: of the request.
+        varies: a later attempt must not repeat the answer of the first, however it is sampled.
     """
     given = job.sampling
     min_tokens = _int(given.get("min_tokens"))
@@ -27,6 +34,8 @@ def sampling_of(job: Job | StartedJob, *, start: int, max_tokens: int) -> Sampli
         top_k=_int(given.get("top_k")),
         min_tokens=None if min_tokens is None else min(max(0, min_tokens - start), max_tokens),
     )
+    if varies and job.attempt and sampling.is_greedy:
+        sampling = replace(sampling, temperature=_VARIED, top_p=None, top_k=None)
     return replace(sampling, seed=seed_of(job, start=start, is_random=not sampling.is_greedy))
 
 

@@ -20,6 +20,7 @@ from jobs.scheduling.sizing import ClaimPolicy, policy_on
 from jobs.settings import Settings
 from jobs.transitions import Lease
 from worker.doorbell import WorkerDoorbell
+from worker.guides.checker import FormChecker
 from worker.inference.desk import Desk
 from worker.inference.dispatcher import Dispatcher
 from worker.inference.execute import Runner
@@ -67,6 +68,7 @@ class InferenceWorker:
         stopping = threading.Event()
         desk = Desk(settings, work, stopping=stopping)
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="slot")
+        self._forms = FormChecker()
         runner = Runner(
             settings=settings,
             policy=self.policy,
@@ -84,6 +86,7 @@ class InferenceWorker:
                 self._threads,
                 stopping,
                 doorbell.announce,
+                self._forms,
             ),
             threads=self._threads,
             stopping=stopping,
@@ -143,6 +146,7 @@ class InferenceWorker:
             loop.join()
         self._doorbell.finish()
         self._threads.shutdown()
+        self._forms.close()
         self.monitor.close()
         self._heartbeats.dispose()
         self._work.dispose()

@@ -6,11 +6,15 @@ from typing import Literal, Never
 
 import numpy as np
 import pytest
+from tritonclient.grpc import model_config_pb2
 
 from jobs.errors import EngineUnableError
 from jobs.ids import uuid7
 from jobs.models import Job
+from jobs.prompts.abilities import GUIDED
+from jobs.prompts.guides import Guide, GuideKind
 from jobs.prompts.tokenizer import Tokenizer, unpack_ids
+from jobs.settings import TritonSettings
 from jobs.states import FinishReason
 from support import CAPACITY
 from worker.engine.abilities import EXTRAS, abilities_finding
@@ -23,6 +27,7 @@ from worker.engine.triton.adapter import Adapter, Kind
 from worker.engine.triton.ids import IdsAdapter, stop_tensors
 from worker.engine.triton.llmapi import LlmapiAdapter
 from worker.engine.triton.metrics import gauges_of
+from worker.engine.triton.model_config import Offer, adapter_for
 from worker.engine.triton.text import TextAdapter
 from worker.engine.triton.vllm import VllmAdapter
 from worker.inference.answer import Answer
@@ -269,18 +274,56 @@ def test_a_model_without_top_p_which_is_greedy_then_refuses_to_draw(kind: Kind, 
 
 
 def test_what_no_job_asks_for_is_declared_by_a_model_s_inputs() -> None:
-    extras = frozenset({"guided_decoding_guide", "return_log_probs", "presence_penalty", "lora_task_id"})
+    extras = frozenset({"return_log_probs", "presence_penalty", "lora_task_id"})
     llmapi = frozenset({"sampling_param_frequency_penalty", "lora_id"})
     known: list[tuple[Adapter, set[str]]] = [
         (IdsAdapter("m", DIRECT.inputs), set(EXTRAS)),
         (IdsAdapter("m", DIRECT.inputs | extras), set()),
-        (text_adapter("bls", {"return_log_probs"}), {"guided_decoding", "penalties", "lora"}),
+        (text_adapter("bls", {"return_log_probs"}), {"penalties", "lora"}),
         (VllmAdapter("m", frozenset()), {"log_probabilities"}),
         (VllmAdapter("m", frozenset({"return_logprobs"})), set()),
         (LlmapiAdapter("m", frozenset(), is_streaming=True), set(EXTRAS)),
-        (LlmapiAdapter("m", llmapi, is_streaming=True), {"guided_decoding", "log_probabilities"}),
+        (LlmapiAdapter("m", llmapi, is_streaming=True), {"log_probabilities"}),
     ]
     assert [adapter.abilities.lacks & EXTRAS for adapter, _ in known] == [lacks for _, lacks in known]
+
+
+GUIDE_INPUTS = {"guided_decoding_guide_type", "guided_decoding_guide"}
+
+
+@pytest.mark.parametrize(
+    ("guide", "kind", "content"),
+    [
+        (Guide(GuideKind.JSON, '{"type":"object"}'), b"json_schema", b'{"type":"object"}'),
+        (Guide(GuideKind.REGEX, "a+"), b"regex", b"a+"),
+        (Guide(GuideKind.CHOICE, '["a"]'), b"ebnf_grammar", b'root ::= "a"'),
+        (Guide(GuideKind.GRAMMAR, "root ::= x"), b"ebnf_grammar", b"root ::= x"),
+    ],
+)
+def test_a_form_becomes_tensorrt_llm_s_inputs(guide: Guide, kind: bytes, content: bytes) -> None:
+    request = replace(request_of(Sampling()), guide=guide)
+    direct = IdsAdapter("m", DIRECT.inputs | GUIDE_INPUTS)
+    for adapter in (direct, text_adapter("ensemble", {"text_input", *GUIDE_INPUTS})):
+        tensors = adapter.tensors(request)
+        assert [tensors[name].tolist() for name in sorted(GUIDE_INPUTS, reverse=True)] == [
+            [[kind]],
+            [[content]],
+        ]
+        assert not adapter.abilities.lacks & GUIDED
+        assert not GUIDE_INPUTS & set(adapter.tensors(request_of(Sampling())))
+    with pytest.raises(EngineUnableError, match=guide.kind):
+        served_by(DIRECT).call(request)
+
+
+@pytest.mark.parametrize(("backend", "is_set_up"), [("xgrammar", True), ("", False), ("${guided}", False)])
+def test_an_engine_that_was_not_set_up_to_guide_is_not_asked_to(backend: str, is_set_up: bool) -> None:  # noqa: FBT001
+    config = model_config_pb2.ModelConfig(name="tensorrt_llm")
+    config.model_transaction_policy.decoupled = True
+    config.parameters["guided_decoding_backend"].string_value = backend
+    for name in DIRECT.inputs | GUIDE_INPUTS:
+        config.input.add(name=name)
+    adapter = adapter_for(Offer(config, config), TritonSettings())
+    assert (adapter.abilities.lacks & GUIDED == frozenset()) == is_set_up
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,6 @@ def test_a_wrong_parameter_is_named(body: dict[str, object], param: str) -> None
         ("n", True),
         ("logprobs", True),
         ("tools", [{"type": "function"}]),
-        ("response_format", {"type": "json_object"}),
         ("presence_penalty", 0.5),
         ("logit_bias", {"1": 2}),
         ("wisdom", 1),

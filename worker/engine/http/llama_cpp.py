@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from jobs.errors import EngineUnavailableError, RetryableEngineError
+from jobs.prompts.guides import Guide, GuideKind, choice_grammar
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TokenDelta, cached_prompt
@@ -79,7 +80,8 @@ class _Completion:
 
     A stream leaves out the ids of all tokens after which the text ends inside a character; only their number
     shows. They are restored from the text if only one sequence of tokens spells it; otherwise they are
-    generated again, in a request that is not streamed and so shows all of its ids.
+    generated again, in a request that is not streamed and so shows all of its ids. Not so where the answer is
+    guided, as another request would begin its grammar anew: any sequence that spells the text will do.
 
     Attributes:
         num_whole: the number of tokens of a request that is not streamed; None streams up to `max_tokens`.
@@ -114,6 +116,7 @@ class _Completion:
             "return_progress": is_streamed,
             "response_fields": list(_FIELDS),
             **_picking(request.sampling),
+            **_guided(request.guide),
         }
 
     def read(self, event: Mapping[str, Any]) -> list[Event]:
@@ -131,7 +134,9 @@ class _Completion:
         self.text += event.get("content") or ""
         if not self.text:
             return []
-        settled = settle(self.unsettled, self.text, self.request.vocabulary)
+        settled = settle(
+            self.unsettled, self.text, self.request.vocabulary, is_any_right=self.request.guide is not None
+        )
         if settled is None:
             return [self._continued(num_whole=len(self.unsettled))]
         self.unsettled, self.text = [], ""
@@ -160,10 +165,13 @@ class _Completion:
         return [*found, HttpEnd(is_limit=stop_type == "limit")]
 
     def _continued(self, *, num_whole: int | None) -> HttpEnd:
-        """Continue after the ids so far: prompt and ids are still in the server's cache."""
+        """Continue after the ids so far: prompt and ids are still in the server's cache.
+
+        Of a guided answer that is only the end, which `max_tokens` cuts inside a character.
+        """
         ids = np.concatenate([self.request.ids, np.array(self.given, dtype=np.int32)])
         num_left = self.request.max_tokens - len(self.given)
-        request = replace(self.request, ids=ids, max_tokens=num_left)
+        request = replace(self.request, ids=ids, max_tokens=num_left, guide=None)
         return HttpEnd(rest=_Completion(self.model_name, request, num_whole and min(num_whole, num_left)))
 
 
@@ -180,6 +188,19 @@ def _picking(sampling: Sampling) -> Mapping[str, Any]:
     if sampling.seed is not None:
         found["seed"] = sampling.seed % (2**32 - 1)  # the largest one means a random seed
     return found
+
+
+def _guided(guide: Guide | None) -> Mapping[str, object]:
+    """Build the field that guides the answer. The server takes no regular expression for a whole one."""
+    match guide:
+        case None:
+            return {}
+        case Guide(GuideKind.JSON):
+            return {"json_schema": guide.schema}
+        case Guide(GuideKind.CHOICE):
+            return {"grammar": choice_grammar(guide.choices)}
+        case Guide(_, content):
+            return {"grammar": content}
 
 
 def _tokens_of(slot: Mapping[str, Any]) -> int:
@@ -199,7 +220,7 @@ LLAMA_CPP: Final = HttpKind(
         takes_ids=True,
         gives_ids=True,
         ends_itself=True,
-        lacks=frozenset({"min_tokens"}),
+        lacks=frozenset({"min_tokens", GuideKind.REGEX.value}),
         credits_reuse=False,
         keeps_state_in_slot=True,
     ),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+from jobs.prompts.abilities import GUIDED
 from worker.engine.abilities import EXTRAS, Abilities
 from worker.engine.http.completions import Completions
 from worker.engine.http.engine import HttpKind
@@ -34,7 +35,7 @@ OPENAI: Final = HttpKind(
         notices_cut=False,
         reports_own_end=False,
         # Not OpenAI's, or left out by some servers: they ignore it, or answer with a 400.
-        lacks=EXTRAS | {"top_k", "min_tokens"},
+        lacks=EXTRAS | GUIDED | {"top_k", "min_tokens"},
         credits_reuse=False,
         keeps_state_in_slot=False,
     ),

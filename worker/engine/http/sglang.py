@@ -11,6 +11,7 @@ from typing import Any, Final
 from prometheus_client.samples import Sample
 
 from jobs.errors import RetryableEngineError
+from jobs.prompts.guides import Guide, GuideKind, choice_grammar
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TokenDelta, cached_prompt
@@ -76,6 +77,7 @@ class _Generation:
             "stop": list(request.stops) or None,
             "stop_token_ids": [request.end_id] if request.end_id >= 0 else None,
             "ignore_eos": request.end_id < 0,
+            **_guided(request.guide),
         }
         if not sampling.is_greedy:
             found |= {"top_p": sampling.top_p, "top_k": sampling.top_k, "sampling_seed": sampling.seed}
@@ -104,6 +106,20 @@ class _Generation:
     def stop(self) -> tuple[str, Mapping[str, Any]]:
         """Abort the request by its id; its stream then ends with the reason `abort`."""
         return "/abort_request", {"rid": self.request.request_id}
+
+
+def _guided(guide: Guide | None) -> Mapping[str, str]:
+    match guide:
+        case None:
+            return {}
+        case Guide(GuideKind.JSON, content):
+            return {"json_schema": content}
+        case Guide(GuideKind.REGEX, content):
+            return {"regex": content}
+        case Guide(GuideKind.CHOICE):
+            return {"ebnf": choice_grammar(guide.choices)}
+        case Guide(_, content):
+            return {"ebnf": content}
 
 
 def _sums(samples: Iterable[Sample]) -> dict[str, float]:

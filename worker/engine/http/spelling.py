@@ -5,16 +5,19 @@ from collections.abc import Iterator, Sequence
 from jobs.prompts.token_bytes import TokenBytes
 
 
-def settle(ids: Sequence[int | None], text: str, vocabulary: TokenBytes | None) -> list[int] | None:
+def settle(
+    ids: Sequence[int | None], text: str, vocabulary: TokenBytes | None, *, is_any_right: bool = False
+) -> list[int] | None:
     """Find the missing ids among those that spell a text.
 
     Args:
         ids: None where one is missing; after each such token the text ends inside a character.
         text: what all of them spell.
         vocabulary: the bytes of each id; None if unknown.
+        is_any_right: of several sequences that spell the text, any will do.
 
     Returns:
-        All ids, or None if not exactly one sequence of ids spells the text.
+        All ids, or None if no sequence of ids spells the text, or several do.
     """
     if None not in ids:
         return [each for each in ids if each is not None]
@@ -22,7 +25,7 @@ def settle(ids: Sequence[int | None], text: str, vocabulary: TokenBytes | None) 
         return None
     found = _spellings(ids, text.encode(errors="surrogatepass"), 0, vocabulary)
     only = next(found, None)
-    return only if next(found, None) is None else None
+    return only if is_any_right or next(found, None) is None else None
 
 
 def _spellings(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+from jobs.prompts.guides import Guide, GuideKind, choice_grammar
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
 from worker.engine.exposition import scrape
@@ -22,8 +23,25 @@ _PREFIX: Final = "trtllm_"
 
 def _fields(request: Request) -> Mapping[str, object]:
     """Build the server's own fields. It refuses every one that it does not know."""
-    found = {**id_fields(request), "add_special_tokens": False, "detokenize": False}
+    found = {
+        **id_fields(request),
+        "response_format": request.guide and _format(request.guide),
+        "add_special_tokens": False,
+        "detokenize": False,
+    }
     return found | {"top_k": 1} if request.sampling.is_greedy else found
+
+
+def _format(guide: Guide) -> Mapping[str, object]:
+    match guide.kind:
+        case GuideKind.JSON:
+            return {"type": "json", "schema": guide.schema}
+        case GuideKind.REGEX:
+            return {"type": "regex", "regex": guide.content}
+        case GuideKind.CHOICE:
+            return {"type": "ebnf", "ebnf": choice_grammar(guide.choices)}
+        case GuideKind.GRAMMAR:
+            return {"type": "ebnf", "ebnf": guide.content}
 
 
 async def _gauges(server: HttpServer, _overrides: EngineSettings) -> Gauges | None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from prometheus_client.samples import Sample
 
+from jobs.prompts.guides import Guide, GuideKind
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
 from worker.engine.exposition import scrape
@@ -23,7 +24,21 @@ _PREFIX: Final = "vllm:"
 
 
 def _fields(request: Request) -> Mapping[str, object]:
-    return {**id_fields(request), "return_token_ids": True}
+    return {**id_fields(request), **_guided(request.guide), "return_token_ids": True}
+
+
+def _guided(guide: Guide | None) -> Mapping[str, object]:
+    """Build the field that guides the answer; that for JSON is OpenAI's, which all releases know."""
+    match guide:
+        case None:
+            return {}
+        case Guide(GuideKind.JSON):
+            schema = {"name": "answer", "schema": guide.schema, "strict": True}
+            return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        case Guide(GuideKind.CHOICE):
+            return {"structured_outputs": {"choice": guide.choices}}
+        case Guide(kind, content):
+            return {"structured_outputs": {kind.removeprefix("guided_"): content}}
 
 
 async def _gauges(server: HttpServer, _overrides: EngineSettings) -> Gauges | None:

@@ -7,6 +7,8 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from jobs.prompts.abilities import GUIDED
+from jobs.prompts.guides import Guide, GuideKind, choice_grammar
 from jobs.states import FinishReason
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import CachedPrompt, EngineDelta, TextDelta
@@ -19,6 +21,14 @@ Outputs = Mapping[str, bytes]
 
 # Inputs that penalize what was said before.
 PENALTIES: Final = frozenset({"repetition_penalty", "presence_penalty", "frequency_penalty"})
+_GUIDE_TYPE: Final = "guided_decoding_guide_type"
+_GUIDE: Final = "guided_decoding_guide"
+GUIDE_INPUTS: Final = frozenset({_GUIDE_TYPE, _GUIDE})
+_GUIDE_TYPES: Final = {
+    GuideKind.JSON: "json_schema",
+    GuideKind.REGEX: "regex",
+    GuideKind.GRAMMAR: "ebnf_grammar",
+}
 _LENGTH_BYTES: Final = 4  # before each element of a BYTES tensor, little-endian
 _REASONS: Final = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 # TensorRT-LLM's and vLLM's finish reasons of answers that are not complete.
@@ -115,12 +125,31 @@ def lacking(inputs: frozenset[str], *, prefix: str) -> frozenset[str]:
         "top_p": {f"{prefix}top_p"},
         "top_k": {f"{prefix}top_k"},
         "min_tokens": {"min_tokens", "min_length"},
-        "guided_decoding": {"guided_decoding_guide"},
         "log_probabilities": {"return_log_probs"},
         "penalties": PENALTIES,
         "lora": {"lora_task_id"},
     }
-    return frozenset(parameter for parameter, tensors in names.items() if not tensors & inputs)
+    found = frozenset(parameter for parameter, tensors in names.items() if not tensors & inputs)
+    return found if inputs >= GUIDE_INPUTS else found | GUIDED
+
+
+def guide_tensors(guide: Guide | None) -> Tensors:
+    """Build the tensors that guide an answer.
+
+    Shapes:
+        each BYTES `[1, 1]`.
+
+    Source: guided decoding of TensorRT-LLM's backend, v0.19.0 and later.
+    """
+    match guide:
+        case None:
+            return {}
+        case Guide(GuideKind.CHOICE):
+            kind, content = "ebnf_grammar", choice_grammar(guide.choices)
+        case Guide(given, content):
+            kind = _GUIDE_TYPES[given]
+    found = {_GUIDE_TYPE: kind, _GUIDE: content}
+    return {name: bytes_tensor(value).reshape(1, 1) for name, value in found.items()}
 
 
 def sampling_tensors(sampling: Sampling, inputs: frozenset[str], *, prefix: str) -> Tensors:

@@ -7,7 +7,15 @@ import numpy as np
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TokenDelta
 from worker.engine.request import Request
-from worker.engine.triton.adapter import Kind, Outputs, Stop, Tensors, lacking, sampling_tensors
+from worker.engine.triton.adapter import (
+    Kind,
+    Outputs,
+    Stop,
+    Tensors,
+    guide_tensors,
+    lacking,
+    sampling_tensors,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,9 @@ class IdsAdapter:
             "end_id": np.array([[request.end_id]], dtype=np.int32),
             "pad_id": np.array([[request.pad_id]], dtype=np.int32),
         }
-        tensors |= sampling_tensors(request.sampling, self.inputs, prefix="runtime_")
+        tensors |= sampling_tensors(request.sampling, self.inputs, prefix="runtime_") | guide_tensors(
+            request.guide
+        )
         return {name: value for name, value in tensors.items() if name in self.inputs}
 
     def stop(self) -> Stop | None:

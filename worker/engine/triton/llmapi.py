@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from worker.engine.abilities import SAMPLING, Abilities
+from jobs.prompts.abilities import ABILITIES, GUIDED
+from worker.engine.abilities import Abilities
 from worker.engine.deltas import TextDelta
 from worker.engine.request import Request, Sampling
 from worker.engine.triton.adapter import (
@@ -60,7 +61,7 @@ class LlmapiAdapter:
 
     def _lacks(self) -> frozenset[str]:
         taken = {each.removeprefix(_PREFIX) for each in self.inputs}
-        lacks = SAMPLING - taken | {"guided_decoding", "log_probabilities"}
+        lacks = ABILITIES - taken | GUIDED | {"log_probabilities"}
         lacks |= set() if taken & PENALTIES else {"penalties"}
         return lacks if "lora_id" in taken else lacks | {"lora"}
 

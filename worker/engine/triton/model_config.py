@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from jobs.errors import EngineError
 from jobs.settings import TritonSettings
-from worker.engine.triton.adapter import Adapter, Kind
+from worker.engine.triton.adapter import GUIDE_INPUTS, Adapter, Kind
 from worker.engine.triton.ids import IdsAdapter
 from worker.engine.triton.llmapi import LlmapiAdapter
 from worker.engine.triton.text import TextAdapter
@@ -93,8 +93,9 @@ def adapter_for(offer: Offer, settings: TritonSettings) -> Adapter:
             f"the model {config.name} is not decoupled, so it cannot stream; set decoupled_mode"
         )
     name: str = offer.entry.name
+    inputs = _usable(offer)
     if kind == "ids":
-        return IdsAdapter(name, offer.inputs, reuses_prefix=reuses_prefix(offer.engine))
+        return IdsAdapter(name, inputs, reuses_prefix=reuses_prefix(offer.engine))
     if kind == "vllm":
         return VllmAdapter(name, offer.inputs)
     if kind == "llmapi":
@@ -103,7 +104,7 @@ def adapter_for(offer: Offer, settings: TritonSettings) -> Adapter:
     accumulates = kind == "bls" and flag(offer.entry, "accumulate_tokens", absent=False)
     return TextAdapter(
         model_name=name,
-        inputs=offer.inputs,
+        inputs=inputs,
         kind=kind,
         engine_name=offer.engine.name,
         # On by default.
@@ -166,6 +167,12 @@ def flag(config: ModelConfig | None, name: str, *, absent: bool) -> bool:
 def reuses_prefix(config: ModelConfig) -> bool:
     """Return True unless TensorRT-LLM's reuse of KV blocks, on by default, is turned off."""
     return flag(config, "enable_kv_cache_reuse", absent=True)
+
+
+def _usable(offer: Offer) -> frozenset[str]:
+    """Return the inputs, without those that guide an answer if the engine was not set up for it."""
+    is_set_up = parameter(offer.engine, "guided_decoding_backend") != ""
+    return offer.inputs if is_set_up else offer.inputs - GUIDE_INPUTS
 
 
 def _takes(config: ModelConfig | None, name: str) -> bool:

@@ -13,6 +13,7 @@ from worker.engine.triton.adapter import (
     Stop,
     Tensors,
     bytes_tensor,
+    guide_tensors,
     lacking,
     sampling_tensors,
     text_in,
@@ -84,7 +85,7 @@ class TextAdapter:
         if request.stops and not self.is_streaming:
             # We cannot end it early. What the engine's token lists miss is cut off the text afterwards.
             tensors["stop_words"] = bytes_tensor(*request.stops).reshape(1, -1)
-        tensors |= sampling_tensors(request.sampling, self.inputs, prefix="")
+        tensors |= sampling_tensors(request.sampling, self.inputs, prefix="") | guide_tensors(request.guide)
         return {name: value for name, value in tensors.items() if name in self.inputs}
 
     def stop(self) -> Stop | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jobs.prompts.abilities import GUIDED
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TextDelta
 from worker.engine.request import Request
@@ -32,10 +33,14 @@ class VllmAdapter:
             takes_ids=False,
             gives_ids=False,
             adds_bos=True,
-            lacks=frozenset() if "return_logprobs" in self.inputs else frozenset({"log_probabilities"}),
+            lacks=self._lacks(),
             credits_reuse=True,
             keeps_state_in_slot=False,
         )
+
+    def _lacks(self) -> frozenset[str]:
+        # Which fields guide an answer depends on the release, and others are ignored.
+        return GUIDED if "return_logprobs" in self.inputs else GUIDED | {"log_probabilities"}
 
     def tensors(self, request: Request) -> Tensors:
         """Build the request's tensors.

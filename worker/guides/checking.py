@@ -1,0 +1,56 @@
+"""What is wrong with an answer that was to have a certain form."""
+
+import json
+import re
+from functools import lru_cache
+from typing import Any, Final
+
+from jobs.prompts.guides import Guide, GuideKind, validator_of, whole_match
+
+_MAX_CHARS: Final = 300  # of a message, which may quote the answer
+# A whole answer in one block of Markdown, as models like to write code.
+_FENCED: Final = re.compile(r"\s*```[a-zA-Z]*[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
+
+
+def find_fault(guide: Guide, text: str) -> str | None:
+    """Return what keeps the text from having the form; None: nothing does.
+
+    A grammar is the engine's own matter: it is not checked.
+    """
+    match guide.kind:
+        case GuideKind.JSON:
+            return _json_fault(guide.content, text)
+        case GuideKind.REGEX:
+            is_right = _validator(json.dumps(whole_match(guide.content))).is_valid(text)
+            return None if is_right else "it does not match the regular expression"
+        case GuideKind.CHOICE:
+            return None if text in guide.choices else "it is none of the choices"
+        case GuideKind.GRAMMAR:
+            return None
+
+
+def unfenced(text: str) -> str:
+    """Take an answer out of the block of code that it is; return any other as it is."""
+    found = _FENCED.fullmatch(text)
+    return found[1] if found else text
+
+
+def _json_fault(content: str, text: str) -> str | None:
+    try:
+        answer = json.loads(text, parse_constant=_refuse)
+        error = next(iter(_validator(content).iter_errors(answer)), None)
+    except (ValueError, RecursionError) as broken:
+        return f"it is not JSON that can be read: {str(broken)[:_MAX_CHARS]}"
+    if error is None:
+        return None
+    place = "".join(f"/{each}" for each in error.instance_path)
+    return f"at {place or 'its root'}: {error.message}"[:_MAX_CHARS]
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+@lru_cache(maxsize=64)
+def _validator(content: str) -> Any:  # noqa: ANN401  # the library's validators share no class
+    return validator_of(content)
