@@ -52,6 +52,8 @@ NAVIGATION: Final = (
     NavigationEntry(f"{HOME}documents", "Documents"),
     NavigationEntry(f"{HOME}jobs", "Jobs"),
     NavigationEntry(f"{HOME}tenants", "Tenants", own_title="Limits and keys"),
+    NavigationEntry(f"{HOME}usage", "Usage"),
+    NavigationEntry(f"{HOME}system", "System", for_operators=True),
 )
 
 

@@ -5,12 +5,22 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, Path
 from starlette.responses import Response
 
-from api.console import documents, job, job_cancel, jobs, overview, sign_in, summaries
+from api.console import (
+    documents,
+    job,
+    job_cancel,
+    jobs,
+    overview,
+    sign_in,
+    summaries,
+    system,
+    tenants,
+    usage,
+)
 from api.console.assets import assets
 from api.console.error_pages import PageRoute
 from api.console.page import HOME, redirect
 from api.console.session import find_viewer
-from api.console.tenants import keys, queue, tenant, tenants
 from api.http.scopes import CONSOLE
 from jobs.errors import NotFoundError
 
@@ -23,7 +33,7 @@ for family in (overview.router, summaries.router, documents.router):
     pages.include_router(family)
 for family in (jobs.router, job_cancel.router, job.router):
     pages.include_router(family)
-for family in (tenants.router, tenant.router, queue.router, keys.router):
+for family in (tenants.router, usage.router, system.router):
     pages.include_router(family)
 
 

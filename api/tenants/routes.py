@@ -60,17 +60,16 @@ def _day_and_model(each: DailyUsage) -> tuple[date, str]:
 
 def _day(day: date, model: str, of_states: list[DailyUsage]) -> UsageDayReply:
     num_jobs = {str(state): 0 for state in TERMINAL} | {each.state: each.num_jobs for each in of_states}
-    prompt_tokens = sum(each.prompt_tokens for each in of_states)
-    completion_tokens = sum(each.completion_tokens for each in of_states)
+    total = usage.total_of(of_states)
     return UsageDayReply.model_validate(
         {
             "object": "usage",
             "date": day,
             "model": model,
             "num_jobs": num_jobs,
-            "prompt_tokens": prompt_tokens,
-            "cached_tokens": sum(each.cached_tokens for each in of_states),
-            "completion_tokens": completion_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
+            "prompt_tokens": total.prompt_tokens,
+            "cached_tokens": total.cached_tokens,
+            "completion_tokens": total.completion_tokens,
+            "total_tokens": total.total_tokens,
         }
     )

@@ -16,9 +16,9 @@ from cli.client import Client, RefusedError, ServerUnreachableError
 from cli.commands.inspect import show
 from cli.local import ServerAccess
 from cli.output import ApiUrl, AsJson, print_json
-from jobs import database, doorbell, open_files, settings
+from jobs import database, diagnostics, doorbell, settings
 from jobs.database import schema
-from jobs.diagnostics import Finding
+from jobs.diagnostics import Finding, of_component
 from jobs.errors import LongbatchError
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import ApiSettings, DatabaseSettings, Settings, TritonSettings
@@ -30,12 +30,6 @@ _KEEPALIVE: Final = (
     " --grpc-keepalive-permit-without-calls=1 closes silent streams after 30 s: start it with these flags,"
     " or set LONGBATCH_TRITON__FAST_KEEPALIVE=false"
 )
-_ADVICE: Final = {
-    "database": "check LONGBATCH_DATABASE__URL; `alembic upgrade head` brings the schema up to date",
-    "broker": "check LONGBATCH_BROKER__URL; jobs also run without it, some seconds later",
-    "triton": "check LONGBATCH_ENGINE__URL or LONGBATCH_TRITON__URL, and the inference worker's log",
-    "tokenizer": "set LONGBATCH_TOKENIZER__PATH, or install the extra `local`",
-}
 
 
 def register(app: typer.Typer) -> None:
@@ -107,7 +101,7 @@ def _check_api(server: ServerAccess, client: Client) -> Finding:
 
 def _server_findings(components: Mapping[str, Mapping[str, object]]) -> Iterator[Finding]:
     for name, component in components.items():
-        yield _finding(name, is_ready=bool(component["ready"]), detail=str(component["detail"]))
+        yield of_component(name, is_ready=bool(component["ready"]), detail=str(component["detail"]))
 
 
 def _local_findings() -> Iterator[Finding]:
@@ -120,7 +114,7 @@ def _local_findings() -> Iterator[Finding]:
     except ValueError as error:
         yield Finding("settings", "failed", str(error))
         return
-    yield from _check_webhooks(found)
+    yield from diagnostics.of_webhooks(found.webhooks)
     checks: dict[str, Callable[[Settings], str]] = {
         "database": _check_database,
         "broker": _check_broker,
@@ -129,38 +123,19 @@ def _local_findings() -> Iterator[Finding]:
     }
     for name, check in checks.items():
         try:
-            yield _finding(name, is_ready=True, detail=check(found))
+            yield of_component(name, is_ready=True, detail=check(found))
         except (LongbatchError, SQLAlchemyError, httpx2.HTTPError, OSError, ValueError) as error:
             reason = error.message if isinstance(error, LongbatchError) else type(error).__name__
-            yield _finding(name, is_ready=False, detail=reason)
-
-
-def _check_webhooks(found: Settings) -> Iterator[Finding]:
-    """Warn if webhooks have a signing secret, but no key to encrypt secrets with."""
-    if found.webhooks.secret is not None and found.webhooks.encryption_key is None:
-        detail = "requests for endpoints and secrets are refused: there is no key to encrypt them with"
-        key = "LONGBATCH_WEBHOOKS__ENCRYPTION_KEY=$(openssl rand -base64 32)"
-        advice = f"set {key}, the same for API and service workers"
-        yield Finding("webhooks", "warning", detail, advice)
+            yield of_component(name, is_ready=False, detail=reason)
 
 
 def _check_open_files() -> Finding:
     """Compare this account's limit on open files with what an API process needs."""
-    soft, hard = open_files.limits()
     try:
         api, pool_size = settings.load().api, settings.load().database.pool_size
     except ValueError:  # this shell has no settings: report the defaults
         api, pool_size = ApiSettings(), DatabaseSettings.model_fields["pool_size"].default
-    needed = api.max_connections + pool_size + open_files.RESERVE
-    detail = f"this account may open {hard} here (soft limit {soft}, raised at start); the API needs {needed}"
-    if hard >= needed:
-        return Finding("open files", "ok", detail)
-    advice = "raise the hard limit (ulimit -Hn, LimitNOFILE=), or lower LONGBATCH_API__MAX_CONNECTIONS"
-    return Finding("open files", "warning", detail, advice)
-
-
-def _finding(name: str, *, is_ready: bool, detail: str) -> Finding:
-    return Finding(name, "ok" if is_ready else "failed", detail, "" if is_ready else _ADVICE.get(name, ""))
+    return diagnostics.of_open_files(max_connections=api.max_connections, pool_size=pool_size)
 
 
 def _check_database(found: Settings) -> str:

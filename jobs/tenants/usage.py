@@ -4,7 +4,7 @@ Each such transaction inserts rows of its own and changes none, so workers never
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, timedelta
 from typing import Any, Final, cast
@@ -141,15 +141,29 @@ def add_up(session: Session, *, limit: int = 5000, only: Sequence[UUID] | None =
 
 
 def read(session: Session, tenant_id: UUID | None, *, first: date, last: date) -> list[DailyUsage]:
-    """Read the usage of a tenant, or of all, from the first to the last of these days, newest first."""
-    every = _between(first, last, [] if tenant_id is None else [tenant_id])
-    keys = [every.c[name] for name in _KEYS[1:]]
+    """Read the usage of a tenant, or of all together, on these days, newest first."""
+    every = _between(first, last, None if tenant_id is None else [tenant_id])
+    keys = [every.c.day, every.c.model, every.c.state]
+    rows = session.execute(
+        select(*keys, *_sums(every)).group_by(*keys).order_by(every.c.day.desc(), *keys[1:])
+    )
+    return [DailyUsage(day, model, state, *map(int, each)) for day, model, state, *each in rows]
+
+
+def read_each(
+    session: Session, tenant_id: UUID | None, *, first: date, last: date
+) -> list[tuple[UUID, DailyUsage]]:
+    """Read the same of a tenant, or of each tenant by itself."""
+    every = _between(first, last, None if tenant_id is None else [tenant_id])
+    keys = [every.c.tenant_id, every.c.day, every.c.model, every.c.state]
     rows = session.execute(
         select(*keys, *_sums(every))
         .group_by(*keys)
-        .order_by(every.c.day.desc(), every.c.model, every.c.state)
+        .order_by(every.c.day.desc(), every.c.tenant_id, every.c.model, every.c.state)
     )
-    return [DailyUsage(day, model, state, *map(int, each)) for day, model, state, *each in rows]
+    return [
+        (owner, DailyUsage(day, model, state, *map(int, each))) for owner, day, model, state, *each in rows
+    ]
 
 
 def read_totals(
@@ -157,16 +171,16 @@ def read_totals(
     *,
     first: date,
     last: date,
-    tenant_ids: Collection[UUID] = (),
+    tenant_ids: Collection[UUID] | None = None,
     limit: int | None = None,
 ) -> dict[UUID, UsageTotal]:
-    """Read what each tenant used from the first to the last of these days, most tokens first.
+    """Read what each tenant used on the first to the last of these days, most tokens first.
 
     Args:
         session: one that sees their rows.
         first: day, in UTC.
         last: day, in UTC.
-        tenant_ids: those to read; none: all that used anything.
+        tenant_ids: those to read; None: all that used anything.
         limit: most tenants to read; None: all of them.
     """
     every = _between(first, last, tenant_ids)
@@ -180,14 +194,21 @@ def read_totals(
     return {tenant_id: UsageTotal(*map(int, each)) for tenant_id, *each in rows}
 
 
-def _between(first: date, last: date, tenant_ids: Collection[UUID]) -> Subquery:
-    """Select days and entries that are not yet summed up, of these tenants, or if there are none of all."""
+def total_of(found: Iterable[DailyUsage]) -> UsageTotal:
+    """Sum usage over days, models and states."""
+    sums = [0, 0, 0, 0]
+    for each in found:
+        for place, name in enumerate(_SUMS):
+            sums[place] += getattr(each, name)
+    return UsageTotal(*sums)
+
+
+def _between(first: date, last: date, tenant_ids: Collection[UUID] | None) -> Subquery:
+    """Select the days, and entries that are not yet summed up, of these tenants or of all."""
     parts = []
     for table in (UsageDay, UsageEntry):
         query = select(*_columns(table)).where(table.day.between(first, last))
-        if tenant_ids:
-            query = query.where(table.tenant_id.in_(tenant_ids))
-        parts.append(query)
+        parts.append(query if tenant_ids is None else query.where(table.tenant_id.in_(tenant_ids)))
     return union_all(*parts).subquery()
 
 

@@ -1,5 +1,6 @@
-"""What operators do in a real browser: a tenant, its key, its limits and its queue."""
+"""What operators do in a real browser: a tenant, its key, its limits and its queue; usage and the system."""
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -7,8 +8,9 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess
 from browser_support import opened, violations
-from console_pages.browser import new_key, new_tenant
-from jobs.models import Tenant
+from console_pages.browser import PROBE, new_key, new_tenant
+from jobs.models import DEFAULT_TENANT, Tenant
+from jobs.models.tenant import UsageDay
 from jobs.tenants.keys import Scope
 
 if TYPE_CHECKING:
@@ -63,4 +65,29 @@ def test_an_operator_gives_a_tenant_a_key_and_limits_and_pauses_its_queue(
         assert violations(page) == []
         page.get_by_role("button", name="Revoke").click()
         page.get_by_text("is revoked.").wait_for()
+        assert violations(page) == []
+
+
+@in_looks
+def test_usage_is_drawn_as_a_curve_and_the_system_is_shown(
+    browser: "Browser", server: ApiProcess, sessions: sessionmaker[Session], look: dict[str, Any]
+) -> None:
+    today = datetime.now(UTC).date()
+    with sessions.begin() as session:
+        for ago in range(7):
+            tokens = {"prompt_tokens": 1000 * ago, "cached_tokens": 0, "completion_tokens": 500}
+            keys = {"tenant_id": DEFAULT_TENANT, "day": today - timedelta(days=ago), "model": PROBE}
+            session.add(UsageDay(**keys, state="completed", num_jobs=1, **tokens))
+    with opened(browser, **look) as page:
+        sign_in(page, server, "/console/usage", key=new_key(sessions, Scope.READ, Scope.OPERATOR).secret)
+        page.locator("figure.curve canvas").wait_for()
+        assert violations(page) == []
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Download as CSV").click()
+        assert download.value.path().read_text().count("\n") == 8
+        page.get_by_role("link", name="default").click()
+        page.locator("figure.curve canvas").wait_for()
+        page.get_by_role("link", name="System").click()
+        page.get_by_text("webhooks", exact=True).click()
+        page.get_by_text("LONGBATCH_WEBHOOKS__SECRET").wait_for()
         assert violations(page) == []

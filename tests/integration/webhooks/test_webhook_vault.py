@@ -9,11 +9,11 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import WEBHOOK_SECRET, error_of, serving
-from cli.commands import doctor
 from cli.stack.servers.valkey import EmbeddedValkey
+from jobs import diagnostics
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, WebhookEndpoint
-from jobs.settings import DatabaseSettings, Settings, WebhookSettings
+from jobs.settings import DatabaseSettings, WebhookSettings
 from jobs.webhooks.endpoints import EndpointSpec, create
 from jobs.webhooks.vault import Vault, VaultError, VaultSealError, new_key
 from webhook_support import Receiver, deliver_all, finish, tries
@@ -91,8 +91,7 @@ def test_what_a_release_before_sealed_is_opened_and_sealed_anew(sessions: Sessio
 
 def test_doctor_tells_the_operator_to_set_a_key() -> None:
     def findings(webhooks: WebhookSettings) -> list[str]:
-        made = Settings.model_construct(webhooks=webhooks)
-        return [each.advice for each in doctor._check_webhooks(made)]
+        return [each.advice for each in diagnostics.of_webhooks(webhooks)]
 
     (advice,) = findings(SIGNS_ALONE)
     assert "LONGBATCH_WEBHOOKS__ENCRYPTION_KEY" in advice

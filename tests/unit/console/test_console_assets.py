@@ -6,7 +6,7 @@ from hashlib import sha256
 from api.console.assets import FOLDER
 from api.console.formats import query, span
 
-OWN = {"console.css", "console.js", "icon.svg", "manifest.json"}
+OWN = {"console.css", "console.js", "curve.js", "icon.svg", "manifest.json"}
 
 
 def test_every_foreign_file_is_in_the_manifest_with_its_hash_and_licence() -> None:
