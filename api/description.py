@@ -12,7 +12,7 @@ from api.completions.requests import GenerateRequest
 from api.documents.schemas import DocumentForm
 from api.files.requests import UploadForm
 from api.http.halts import HaltRequest, ResumeRequest
-from api.http.openapi import REASONS, REF
+from api.http.openapi import REF, failure
 from api.http.replies import ErrorReply
 from api.http.scopes import METRICS, OPEN
 from api.jobs.requests import CancelRequest, JobRequest
@@ -43,6 +43,7 @@ _BODIES: Final[tuple[type[BaseModel], ...]] = (
     KeyRequest,
     SummaryRequest,
     SummaryEstimateRequest,
+    ErrorReply,
 )
 
 
@@ -72,7 +73,6 @@ def describe(app: FastAPI) -> dict[str, Any]:
 def _add_key(operation: dict[str, Any]) -> None:
     """Document that the operation needs a key, and how authentication can fail."""
     operation["security"] = [{_SCHEME: []}]
-    content = {"application/json": {"schema": {"$ref": REF.format(model=ErrorReply.__name__)}}}
     for status in _AUTH_STATUSES:
-        operation["responses"].setdefault(str(status), {"description": REASONS[status], "content": content})
+        operation["responses"].setdefault(str(status), failure(status))
     operation["responses"] = dict(sorted(operation["responses"].items()))

@@ -1,7 +1,9 @@
 import pytest
 from alembic import command
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from jobs.database import schema
 from jobs.models import DEFAULT_TENANT
@@ -18,6 +20,16 @@ def test_the_schema_goes_up_down_and_up_again_and_matches_the_models(empty: Engi
         config = schema._config()
         config.attributes["connection"] = connection
         command.check(config)  # raises when a model and the schema differ
+
+
+def test_the_revision_is_read_as_alembic_reads_it(empty: Engine) -> None:
+    assert schema.head() == ScriptDirectory.from_config(schema._config()).get_current_head()
+    for revision in ("0005", "head"):
+        with Session(empty) as session:
+            before = schema.current(session)
+        schema.upgrade(empty, revision)
+        with Session(empty) as session:
+            assert (before, schema.current(session)) in {(None, "0005"), ("0005", schema.head())}
 
 
 KEPT = text("SELECT coalesce(sum(num_bytes), 0) FROM stored_notes WHERE tenant_id = :id").bindparams(
