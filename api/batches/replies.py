@@ -40,6 +40,7 @@ _BATCH: dict[str, Any] = {
     },
     "metadata": {"team": "research"},
     "retry_of": None,
+    "error_counts": {},
 }
 
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
-from api.batches import estimates
+from api.batches import estimates, verbs
 from api.batches.replies import BatchListReply, BatchReply, EstimateReply
 from api.batches.requests import BatchRequest, EstimateRequest
 from api.http.body import parse, read_body
@@ -23,7 +23,6 @@ from jobs.batches.views import MAX_LISTED_ERRORS, batch_object
 from jobs.doorbell import SERVICE
 from jobs.models.batch import Batch
 from jobs.states.batch import Endpoint
-from jobs.tenants.idempotency import RequestKind
 
 router = APIRouter(tags=["batches"])
 
@@ -75,7 +74,7 @@ async def create_batch(
     def create(session: Session) -> Batch:
         if idempotency.key is not None:
             make = partial(batches.create, spec=spec, tenant_id=tenant_id)
-            return idempotency.run(session, spec.sha256, make, tenant_id=tenant_id, kind=_BATCH)[0]
+            return idempotency.run(session, spec.sha256, make, tenant_id=tenant_id, kind=verbs.BATCH)[0]
         batches.wait_for_others(session, spec)
         repeated = batches.find_repeated(session, spec, tenant_id=tenant_id) if retry_count else None
         return repeated or batches.create(session, spec, tenant_id=tenant_id)
@@ -132,9 +131,7 @@ async def cancel_batch(batch_id: BatchIdDep, services: ServicesDep, tenant_id: T
 
     Finished lines stay in the result files; the others end within seconds.
     """
-    batch = await services.transact(batches.cancel, batch_id=batch_id, tenant_id=tenant_id)
-    services.doorbell.ring(SERVICE)
-    return JSONResponse(batch_object(batch))
+    return JSONResponse(batch_object(await verbs.cancel(services, batch_id, tenant_id=tenant_id)))
 
 
 @router.post(
@@ -146,14 +143,5 @@ async def retry_batch(
     batch_id: BatchIdDep, services: ServicesDep, tenant_id: TenantDep, idempotency: IdempotencyDep
 ) -> JSONResponse:
     """Run the lines in an ended batch's error file again, as a new batch."""
-    make = partial(batches.retry, batch_id=batch_id, tenant_id=tenant_id)
-    batch, _ = await services.transact(
-        idempotency.run, batch_id.bytes, make, tenant_id=tenant_id, kind=_BATCH
-    )
-    services.doorbell.ring(SERVICE)
-    return JSONResponse(batch_object(batch))
-
-
-_BATCH: RequestKind[Batch] = RequestKind(
-    "batch", record=lambda batch: batch.id, find=lambda session, recorded: session.get(Batch, recorded)
-)
+    guard = idempotency.for_request(batch_id.bytes)
+    return JSONResponse(batch_object(await verbs.retry(services, batch_id, tenant_id=tenant_id, guard=guard)))

@@ -13,6 +13,7 @@ from api.http.sse import HEARTBEAT, merged
 from api.runtime.row_changes import Read, RowChanges
 from api.runtime.services import Services
 from jobs import queries, summaries
+from jobs.batches.progress import BatchProgress, read_progress
 from jobs.documents.queries import DocumentStatus
 from jobs.documents.queries import read_status as read_documents
 from jobs.queries import JobStatus
@@ -29,6 +30,7 @@ class LivePages:
 
     Attributes:
         jobs: the states and tokens of jobs.
+        batches: how far batches are.
         documents: the states of documents while their texts are extracted.
         summaries: the counts of summaries, and the jobs of their trees.
     """
@@ -37,6 +39,7 @@ class LivePages:
         self._services = services
         self._watches: list[RowChanges[object]] = []
         self.jobs: RowChanges[JobStatus] = self.watch(queries.read_status)
+        self.batches: RowChanges[BatchProgress] = self.watch(read_progress)
         self.documents: RowChanges[DocumentStatus] = self.watch(read_documents)
         self.summaries: RowChanges[SummaryStatus | JobStatus] = self.watch(_read_summaries)
 

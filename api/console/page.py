@@ -50,6 +50,7 @@ NAVIGATION: Final = (
     NavigationEntry(HOME, "Overview"),
     NavigationEntry(f"{HOME}summaries", "Summaries"),
     NavigationEntry(f"{HOME}documents", "Documents"),
+    NavigationEntry(f"{HOME}batches", "Batches"),
     NavigationEntry(f"{HOME}jobs", "Jobs"),
     NavigationEntry(f"{HOME}tenants", "Tenants", own_title="Limits and keys"),
     NavigationEntry(f"{HOME}usage", "Usage"),

@@ -1,6 +1,5 @@
 """Files over HTTP, compatible with OpenAI's: upload, list, get, read, delete."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Annotated, Final
 from uuid import UUID
@@ -9,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 from starlette.responses import Response, StreamingResponse
 
-from api.files import uploads
+from api.files import contents, uploads
 from api.files.replies import FileDeletedReply, FileListReply, FileReply
 from api.files.requests import FileListQuery, UploadForm
 from api.http.dependencies import ServicesDep, TenantDep
@@ -19,15 +18,11 @@ from api.http.openapi import form_body, responses
 from api.http.replies import page
 from api.runtime.services import Services
 from jobs import files, ids
-from jobs.files.storage import BytesLostError
-from jobs.files.stores import make_store
 from jobs.files.views import file_object
 from jobs.models.file import File
-from jobs.states.file import FileState
 
 router = APIRouter(tags=["files"])
 
-_BYTES: Final = "application/octet-stream"
 _LINE: Final = '{"id":"batch_req_…","custom_id":"a","response":{…},"error":null}\n'
 
 
@@ -69,7 +64,7 @@ async def get_file(file_id: FileIdDep, services: ServicesDep, tenant_id: TenantD
     "/v1/files/{file_id}/content",
     summary="Read a file's content",
     response_class=Response,
-    responses=responses(200, None, "The bytes so far", 404, 503, raw={_BYTES: _LINE}),
+    responses=responses(200, None, "The bytes so far", 404, 503, raw={contents.BYTES: _LINE}),
 )
 async def get_content(file_id: FileIdDep, services: ServicesDep, tenant_id: TenantDep) -> StreamingResponse:
     """Read the file's bytes, whatever Accept says.
@@ -77,15 +72,7 @@ async def get_content(file_id: FileIdDep, services: ServicesDep, tenant_id: Tena
     The header `X-Incomplete: true` shows that its batch still writes to it.
     """
     file = await _get(services, file_id, tenant_id)
-    headers = {
-        "Content-Length": str(file.num_bytes),
-        "Content-Disposition": "attachment",
-        "X-Content-Type-Options": "nosniff",
-    }
-    if file.state != FileState.COMPLETE:
-        headers["X-Incomplete"] = "true"
-    content = _read(services, file)
-    return StreamingResponse(content, media_type=_BYTES, headers=headers)
+    return contents.response(services, file, services.transactions.run)
 
 
 @router.delete(
@@ -101,16 +88,3 @@ async def delete_file(file_id: FileIdDep, services: ServicesDep, tenant_id: Tena
 
 async def _get(services: Services, file_id: UUID, tenant_id: UUID) -> File:
     return await services.transact(files.get, file_id=file_id, tenant_id=tenant_id)
-
-
-async def _read(services: Services, file: File) -> AsyncIterator[bytes]:
-    """Yield the bytes that the file had when it was read, one file part at a time."""
-    store = make_store(services.settings.files)
-    offset = 0
-    while offset < file.num_bytes:
-        found = await services.transact(files.load_parts, file_id=file.id, offset=offset)
-        if not found:
-            raise BytesLostError
-        chunk = await services.cpu.store(files.unpack, found, store, offset=offset)
-        yield chunk[: file.num_bytes - offset]
-        offset += len(chunk)

@@ -14,5 +14,6 @@ from jobs.batches.lifecycle import (
     prune,
     read_status,
     retry,
+    search,
     wait_for_others,
 )

@@ -15,7 +15,7 @@ from jobs import files, ids, telemetry, turns
 from jobs.database import advisory_locks, database_now, note_ended, paging
 from jobs.database.advisory_locks import Lock
 from jobs.database.paging import Page, Range
-from jobs.database.rows import require
+from jobs.database.rows import matches, require
 from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
 from jobs.models.batch import Batch
 from jobs.states.batch import TERMINAL, TRANSITIONS, BatchState, Endpoint
@@ -204,6 +204,28 @@ def list_batches(session: Session, wanted: Range) -> Page[Batch]:
     return paging.read(session, query, (Batch.id, Batch.tenant_id), wanted, kind="batch")
 
 
+def search(
+    session: Session,
+    *,
+    state: str | None,
+    tenant_id: UUID | None,
+    after: UUID | None,
+    limit: int,
+    window: int,
+) -> tuple[Page[Batch], UUID | None]:
+    """Search the newest batches of a tenant, or of all; see `paging.search`."""
+    return paging.search(
+        session,
+        select(Batch).where(*matches((Batch.state, state))),
+        Batch.id,
+        id_of=lambda batch: batch.id,
+        among=matches((Batch.tenant_id, tenant_id)),
+        after=after,
+        limit=limit,
+        window=window,
+    )
+
+
 def move(batch: Batch, verb: str, *, now: datetime) -> None:
     """Move the locked batch to the verb's state and record the time.
 
@@ -267,6 +289,7 @@ def _add(session: Session, spec: BatchSpec, *, tenant_id: UUID, retry_of: UUID |
         num_completed=0,
         num_failed=0,
         num_stopped=0,
+        error_counts={},
         input_tokens=0,
         output_tokens=0,
         next_offset=0,

@@ -32,6 +32,15 @@ class Envelope:
     body: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class ErrorLine:
+    """A line of an error file: which request did not complete, and why."""
+
+    custom_id: str
+    code: str
+    message: str
+
+
 class LineFaultError(ValueError):
     """A line that makes the whole batch invalid.
 
@@ -114,6 +123,13 @@ def unanswered_line(identifier: str, custom_id: str, reason: tuple[str, str]) ->
     """Build the result of a request that never ran; `reason` is a code and a message."""
     code, message = reason
     return _line(identifier, custom_id, response=None, error={"code": code, "message": message})
+
+
+def read_error(line: bytes) -> ErrorLine:
+    """Read a line that `answered_line` or `unanswered_line` built for a request that did not complete."""
+    whole = from_json(line)
+    error = whole["error"] or whole["response"]["body"]["error"]
+    return ErrorLine(whole["custom_id"], str(error["code"]), str(error["message"]))
 
 
 def _line(identifier: str, custom_id: str, *, response: JsonObject | None, error: JsonObject | None) -> bytes:

@@ -4,6 +4,7 @@ Each slice is one transaction under the batch's lock: the lines, the counts and 
 So the files and the counts are right at every moment, and nothing is left to do at the end.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,7 +16,7 @@ from sqlalchemy import Row, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from jobs import batches, files, ids, lifecycle, telemetry
-from jobs.batches.lines import CANCELLED, EXPIRED, answered_line, unanswered_line
+from jobs.batches.lines import CANCELLED, EXPIRED, answered_line, read_error, unanswered_line
 from jobs.database import database_now
 from jobs.errors import LongbatchError
 from jobs.files.storage import PartStore
@@ -110,11 +111,14 @@ def collect(session: Session, batch_id: UUID, store: PartStore, *, lifetime: tim
 
 
 def append_errors(session: Session, batch: Batch, lines: Sequence[bytes], store: PartStore) -> None:
-    """Append lines to the batch's error file, which the first of them creates."""
+    """Append lines to the batch's error file, which the first of them creates, and count them by code."""
     if lines:
         file = _result_file(session, batch, batch.error_file_id, "errors")
         batch.error_file_id = file.id
         files.append(session, file, lines, store)
+        batch.error_counts = dict(
+            Counter(batch.error_counts) + Counter(read_error(each).code for each in lines)
+        )
 
 
 def _append_output(session: Session, batch: Batch, lines: Sequence[bytes], store: PartStore) -> None:

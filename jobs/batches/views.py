@@ -96,6 +96,9 @@ class BatchObject(TypedDict):
     usage: BatchUsage
     metadata: Labels | None
     retry_of: Annotated[str | None, Field(description="The batch whose failed lines this one runs again.")]
+    error_counts: Annotated[
+        dict[str, int], Field(description="Lines in the error file by the code of their error.")
+    ]
 
 
 def batch_object(batch: Batch, *, max_errors: int | None = None) -> BatchObject:
@@ -137,6 +140,7 @@ def batch_object(batch: Batch, *, max_errors: int | None = None) -> BatchObject:
         },
         metadata=batch.labels,
         retry_of=None if batch.retry_of is None else ids.batch_id(batch.retry_of),
+        error_counts=batch.error_counts,
     )
 
 

@@ -41,6 +41,8 @@ class Batch(Base):
         num_failed: lines that failed: refused, failed as jobs, or cancelled one by one.
         num_stopped: lines that the batch's cancellation or the end of its window ended. Callers see them as
             neither completed nor failed.
+        error_counts: lines of the error file by the code of their error. `results.append_errors` counts them;
+            those that workers of the release before wrote are missing.
         input_tokens: prompt tokens of the completed lines.
         cached_tokens: how many of those engines had in their caches, where they told.
         output_tokens: generated tokens of the completed lines.
@@ -117,6 +119,7 @@ class Batch(Base):
     num_completed: Mapped[int] = mapped_column(server_default="0")
     num_failed: Mapped[int] = mapped_column(server_default="0")
     num_stopped: Mapped[int] = mapped_column(server_default="0")
+    error_counts: Mapped[dict[str, int]] = mapped_column(JSONB, server_default="{}")
     input_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     output_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     cached_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")

@@ -6,13 +6,15 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess
+from batch_support import Service, lines
 from browser_support import opened, violations
 from console_pages.browser import PROBE, new_key
 from jobs import ids, lifecycle
 from jobs.states import FinishReason
 from jobs.tenants.keys import Scope
 from jobs.transitions import Lease
-from support import API_KEY, claim_one, output_of, register_engine, spec, submit_one
+from openai_support import chat_line
+from support import API_KEY, MODEL, claim_one, output_of, register_engine, spec, submit_one
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -77,3 +79,38 @@ def test_the_overview_of_an_operator_breaks_no_rule(
         page.get_by_role("heading", name="Engines").wait_for()
         page.get_by_role("cell", name=PROBE).wait_for()
         assert violations(page) == []
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look["color_scheme"])
+def test_lines_that_failed_are_retried_and_watched(
+    browser: "Browser", server: ApiProcess, sessions: sessionmaker[Session], look: dict[str, Any]
+) -> None:
+    service = Service(sessions)
+    batch_id = service.accepted([*lines(2), chat_line(PROBE[:60], model=MODEL, temperature=7)])
+    with opened(browser, **look) as page:
+        sign_in(page, server, "/console/batches")
+        page.get_by_text("1 of 3").wait_for()
+        assert violations(page) == []
+        page.get_by_role("link", name=ids.batch_id(batch_id)).click()
+        page.get_by_role("button", name="Cancel this batch").wait_for()
+        assert violations(page) == []
+        with sessions.begin() as session:
+            register_engine(session)
+            lifecycle.fail(session, claim_one(session).lease, {"code": PROBE, "message": PROBE})
+        service.settle()
+        page.get_by_text("2 of 3").wait_for()
+        service.complete()
+        service.settle()
+        page.get_by_role("link", name="Show the error file").click()
+        page.get_by_role("cell", name=PROBE[:60]).first.wait_for()
+        assert violations(page) == []
+        page.get_by_role("button", name="Retry what did not complete").click()
+        page.get_by_text("run again, as this batch").wait_for()
+        service.settle_validation()
+        service.settle()
+        service.complete()
+        service.settle()
+        page.locator("#batch .state", has_text="completed").wait_for()
+        page.get_by_text("2 of 2").wait_for()
+        assert violations(page) == []
+        assert len(service.read(service.batch(batch_id).error_file_id)) == 2
