@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from fastapi import Depends, Request
 
-from api.console.session import OperatorDep, ViewerDep
+from api.console.session import OperatorDep, Viewer, ViewerDep
 from api.http.body import read_body
 from jobs.errors import ForbiddenError, InvalidRequestError
 
@@ -59,6 +59,16 @@ def check_origin(request: Request) -> None:
         raise ForeignFormError
 
 
+def check_token(viewer: Viewer, fields: Mapping[str, str]) -> None:
+    """Refuse the fields of a form that no page of this session made.
+
+    Raises:
+        ForeignFormError: another session's page made it.
+    """
+    if not hmac.compare_digest(fields.get(CSRF_FIELD, "").encode(), viewer.csrf_token.encode()):
+        raise ForeignFormError
+
+
 async def read_form(request: Request, viewer: ViewerDep) -> Mapping[str, str]:
     """Read a form of this session.
 
@@ -66,8 +76,7 @@ async def read_form(request: Request, viewer: ViewerDep) -> Mapping[str, str]:
         ForeignFormError: another site sent it, or another session's page.
     """
     fields = await read_own(request)
-    if not hmac.compare_digest(fields.get(CSRF_FIELD, "").encode(), viewer.csrf_token.encode()):
-        raise ForeignFormError
+    check_token(viewer, fields)
     return fields
 
 
@@ -78,9 +87,18 @@ async def read_change(request: Request, viewer: ViewerDep) -> Mapping[str, str]:
         ForbiddenError: the key may only read.
         ForeignFormError: as `read_form`.
     """
+    check_may_change(viewer)
+    return await read_form(request, viewer)
+
+
+def check_may_change(viewer: Viewer) -> None:
+    """Refuse who may only read.
+
+    Raises:
+        ForbiddenError: the key lacks the scope.
+    """
     if not viewer.may_change:
         raise ForbiddenError("You signed in with a key that may only read; this needs the scope 'submit'.")
-    return await read_form(request, viewer)
 
 
 async def read_operation(request: Request, viewer: OperatorDep) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from api.console import formats
 from api.console.error_pages import page_router
-from api.console.forms import ChangeDep
+from api.console.forms import ChangeDep, check_may_change
 from api.console.job_filters import JobsQuery, parse_query
 from api.console.jobs import LIST
 from api.console.page import redirect, render
@@ -101,8 +101,7 @@ def _checked(query: JobsQuery, viewer: Viewer) -> JobsQuery:
         ForbiddenError: the key may only read, or the query names a tenant.
         InvalidRequestError: the query has no filter.
     """
-    if not viewer.may_change:
-        raise ForbiddenError("You signed in with a key that may only read; this needs the scope 'submit'.")
+    check_may_change(viewer)
     if query.tenant is not None:
         raise ForbiddenError("Only a tenant's own keys cancel its jobs.")
     if not query.is_filtered:

@@ -1,8 +1,8 @@
-"""Multipart forms as they arrive: collects small fields and streams the bytes of one file."""
+"""Multipart forms as they arrive: collects small fields and streams the bytes of one file, or of several."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _MAX_PARTS: Final = 16  # our forms have at most four
 # For everything but the file: fields, their names, headers, boundaries, preamble and epilogue.
 _MAX_OTHER_BYTES: Final = 64 * 1024
+_BYTES_A_FILE: Final = 1024  # more of them for each further file: its headers and its boundary
 # A refused form is still read up to this many times its limit, so that the sender sees the response.
 _DRAINED_LIMITS: Final = 4
 _MAX_FILENAME: Final = 255
@@ -40,7 +41,7 @@ class Form:
 
     Attributes:
         fields: by name; the last one of a name wins.
-        filename: of the file; None until the file begins.
+        filename: of the file, or of the last one that has begun; None until a file begins.
     """
 
     fields: dict[str, str] = field(default_factory=dict)
@@ -57,11 +58,72 @@ async def read_form(request: Request, form: Form, *, file_field: str) -> AsyncIt
         InvalidRequestError: the form has two files, or too many parts.
         TooLargeError: everything but the file is too large.
     """
+    async for piece in _read(request, _Reader(form, file_field)):
+        if piece.content:
+            yield piece.content
+
+
+@dataclass(frozen=True, slots=True)
+class FormFile:
+    """One of the files of a form.
+
+    Attributes:
+        filename: empty: a field of the form without a file.
+        pieces: its bytes as they arrive; what is not taken is passed over.
+    """
+
+    filename: str
+    pieces: AsyncIterator[bytes]
+
+
+async def read_files(
+    request: Request, form: Form, *, file_field: str, max_files: int
+) -> AsyncGenerator[FormFile, None]:
+    """Yield the form's files as they begin, and collect the other fields in `form`.
+
+    Fields before a file are in `form` when it begins. Raises as `read_form` does, with `max_files` files.
+    """
+    found = _read(request, _Reader(form, file_field, max_files))
+    first = await anext(found, None)
+    while first is not None:
+        following = _Following()
+        pieces = _pieces_of(first, found, following)
+        yield FormFile(first.filename, pieces)
+        async for _ in pieces:  # what the caller has left
+            pass
+        first = following.piece
+
+
+class _Piece(NamedTuple):
+    """Some bytes of a file; the first piece of each is empty."""
+
+    number: int
+    filename: str
+    content: bytes
+
+
+@dataclass(slots=True)
+class _Following:
+    """The first piece of the next file, once the one before has ended."""
+
+    piece: _Piece | None = None
+
+
+async def _pieces_of(
+    first: _Piece, found: AsyncIterator[_Piece], following: _Following
+) -> AsyncGenerator[bytes, None]:
+    async for piece in found:
+        if piece.number != first.number:
+            following.piece = piece
+            return
+        yield piece.content
+
+
+async def _read(request: Request, reader: "_Reader") -> AsyncGenerator[_Piece, None]:
     content_type, options = parse_options_header(request.headers.get("content-type"))
     boundary = options.get(b"boundary")
     if content_type != b"multipart/form-data" or not boundary:
         raise NotMultipartError
-    reader = _Reader(form, file_field)
     chunks = request.stream()
     try:
         parser = MultipartParser(boundary, reader.callbacks())
@@ -95,8 +157,8 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
 class _Reader:
     """Callbacks of the parser and the state they fill."""
 
-    def __init__(self, form: Form, file_field: str) -> None:
-        self.pieces: list[bytes] = []
+    def __init__(self, form: Form, file_field: str, max_files: int = 1) -> None:
+        self.pieces: list[_Piece] = []
         self.has_ended = False
         self._form = form
         self._file_field = file_field
@@ -105,6 +167,8 @@ class _Reader:
         self._name = ""
         self._is_file = False
         self._value = bytearray()
+        self._max_files = max_files
+        self._num_files = 0
         self._num_parts = 0
         self._num_other_bytes = 0
 
@@ -114,9 +178,11 @@ class _Reader:
         Raises:
             TooLargeError: they exceed the limit.
         """
-        self._num_other_bytes += num_bytes - sum(map(len, self.pieces))
-        if self._num_other_bytes > _MAX_OTHER_BYTES:
-            message = f"A form may have at most {_MAX_OTHER_BYTES} bytes besides its file."
+        self._num_other_bytes += num_bytes - sum(len(each.content) for each in self.pieces)
+        limit = _MAX_OTHER_BYTES + _BYTES_A_FILE * (self._max_files - 1)
+        if self._num_other_bytes > limit:
+            files = "file" if self._max_files == 1 else "files"
+            message = f"A form may have at most {limit} bytes besides its {files}."
             raise TooLargeError(message, param=self._shown_name())
 
     def callbacks(self) -> "MultipartCallbacks":
@@ -143,17 +209,26 @@ class _Reader:
         self._is_file = self._name == self._file_field
         self._value.clear()
         self._num_parts += 1
-        if self._num_parts > _MAX_PARTS:
-            raise TooManyPartsError(f"A form may have at most {_MAX_PARTS} parts.", param=self._shown_name())
         if self._is_file:
-            if self._form.filename is not None:
-                raise InvalidRequestError("A form may have only one file.", param=self._file_field)
-            given = options.get(b"filename", b"").decode(errors="replace")
-            self._form.filename = given.replace("\0", "\ufffd")[-_MAX_FILENAME:]
+            self._begin_file(options.get(b"filename", b"").decode(errors="replace"))
+        max_parts = _MAX_PARTS + self._max_files - 1
+        if self._num_parts > max_parts:
+            raise TooManyPartsError(f"A form may have at most {max_parts} parts.", param=self._shown_name())
+
+    def _begin_file(self, given: str) -> None:
+        self._num_files += 1
+        if self._num_files > self._max_files:
+            most = "only one file" if self._max_files == 1 else f"at most {self._max_files} files"
+            raise InvalidRequestError(f"A form may have {most}.", param=self._file_field)
+        self._form.filename = given.replace("\0", "\ufffd")[-_MAX_FILENAME:]
+        self._add_piece(b"")
+
+    def _add_piece(self, content: bytes) -> None:
+        self.pieces.append(_Piece(self._num_files, self._form.filename or "", content))
 
     def _add_data(self, data: bytes, start: int, end: int) -> None:
         if self._is_file:
-            self.pieces.append(data[start:end])
+            self._add_piece(data[start:end])
             return
         self._value += data[start:end]
 

@@ -37,5 +37,54 @@ document.addEventListener("click", async (event) => {
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   }
 });
+// Files and folders that are dropped on a form become those of its field, and are sent as if they had been chosen.
+async function filesOf(entry) {
+  if (entry.isFile) {
+    return [await new Promise((resolve, reject) => { entry.file(resolve, reject); })];
+  }
+  const reader = entry.createReader();
+  const found = [];
+  for (;;) {
+    const some = await new Promise((resolve, reject) => { reader.readEntries(resolve, reject); });
+    if (!some.length) {
+      return found;
+    }
+    for (const each of some) {
+      found.push(...await filesOf(each));
+    }
+  }
+}
+
+async function dropped(transfer) {
+  const entries = [...transfer.items].map((each) => each.webkitGetAsEntry()).filter(Boolean);
+  const plain = [...transfer.files]; // both are gone once this function has waited
+  const found = entries.length ? (await Promise.all(entries.map(filesOf))).flat() : plain;
+  const list = new DataTransfer();
+  for (const each of found.filter((file) => !file.name.startsWith("."))) {
+    list.items.add(each);
+  }
+  return list.files;
+}
+
+for (const form of document.querySelectorAll("form[data-drop]")) {
+  const zone = form.querySelector(".zone");
+  form.addEventListener("dragover", (event) => { event.preventDefault(); zone.classList.add("over"); });
+  form.addEventListener("dragleave", () => { zone.classList.remove("over"); });
+  form.addEventListener("drop", async (event) => {
+    event.preventDefault();
+    zone.classList.remove("over");
+    const files = await dropped(event.dataTransfer);
+    if (files.length) {
+      document.getElementById(form.dataset.drop).files = files;
+      form.requestSubmit();
+    }
+  });
+}
+document.addEventListener("submit", (event) => {
+  const busy = event.target.querySelector("button[data-busy]");
+  if (busy) {
+    busy.textContent = busy.dataset.busy;
+  }
+});
 document.addEventListener("htmx:after:swap", () => enrich(document));
 enrich(document);

@@ -3,8 +3,8 @@
 from fastapi import APIRouter
 
 from api.console.error_pages import PageRoute
-from api.console.summaries import actions, listing, part, summary
+from api.console.summaries import actions, listing, new, part, summary
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
-for _part in (listing, summary, part, actions):
+for _part in (listing, new, summary, part, actions):
     router.include_router(_part.router)

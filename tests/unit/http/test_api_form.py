@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.types import Message
 
-from api.http.form import Form, read_form
+from api.http.form import Form, read_files, read_form
 from jobs.errors import InvalidRequestError, LongbatchError, TooLargeError
 
 KIND = "multipart/form-data; boundary=xx"
@@ -130,3 +130,51 @@ def test_whatever_has_no_end_but_the_file_is_refused_soon(what: str) -> None:
 def test_a_file_may_be_larger_than_all_fields() -> None:
     chunks = [FILE.partition(b"{}")[0], *(b"x" * 60_000 for _ in range(20)), b"\r\n--xx--\r\n"]
     assert len(read(chunks)[1]) == 20 * 60_000
+
+
+FILES = (
+    b'--xx\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n'
+    + b"".join(
+        b'--xx\r\nContent-Disposition: form-data; name="file"; filename="%b"\r\n\r\n%b\r\n' % each
+        for each in ((b"a.txt", b"abc"), (b"", b""), (b"b/c.txt", b"de\r\n--x"))
+    )
+    + b'--xx\r\nContent-Disposition: form-data; name="b"\r\n\r\n2\r\n--xx--\r\n'
+)
+
+
+def read_several(
+    chunks: Sequence[bytes], *, max_files: int = 3, num_taken: int = 10
+) -> tuple[Form, list[tuple[str, bytes]]]:
+    """The form and its files, of each of which so many pieces are taken."""
+
+    async def collect() -> list[tuple[str, bytes]]:
+        found = []
+        files = read_files(Sender(chunks).request, form, file_field="file", max_files=max_files)
+        async for file in files:
+            assert form.fields["a"] == "1"
+            content = b""
+            for _ in range(num_taken):
+                content += await anext(file.pieces, b"")
+            found.append((file.filename, content))
+        return found
+
+    form = Form()
+    return form, asyncio.run(collect())
+
+
+@given(st.lists(st.integers(0, len(FILES)), max_size=6))
+def test_several_files_come_one_after_the_other_however_the_form_is_cut(cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(FILES)]
+    form, files = read_several([FILES[start:end] for start, end in itertools.pairwise(edges)])
+    assert files == [("a.txt", b"abc"), ("", b""), ("b/c.txt", b"de\r\n--x")]
+    assert form.fields == {"a": "1", "b": "2"}
+
+
+def test_what_is_not_taken_of_a_file_does_not_reach_the_next() -> None:
+    _, files = read_several([FILES], num_taken=0)
+    assert [name for name, _ in files] == ["a.txt", "", "b/c.txt"]
+
+
+def test_more_files_than_allowed_are_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="at most 2 files"):
+        read_several([FILES], max_files=2)
