@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from jobs import job_rows, tree_progress
 from jobs.checkpoints import Output
-from jobs.database import note_ended
+from jobs.database import direct, note_ended
 from jobs.database.hot import PREPARED
 from jobs.database.row_sets import array_parameters
 from jobs.engines import attempts, reservations
@@ -84,7 +84,7 @@ def complete_all(session: Session, completions: Sequence[JobCompletion]) -> Comp
         "new_ids": [uuid7() for _ in completions],
         "free_trees": tree_progress.lock_free(session, trees),
     }
-    rows = session.execute(_COMPLETE, given).all()
+    rows = direct.fetch(session, _COMPLETE, given)
     ended = [job_id for job_id, _ in rows]
     job_rows.expire_loaded(session, ended)
     note_ended(session, ended)

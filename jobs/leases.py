@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from jobs import checkpoints, transitions
 from jobs.checkpoints import Output
+from jobs.database import direct
 from jobs.database.hot import PREPARED
 from jobs.database.row_sets import array_parameters
 from jobs.models import Job
@@ -30,7 +31,7 @@ def renew(session: Session, leases: Sequence[Lease], *, lease: timedelta) -> set
     """
     if not leases:
         return set()
-    return set(session.scalars(_RENEW, _given(leases) | {"span": lease}))
+    return {lease_id for (lease_id,) in direct.fetch(session, _RENEW, _given(leases) | {"span": lease})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def report_all(session: Session, reports: Sequence[JobProgress]) -> dict[UUID, b
         "num_tokens": [each.completion_tokens for each in reports],
         "since": [each.since_first_token for each in reports],
     }
-    return dict(session.execute(_REPORT, _given([each.lease for each in reports]) | values).all())
+    return dict(direct.fetch(session, _REPORT, _given([each.lease for each in reports]) | values))
 
 
 def checkpoint(session: Session, lease: Lease, output: Output) -> bool:
@@ -86,7 +87,7 @@ def read_stops(session: Session, leases: Sequence[Lease]) -> dict[UUID, StopReas
     """
     if not leases:
         return {}
-    rows = session.execute(_READ_STOPS, _given(leases))
+    rows = direct.fetch(session, _READ_STOPS, _given(leases))
     return {lease_id: StopReason(reason) if reason else None for lease_id, reason in rows}
 
 

@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from jobs import job_rows
+from jobs.database import direct
 from jobs.database.hot import PREPARED
 from jobs.database.row_sets import array_parameters
 from jobs.engines import served_tokens
@@ -174,7 +175,7 @@ def _start_all(
         "engine_name": engine_name,
         "worker": worker,
     }
-    rows = session.execute(_START, given).all()
+    rows = direct.fetch(session, _START, given)
     started = [StartedJob(*row[:-2]) for row in rows]
     job_rows.expire_loaded(session, [job.id for job in started])
     _activate(session, starts, {job.id: job for job, row in zip(started, rows, strict=True) if not row[-1]})

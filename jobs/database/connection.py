@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
+from jobs.database.direct import allow_direct
 from jobs.database.hot import ON_REQUEST, prepare_hot_statements
 from jobs.settings import DatabaseSettings
 
@@ -40,6 +41,7 @@ def make_engine(
     _keep_limits(engine, settings)
     _test_idle(engine)
     prepare_hot_statements(engine)
+    allow_direct(engine)
     return engine
 
 

@@ -18,6 +18,7 @@ PREPARED: Final[Mapping[str, Any]] = {"longbatch_prepared": True}
 # A plan made while a table was small reads all of it later; Postgres notices only after an ANALYZE.
 _PLANS_LIVE_SECONDS: Final = 2.0
 _PLANNED_AT: Final = "longbatch.planned_at"
+_FAILED: Final = "longbatch.failed"
 # The driver prepares what it is asked to, and nothing because it was executed often.
 ON_REQUEST: Final = sys.maxsize
 
@@ -27,19 +28,29 @@ def prepare_hot_statements(engine: Engine) -> None:
     event.listen(engine, "do_execute", _execute)
 
 
+def fail_next(connection: Connection, error: psycopg.Error) -> None:
+    """Let the connection's next statement fail with this error, as if it had caused it."""
+    connection.info[_FAILED] = error
+
+
+def must_discard_plans(connection: Connection) -> bool:
+    """Return True, once, if the connection's plans have become old."""
+    now = time.monotonic()
+    if now - connection.info.setdefault(_PLANNED_AT, now) <= _PLANS_LIVE_SECONDS:
+        return False
+    connection.info[_PLANNED_AT] = now
+    return True
+
+
 def _execute(cursor: DBAPICursor, statement: str, given: Any, context: ExecutionContext) -> bool | None:  # noqa: ANN401  # as the driver takes them
     """Execute the statement as prepared; None: the caller executes it."""
     if not context.execution_options.get("longbatch_prepared") or not isinstance(cursor, psycopg.Cursor):
         return None
+    if error := context.root_connection.info.pop(_FAILED, None):
+        raise error
     if cursor.connection.prepare_threshold is None:
         return None
-    _discard_old_plans(context.root_connection, cursor)
+    if must_discard_plans(context.root_connection):
+        cursor.execute("DISCARD PLANS")
     cursor.execute(statement, given, prepare=True)
     return True
-
-
-def _discard_old_plans(connection: Connection, cursor: "psycopg.Cursor[Any]") -> None:
-    now = time.monotonic()
-    if now - connection.info.setdefault(_PLANNED_AT, now) > _PLANS_LIVE_SECONDS:
-        cursor.execute("DISCARD PLANS")
-        connection.info[_PLANNED_AT] = now

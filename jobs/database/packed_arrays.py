@@ -1,4 +1,4 @@
-"""Arrays as parameters in Postgres' binary format; the driver writes text, at several times the cost."""
+"""Parameters in Postgres' binary format: of arrays the driver writes text, at several times the cost."""
 
 import json
 import struct
@@ -19,7 +19,9 @@ from sqlalchemy import (
     ColumnElement,
     DateTime,
     Dialect,
+    Float,
     Integer,
+    Interval,
     LargeBinary,
     SmallInteger,
     Text,
@@ -87,10 +89,28 @@ def _pack(oid: int, items: Sequence[bytes | None]) -> bytes:
     return b"".join(parts)
 
 
-def _number(form: str) -> Callable[[int], bytes]:
+def packer_of(kind: TypeEngine[Any]) -> tuple[int, Callable[[Any], bytes]]:
+    """Return a parameter's type in Postgres' catalog, and the function that writes its values.
+
+    Of an array the type is 0: the statement says what it is.
+
+    Raises:
+        KeyError: there is none.
+    """
+    if isinstance(kind, PackedArrayType):
+        item = kind.item
+    elif isinstance(kind, ARRAY):
+        item = kind.item_type
+    else:
+        return _PACKERS[type(kind)]
+    oid, pack = _PACKERS[type(item)]
+    return 0, lambda values: _pack(oid, [None if each is None else pack(each) for each in values])
+
+
+def _number(form: str) -> Callable[[float], bytes]:
     pack = struct.Struct(form).pack
 
-    def of(value: int) -> bytes:
+    def of(value: float) -> bytes:
         try:
             return pack(value)
         except struct.error as error:  # as Postgres says it
@@ -107,6 +127,10 @@ def _time(value: datetime) -> bytes:
     return struct.pack(">q", (value - _EPOCH) // _MICROSECOND)
 
 
+def _span(value: timedelta) -> bytes:
+    return struct.pack(">qii", value // _MICROSECOND, 0, 0)
+
+
 # By the type of a column: the type of the items in Postgres' catalog, and how one is written.
 _PACKERS: Final[Mapping[type[TypeEngine[Any]], tuple[int, Callable[[Any], bytes]]]] = {
     Boolean: (16, lambda value: b"\1" if value else b"\0"),
@@ -115,7 +139,9 @@ _PACKERS: Final[Mapping[type[TypeEngine[Any]], tuple[int, Callable[[Any], bytes]
     SmallInteger: (21, _number(">h")),
     Integer: (23, _number(">i")),
     Text: (25, str.encode),
+    Float: (701, _number(">d")),
     DateTime: (1184, _time),
+    Interval: (1186, _span),
     Uuid: (2950, attrgetter("bytes")),
     JSONB: (3802, _json),
 }

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlalchemy import func, literal, select, true, update
 from sqlalchemy.dialects.postgresql import insert
@@ -17,6 +17,22 @@ from jobs.settings import EngineSettings
 
 # An engine that was not seen for this long does not decide what others may be asked.
 _TAKES_WITHIN: Final = timedelta(days=1)
+
+
+class EngineRow(NamedTuple):
+    """What claims need of an engine's row; `Engine` describes the fields. No session tracks it."""
+
+    name: str
+    model: str
+    max_batch_size: int
+    max_blocks: int
+    tokens_per_block: int
+    blocks_per_sequence: int
+    max_input_len: int
+    max_seq_len: int
+    spare_blocks: int | None
+    paused_reason: str | None
+    halt: str | None
 
 
 def register(
@@ -76,7 +92,7 @@ def mark_ready(session: Session, engine_name: str, *, now: datetime, spare_block
     )
 
 
-def capacity_of(engine: Engine) -> Capacity:
+def capacity_of(engine: Engine | EngineRow) -> Capacity:
     """Read the capacity from an engine's row."""
     return Capacity(
         max_batch_size=engine.max_batch_size,

@@ -9,10 +9,22 @@ from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Boolean, Float, LargeBinary, Text, Uuid, bindparam, text
+from sqlalchemy import (
+    BindParameter,
+    Boolean,
+    DateTime,
+    Float,
+    Integer,
+    LargeBinary,
+    Text,
+    Uuid,
+    bindparam,
+    text,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
+from jobs.database import direct
 from jobs.database.hot import PREPARED
 from jobs.engines.capacity import Capacity
 from jobs.models import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS, Job
@@ -77,6 +89,7 @@ _WAITING: Final = (
     LEFT JOIN account_shards AS mine ON mine.tenant_id = tenants.id
         AND mine.model = :model AND mine.engine_name = :engine_name
 """)
+    .bindparams(bindparam("model", type_=Text()), bindparam("engine_name", type_=Text()))
     .columns(
         lane=Text,
         tenant_id=Uuid,
@@ -128,13 +141,19 @@ _FIRST_SQL: Final = f"""
         ORDER BY expires_at LIMIT :num_urgent_each
     ) AS urgent ORDER BY urgent.expires_at LIMIT :num_urgent)
 """  # noqa: S608  # built from constants
-_ROWS: Final = [Job.__table__.c[name] for name in QueuedJob._fields]
-_FIRST: Final = (
-    text(_FIRST_SQL)
-    .bindparams(bindparam("tenants", type_=ARRAY(Uuid)))
-    .columns(*_ROWS)
-    .execution_options(**PREPARED)
+_GIVEN: Final[Sequence[BindParameter[Any]]] = (
+    *(bindparam(name, type_=Text()) for name in ("model", "lane")),
+    *(bindparam(name, type_=Integer()) for name in ("max_tokens", "max_input_len", "num_each")),
+    bindparam("now", type_=DateTime(timezone=True)),
+    bindparam("tenants", type_=ARRAY(Uuid)),
 )
+_GIVEN_FIRST: Final[Sequence[BindParameter[Any]]] = (
+    *_GIVEN,
+    *(bindparam(name, type_=Integer()) for name in ("max_size_class", "max_need_class")),
+    *(bindparam(name, type_=Integer()) for name in ("num_urgent", "num_urgent_each")),
+)
+_ROWS: Final = [Job.__table__.c[name] for name in QueuedJob._fields]
+_FIRST: Final = text(_FIRST_SQL).bindparams(*_GIVEN_FIRST).columns(*_ROWS).execution_options(**PREPARED)
 # The same without jobs of some families, found among the first ones only: thousands may ask about a document.
 _FIRST_OTHERS: Final = (
     text(
@@ -156,7 +175,8 @@ _FIRST_OTHERS: Final = (
         )
     )
     .bindparams(
-        bindparam("tenants", type_=ARRAY(Uuid)),
+        *_GIVEN_FIRST,
+        bindparam("num_passed", type_=Integer()),
         bindparam("without", type_=ARRAY(LargeBinary)),
         bindparam("readers", type_=ARRAY(Uuid)),
     )
@@ -171,7 +191,7 @@ _FOLLOWERS: Final = (
         ORDER BY rank DESC, id LIMIT :num_each
     ) AS following
     """)  # noqa: S608  # built from constants
-    .bindparams(bindparam("tenants", type_=ARRAY(Uuid)), bindparam("families", type_=ARRAY(LargeBinary)))
+    .bindparams(*_GIVEN, bindparam("families", type_=ARRAY(LargeBinary)))
     .columns(*_ROWS)
     .execution_options(**PREPARED)
 )
@@ -200,7 +220,7 @@ def waiting_tenants(session: Session, model: str, engine_name: str | None = None
     A tenant whose queue is halted counts as one without queued jobs: it earns no credit meanwhile.
     """
     found = WaitingTenants(defaultdict(set), {}, set(), {})
-    rows = session.execute(_WAITING, {"model": model, "engine_name": engine_name})
+    rows = direct.fetch(session, _WAITING, {"model": model, "engine_name": engine_name})
     for lane, tenant_id, weight, served, is_active, is_halted, overtaken_id, overtaken_steps, _ in rows:
         if overtaken_id is not None:
             found.overtaken[overtaken_id] = overtaken_steps
@@ -250,7 +270,8 @@ def first_jobs(
         "readers": [each or _NOBODY for each in without.values()],
         "num_passed": max(_MIN_PASSED, _MAX_PASSED // len(tenants)),
     }
-    rows = session.execute(
+    rows = direct.fetch(
+        session,
         _FIRST_OTHERS if without else _FIRST,
         given
         | (others if without else {})
@@ -284,7 +305,7 @@ def followers(
         "families": [each.digest for each in first],
         "num_each": capacity.max_batch_size,
     }
-    return [QueuedJob(*row) for row in session.execute(_FOLLOWERS, given)]
+    return [QueuedJob(*row) for row in direct.fetch(session, _FOLLOWERS, given)]
 
 
 def _limits(model: str, lane: Lane, capacity: Capacity, now: datetime) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from jobs import lifecycle
 from jobs.database import database_now
 from jobs.engines import reservations
+from jobs.engines.registry import EngineRow
 from jobs.ids import uuid7
 from jobs.models import Engine
 from jobs.scheduling import engine_load, engine_prefixes
@@ -138,7 +139,7 @@ def claim_all(
 
 def start_jobs(
     session: Session,
-    locked: tuple[Engine, datetime] | None,
+    locked: tuple[EngineRow, datetime] | None,
     policy: ClaimPolicy,
     *,
     preview: Preview | None = None,
@@ -180,7 +181,7 @@ def start_jobs(
 
 def _lacks_followers(
     session: Session,
-    engine: Engine,
+    engine: Engine | EngineRow,
     load: EngineLoad,
     now: datetime,
     preview: Preview,
@@ -219,7 +220,9 @@ def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> P
     return Preview(candidates, list(text_ids))
 
 
-def _elsewhere(session: Session, engine: Engine, known: EnginePrefixes | None) -> AbstractSet[Family]:
+def _elsewhere(
+    session: Session, engine: Engine | EngineRow, known: EnginePrefixes | None
+) -> AbstractSet[Family]:
     """Find the families that this engine leaves to others of its model, which have them."""
     if known is None:
         return frozenset()
@@ -228,7 +231,7 @@ def _elsewhere(session: Session, engine: Engine, known: EnginePrefixes | None) -
 
 def _candidates(
     session: Session,
-    engine: Engine,
+    engine: Engine | EngineRow,
     load: EngineLoad,
     policy: ClaimPolicy,
     now: datetime,

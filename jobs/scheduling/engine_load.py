@@ -6,12 +6,14 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import bindparam, func, select, text
+from sqlalchemy import Text, bindparam, text
 from sqlalchemy.orm import Session
 
+from jobs.database import direct
 from jobs.database.hot import PREPARED
 from jobs.engines import registry
 from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
+from jobs.engines.registry import EngineRow
 from jobs.models import Engine
 from jobs.models.tenant import HALTED_TENANTS
 from jobs.scheduling.followers import Family, Reader
@@ -45,7 +47,7 @@ class EngineLoad:
         return {lease_id: each.reader for lease_id, each in self.guests.items() if each.reader is not None}
 
 
-def lock(session: Session, engine_name: str) -> tuple[Engine, datetime] | None:
+def lock(session: Session, engine_name: str) -> tuple[EngineRow, datetime] | None:
     """Lock the engine's row and read the database's clock.
 
     The lock serializes all claims on the engine. Later statements read its reservations: their snapshots are
@@ -54,13 +56,13 @@ def lock(session: Session, engine_name: str) -> tuple[Engine, datetime] | None:
     Returns:
         None if the engine never registered.
     """
-    found = session.execute(_LOCK, {"engine_name": engine_name}).one_or_none()
-    return None if found is None else (found[0], found[1])
+    found = direct.fetch(session, _LOCK, {"engine_name": engine_name})
+    return (EngineRow(*found[0][:-1]), found[0][-1]) if found else None
 
 
-def read(session: Session, engine: Engine) -> EngineLoad:
+def read(session: Session, engine: Engine | EngineRow) -> EngineLoad:
     """Read what is reserved on this engine now."""
-    found = session.execute(_RESERVED, {"engine_name": engine.name, "model": engine.model}).all()
+    found = direct.fetch(session, _RESERVED, {"engine_name": engine.name, "model": engine.model})
     interactive_waits = found[0][0]
     rows = [_Reserved(*row[1:]) for row in found if row[1] is not None]
     capacity = registry.capacity_of(engine)
@@ -103,14 +105,15 @@ class _Reserved(NamedTuple):
 
 
 _OF_JOB: Final = _Reserved._fields[_Reserved._fields.index("lane") :]
-# Built once: building a statement takes longer than Postgres does.
 _LOCK: Final = (
-    select(Engine, func.clock_timestamp())
-    .where(Engine.name == bindparam("engine_name"))
-    .with_for_update(of=Engine)
-    .execution_options(populate_existing=True, **PREPARED)
+    text(f"""
+    SELECT {", ".join(EngineRow._fields)}, clock_timestamp() FROM engines WHERE name = :engine_name FOR UPDATE
+    """)  # noqa: S608  # built from constants
+    .bindparams(bindparam("engine_name", type_=Text()))
+    .execution_options(**PREPARED)
 )
-_RESERVED: Final = text(f"""
+_RESERVED: Final = (
+    text(f"""
     SELECT waiting.interactive,
         {", ".join(f"{'jobs' if name in _OF_JOB else 'reserved'}.{name}" for name in _Reserved._fields)}
     FROM (
@@ -121,7 +124,10 @@ _RESERVED: Final = text(f"""
     ) AS waiting
     LEFT JOIN reservations AS reserved ON reserved.engine_name = :engine_name
     LEFT JOIN jobs ON jobs.id = reserved.job_id AND jobs.lease_id = reserved.lease_id
-""").execution_options(**PREPARED)  # noqa: S608  # built from constants
+    """)  # noqa: S608  # built from constants
+    .bindparams(bindparam("engine_name", type_=Text()), bindparam("model", type_=Text()))
+    .execution_options(**PREPARED)
+)
 
 
 def _freed_by_end(rows: Sequence[_Reserved]) -> dict[UUID, Running]:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import bindparam, text
+from sqlalchemy import LargeBinary, Text, Uuid, bindparam, text
 from sqlalchemy.orm import Session
 
+from jobs.database import direct
 from jobs.database.hot import PREPARED
 from jobs.prompts.prefixes import common, family_tokens, shared_tokens
 from jobs.queries import QueuedJob
@@ -147,7 +148,7 @@ def elsewhere(session: Session, engine_name: str, model: str) -> set[Family]:
     One that starts no more jobs keeps none of them from others.
     """
     given = {"engine_name": engine_name, "model": model}
-    return {Family(*row) for row in session.execute(_ELSEWHERE, given)}
+    return {Family(*row) for row in direct.fetch(session, _ELSEWHERE, given)}
 
 
 _ELSEWHERE: Final = (
@@ -162,6 +163,7 @@ _ELSEWHERE: Final = (
     WHERE engines.model = :model AND engines.name <> :engine_name AND engines.paused_reason IS NULL
         AND engines.halt IS NULL AND reservations.state = 'held' AND jobs.family IS NOT NULL
     """)
-    .bindparams(bindparam("engine_name"), bindparam("model"))
+    .bindparams(bindparam("engine_name", type_=Text()), bindparam("model", type_=Text()))
+    .columns(tenant_id=Uuid, family=LargeBinary)
     .execution_options(**PREPARED)
 )

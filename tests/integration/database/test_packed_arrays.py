@@ -8,7 +8,9 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     DateTime,
+    Float,
     Integer,
+    Interval,
     LargeBinary,
     SmallInteger,
     Text,
@@ -34,6 +36,8 @@ VALUES: list[tuple[TypeEngine[Any], list[object]]] = [
     (Integer(), [-(2**31), 2**31 - 1, None]),
     (Text(), ["", "ä\n{}\"\\'", "NULL", None]),
     (DateTime(timezone=True), [NOON, NOON - timedelta(days=40_000), None]),
+    (Float(), [-0.5, 1e300, None]),
+    (Interval(), [timedelta(microseconds=-1), timedelta(days=40, seconds=3), None]),
     (Uuid(), [UUID(int=2**128 - 1), UUID(int=0), None]),
     (JSONB(), [{"a": [1, "ü"]}, [], "x"]),
 ]

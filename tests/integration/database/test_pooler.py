@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from api.runtime.database import Transactions
 from jobs import database
+from jobs.database import direct
 from jobs.database.hot import PREPARED
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import DatabaseSettings
@@ -130,8 +131,9 @@ def test_statements_are_prepared_only_where_the_connection_is_ours_alone(
     for _ in range(2):
         with Session(made) as session, session.begin():
             session.execute(text("SELECT 1").execution_options(**PREPARED))
+            assert direct.fetch(session, text("SELECT 2").execution_options(**PREPARED), {}) == [(2,)]
             prepared = session.scalar(text("SELECT count(*) FROM pg_prepared_statements"))
-            assert prepared == (0 if is_pooled else 1)
+            assert prepared == (0 if is_pooled else 2)
     made.dispose()
 
 

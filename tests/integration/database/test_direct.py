@@ -1,0 +1,133 @@
+"""Hot statements sent straight to libpq do what they do through SQLAlchemy."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import (
+    Boolean,
+    DateTime,
+    Engine,
+    Float,
+    Integer,
+    Interval,
+    LargeBinary,
+    Text,
+    Uuid,
+    bindparam,
+    text,
+)
+from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.types import TypeEngine
+
+from jobs import database
+from jobs.database import direct
+from jobs.database.hot import PREPARED
+from jobs.database.row_sets import array_parameters
+from jobs.ids import uuid7
+from jobs.models import Tenant
+from jobs.settings import DatabaseSettings
+
+KINDS: dict[str, tuple[TypeEngine[Any], list[object]]] = {
+    "a": (Uuid(), [UUID(int=7), UUID(int=0)]),
+    "b": (Integer(), [-1, 2**31 - 1]),
+    "c": (Text(), ["ä'\"\\{}\n", ""]),
+    "d": (LargeBinary(), [b"\0\xff", b""]),
+    "e": (Boolean(), [True, False]),
+    "f": (Float(53), [0.1, -1e300]),
+    "g": (DateTime(timezone=True), [datetime(2026, 2, 1, 3, 4, 5, 6, tzinfo=UTC)] * 2),
+    "h": (Interval(), [timedelta(days=-3, microseconds=1), timedelta(0)]),
+}
+SETS = (
+    text(f"SELECT * FROM unnest({', '.join(f':{name}' for name in KINDS)})")  # noqa: S608  # built from constants
+    .bindparams(*array_parameters(**{name: kind for name, (kind, _) in KINDS.items()}))
+    .columns(**{name: kind for name, (kind, _) in KINDS.items()})
+    .execution_options(**PREPARED)
+)
+SINGLE = (
+    text(f"SELECT {', '.join(f':{name} AS {name}' for name in KINDS)}")
+    .bindparams(*(bindparam(name, type_=kind) for name, (kind, _) in KINDS.items()))
+    .columns(**{name: kind for name, (kind, _) in KINDS.items()})
+    .execution_options(**PREPARED)
+)
+QUOTIENT = (
+    text("SELECT 12 / :divisor, 'it''s 100%' || :word")
+    .bindparams(bindparam("divisor", type_=Integer()), bindparam("word", type_=Text()))
+    .execution_options(**PREPARED)
+)
+
+
+@pytest.fixture
+def sessions(database_settings: DatabaseSettings) -> Iterator[sessionmaker[Session]]:
+    """On a single connection."""
+    made = database.make_engine(database_settings, pool_size=1)
+    yield database.make_sessions(made)
+    made.dispose()
+
+
+def names(session: Session) -> list[str]:
+    return list(session.scalars(text("SELECT name FROM pg_prepared_statements ORDER BY name")))
+
+
+def test_every_kind_of_value_comes_back_as_it_was(sessions: sessionmaker[Session]) -> None:
+    arrays = {name: values for name, (_, values) in KINDS.items()}
+    with sessions() as session:
+        rows = direct.fetch(session, SETS, arrays)
+        assert rows == list(zip(*arrays.values(), strict=True))
+        assert rows == [tuple(row) for row in session.execute(SETS, arrays)]
+        for row in rows:
+            assert direct.fetch(session, SINGLE, dict(zip(KINDS, row, strict=True))) == [row]
+        nothing = dict.fromkeys(KINDS)
+        assert direct.fetch(session, SINGLE, nothing) == [tuple(nothing.values())]
+        assert direct.fetch(session, SETS, {name: [None] for name in KINDS}) == [tuple(nothing.values())]
+
+
+def test_a_statement_is_prepared_once_on_a_connection(sessions: sessionmaker[Session]) -> None:
+    found = []
+    for _ in range(2):
+        with database.transaction(sessions) as session:
+            direct.fetch(session, QUOTIENT, {"divisor": 3, "word": "!"})
+            found.append(names(session))
+    assert found[0] == found[1]
+    assert len(found[0]) == 1
+
+
+def test_its_errors_are_sqlalchemy_s_and_a_rolled_back_session_goes_on(
+    sessions: sessionmaker[Session],
+) -> None:
+    def divide(divisor: int, word: str) -> Sequence[tuple[object, ...]]:
+        with database.transaction(sessions) as session:
+            return direct.fetch(session, QUOTIENT, {"divisor": divisor, "word": word})
+
+    for divisor, word in ((0, "x"), (2**31, "x"), (1, "a\0b")):
+        with pytest.raises(DataError):
+            divide(divisor, word)
+        assert divide(3, "") == [(4, "it's 100%")]
+        with sessions() as session:
+            assert len(names(session)) == 1
+
+
+def test_a_lost_connection_is_replaced(sessions: sessionmaker[Session], engine: Engine) -> None:
+    def lose() -> None:
+        with database.transaction(sessions) as session, engine.begin() as other:
+            process_id = session.scalar(text("SELECT pg_backend_pid()"))
+            other.execute(text("SELECT pg_terminate_backend(:id, 10000)"), {"id": process_id})
+            direct.fetch(session, QUOTIENT, {"divisor": 3, "word": ""})
+
+    with pytest.raises(OperationalError) as caught:
+        lose()
+    assert caught.value.connection_invalidated
+    with database.transaction(sessions) as session:
+        assert direct.fetch(session, QUOTIENT, {"divisor": 4, "word": ""}) == [(3, "it's 100%")]
+
+
+def test_it_belongs_to_the_transaction_and_sees_pending_changes(sessions: sessionmaker[Session]) -> None:
+    found = text("SELECT name FROM tenants WHERE id = :id").bindparams(bindparam("id", type_=Uuid()))
+    with sessions() as session:
+        session.add(Tenant(id=(tenant_id := uuid7()), name="pending"))
+        assert direct.fetch(session, found, {"id": tenant_id}) == [("pending",)]
+        session.rollback()
+        assert direct.fetch(session, found, {"id": tenant_id}) == []
