@@ -22,6 +22,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
+from jobs.database import direct
+from jobs.database.hot import PREPARED
 from jobs.database.packed_arrays import PackedArrayType
 from jobs.database.row_sets import insert_set
 from jobs.ids import uuid7
@@ -187,12 +189,25 @@ def counted(session: Session, text: PromptText, counter: Counter) -> CountedProm
 
 def load_counted(session: Session, text_ids: Sequence[UUID], counter: Counter) -> dict[UUID, CountedPrompt]:
     """Read the ids of those of these texts that this counter has counted, by the texts' ids."""
-    texts = session.scalars(select(PromptText).where(PromptText.id.in_(text_ids)))
+    given = {"ids": text_ids, "fingerprint": counter.fingerprint}
     return {
-        text.id: count(text, counter)
-        for text in texts
-        if text.token_ids is not None and text.fingerprint == counter.fingerprint
+        text_id: CountedPrompt(ids, num_tokens, counter.fingerprint, is_plain=_is_plain(body))
+        for text_id, ids, num_tokens, body in direct.fetch(session, _COUNTED, given)
     }
+
+
+_COUNTED: Final = (
+    text("""
+    SELECT id, token_ids, num_tokens, body FROM texts
+    WHERE id = ANY(:ids) AND fingerprint = :fingerprint AND token_ids IS NOT NULL AND num_tokens IS NOT NULL
+    """)
+    .bindparams(bindparam("ids", type_=PackedArrayType(Uuid())), bindparam("fingerprint", type_=Text()))
+    .execution_options(**PREPARED)
+)
+
+
+def _is_plain(body: bytes) -> bool:
+    return messages.is_plain(begin_of_text(body))
 
 
 def count(text: PromptText, counter: Counter, *, limit: int | None = None) -> CountedPrompt:
@@ -202,7 +217,7 @@ def count(text: PromptText, counter: Counter, *, limit: int | None = None) -> Co
         PromptTooLongError: the text has more than `limit` tokens.
     """
     if text.token_ids is not None and text.num_tokens is not None and text.fingerprint == counter.fingerprint:
-        is_plain = messages.is_plain(begin_of_text(text.body))
+        is_plain = _is_plain(text.body)
         return CountedPrompt(text.token_ids, text.num_tokens, text.fingerprint, is_plain=is_plain)
     return counter.count_prompt(canonical_of(text), limit=limit)
 

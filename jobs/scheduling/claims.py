@@ -1,6 +1,6 @@
 """The claim: one transaction that reserves slots and blocks and puts jobs under leases."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -8,11 +8,9 @@ from itertools import islice
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from jobs import lifecycle
-from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.engines.registry import EngineRow
 from jobs.ids import uuid7
@@ -34,6 +32,9 @@ from jobs.transitions import Lease
 # Running jobs whose end a preview tries one by one. In a larger batch, what would start if all ended says
 # nearly the same.
 _MAX_ENDS: Final = 16
+# Prompt tokens that are read ahead besides those of the jobs that start next: a few documents, or all
+# candidates with short prompts, which may all have ended before the next preview.
+_MAX_SHORT_TOKENS: Final = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +204,14 @@ def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> P
 
     Locks no job and no engine. Updates the accounts, because claims that trust this preview do not.
     """
-    engine = session.scalar(select(Engine).where(Engine.name == engine_name))
-    if engine is None or engine.halt is not None:
+    found = engine_load.find(session, engine_name)
+    if found is None or found[0].halt is not None:
         return Preview()
+    engine, now = found
     load = engine_load.read(session, engine)
     known = EnginePrefixes(session, policy.replay, load) if policy.replay is not None else None
     elsewhere = _elsewhere(session, engine, known)
-    candidates = _candidates(session, engine, load, policy, database_now(session), known, elsewhere)
+    candidates = _candidates(session, engine, load, policy, now, known, elsewhere)
     text_ids: dict[UUID, None] = {}  # in order, each once
     for ended in (None, *islice(load.running, _MAX_ENDS)):
         choice = choose_ranked(
@@ -217,6 +219,7 @@ def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> P
         )
         text_ids.update({each.job.text_id: None for each in candidates if each.job.id == choice.start})
     text_ids.update(dict.fromkeys(_texts_of_next_round(candidates, load, policy, known)))
+    text_ids.update(dict.fromkeys(_short_texts(candidates)))
     return Preview(candidates, list(text_ids))
 
 
@@ -372,6 +375,16 @@ class _Chosen:
             postponed_id=self.postponed.job_id if self.postponed else None,
             postponed_steps=self.postponed.steps if self.postponed else None,
         )
+
+
+def _short_texts(candidates: Sequence[Ranked]) -> Iterator[UUID]:
+    """Yield the texts of the first jobs, all together no longer than a long prompt: short ones end soon."""
+    num_tokens = 0
+    for each in candidates:
+        num_tokens += each.job.prompt_tokens
+        if num_tokens > _MAX_SHORT_TOKENS:
+            return
+        yield each.job.text_id
 
 
 def _texts_of_next_round(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Text, bindparam, text
@@ -47,6 +47,11 @@ class EngineLoad:
         return {lease_id: each.reader for lease_id, each in self.guests.items() if each.reader is not None}
 
 
+def find(session: Session, engine_name: str) -> tuple[EngineRow, datetime] | None:
+    """Read the engine's row and the database's clock. Returns None if the engine never registered."""
+    return _row(direct.fetch(session, _FIND, {"engine_name": engine_name}))
+
+
 def lock(session: Session, engine_name: str) -> tuple[EngineRow, datetime] | None:
     """Lock the engine's row and read the database's clock.
 
@@ -56,8 +61,7 @@ def lock(session: Session, engine_name: str) -> tuple[EngineRow, datetime] | Non
     Returns:
         None if the engine never registered.
     """
-    found = direct.fetch(session, _LOCK, {"engine_name": engine_name})
-    return (EngineRow(*found[0][:-1]), found[0][-1]) if found else None
+    return _row(direct.fetch(session, _LOCK, {"engine_name": engine_name}))
 
 
 def read(session: Session, engine: Engine | EngineRow) -> EngineLoad:
@@ -77,6 +81,10 @@ def read(session: Session, engine: Engine | EngineRow) -> EngineLoad:
             row.lease_id: Guest(_reader(row), running[row.lease_id].blocks, row.output_tokens) for row in rows
         },
     )
+
+
+def _row(found: Sequence[tuple[Any, ...]]) -> tuple[EngineRow, datetime] | None:
+    return (EngineRow(*found[0][:-1]), found[0][-1]) if found else None
 
 
 class _Reserved(NamedTuple):
@@ -105,12 +113,12 @@ class _Reserved(NamedTuple):
 
 
 _OF_JOB: Final = _Reserved._fields[_Reserved._fields.index("lane") :]
-_LOCK: Final = (
-    text(f"""
-    SELECT {", ".join(EngineRow._fields)}, clock_timestamp() FROM engines WHERE name = :engine_name FOR UPDATE
-    """)  # noqa: S608  # built from constants
-    .bindparams(bindparam("engine_name", type_=Text()))
-    .execution_options(**PREPARED)
+_FIND_SQL: Final = f"""
+    SELECT {", ".join(EngineRow._fields)}, clock_timestamp() FROM engines WHERE name = :engine_name
+"""  # noqa: S608  # built from constants
+_FIND, _LOCK = (
+    text(sql).bindparams(bindparam("engine_name", type_=Text())).execution_options(**PREPARED)
+    for sql in (_FIND_SQL, f"{_FIND_SQL} FOR UPDATE")
 )
 _RESERVED: Final = (
     text(f"""

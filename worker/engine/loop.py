@@ -2,14 +2,17 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
+
+import uvloop
 
 T = TypeVar("T")
 
 _starting: Final = threading.Lock()
 _loops: Final[list[asyncio.AbstractEventLoop]] = []
+_tasks: Final[set["asyncio.Task[object]"]] = set()
 
 
 def run(work: Coroutine[Any, Any, T], *, timeout: float | None = None) -> T:
@@ -26,6 +29,18 @@ def start(work: Coroutine[Any, Any, T]) -> Future[T]:
     return asyncio.run_coroutine_threadsafe(work, _engine_loop())
 
 
+def start_all(works: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Start coroutines on the engine loop, which wakes up once for all of them."""
+
+    def start_them() -> None:
+        for each in works:
+            task = asyncio.create_task(each)
+            _tasks.add(task)  # the event loop does not keep it alive
+            task.add_done_callback(_tasks.discard)
+
+    call(start_them)
+
+
 def call(work: Callable[[], object]) -> None:
     """Call a function on the engine loop soon."""
     _engine_loop().call_soon_threadsafe(work)
@@ -35,7 +50,7 @@ def _engine_loop() -> asyncio.AbstractEventLoop:
     """Start the loop at its first use."""
     with _starting:
         if not _loops:
-            _loops.append(asyncio.new_event_loop())
+            _loops.append(uvloop.new_event_loop())  # a third less CPU for a short stream
             # A daemon: a connection that never ends must not keep the process alive.
             threading.Thread(target=_loops[0].run_forever, name="connections", daemon=True).start()
     return _loops[0]

@@ -58,21 +58,36 @@ class Desk:
         self._apart = LoneEnds(settings, sessions, stopping=stopping)
         self._refused = RefusedStarts(settings, sessions)
         self._lock = threading.Lock()
+        self._num_handed_in = self._awaited = 0
+        self._came = threading.Event()
 
     @property
     def num_waiting(self) -> int:
         """Number of whole answers that the next tick stores together."""
         return len(self._waiting)
 
+    def wait_for(self, num_ends: int, *, seconds: float) -> bool:
+        """Wait until so many more runs are handed in. Returns True if any was."""
+        with self._lock:
+            num_before = self._num_handed_in
+            self._awaited = num_before + num_ends
+            self._came.clear()
+        self._came.wait(seconds)
+        return self._num_handed_in > num_before
+
     def hand_in(self, running: RunningJob, end: RunEnd, output: Output) -> "Future[StoredEnd]":
         """Leave the end of a run for the next tick, which is soon."""
         ended = EndedRun(running, end, output, time.monotonic(), Future())
         ended.stored.set_running_or_notify_cancel()  # a run that is cancelled must not fail the tick
-        if isinstance(end.outcome, Finished):
-            with self._lock:
-                self._waiting.append(ended)
-        else:
+        is_shared = isinstance(end.outcome, Finished)
+        if not is_shared:
             self._apart.add([ended])
+        with self._lock:
+            if is_shared:
+                self._waiting.append(ended)
+            self._num_handed_in += 1
+            if self._num_handed_in == self._awaited:
+                self._came.set()
         self.wake()
         return ended.stored
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import Final
 
@@ -10,6 +10,7 @@ from jobs import telemetry
 from jobs.scheduling.claims import Claim, ClaimResult
 from jobs.settings import Settings
 from jobs.states import StopReason
+from jobs.transitions import Lease
 from worker.engine import loop as engine_loop
 from worker.engine.client import EngineModel
 from worker.inference.desk import Desk
@@ -19,9 +20,10 @@ from worker.inference.monitor import EngineMonitor
 from worker.loop import Loop
 
 # A tick costs nearly as much for one end as for many. While ticks follow each other this closely, each waits
-# so long for runs that are about to end.
+# so long for runs that are about to end: less than such a tick takes.
 _BUSY_SECONDS: Final = 0.01
-_GATHER_SECONDS: Final = 0.001
+_MIN_GATHER_SECONDS: Final = 0.0005
+_MAX_GATHER_SECONDS: Final = 0.004
 
 
 class Dispatcher:
@@ -53,6 +55,7 @@ class Dispatcher:
         self._runs: set[Future[None]] = set()
         self._ticking = threading.Lock()
         self._ticked_at = float("-inf")
+        self._patience = _MIN_GATHER_SECONDS
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
         self.prefetch_loop = Loop("prefetch", self._prefetch, interval=settings.jobs.claim_poll_seconds)
         desk.wake, desk.wake_within = self.loop.wake, self.loop.wake_within
@@ -100,10 +103,18 @@ class Dispatcher:
             self._runner.prefetcher.refresh()
 
     def _gather(self) -> None:
-        """Wait a moment for runs that are about to end, if the last tick was a moment ago."""
+        """Wait a moment for runs that are about to end, if the last tick was a moment ago.
+
+        The moment grows while more runs end in it, and shrinks again.
+        """
+        num_streaming = sum(not each.is_ending for each in self._keeper.running())
         is_busy = time.monotonic() - self._ticked_at < _BUSY_SECONDS
-        if is_busy and self._desk.num_waiting < len(self._runs):
-            self._runner.stopping.wait(_GATHER_SECONDS)
+        if not (is_busy and self._desk.num_waiting and num_streaming):
+            return
+        if self._desk.wait_for(num_streaming, seconds=self._patience):
+            self._patience = min(2 * self._patience, _MAX_GATHER_SECONDS)
+        else:
+            self._patience = max(self._patience / 2, _MIN_GATHER_SECONDS)
 
     def _tick(self) -> None:
         model = self._monitor.model
@@ -133,31 +144,39 @@ class Dispatcher:
         }
         for each in running.values():
             self._keeper.hold(each)
-        for claim in self._in_order_of_readiness(result.claims):
-            self._start(claim, running[claim.lease], model)
+        for claims in self._in_order_of_readiness(result.claims):
+            self._start(claims, running, model)
         if result.left is not None:
             self._runner.prefetcher.keep(result.left)
         self._runner.prefetcher.forget(claim.job.id for claim in result.claims)
-        if result.claims:
+        if result.claims and self._runner.prefetcher.is_due():
             self.prefetch_loop.wake()
 
-    def _in_order_of_readiness(self, claims: Sequence[Claim]) -> Iterator[Claim]:
+    def _in_order_of_readiness(self, claims: Sequence[Claim]) -> Iterator[Sequence[Claim]]:
         """Yield the jobs whose prompts are here, then the others, whose prompts are read together."""
         prefetcher = self._runner.prefetcher
         text_ids = [claim.job.text_id for claim in claims if claim.job.text_id is not None]
         missing = prefetcher.missing(text_ids)
         later = [claim for claim in claims if claim.job.text_id in missing]
-        yield from (claim for claim in claims if claim.job.text_id not in missing)
+        if len(later) < len(claims):
+            yield [claim for claim in claims if claim.job.text_id not in missing]
         if later:
             prefetcher.load(missing)
-            yield from later
+            yield later
 
-    def _start(self, claim: Claim, running: RunningJob, model: EngineModel) -> None:
-        run = engine_loop.start(self._run(claim, running, model))
-        self._runs.add(run)
-        run.add_done_callback(self._runs.discard)
+    def _start(
+        self, claims: Sequence[Claim], running: Mapping[Lease, RunningJob], model: EngineModel
+    ) -> None:
+        ends = [Future[None]() for _ in claims]
+        self._runs.update(ends)
+        engine_loop.start_all(
+            self._run(claim, running[claim.lease], model, ended)
+            for claim, ended in zip(claims, ends, strict=True)
+        )
 
-    async def _run(self, claim: Claim, running: RunningJob, model: EngineModel) -> None:
+    async def _run(
+        self, claim: Claim, running: RunningJob, model: EngineModel, ended: "Future[None]"
+    ) -> None:
         try:
             await self._runner.run(claim, running, model)
         except Exception:  # noqa: BLE001  # the coroutine's entry point
@@ -165,3 +184,5 @@ class Dispatcher:
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="run")
         finally:
             self._keeper.drop(running)
+            self._runs.discard(ended)
+            ended.set_result(None)

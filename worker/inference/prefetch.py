@@ -59,7 +59,7 @@ class PromptPrefetcher:
 
     def refresh(self) -> None:
         """Load the prompts of the jobs that would start next, unless the last preview is recent."""
-        if not self._must_look():
+        if not self.is_due():
             return
         with transaction(self._sessions) as session:
             preview = claims.preview_claims(session, self._engine_name, self._policy())
@@ -73,7 +73,8 @@ class PromptPrefetcher:
             self._try(text_id)
         self._unreadable.intersection_update(preview.text_ids)
 
-    def _must_look(self) -> bool:
+    def is_due(self) -> bool:
+        """Return True if the last preview is too old, or has too few candidates left."""
         with self._lock:
             has_many = 2 * len(self._preview.candidates) > self._num_found
             return time.monotonic() - self._looked_at >= (_LAZY_SECONDS if has_many else _LOOK_SECONDS)
