@@ -24,7 +24,8 @@ from sqlalchemy.orm import Session
 
 from jobs.database import database_now
 from jobs.models.file import FilePart
-from jobs.models.stray_part import Installation, StrayPart
+from jobs.models.stray_part import StrayPart
+from jobs.tenants.cache_salts import installation_id
 
 NAMED_WITHIN: Final = timedelta(hours=1)  # a transaction lasts seconds; hosts' clocks may differ by minutes
 SWEPT_AFTER: Final = timedelta(hours=24)
@@ -57,10 +58,8 @@ def owner(session: Session) -> str:
     The random id distinguishes it from one created later on the same server, the server from one that a dump
     created.
     """
-    session.execute(insert(Installation).on_conflict_do_nothing())
-    installation = session.scalars(select(Installation.id)).one()
     server: str = session.scalars(_SERVER).one()
-    return f"{server}/{installation}"
+    return f"{server}/{installation_id(session)}"
 
 
 def catalogue(session: Session) -> str:

@@ -14,7 +14,7 @@ class Installation(Base):
 
     Attributes:
         is_only: always true, so that there is no second row.
-        id: random. The first service worker that needs it writes the row; a dump carries it along.
+        id: random. The first worker that needs it writes the row; a dump carries it along.
     """
 
     __tablename__ = "installation"

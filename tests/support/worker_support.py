@@ -140,7 +140,15 @@ class Queue:
     sessions: sessionmaker[Session]
     tokenizer: Tokenizer
 
-    def submit(self, text: str, *, max_tokens: int = 64, is_counted: bool = True, **fields: object) -> UUID:
+    def submit(
+        self,
+        text: str,
+        *,
+        max_tokens: int = 64,
+        is_counted: bool = True,
+        tenant_id: UUID = DEFAULT_TENANT,
+        **fields: object,
+    ) -> UUID:
         """A job with this text as its user message."""
         canonical = messages.canonical([messages.Message("user", text)])
         counted = PromptCounter(self.tokenizer).count_prompt(canonical) if is_counted else None
@@ -152,7 +160,7 @@ class Queue:
             **fields,  # type: ignore[arg-type]  # named by the caller
         )
         with transaction(self.sessions) as session:
-            (job,) = submission.submit(session, [spec], tenant_id=DEFAULT_TENANT, default_capacity=CAPACITY)
+            (job,) = submission.submit(session, [spec], tenant_id=tenant_id, default_capacity=CAPACITY)
             return job.id
 
     def job(self, job_id: UUID) -> Job:

@@ -72,6 +72,16 @@ def test_what_nobody_uses_gives_way_to_a_new_prompt_while_another_one_runs(
         running.close()
 
 
+def test_what_was_used_last_stays_while_what_is_older_gives_way(tmp_path: Path, model: Reference) -> None:
+    with running_engine(tmp_path, options(model, kv_cache_reuse=True)) as engine:
+        for number in range(6):  # of which the pool holds four
+            engine.ask(document(number) + question(number), 2, end_id=None).read()
+        prompts = [document(number) + question(9) for number in (5, 4, 3)]
+        answers = [engine.ask(each, 12, end_id=None, return_perf_metrics=True).read() for each in prompts]
+        assert [answer.ids for answer in answers] == [model.greedy(each, 12) for each in prompts]
+        assert [reused(answer) for answer in answers] == [62, 62, 62]
+
+
 def test_a_cancelled_question_leaves_the_document_to_others(sharing: RunningEngine, model: Reference) -> None:
     first, second = (document(50) + question(number) for number in (1, 2))
     streams = [sharing.ask(each, 900, end_id=None) for each in (first, second)]

@@ -30,6 +30,8 @@ class Abilities:
         reuses_prefix: a request does not compute again what an earlier one that began alike has computed,
             while the engine still has it.
         shares_prefix: requests that run together share the cache of what they begin with, too.
+        takes_cache_salt: a request finds only what others with its salt left in the cache; each tenant has
+            its own.
         credits_reuse: blocks that several requests share count once in the pool, in every release we know.
         keeps_state_in_slot: what a sequence takes whatever its length (full windows, recurrent states) is
             part of its slot; otherwise it may take blocks, or a pool of its own.
@@ -47,6 +49,7 @@ class Abilities:
     lacks: frozenset[str]
     reuses_prefix: bool = True
     shares_prefix: bool = False
+    takes_cache_salt: bool = False
     credits_reuse: bool
     keeps_state_in_slot: bool
     window: int = 0
@@ -103,7 +106,8 @@ def _reuse(abilities: Abilities) -> str:
         return "prefixes are computed again each time"
     shared = "counts shared blocks once" if abilities.credits_reuse else "may count shared blocks for each"
     reserved = "once while jobs run that share them" if abilities.shares_prefix else "for each request"
-    return f"prefixes are reused; the engine {shared}, Longbatch reserves them {reserved}"
+    within = " within each tenant" if abilities.takes_cache_salt else ""
+    return f"prefixes are reused{within}; the engine {shared}, Longbatch reserves them {reserved}"
 
 
 def _state(abilities: Abilities, blocks_per_sequence: int) -> tuple[str, bool]:

@@ -64,6 +64,8 @@ class Request:
         stops: stop strings, for servers that must end the answer themselves.
         vocabulary: the bytes of each token id, for servers whose streams leave ids out; None if unknown.
         guide: the form that the engine must give the answer; None: any.
+        cache_salt: the engine reuses for it what requests with the same salt left in its cache, and nothing
+            else; None: of any request without one.
     """
 
     request_id: str
@@ -75,6 +77,7 @@ class Request:
     text: str = ""
     stops: tuple[str, ...] = ()
     vocabulary: TokenBytes | None = None
+    cache_salt: str | None = None
     guide: Guide | None = None
 
     @property

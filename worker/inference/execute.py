@@ -39,6 +39,7 @@ from jobs.scheduling.growth import Granted, WaitForBlocks, Yielded
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
 from jobs.starting import StartedJob
+from jobs.tenants.cache_salts import CacheSalts
 from jobs.transitions import LeaseLost
 from worker.engine.client import EngineModel
 from worker.engine.deadlines import deadlines_for
@@ -91,6 +92,7 @@ class Runner:
         threads: where database work and long computations of runs happen.
         stopping: set when the process is shutting down.
         refusals: what the engine's refusals prove.
+        salts: keep tenants apart in the engine's cache.
     """
 
     settings: Settings
@@ -105,6 +107,7 @@ class Runner:
     threads: Executor
     stopping: threading.Event
     refusals: Refusals
+    salts: CacheSalts
 
     async def run(self, claim: Claim, running: RunningJob, model: EngineModel) -> None:
         """Run one claimed job and record how its run ended.
@@ -206,6 +209,10 @@ class Runner:
         prepare = partial(self._request, run, prompt, model)
         # Writing a long prompt as text takes as long as it is; ids are only copied.
         request = prepare() if model.served.abilities.takes_ids else await self._in_thread(prepare)
+        if model.served.abilities.takes_cache_salt:
+            if not self.salts.is_ready:
+                await self._in_thread(self.salts.load)
+            request = replace(request, cache_salt=self.salts.of(run.claim.job.tenant_id))
         put = partial(run.put, tokens_per_block=model.capacity.tokens_per_block)
         return RunStream(model.served.call(request), put=put)
 

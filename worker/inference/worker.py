@@ -18,6 +18,7 @@ from jobs.scheduling.output_history import History
 from jobs.scheduling.prefix_replay import PrefixReplay
 from jobs.scheduling.sizing import ClaimPolicy, policy_on
 from jobs.settings import Settings
+from jobs.tenants.cache_salts import CacheSalts
 from jobs.transitions import Lease
 from worker.doorbell import WorkerDoorbell
 from worker.guides.checker import FormChecker
@@ -91,6 +92,7 @@ class InferenceWorker:
             threads=self._threads,
             stopping=stopping,
             refusals=Refusals(patience),
+            salts=CacheSalts(work),
         )
         self.dispatcher = Dispatcher(
             settings,

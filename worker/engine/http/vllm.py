@@ -24,7 +24,8 @@ _PREFIX: Final = "vllm:"
 
 
 def _fields(request: Request) -> Mapping[str, object]:
-    return {**id_fields(request), **_guided(request.guide), "return_token_ids": True}
+    own = {"return_token_ids": True, "cache_salt": request.cache_salt}
+    return {**id_fields(request), **_guided(request.guide), **own}
 
 
 def _guided(guide: Guide | None) -> Mapping[str, object]:
@@ -95,6 +96,7 @@ VLLM: Final = HttpKind(
         credits_reuse=True,
         keeps_state_in_slot=False,
         shares_prefix=True,
+        takes_cache_salt=True,
     ),
     dialect=partial(Completions, fields=_fields),
     hint="vLLM's --max-num-seqs is in no metric",
