@@ -32,7 +32,7 @@ _BRANCHES: Final = frozenset({"text", "messages", "[key]"})
 _MAX_VARIABLES_BYTES: Final = 4096
 _MAX_VARIABLES_DEPTH: Final = 16  # far below what any JSON reader or Jinja can recurse into
 # Objects whose names are the caller's own.
-_WHOLE_FIELDS: Final = frozenset({"chat_template_kwargs", "guided_json", "metadata"})
+_WHOLE_FIELDS: Final = frozenset({"chat_template_kwargs", "guided_json", "logit_bias", "metadata"})
 # Pydantic's message for a text whose length is checked after another validator.
 _LENGTH: Final = re.compile(r"Value should have at (least|most) (\d+) items? after validation, not (\d+)")
 

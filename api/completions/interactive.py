@@ -292,7 +292,7 @@ def _submit(
         sampling=parsed.generation.sampling,
         window=_WINDOW,
         guide=parsed.guide,
-        is_whole=parsed.guide is not None,
+        is_whole=parsed.generation.is_whole,
     )
     (job,) = submission.submit(
         session, [spec], tenant_id=tenant_id, default_capacity=default_capacity, admit=admit

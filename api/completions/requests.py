@@ -3,11 +3,12 @@
 from pydantic import Field
 
 from api.http.fields import example
+from jobs.prompts.abilities import SamplingFields
 from jobs.prompts.structured import StructuredFields
 from jobs.validation import MAX_OUTPUT_TOKENS, MAX_TOP_K, NonEmpty, Stop
 
 
-class GenerateRequest(StructuredFields):
+class GenerateRequest(StructuredFields, SamplingFields):
     """A prompt, used as it is, and how to continue it."""
 
     model_config = example(prompt="Once upon", max_tokens=64, temperature=0.7)

@@ -13,6 +13,8 @@ from typing import Final
 from api.http.callbacks import Callback, check_callback
 from api.jobs.requests import JobRequest
 from api.runtime.services import Acceptance
+from jobs.models import JsonObject
+from jobs.prompts.abilities import SamplingFields, needs_whole
 from jobs.prompts.counter import PromptCounter, count_short, count_some
 from jobs.prompts.guides import Guide
 from jobs.prompts.messages import Message, build_messages, canonical
@@ -24,7 +26,7 @@ from jobs.validation import SAMPLING, WINDOWS
 from jobs.views import PRIORITIES
 
 # Fields of later releases, none of which has a default.
-_NEWER: Final = ("share_equal", "cache", *StructuredFields.model_fields)
+_NEWER: Final = ("share_equal", "cache", *StructuredFields.model_fields, *SamplingFields.model_fields)
 
 
 def request_sha256(request: JobRequest) -> bytes:
@@ -42,12 +44,14 @@ class Draft:
 
     Attributes:
         prompt: its canonical JSON.
+        sampling: as a job has it.
         guide: the form that its answer must have; None: any.
     """
 
     request: JobRequest
     callback: Callback
     prompt: str
+    sampling: JsonObject
     guide: Guide | None = None
 
     def specification(self, counted: CountedPrompt | None, acceptance: Acceptance) -> JobSpec:
@@ -67,7 +71,7 @@ class Draft:
             model=acceptance.settings.engine.model,
             max_tokens=request.max_tokens,
             rank=PRIORITIES[request.priority],
-            sampling=request.model_dump(include=SAMPLING, exclude_none=True),
+            sampling=self.sampling,
             custom_id=request.custom_id,
             metadata=dict(request.metadata or {}),
             webhook_url=self.callback.url,
@@ -75,7 +79,7 @@ class Draft:
             webhook_includes_output=request.webhook_include_output,
             window=WINDOWS[request.completion_window] if request.completion_window else None,
             guide=None if self.guide is None else NewText(self.guide.written()),
-            is_whole=self.guide is not None,
+            is_whole=self.guide is not None or needs_whole(self.sampling),
             sharing=sharing_of(
                 request.share_equal, request.cache, default=acceptance.settings.jobs.share_equal
             ),
@@ -92,9 +96,14 @@ def draft(request: JobRequest, acceptance: Acceptance) -> Draft:
     given = request.input
     turns = given if isinstance(given, str) else [Message(turn.role, turn.content) for turn in given]
     messages = build_messages(task=request.task, input=turns, instructions=request.instructions)
-    guide = request.guide_on(acceptance.settings.engine.model, acceptance.takes)
+    model, takes = acceptance.settings.engine.model, acceptance.takes
+    guide = request.guide_on(model, takes)
+    sampling = request.model_dump(include=SAMPLING, exclude_none=True)
+    sampling |= request.picked(model, takes, max_tokens=request.max_tokens)
     messages = with_words(messages, guide)
-    return Draft(request, callback, canonical(messages, variables=request.chat_template_kwargs), guide)
+    return Draft(
+        request, callback, canonical(messages, variables=request.chat_template_kwargs), sampling, guide
+    )
 
 
 def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:

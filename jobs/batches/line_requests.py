@@ -134,7 +134,7 @@ class LineReader:
             batch_id=self.batch_id,
             batch_line=request.number,
             guide=None if asked.guide is None else NewText(asked.guide.written()),
-            is_whole=asked.guide is not None,
+            is_whole=asked.is_whole,
             sharing=sharing_of(asked.share_equal, asked.cache, default=self.tools.shares_equal),
         )
 

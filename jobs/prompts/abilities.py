@@ -1,20 +1,96 @@
-"""What a request may ask of an engine besides a prompt: the names, and what engines of a model take."""
+"""What a request may ask of an engine besides a prompt: names, fields, and what engines of a model take."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Annotated, Final
 
-from jobs.errors import UnsupportedParameterError
+from pydantic import Field
+
+from jobs.database.base import JsonObject
+from jobs.errors import InvalidRequestError, UnsupportedParameterError
 from jobs.prompts.guides import GuideKind
+from jobs.validation import Closed, StopString
 
 # What workers of the release before pass on too, or refuse by name when the job starts.
 ALWAYS: Final = frozenset({"temperature", "top_p", "top_k", "min_tokens"})
 GUIDED: Final = frozenset(kind.value for kind in GuideKind)
-ABILITIES: Final = ALWAYS | GUIDED
+# The penalties for tokens that came before, by their value that penalizes none.
+PENALTIES: Final[Mapping[str, float]] = {
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "repetition_penalty": 1,
+}
+ABILITIES: Final = (
+    ALWAYS | GUIDED | PENALTIES.keys() | {"min_p", "logit_bias", "bad_words", "stop_token_ids", "ignore_eos"}
+)
+# An engine that went on in the middle would not see what they are about.
+_WHOLE: Final = frozenset({*PENALTIES, "bad_words"})
 
 # What all engines of a model take. A model that is not in it may be asked for anything: none of its engines
 # was seen lately, and the one that gets the job refuses by name what it lacks.
 Takes = Mapping[str, frozenset[str]]
 UNKNOWN: Final[Takes] = {}
+
+
+_TokenName = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+_Bias = Annotated[float, Field(ge=-100, le=100)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class SamplingFields(Closed):
+    """The fields of all requests that generate, besides those that every engine takes."""
+
+    frequency_penalty: float | None = Field(
+        None, ge=-2, le=2, description="Per earlier occurrence of a token in the answer."
+    )
+    presence_penalty: float | None = Field(
+        None, ge=-2, le=2, description="Once for each token that the answer has."
+    )
+    repetition_penalty: float | None = Field(
+        None, gt=0, le=10, description="Divides the scores of tokens in prompt and answer; 1: none."
+    )
+    min_p: float | None = Field(
+        None, ge=0, le=1, description="Only tokens this likely, relative to the most likely one."
+    )
+    logit_bias: dict[_TokenName, _Bias] | None = Field(
+        None, max_length=1024, description="Added to the scores of these token ids."
+    )
+    bad_words: list[StopString] | None = Field(None, max_length=64, description="Never part of the answer.")
+    stop_token_ids: list[TokenId] | None = Field(
+        None, max_length=64, description="The answer ends before the first of these tokens."
+    )
+    ignore_eos: bool | None = Field(None, description="Do not end the answer at the model's end token.")
+    min_tokens: int | None = Field(None, ge=0, lt=2**31, description="No end token before so many tokens.")
+
+    def picked(self, model: str, takes: Takes, *, max_tokens: int | None) -> JsonObject:
+        """Return those that change anything, as a job's sampling has them.
+
+        Args:
+            model: that is to answer.
+            takes: what its engines take.
+            max_tokens: of the request; None: it has no limit of its own.
+
+        Raises:
+            InvalidRequestError: more tokens are wanted than may come.
+            UnsupportedParameterError: not every engine of the model takes one of them.
+        """
+        given = {name: getattr(self, name) for name in SamplingFields.model_fields}
+        found = {
+            name: value
+            for name, value in given.items()
+            if value is not None and value != PENALTIES.get(name) and (value or name in PENALTIES)
+        }
+        for name in found:
+            if is_lacking(name, model, takes):
+                raise refusal(name, [name], model, takes)
+        if max_tokens is not None and found.get("min_tokens", 0) > max_tokens:
+            message = "min_tokens: must not exceed max_tokens."
+            raise InvalidRequestError(message, param="min_tokens")
+        return found
+
+
+def needs_whole(sampling: Mapping[str, object]) -> bool:
+    """Return True if one request must generate the whole answer."""
+    return not _WHOLE.isdisjoint(sampling)
 
 
 def is_lacking(name: str, model: str, takes: Takes) -> bool:

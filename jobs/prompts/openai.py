@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from jobs.database.base import JsonObject
 from jobs.errors import InvalidRequestError, UnsupportedParameterError
 from jobs.prompts import messages
-from jobs.prompts.abilities import UNKNOWN, Takes
+from jobs.prompts.abilities import UNKNOWN, SamplingFields, Takes, needs_whole
 from jobs.prompts.guides import Guide
 from jobs.prompts.messages import Message
 from jobs.prompts.structured import StructuredFields, with_words
@@ -34,15 +34,12 @@ _DEFAULTS: Final[JsonObject] = {"temperature": 1.0}
 _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "best_of": (1,),
     "echo": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none",),
     "functions": ([],),
-    "logit_bias": ({},),
     "logprobs": (False,),
     "modalities": (["text"],),
     "n": (1,),
     "parallel_tool_calls": (False, True),
-    "presence_penalty": (0,),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": ("",),
@@ -101,7 +98,7 @@ class StreamOptions(Closed):
     include_obfuscation: bool = False
 
 
-class _Generation(StructuredFields):
+class _Generation(StructuredFields, SamplingFields):
     """The parameters that both endpoints take."""
 
     model: NonEmpty
@@ -188,6 +185,11 @@ class Generation:
     cache: CachePolicy | None = None
     guide: Guide | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        """True if one request must generate the whole answer."""
+        return self.guide is not None or needs_whole(self.sampling)
+
 
 def validate_request(endpoint: Endpoint, body: Mapping[str, Any], takes: Takes = UNKNOWN) -> Generation:
     """Validate the body of a request to `endpoint`.
@@ -206,13 +208,14 @@ def validate_request(endpoint: Endpoint, body: Mapping[str, Any], takes: Takes =
         request = kind.model_validate(given)
     except ValidationError as error:
         raise _invalid_request(error, kind) from None  # the original quotes the prompt
-    guide = request.guide_on(request.model, takes)
+    guide, max_tokens = request.guide_on(request.model, takes), _max_tokens(request)
     return Generation(
         model=request.model,
         canonical=_canonical(request, guide),
-        max_tokens=_max_tokens(request),
+        max_tokens=max_tokens,
         sampling=_DEFAULTS
-        | {name: value for name, value in request if name in SAMPLING and value is not None},
+        | {name: value for name, value in request if name in SAMPLING and value is not None}
+        | request.picked(request.model, takes, max_tokens=max_tokens),
         stream=request.stream,
         include_usage=request.stream_options is not None and request.stream_options.include_usage,
         share_equal=request.share_equal,

@@ -29,18 +29,12 @@ ID_KINDS: Sequence[Kind] = ("vllm", "sglang", "trtllm-serve")
 KINDS: Sequence[Kind] = (*ID_KINDS, "openai")
 LACKS: Mapping[Kind, list[str]] = {
     "vllm": [],
-    "sglang": [],
-    "trtllm-serve": ["log_probabilities"],
+    "sglang": ["bad_words"],
+    "trtllm-serve": ["bad_words", "log_probabilities", "logit_bias"],
     "openai": [
-        "guided_choice",
-        "guided_grammar",
-        "guided_json",
-        "guided_regex",
-        "log_probabilities",
-        "lora",
-        "min_tokens",
-        "penalties",
-        "top_k",
+        *("bad_words", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "ignore_eos"),
+        *("log_probabilities", "logit_bias", "lora", "min_p", "min_tokens", "repetition_penalty"),
+        *("stop_token_ids", "top_k"),
     ],
 }
 WHOLE = {"max_batch_size": 4, "max_blocks": 64, "tokens_per_block": 32}
@@ -157,7 +151,7 @@ def test_sampling_is_sent_in_the_fields_of_the_kind(kind: Kind, tokenizer: Token
 def test_a_parameter_that_the_kind_does_not_take_is_refused_by_name(
     parameter: str, tokenizer: Tokenizer
 ) -> None:
-    wanted = Sampling(temperature=0.7, **{parameter: 3})
+    wanted = Sampling(temperature=0.7, top_k=3) if parameter == "top_k" else Sampling(min_tokens=3)
     with standing_in("openai") as server:
         with pytest.raises(EngineUnableError) as caught:
             asked(server, tokenizer, sampling=wanted)
@@ -171,7 +165,7 @@ def test_a_parameter_that_the_kind_does_not_take_is_refused_by_name(
     assert message.startswith(
         f"The engine of the model 'served', of the kind openai, does not take {parameter}"
     )
-    assert message.endswith("It takes temperature, top_p.")
+    assert message.endswith("It takes frequency_penalty, presence_penalty, temperature, top_p.")
     assert (caught.value.code, caught.value.retryable) == ("unsupported_parameter", False)
     assert [body["temperature"] for body in bodies] == [0.0]
 
@@ -181,7 +175,9 @@ def test_every_parameter_of_a_request_is_in_its_body_or_declared_as_lacking(
     kind: Kind, tokenizer: Tokenizer
 ) -> None:
     """None is dropped in silence."""
-    wanted: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_tokens": 3}
+    wanted: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_tokens": 3, "min_p": 0.1}
+    wanted |= {"frequency_penalty": 0.5, "presence_penalty": -0.5, "repetition_penalty": 1.1}
+    wanted |= {"logit_bias": ((7, -100.0),), "bad_words": ("no",)}
     with standing_in(kind) as server:
         client = client_of(server, **WHOLE)
         lacks = client.served().abilities.lacks
@@ -193,7 +189,25 @@ def test_every_parameter_of_a_request_is_in_its_body_or_declared_as_lacking(
         body = server.asked()
     found = body["sampling_params"] if kind == "sglang" else body
     names = {"min_tokens": "min_new_tokens"} if kind == "sglang" else {}
-    assert {name: found.get(names.get(name, name)) for name in taken} == taken
+    sent = {"logit_bias": {"7": -100.0}, "bad_words": ["no"]}
+    assert {name: found.get(names.get(name, name)) for name in taken} == taken | {
+        name: value for name, value in sent.items() if name in taken
+    }
+    assert not {name for name in wanted if name not in taken and name in found}
+
+
+@pytest.mark.parametrize("kind", ID_KINDS)
+def test_an_answer_ends_before_a_token_that_its_caller_named(kind: Kind, tokenizer: Tokenizer) -> None:
+    with standing_in(kind, pace=0.01) as server:
+        run = asked(server, tokenizer, max_tokens=1000, sampling=Sampling(stop_token_ids=(1003,)))
+        assert run.follow() == Finished(FinishReason.STOP)
+        assert isinstance(run.answer, Answer)
+        assert list(run.answer.ids) == [1000, 1001, 1002]
+        run.stream.cancel()
+        run.close()
+        body = server.asked()
+    found = body["sampling_params"] if kind == "sglang" else body
+    assert found["stop_token_ids"] == [tokenizer.end_id, 1003]
 
 
 FORMS = (

@@ -22,7 +22,7 @@ from worker.engine.deadlines import Deadlines
 from worker.engine.engine import ServedModel, StreamEnd
 from worker.engine.request import Request, Sampling, prompt_text
 from worker.engine.stream import Stream
-from worker.inference.answer import Answer
+from worker.inference.answer import Answer, EndTokens
 from worker.inference.follow import follow
 from worker.inference.leases import RunningJob, StopAsked
 from worker.inference.outcome import Failed, Outcome
@@ -155,8 +155,10 @@ def ask(
         vocabulary=tokenizer.token_bytes,
         guide=guide,
     )
-    kind = Answer if abilities.gives_ids else TextAnswer
-    answer = kind(tokenizer, max_tokens=max_tokens, stops=stops)
+    answer: Answer | TextAnswer = TextAnswer(tokenizer, max_tokens=max_tokens, stops=stops)
+    if abilities.gives_ids:
+        ends = EndTokens(sampling.stop_token_ids)
+        answer = Answer(tokenizer, max_tokens=max_tokens, stops=stops, ends=ends)
     answer.begin_segment(until=max_tokens)
     stream = Stream(model.call(request), put=running.inbox.put)
     stream.start()

@@ -34,7 +34,7 @@ TRTLLM_FIELDS = frozenset(
         "detokenize",
         "max_tokens",
         "min_tokens",
-        "response_format",
+        *("response_format", "frequency_penalty", "presence_penalty", "repetition_penalty", "min_p"),
         "temperature",
         "top_p",
         "top_k",

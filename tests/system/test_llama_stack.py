@@ -11,6 +11,8 @@ from cli.local import find_engine
 from cli.stack.options import StackOptions
 from cli.stack.servers.llama_options import LlamaOptions, bundled_gguf
 from cli.stack.stack import Stack
+from gguf_support import smollm2
+from jobs.prompts.gguf_tokenizer import ensure_gguf_tokenizer
 from jobs.prompts.tokenizer import Tokenizer
 from support import eventually
 from system_support import Client, running_stack
@@ -46,6 +48,55 @@ def test_a_job_is_answered_by_the_model(client: Client) -> None:
     assert ended["state"] == "completed", ended
     assert "Paris" in client.result(job["id"])["output"]
     assert ended["model"] == "SmolLM2-135M-Instruct.Q4_1"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return Tokenizer.load(str(ensure_gguf_tokenizer(smollm2(), tmp_path_factory.mktemp("smollm2"))))
+
+
+def said(client: Client, text: str, **fields: object) -> dict[str, Any]:
+    """What a job with these fields says."""
+    job = client.submit(text, **{"max_tokens": 12, "temperature": 0} | fields)
+    ended = client.finished(job["id"], timeout=120)
+    assert ended["state"] == "completed", ended
+    return client.result(job["id"])
+
+
+def test_scores_of_tokens_are_biased(client: Client, tokenizer: Tokenizer) -> None:
+    paris = {str(token_id): -100 for word in ("Paris", " Paris") for token_id in tokenizer.encode_text(word)}
+    assert "Paris" in said(client, "Name the capital of France.")["output"]
+    assert "Paris" not in said(client, "Name the capital of France.", logit_bias=paris)["output"]
+
+
+def test_an_answer_ends_before_a_token_and_not_at_its_own_end(client: Client, tokenizer: Tokenizer) -> None:
+    asked = "Name the capital of France."
+    [paris] = tokenizer.encode_text(" Paris").tolist()
+    cut = said(client, asked, stop_token_ids=[paris])
+    assert cut["finish_reason"] == "stop"
+    assert said(client, asked)["output"].startswith(cut["output"] + " Paris")
+    endless = said(client, "Reply with the one word: yes", max_tokens=60, ignore_eos=True)
+    assert (endless["finish_reason"], endless["usage"]["completion_tokens"]) == ("length", 60)
+
+
+def test_penalties_change_an_answer_that_repeats_itself(client: Client) -> None:
+    def variety(**fields: object) -> float:
+        asked = "Repeat: la la la la la la"
+        words = said(client, asked, max_tokens=48, ignore_eos=True, **fields)["output"].split()
+        return len(set(words)) / len(words)
+
+    plain = variety()
+    assert variety(frequency_penalty=2, presence_penalty=2) > plain
+    assert variety(repetition_penalty=2) > plain
+
+
+@pytest.mark.parametrize(("name", "value"), [("bad_words", ["x"]), ("min_tokens", 3)])
+def test_what_the_engine_does_not_take_is_refused_by_name(client: Client, name: str, value: object) -> None:
+    refused = client.http.post("/v1/jobs", json={"input": "x", name: value})
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+    assert "logit_bias" in error["message"]
 
 
 def test_a_document_is_summarized(client: Client) -> None:

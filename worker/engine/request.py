@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jobs.errors import EngineError
+from jobs.prompts.abilities import PENALTIES
 from jobs.prompts.guides import Guide
 from jobs.prompts.token_bytes import TokenBytes
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
@@ -22,6 +23,12 @@ class Sampling:
         top_k: number of tokens to choose from; None means all of them.
         seed: seed of the engine's random generator; None if nothing is drawn.
         min_tokens: the fewest tokens before an end token; None means no minimum.
+        min_p: probability of a token relative to the most likely one; None means none.
+        frequency_penalty, presence_penalty, repetition_penalty: for tokens that came before; None means none.
+        logit_bias: added to the scores of these token ids.
+        bad_words: texts that must not come.
+        stop_token_ids: tokens before which the answer ends, besides the end token.
+        ignores_end: the model's end token ends no answer.
     """
 
     temperature: float = 0.0
@@ -29,11 +36,25 @@ class Sampling:
     top_k: int | None = None
     seed: int | None = None
     min_tokens: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    bad_words: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignores_end: bool = False
 
     @property
     def is_greedy(self) -> bool:
         """True if the sampling is deterministic."""
         return self.temperature < _GREEDY_BELOW or self.top_k == 1 or self.top_p == 0
+
+    @property
+    def penalties(self) -> dict[str, float]:
+        """The penalties that are set."""
+        given = {name: getattr(self, name) for name in PENALTIES}
+        return {name: value for name, value in given.items() if value is not None}
 
     @property
     def needed(self) -> frozenset[str]:
@@ -42,8 +63,12 @@ class Sampling:
         Not `seed`: without it only the choice differs that chance makes. Models without a top-p are
         TensorRT-LLM's, whose own top-p is 0: without a top-k that is greedy.
         """
-        needs = {"min_tokens": bool(self.min_tokens)}
+        given: dict[str, object] = {"logit_bias": self.logit_bias, "bad_words": self.bad_words}
+        given |= {"stop_token_ids": self.stop_token_ids, "ignore_eos": self.ignores_end}
+        needs = dict.fromkeys(self.penalties, True) | {name: bool(each) for name, each in given.items()}
+        needs |= {"min_tokens": bool(self.min_tokens)}
         if not self.is_greedy:
+            needs |= {"min_p": bool(self.min_p)}
             needs |= {"temperature": self.temperature != 1, "top_k": bool(self.top_k)}
             needs |= {"top_p": self.top_p not in (None, 1) or not self.top_k}
         return frozenset(name for name, is_needed in needs.items() if is_needed)

@@ -1,6 +1,8 @@
 """One answer as it grows: token ids in, text and finish reason out."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from jobs.checkpoints import Output
 from jobs.live_output import OutputPiece
@@ -14,6 +16,22 @@ from worker.inference.output_text import OutputText
 from worker.inference.thinking import ThinkingSplitter
 
 
+@dataclass(frozen=True, slots=True)
+class EndTokens:
+    """The tokens at which an answer ends.
+
+    Attributes:
+        besides: those that the caller named.
+        ignores_own: the model's own do not end it.
+    """
+
+    besides: tuple[int, ...] = ()
+    ignores_own: bool = False
+
+
+_OWN: Final = EndTokens()
+
+
 class Answer:
     """The tokens and text that a job has generated so far. Not thread-safe.
 
@@ -23,12 +41,19 @@ class Answer:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, max_tokens: int, stops: Sequence[str] = (), is_whole: bool = False
+        self,
+        tokenizer: Tokenizer,
+        *,
+        max_tokens: int,
+        stops: Sequence[str] = (),
+        is_whole: bool = False,
+        ends: EndTokens = _OWN,
     ) -> None:
-        """Args: is_whole: one request must generate all of it."""
+        """Args: is_whole: one request must generate all of it. ends: its end tokens."""
         self.is_resumable = not is_whole
         self._fingerprint = tokenizer.fingerprint
-        self._eos_ids = frozenset(tokenizer.eos_ids)
+        self._named_ends = frozenset(ends.besides)
+        self._eos_ids = self._named_ends | (set() if ends.ignores_own else set(tokenizer.eos_ids))
         self._max_tokens = max_tokens
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer)
@@ -68,6 +93,11 @@ class Answer:
     def has_own_stops(self) -> bool:
         """True if only we may match its stop strings: they do not end thinking, which is kept apart."""
         return self._output.splitter is not None and self._output.has_stops
+
+    @property
+    def ends_here(self) -> bool:
+        """True if it may end by our own rules where no engine was told to."""
+        return self.has_own_stops or bool(self._named_ends)
 
     def split_thinking(self, tags: ThinkingTags, *, is_open: bool) -> None:
         """Keep thinking apart from the visible text; call it before the first token."""

@@ -44,7 +44,7 @@ from jobs.transitions import LeaseLost
 from worker.engine.client import EngineModel
 from worker.engine.deadlines import deadlines_for
 from worker.engine.request import Request, prompt_text
-from worker.inference.answer import Answer
+from worker.inference.answer import Answer, EndTokens
 from worker.inference.follow import follow, wait_for_end, wait_for_stop
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.live_output import LiveOutput
@@ -62,7 +62,7 @@ from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import JobRun, Recorder
 from worker.inference.refusals import Refusals, Verdict
 from worker.inference.run_stream import RunStream
-from worker.inference.sampling import sampling_of, stops_of
+from worker.inference.sampling import sampling_of, stop_ids_of, stops_of
 from worker.inference.text_answer import TextAnswer
 
 T = TypeVar("T")
@@ -71,6 +71,7 @@ T = TypeVar("T")
 _SETTLE_SECONDS: Final = 0.5
 # How often a job that waits for blocks asks for them; each request is one short transaction.
 _ASK_AGAIN_SECONDS: Final = 0.2
+_NO_END: Final = -1
 # The server's own words may name hosts and keys: they go to the log.
 _FORBIDDEN: Final = "the engine refuses this request, and no other, with status 403"
 _PUT_OFF: Final = "the engine puts this request off each time, and no other"
@@ -129,9 +130,15 @@ class Runner:
         job = claim.job
         log = telemetry.logger().bind(job_id=ids.job_id(job.id), attempt=job.attempt)
         log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=job.prompt_tokens)
-        make = partial(Answer, is_whole=job.is_whole) if model.served.abilities.gives_ids else TextAnswer
-        answer = make(self.counter.tokenizer, max_tokens=job.max_tokens, stops=stops_of(job))
+        answer = self._empty_answer(job, model)
         return JobRun(claim, running, answer, self.live.publisher(job, answer), log)
+
+    def _empty_answer(self, job: StartedJob, model: EngineModel) -> Answer | TextAnswer:
+        tokenizer, stops = self.counter.tokenizer, stops_of(job)
+        if not model.served.abilities.gives_ids:
+            return TextAnswer(tokenizer, max_tokens=job.max_tokens, stops=stops)
+        ends = EndTokens(stop_ids_of(job), ignores_own=bool(job.sampling.get("ignore_eos")))
+        return Answer(tokenizer, max_tokens=job.max_tokens, stops=stops, is_whole=job.is_whole, ends=ends)
 
     async def _try(self, run: JobRun, model: EngineModel) -> RunEnd:
         """Generate the answer; whatever goes wrong becomes the outcome."""
@@ -219,18 +226,19 @@ class Runner:
     def _request(self, run: JobRun, prompt: CountedPrompt, model: EngineModel) -> Request:
         tokenizer, abilities, answer = self.counter.tokenizer, model.served.abilities, run.answer
         ids = np.concatenate([unpack_ids(prompt.packed_ids), np.array(answer.ids, dtype=np.int32)])
+        sampling = sampling_of(
+            run.claim.job,
+            start=len(answer.ids),
+            max_tokens=answer.num_wanted,
+            varies=run.guide is not None and run.guide.in_words,
+        )
         return Request(
             request_id=run.claim.lease.lease_id.hex,
             ids=ids,
             max_tokens=answer.num_wanted,
-            end_id=tokenizer.end_id,
+            end_id=_NO_END if sampling.ignores_end else tokenizer.end_id,
             pad_id=tokenizer.pad_id,
-            sampling=sampling_of(
-                run.claim.job,
-                start=len(answer.ids),
-                max_tokens=answer.num_wanted,
-                varies=run.guide is not None and run.guide.in_words,
-            ),
+            sampling=sampling,
             text="" if abilities.takes_ids else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos),
             # A server would end the answer at one that the model only thinks of.
             stops=() if answer.has_own_stops else stops_of(run.claim.job),

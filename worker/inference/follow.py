@@ -47,7 +47,7 @@ async def follow(
     started = last_token = snapped = time.monotonic()
     # Time to stop the engine's request and get its confirmation while the job is still ours.
     margin = min(_MAX_MARGIN_SECONDS, lease_seconds / 10)
-    ends_itself = ends_itself and not answer.has_own_stops
+    ends_itself = ends_itself and not answer.ends_here
     while True:
         due = min(last_token + _patience(answer, deadlines), started + deadlines.total)
         lease_end = running.valid_until - margin

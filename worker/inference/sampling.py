@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 from jobs.models import Job
 from jobs.starting import StartedJob
@@ -27,12 +27,21 @@ def sampling_of(job: Job | StartedJob, *, start: int, max_tokens: int, varies: b
         varies: a later attempt must not repeat the answer of the first, however it is sampled.
     """
     given = job.sampling
-    min_tokens = _int(given.get("min_tokens"))
+    min_tokens, biases = _int(given.get("min_tokens")), given.get("logit_bias")
+    biases = biases if isinstance(biases, dict) else {}
     sampling = Sampling(
         temperature=_float(given.get("temperature")) or 0.0,
         top_p=_float(given.get("top_p")),
         top_k=_int(given.get("top_k")),
         min_tokens=None if min_tokens is None else min(max(0, min_tokens - start), max_tokens),
+        min_p=_float(given.get("min_p")),
+        frequency_penalty=_float(given.get("frequency_penalty")),
+        presence_penalty=_float(given.get("presence_penalty")),
+        repetition_penalty=_float(given.get("repetition_penalty")),
+        logit_bias=tuple((int(name), float(value)) for name, value in biases.items()),
+        bad_words=tuple(_list(given.get("bad_words"))),
+        stop_token_ids=stop_ids_of(job),
+        ignores_end=bool(given.get("ignore_eos")),
     )
     if varies and job.attempt and sampling.is_greedy:
         sampling = replace(sampling, temperature=_VARIED, top_p=None, top_k=None)
@@ -62,6 +71,15 @@ def stops_of(job: Job | StartedJob) -> tuple[str, ...]:
     """Return the job's stop strings."""
     stops = job.sampling.get("stop") or []
     return (stops,) if isinstance(stops, str) else tuple(stops) if isinstance(stops, list) else ()
+
+
+def stop_ids_of(job: Job | StartedJob) -> tuple[int, ...]:
+    """Return the tokens before which the job's answer ends, besides the model's own."""
+    return tuple(_list(job.sampling.get("stop_token_ids")))
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _float(value: object) -> float | None:

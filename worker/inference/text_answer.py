@@ -63,6 +63,11 @@ class TextAnswer:
         """True if only we may match its stop strings: they do not end thinking, which is kept apart."""
         return self._output.splitter is not None and self._output.has_stops
 
+    @property
+    def ends_here(self) -> bool:
+        """True if it may end by our own rules where no engine was told to."""
+        return self.has_own_stops
+
     def split_thinking(self, tags: ThinkingTags, *, is_open: bool) -> None:
         """Keep thinking apart from the visible text; call it before the first delta.
 

@@ -279,7 +279,7 @@ def test_what_no_job_asks_for_is_declared_by_a_model_s_inputs() -> None:
     known: list[tuple[Adapter, set[str]]] = [
         (IdsAdapter("m", DIRECT.inputs), set(EXTRAS)),
         (IdsAdapter("m", DIRECT.inputs | extras), set()),
-        (text_adapter("bls", {"return_log_probs"}), {"penalties", "lora"}),
+        (text_adapter("bls", {"return_log_probs"}), {"lora"}),
         (VllmAdapter("m", frozenset()), {"log_probabilities"}),
         (VllmAdapter("m", frozenset({"return_logprobs"})), set()),
         (LlmapiAdapter("m", frozenset(), is_streaming=True), set(EXTRAS)),

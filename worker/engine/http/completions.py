@@ -49,6 +49,9 @@ class Completions:
         if not sampling.is_greedy:
             seed = None if sampling.seed is None else sampling.seed % 2**63  # they take 63 bits
             body |= {"top_p": sampling.top_p, "seed": seed}
+        penalties = sampling.penalties
+        body |= {name: penalties.get(name) for name in ("frequency_penalty", "presence_penalty")}
+        body["logit_bias"] = {str(token_id): bias for token_id, bias in sampling.logit_bias} or None
         body |= self.fields(request)
         return {name: value for name, value in body.items() if value is not None}
 
@@ -90,8 +93,16 @@ def id_fields(request: Request) -> Mapping[str, Any]:
     sampling = request.sampling
     return {
         "min_tokens": sampling.min_tokens,
-        "stop_token_ids": [request.end_id] if request.end_id >= 0 else None,
+        "stop_token_ids": end_ids(request) or None,
+        "repetition_penalty": sampling.repetition_penalty,
+        "min_p": None if sampling.is_greedy else sampling.min_p,
         "ignore_eos": request.end_id < 0,
         "top_k": None if sampling.is_greedy else sampling.top_k,
         "stream_options": {"include_usage": True},
     }
+
+
+def end_ids(request: Request) -> list[int]:
+    """List the tokens at which an answer ends."""
+    own = [request.end_id] if request.end_id >= 0 else []
+    return [*own, *request.sampling.stop_token_ids]

@@ -115,6 +115,7 @@ class _Completion:
             "return_tokens": True,
             "return_progress": is_streamed,
             "response_fields": list(_FIELDS),
+            **_changing(request),
             **_picking(request.sampling),
             **_guided(request.guide),
         }
@@ -183,10 +184,21 @@ def _picking(sampling: Sampling) -> Mapping[str, Any]:
         "temperature": sampling.temperature,
         "top_k": sampling.top_k or 0,
         "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
-        "min_p": 0.0,
+        "min_p": sampling.min_p or 0.0,
     }
     if sampling.seed is not None:
         found["seed"] = sampling.seed % (2**32 - 1)  # the largest one means a random seed
+    return found
+
+
+def _changing(request: Request) -> Mapping[str, object]:
+    """Build the fields that change scores. By default the server penalizes the last 64 tokens alone."""
+    sampling, names = request.sampling, {"repetition_penalty": "repeat_penalty"}
+    found: dict[str, Any] = {names.get(name, name): value for name, value in sampling.penalties.items()}
+    if found:
+        found["repeat_last_n"] = len(request.ids) + request.max_tokens
+    if sampling.logit_bias:
+        found["logit_bias"] = [[token_id, bias] for token_id, bias in sampling.logit_bias]
     return found
 
 
@@ -220,7 +232,7 @@ LLAMA_CPP: Final = HttpKind(
         takes_ids=True,
         gives_ids=True,
         ends_itself=True,
-        lacks=frozenset({"min_tokens", GuideKind.REGEX.value}),
+        lacks=frozenset({"min_tokens", "bad_words", GuideKind.REGEX.value}),
         credits_reuse=False,
         keeps_state_in_slot=True,
     ),

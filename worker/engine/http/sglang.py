@@ -19,6 +19,7 @@ from worker.engine.exposition import scrape
 from worker.engine.gauges import Gauges
 from worker.engine.http.call import Event, HttpEnd
 from worker.engine.http.capacity import ReportedSizes
+from worker.engine.http.completions import end_ids
 from worker.engine.http.engine import HttpKind
 from worker.engine.http.server import HttpServer
 from worker.engine.request import Request
@@ -75,12 +76,15 @@ class _Generation:
             "min_new_tokens": sampling.min_tokens,
             "temperature": 0.0 if sampling.is_greedy else sampling.temperature,
             "stop": list(request.stops) or None,
-            "stop_token_ids": [request.end_id] if request.end_id >= 0 else None,
+            "stop_token_ids": end_ids(request) or None,
+            **sampling.penalties,
+            "logit_bias": {str(token_id): bias for token_id, bias in sampling.logit_bias} or None,
             "ignore_eos": request.end_id < 0,
             **_guided(request.guide),
         }
         if not sampling.is_greedy:
             found |= {"top_p": sampling.top_p, "top_k": sampling.top_k, "sampling_seed": sampling.seed}
+            found["min_p"] = sampling.min_p
         return {
             "rid": request.request_id,
             "input_ids": request.ids.tolist(),
@@ -153,7 +157,7 @@ SGLANG: Final = HttpKind(
         gives_ids=True,
         ends_itself=True,
         takes_stop=True,
-        lacks=frozenset(),
+        lacks=frozenset({"bad_words"}),
         credits_reuse=True,
         keeps_state_in_slot=False,
     ),

@@ -69,7 +69,7 @@ TRTLLM_SERVE: Final = HttpKind(
         takes_ids=True,
         gives_ids=True,
         ends_itself=True,
-        lacks=frozenset({"log_probabilities"}),  # 1.1 refuses them
+        lacks=frozenset({"log_probabilities", "logit_bias", "bad_words"}),  # 1.1 refuses them
         credits_reuse=False,  # only newer releases do
         keeps_state_in_slot=False,
     ),

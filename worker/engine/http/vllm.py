@@ -24,7 +24,11 @@ _PREFIX: Final = "vllm:"
 
 
 def _fields(request: Request) -> Mapping[str, object]:
-    own = {"return_token_ids": True, "cache_salt": request.cache_salt}
+    own = {
+        "return_token_ids": True,
+        "cache_salt": request.cache_salt,
+        "bad_words": list(request.sampling.bad_words) or None,
+    }
     return {**id_fields(request), **_guided(request.guide), **own}
 
 

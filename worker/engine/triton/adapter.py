@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from jobs.prompts.abilities import GUIDED
+from jobs.prompts.abilities import GUIDED, PENALTIES
 from jobs.prompts.guides import Guide, GuideKind, choice_grammar
 from jobs.states import FinishReason
 from worker.engine.abilities import Abilities
@@ -19,8 +19,6 @@ Kind = Literal["ids", "llmapi", "ensemble", "bls", "vllm"]
 # The raw bytes of a response's tensors, by name.
 Outputs = Mapping[str, bytes]
 
-# Inputs that penalize what was said before.
-PENALTIES: Final = frozenset({"repetition_penalty", "presence_penalty", "frequency_penalty"})
 _GUIDE_TYPE: Final = "guided_decoding_guide_type"
 _GUIDE: Final = "guided_decoding_guide"
 GUIDE_INPUTS: Final = frozenset({_GUIDE_TYPE, _GUIDE})
@@ -126,10 +124,12 @@ def lacking(inputs: frozenset[str], *, prefix: str) -> frozenset[str]:
         "top_k": {f"{prefix}top_k"},
         "min_tokens": {"min_tokens", "min_length"},
         "log_probabilities": {"return_log_probs"},
-        "penalties": PENALTIES,
         "lora": {"lora_task_id"},
+        "ignore_eos": {"end_id"},
+        **{name: {name} for name in PENALTIES},
     }
     found = frozenset(parameter for parameter, tensors in names.items() if not tensors & inputs)
+    found |= {"min_p", "logit_bias"}  # no input that we know, or one of a size that nothing tells
     return found if inputs >= GUIDE_INPUTS else found | GUIDED
 
 
@@ -173,6 +173,8 @@ def sampling_tensors(sampling: Sampling, inputs: frozenset[str], *, prefix: str)
     if sampling.seed is not None:
         name = "seed" if "seed" in inputs else "random_seed"
         tensors[name] = np.array([[sampling.seed % 2**64]], dtype=np.uint64)
+    for name, value in sampling.penalties.items():
+        tensors[name] = np.array([[value]], dtype=np.float32)
     if sampling.min_tokens is not None:
         name = "min_tokens" if "min_tokens" in inputs else "min_length"
         tensors[name] = np.array([[sampling.min_tokens]], dtype=np.int32)

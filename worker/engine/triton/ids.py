@@ -41,7 +41,7 @@ class IdsAdapter:
             takes_ids=True,
             gives_ids=True,
             takes_stop=self.stop() is not None,
-            lacks=lacking(self.inputs, prefix="runtime_"),
+            lacks=lacking(self.inputs, prefix="runtime_") | {"bad_words"},
             reuses_prefix=self.reuses_prefix,
             credits_reuse=False,  # only newer releases do
             keeps_state_in_slot=False,

@@ -13,7 +13,6 @@ from worker.engine.abilities import Abilities
 from worker.engine.deltas import TextDelta
 from worker.engine.request import Request, Sampling
 from worker.engine.triton.adapter import (
-    PENALTIES,
     Kind,
     Outputs,
     Stop,
@@ -62,7 +61,6 @@ class LlmapiAdapter:
     def _lacks(self) -> frozenset[str]:
         taken = {each.removeprefix(_PREFIX) for each in self.inputs}
         lacks = ABILITIES - taken | GUIDED | {"log_probabilities"}
-        lacks |= set() if taken & PENALTIES else {"penalties"}
         return lacks if "lora_id" in taken else lacks | {"lora"}
 
     def tensors(self, request: Request) -> Tensors:
@@ -106,10 +104,13 @@ class LlmapiAdapter:
 
 def _sampling(given: Sampling) -> Tensors:
     """Build the sampling tensors. Without a top-p the engine's own is 0, which is greedy."""
-    if given.is_greedy:
-        return {f"{_PREFIX}top_k": np.array([1], dtype=np.int32)}
-    top_p = 1.0 if given.top_p is None else given.top_p
     tensors: Tensors = {
+        f"{_PREFIX}{name}": np.array([value], dtype=np.float32) for name, value in given.penalties.items()
+    }
+    if given.is_greedy:
+        return tensors | {f"{_PREFIX}top_k": np.array([1], dtype=np.int32)}
+    top_p = 1.0 if given.top_p is None else given.top_p
+    tensors |= {
         f"{_PREFIX}temperature": np.array([given.temperature], dtype=np.float32),
         f"{_PREFIX}top_k": np.array([given.top_k or 0], dtype=np.int32),
         f"{_PREFIX}top_p": np.array([top_p], dtype=np.float32),

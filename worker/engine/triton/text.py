@@ -61,21 +61,25 @@ class TextAdapter:
             takes_stop=self.stop() is not None,
             notices_cut=False,
             reports_own_end=False,
-            lacks=lacking(self.inputs, prefix=""),
+            lacks=self._lacks(),
             credits_reuse=False,
             keeps_state_in_slot=False,
         )
+
+    def _lacks(self) -> frozenset[str]:
+        found = lacking(self.inputs, prefix="") | {"stop_token_ids"}  # only one end token
+        return found if "bad_words" in self.inputs else found | {"bad_words"}
 
     def tensors(self, request: Request) -> Tensors:
         """Build the request's tensors.
 
         Shapes:
-            stop_words: BYTES `[1, words]`; every other one `[1, 1]`.
+            stop_words, bad_words: BYTES `[1, words]`; every other one `[1, 1]`.
         """
         tensors: Tensors = {
             "text_input": bytes_tensor(request.text).reshape(1, 1),
             "max_tokens": np.array([[request.max_tokens]], dtype=np.int32),
-            "bad_words": bytes_tensor("").reshape(1, 1),
+            "bad_words": bytes_tensor(*request.sampling.bad_words or [""]).reshape(1, -1),
             "stop_words": bytes_tensor("").reshape(1, 1),
             "stream": np.array([[self.is_streaming]]),
             "return_log_probs": np.array([[True]]),  # one for each token: the only count of them

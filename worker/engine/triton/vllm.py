@@ -40,7 +40,8 @@ class VllmAdapter:
 
     def _lacks(self) -> frozenset[str]:
         # Which fields guide an answer depends on the release, and others are ignored.
-        return GUIDED if "return_logprobs" in self.inputs else GUIDED | {"log_probabilities"}
+        lacks = GUIDED | {"logit_bias"}
+        return lacks if "return_logprobs" in self.inputs else lacks | {"log_probabilities"}
 
     def tensors(self, request: Request) -> Tensors:
         """Build the request's tensors.
@@ -87,9 +88,14 @@ def _parameters(request: Request) -> dict[str, object]:
         "temperature": 0.0,
         "min_tokens": given.min_tokens,
         "stop": list(request.stops) or None,
+        "stop_token_ids": list(given.stop_token_ids) or None,
+        "bad_words": list(given.bad_words) or None,
+        "ignore_eos": given.ignores_end or None,
+        **given.penalties,
     }
     if not given.is_greedy:
         seed = None if given.seed is None else given.seed % 2**63  # vLLM reads -1 as no seed
         picking = {"temperature": given.temperature, "top_p": given.top_p, "top_k": given.top_k or None}
+        picking["min_p"] = given.min_p
         found |= picking | {"seed": seed}
     return {name: value for name, value in found.items() if value is not None}
