@@ -18,6 +18,7 @@ from jobs.documents.queries import DocumentStatus
 from jobs.documents.queries import read_status as read_documents
 from jobs.queries import JobStatus
 from jobs.summaries import SummaryStatus
+from jobs.webhooks.queries import DispatchStates, read_dispatch_states
 
 Status = TypeVar("Status", bound=Hashable)
 _SECONDS: Final = 1.0
@@ -31,6 +32,7 @@ class LivePages:
     Attributes:
         jobs: the states and tokens of jobs.
         batches: how far batches are.
+        dispatches: the deliveries of webhook events, by the event.
         documents: the states of documents while their texts are extracted.
         summaries: the counts of summaries, and the jobs of their trees.
     """
@@ -40,6 +42,7 @@ class LivePages:
         self._watches: list[RowChanges[object]] = []
         self.jobs: RowChanges[JobStatus] = self.watch(queries.read_status)
         self.batches: RowChanges[BatchProgress] = self.watch(read_progress)
+        self.dispatches: RowChanges[DispatchStates] = self.watch(read_dispatch_states)
         self.documents: RowChanges[DocumentStatus] = self.watch(read_documents)
         self.summaries: RowChanges[SummaryStatus | JobStatus] = self.watch(_read_summaries)
 

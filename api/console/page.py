@@ -17,6 +17,7 @@ from api.console.assets import address_of
 from api.console.forms import CSRF_FIELD
 from api.console.session import Viewer
 from api.http.scopes import CONSOLE
+from jobs import ids
 from jobs.version import version
 
 HOME: Final = f"{CONSOLE}/"
@@ -52,6 +53,7 @@ NAVIGATION: Final = (
     NavigationEntry(f"{HOME}documents", "Documents"),
     NavigationEntry(f"{HOME}batches", "Batches"),
     NavigationEntry(f"{HOME}jobs", "Jobs"),
+    NavigationEntry(f"{HOME}webhooks", "Webhooks"),
     NavigationEntry(f"{HOME}tenants", "Tenants", own_title="Limits and keys"),
     NavigationEntry(f"{HOME}usage", "Usage"),
     NavigationEntry(f"{HOME}system", "System", for_operators=True),
@@ -147,4 +149,5 @@ def _environment() -> Environment:
     functions: Mapping[str, object] = {"asset": address_of, "query": formats.query}
     made.globals.update(functions)
     made.filters.update(moment=formats.moment, span=formats.span, number=formats.number, size=formats.size)
+    made.filters.update(event_id=ids.event_id)
     return made

@@ -17,6 +17,7 @@ from api.console import (
     system,
     tenants,
     usage,
+    webhooks,
 )
 from api.console.assets import assets
 from api.console.error_pages import PageRoute
@@ -30,7 +31,7 @@ _FOREVER: Final = "public, max-age=31536000, immutable"
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 pages = APIRouter(dependencies=[Depends(find_viewer)], include_in_schema=False, route_class=PageRoute)
 # A family of pages adds its router here, and its entry to `page.NAVIGATION`.
-for family in (overview.router, summaries.router, documents.router, batches.router):
+for family in (overview.router, summaries.router, documents.router, batches.router, webhooks.router):
     pages.include_router(family)
 for family in (jobs.router, job_cancel.router, job.router):
     pages.include_router(family)

@@ -3,7 +3,6 @@
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, Final
-from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
@@ -15,6 +14,7 @@ from api.http.dependencies import ServicesDep, TenantDep
 from api.http.identifiers import EndpointIdDep, PageQuery, parse_range
 from api.http.openapi import json_body, responses
 from api.http.replies import page
+from api.webhooks import verbs
 from api.webhooks.schemas import (
     DEFAULT_OVERLAP_SECONDS,
     MAX_OVERLAP_SECONDS,
@@ -129,17 +129,10 @@ async def update_endpoint(
         webhooks.check_destination(asked.url, allowed_hosts=allowed, param="url")
         await services.check_destination(asked.url, param="url")
 
-    if asked.enabled:  # what was queued before stays behind, in bounded transactions
-        while await services.transact(endpoints.fail_pending, endpoint_id=endpoint_id, tenant_id=tenant_id):
-            pass
-
-    def update(session: Session) -> dict[str, Any]:
-        endpoint = find(session)
-        spec = EndpointSpec(asked.url, asked.description, asked.events, asked.include_output, asked.enabled)
-        endpoints.update_endpoint(session, endpoint, spec)
-        return _shown(session, endpoint)
-
-    return JSONResponse(await services.transact(update))
+    spec = EndpointSpec(asked.url, asked.description, asked.events, asked.include_output, asked.enabled)
+    return JSONResponse(
+        endpoint_object(*await verbs.update(services, endpoint_id, spec, tenant_id=tenant_id))
+    )
 
 
 @router.delete(
@@ -186,13 +179,7 @@ async def rotate_endpoint(
 )
 async def send_test(endpoint_id: EndpointIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Send a `webhook_endpoint.test` event to this endpoint, whatever its filter."""
-
-    def send(session: Session) -> UUID:
-        endpoint = endpoints.get(session, endpoint_id, tenant_id=tenant_id)
-        return endpoints.send_test(session, endpoint)
-
-    event_id = await services.transact(send)
-    services.doorbell.ring(EVENTS)
+    event_id = await verbs.send_test(services, endpoint_id, tenant_id=tenant_id)
     return JSONResponse({"id": ids.event_id(event_id), "object": "event", "type": ENDPOINT_TEST}, 202)
 
 

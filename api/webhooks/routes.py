@@ -13,6 +13,7 @@ from api.http.dependencies import ServicesDep, TenantDep
 from api.http.identifiers import EventIdDep, Parse, parse_optional
 from api.http.openapi import responses
 from api.http.replies import page
+from api.webhooks import verbs
 from api.webhooks.endpoint_routes import Overlap, replay_response
 from api.webhooks.schemas import (
     DEFAULT_OVERLAP_SECONDS,
@@ -25,9 +26,8 @@ from api.webhooks.views import delivery_object
 from jobs import ids
 from jobs.database import database_now
 from jobs.database.paging import Range
-from jobs.doorbell import EVENTS
 from jobs.views import rfc3339
-from jobs.webhooks import delivery_log, endpoints, secrets
+from jobs.webhooks import delivery_log, secrets
 from jobs.webhooks.delivery_log import DeliveryFilter
 from jobs.webhooks.secrets import Secrets
 
@@ -104,9 +104,7 @@ async def replay_event(event_id: EventIdDep, services: ServicesDep, tenant_id: T
 
     It goes to all its previous receivers and to endpoints that want its type now.
     """
-    replayed = await services.transact(endpoints.replay_event, event_id=event_id, tenant_id=tenant_id)
-    services.doorbell.ring(EVENTS)
-    return replay_response(replayed)
+    return replay_response(await verbs.replay_event(services, event_id, tenant_id=tenant_id))
 
 
 def _parsed(text: str | None, parse: Parse, *, param: str) -> UUID | None:

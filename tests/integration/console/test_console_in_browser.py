@@ -1,5 +1,7 @@
 """The console in a real browser: signing in, the list and a job, live, in light and dark, on a phone."""
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -14,7 +16,8 @@ from jobs.states import FinishReason
 from jobs.tenants.keys import Scope
 from jobs.transitions import Lease
 from openai_support import chat_line
-from support import API_KEY, MODEL, claim_one, output_of, register_engine, spec, submit_one
+from support import API_KEY, MODEL, PATIENCE, claim_one, output_of, register_engine, spec, submit_one
+from webhook_support import Receiver, add_endpoint, deliver_all, make_due, status
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -114,3 +117,45 @@ def test_lines_that_failed_are_retried_and_watched(
         page.get_by_text("2 of 2").wait_for()
         assert violations(page) == []
         assert len(service.read(service.batch(batch_id).error_file_id)) == 2
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look["color_scheme"])
+def test_a_webhook_is_tested_replayed_and_watched(
+    browser: "Browser",
+    server: ApiProcess,
+    sessions: sessionmaker[Session],
+    receiver: Receiver,
+    background: Callable[..., Future[object]],
+    look: dict[str, Any],
+) -> None:
+    receiver.answers["/hook"] = status(503, retry_after="600")
+    add_endpoint(sessions, receiver.url(), description=PROBE)
+    with opened(browser, **look) as page:
+        sign_in(page, server, "/console/webhooks")
+        page.get_by_text(PROBE).wait_for()
+        assert violations(page) == []
+        page.get_by_role("link", name=receiver.url()).click()
+        page.get_by_role("button", name="Send a test event").click()
+        page.get_by_text("on its way").wait_for()
+        assert violations(page) == []
+        background(deliver_all, sessions).result(PATIENCE)  # the browser's thread has an event loop
+        page.get_by_role("cell", name="503").wait_for()
+        assert violations(page) == []
+        page.get_by_role("link", name=receiver.url()).first.click()
+        page.get_by_text("paused until").wait_for()
+        assert violations(page) == []
+        page.get_by_role("link", name="All of its deliveries").click()
+        page.get_by_role("link", name="evt_").click()
+        receiver.answers["/hook"] = status(204)
+        make_due(sessions)
+        page.get_by_role("button", name="Send it again").click()
+        page.get_by_text("sent to one receiver again").wait_for()
+        background(deliver_all, sessions).result(PATIENCE)
+        page.get_by_role("cell", name="204").wait_for()
+        page.get_by_role("link", name="Show the body").click()
+        page.get_by_text("webhook_endpoint.test").last.wait_for()
+        assert violations(page) == []
+        page.goto(f"{server.url}/console/webhooks/deliveries")
+        page.get_by_role("cell", name="204").wait_for()
+        assert violations(page) == []
+    assert len(receiver.seen) == 2

@@ -1,0 +1,188 @@
+"""Endpoints: the list, and one with its state and latest deliveries; switch it on and off, send a test."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from fastapi import Request
+from sqlalchemy.orm import Session
+from starlette.responses import Response
+
+from api.console import formats
+from api.console.error_pages import page_router
+from api.console.forms import ChangeDep
+from api.console.page import redirect, render
+from api.console.reading import PAGE, WINDOW, read_for, tenant_names, tenant_of
+from api.console.session import Viewer, ViewerDep
+from api.console.webhooks.deliveries import DELIVERIES, DeliveryRow, rows_of
+from api.console.webhooks.event import address_of
+from api.http.dependencies import ServicesDep
+from api.http.identifiers import EndpointIdDep, parse_optional
+from api.webhooks import verbs
+from jobs import ids
+from jobs.database import database_now
+from jobs.models.webhook import WebhookEndpoint
+from jobs.models.webhook_delivery import WebhookBreaker
+from jobs.webhooks import endpoints, queries
+from jobs.webhooks.delivery_log import DeliveryFilter
+from jobs.webhooks.endpoints import EndpointSpec
+
+router = page_router()
+
+LIST: Final = "/console/webhooks"
+_LATEST: Final = 20  # deliveries on the page of an endpoint; their list has the others
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRow:
+    """An endpoint as pages show it.
+
+    Attributes:
+        tenant: its owner's name, for operators.
+        breaker: None: its last delivery was acknowledged, or none was tried.
+        now: of the database.
+    """
+
+    id: str
+    endpoint: WebhookEndpoint
+    tenant: str | None
+    breaker: WebhookBreaker | None
+    now: datetime
+
+    @property
+    def paused_until(self) -> datetime | None:
+        """When deliveries go on; None: they are not paused for now."""
+        if self.breaker is None or self.breaker.paused_until is None or self.endpoint.disabled_reason:
+            return None
+        return self.breaker.paused_until if self.breaker.paused_until > self.now else None
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointsPage:
+    """A page of the list; `next` is the id after which it goes on, None if there are no more."""
+
+    rows: Sequence[EndpointRow]
+    next: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointPage:
+    """An endpoint and its latest deliveries."""
+
+    row: EndpointRow
+    deliveries: Sequence[DeliveryRow]
+
+
+@router.get("/webhooks")
+async def show_endpoints(
+    request: Request, services: ServicesDep, viewer: ViewerDep, after: str = ""
+) -> Response:
+    """Show a page of endpoints, newest first."""
+    place = parse_optional(
+        after.strip() or None, ids.parse_endpoint_id, param="after", message="There is no such page."
+    )
+    page = await read_for(viewer, services, partial(read_page, after=place, viewer=viewer))
+    following = page.next and LIST + formats.query({"after": ids.endpoint_id(page.next)})
+    return render(
+        request,
+        "webhooks/endpoints.html",
+        title="Webhooks",
+        rows=page.rows,
+        deliveries_address=DELIVERIES,
+        first_address=LIST,
+        next_address=following,
+        is_first=place is None,
+    )
+
+
+@router.get("/webhooks/endpoints/{endpoint_id}")
+async def show_endpoint(
+    request: Request, endpoint_id: EndpointIdDep, services: ServicesDep, viewer: ViewerDep
+) -> Response:
+    """Show the endpoint and its latest deliveries."""
+    found = await read_for(viewer, services, partial(read_endpoint, endpoint_id=endpoint_id, viewer=viewer))
+    endpoint = found.row.endpoint
+    return render(
+        request,
+        "webhooks/endpoint.html",
+        title=f"Endpoint {found.row.id[:17]}…",
+        row=found.row,
+        endpoint=endpoint,
+        deliveries=found.deliveries,
+        is_own=endpoint.tenant_id == viewer.caller.tenant_id,
+        address=_address(endpoint_id),
+        deliveries_address=DELIVERIES + formats.query({"endpoint": found.row.id}),
+    )
+
+
+@router.post("/webhooks/endpoints/{endpoint_id}/test")
+async def send_test(
+    endpoint_id: EndpointIdDep, services: ServicesDep, viewer: ViewerDep, _form: ChangeDep
+) -> Response:
+    """Send a test event to the endpoint, and show what comes of it."""
+    event_id = await verbs.send_test(services, endpoint_id, tenant_id=viewer.caller.tenant_id)
+    return redirect(address_of(event_id), done="The test event is on its way.")
+
+
+@router.post("/webhooks/endpoints/{endpoint_id}/enable")
+async def enable_endpoint(
+    endpoint_id: EndpointIdDep, services: ServicesDep, viewer: ViewerDep, _form: ChangeDep
+) -> Response:
+    """Send events to the endpoint again, from now on."""
+    spec = EndpointSpec(is_enabled=True)
+    await verbs.update(services, endpoint_id, spec, tenant_id=viewer.caller.tenant_id)
+    return redirect(_address(endpoint_id), done="The endpoint gets events from now on.")
+
+
+@router.post("/webhooks/endpoints/{endpoint_id}/disable")
+async def disable_endpoint(
+    endpoint_id: EndpointIdDep, services: ServicesDep, viewer: ViewerDep, _form: ChangeDep
+) -> Response:
+    """Send nothing to the endpoint until someone enables it."""
+    spec = EndpointSpec(is_enabled=False)
+    await verbs.update(services, endpoint_id, spec, tenant_id=viewer.caller.tenant_id)
+    return redirect(_address(endpoint_id), done="The endpoint gets nothing until it is enabled.")
+
+
+def read_page(session: Session, *, after: UUID | None, viewer: Viewer) -> EndpointsPage:
+    """Read a page of the endpoints that the viewer sees."""
+    found, following = queries.search_endpoints(session, tenant_id=tenant_of(viewer), after=after, limit=PAGE)
+    return EndpointsPage(_rows(session, found.items, viewer), following)
+
+
+def read_endpoint(session: Session, *, endpoint_id: UUID, viewer: Viewer) -> EndpointPage:
+    """Read the endpoint and its latest deliveries.
+
+    Raises:
+        NotFoundError: the viewer sees no such endpoint.
+    """
+    endpoint = queries.find_endpoint(session, endpoint_id, tenant_id=tenant_of(viewer))
+    latest, _ = queries.search_deliveries(
+        session,
+        DeliveryFilter(endpoint_id=endpoint_id),
+        tenant_id=endpoint.tenant_id,
+        after=None,
+        limit=_LATEST,
+        window=WINDOW,
+    )
+    (row,) = _rows(session, [endpoint], viewer)
+    return EndpointPage(row, rows_of(session, latest.items))
+
+
+def _rows(session: Session, found: Sequence[WebhookEndpoint], viewer: Viewer) -> list[EndpointRow]:
+    names: Mapping[UUID, str] = {}
+    if viewer.is_operator:
+        names = tenant_names(session, [each.tenant_id for each in found])
+    breakers = endpoints.breakers(session, found)
+    now = database_now(session)
+    return [
+        EndpointRow(ids.endpoint_id(each.id), each, names.get(each.tenant_id), breakers.get(each.id), now)
+        for each in found
+    ]
+
+
+def _address(endpoint_id: UUID) -> str:
+    return f"{LIST}/endpoints/{ids.endpoint_id(endpoint_id)}"
