@@ -49,8 +49,10 @@ bench: setup ## print the targets, simulated and on real servers, about 12 minut
 prove: setup ## the same at full length, for hours: 300 jobs of each workload, a million rows (SEEDS=3)
 	@$(BIN)/python -m bench --long --json bench/results/targets.json $(if $(SEEDS),--seeds $(SEEDS)) $(BENCH)
 
-crashes: setup ## the long forms of the crash tests: 2,000 webhook events and 40 kills; 500 documents and 9 kills
-	@LONGBATCH_PROVE=1 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/system/test_webhook_chaos.py tests/system/test_summarize_many.py
+crashes: setup ## the long forms of the crash tests: 2,000 webhook events and 40 kills; 500 documents and 9 kills; the machines of verbs
+	@LONGBATCH_PROVE=1 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/system/test_webhook_chaos.py tests/system/test_summarize_many.py \
+		tests/integration/jobs/test_lifecycle_properties.py tests/integration/tenants/test_quota_properties.py \
+		tests/integration/summaries/test_summary_properties.py
 
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
 # Of one extra alone, without what Longbatch itself needs.

@@ -1,6 +1,7 @@
 """What several tests need: jobs in any state, and waiting for a condition."""
 
 import multiprocessing
+import os
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -318,12 +319,17 @@ class JobMachine(RuleBasedStateMachine):
             session.execute(update(Job).values(run_after=None))
 
 
+def num_examples(thorough: int) -> int:
+    """How many sequences of verbs a machine tries: half as many as `make crashes`, which proves at length."""
+    return thorough if os.environ.get("LONGBATCH_PROVE") == "1" else thorough // 2
+
+
 def run_on(sessions: sessionmaker[Session], machine: type[JobMachine]) -> None:
     """Run the machine on this database."""
     run_state_machine_as_test(
         type("LifeOnThisDatabase", (machine,), {"sessions": sessions}),
         settings=settings(
-            max_examples=25,
+            max_examples=num_examples(25),
             stateful_step_count=40,
             suppress_health_check=list(HealthCheck),
             phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes minutes here

@@ -30,7 +30,7 @@ from summary_support import (
     ready_document,
     text_of,
 )
-from support import empty_database, register_engine
+from support import empty_database, num_examples, register_engine
 
 End = Callable[[Session, Claim], None]
 WINDOW = timedelta(hours=1)
@@ -212,7 +212,7 @@ def test_trees_always_end_and_free_each_parent_exactly_once(sessions: sessionmak
     run_state_machine_as_test(
         Bound,
         settings=settings(
-            max_examples=40,
+            max_examples=num_examples(40),
             stateful_step_count=25,
             derandomize=True,
             suppress_health_check=list(HealthCheck),

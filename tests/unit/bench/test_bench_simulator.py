@@ -75,10 +75,12 @@ def test_no_policy_beats_the_lower_bound_on_any_workload(workload: str, max_toke
             bound = lower_bound_s(model, together)
             gap = bound / len(together) / 0.9
             late, burst = (how(together, seed=seed, mean_gap_s=gap) for how in (poisson, bursty))
-            for policy in policies().values():
-                for jobs in (together, late, burst):
-                    outcome = simulate(jobs, policy, Conditions(model, gap_s=0))
-                    assert outcome.makespan_s >= bound * (1 - 1e-9)
+            ours = policies()[known.LONGBATCH]
+            # Who arrives later makes no policy faster: of arrivals, ours is enough.
+            runs = [*((policy, together) for policy in policies().values()), (ours, late), (ours, burst)]
+            for policy, jobs in runs:
+                outcome = simulate(jobs, policy, Conditions(model, gap_s=0))
+                assert outcome.makespan_s >= bound * (1 - 1e-9)
 
 
 class Underestimates:

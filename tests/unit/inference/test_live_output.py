@@ -12,8 +12,15 @@ from jobs.prompts.tokenizer import Tokenizer
 from worker.inference.answer import Answer
 from worker.inference.live_output import OutputPublisher
 
-TOKENIZER = Tokenizer.load()
-IDS = TOKENIZER.encode_text("日本語 🙂🙂 EN of this; the END. And a tail.").tolist()
+TEXT = "日本語 🙂🙂 EN of this; the END. And a tail."
+NUM_IDS = 16  # of it; known here, so that no process loads the tokenizer only to collect tests
+
+
+@pytest.fixture(scope="module")
+def ids(tokenizer: Tokenizer) -> list[int]:
+    found = tokenizer.encode_text(TEXT).tolist()
+    assert len(found) == NUM_IDS
+    return found
 
 
 def read(deltas: list[Delta]) -> str:
@@ -24,22 +31,22 @@ def read(deltas: list[Delta]) -> str:
 
 
 @pytest.mark.parametrize("stops", [(), ("END",)])
-@given(cuts=st.lists(st.integers(0, len(IDS)), max_size=3))
+@given(cuts=st.lists(st.integers(0, NUM_IDS), max_size=3))
 def test_what_readers_of_an_interrupted_job_have_read_is_its_result(
-    stops: tuple[str, ...], cuts: list[int]
+    tokenizer: Tokenizer, ids: list[int], stops: tuple[str, ...], cuts: list[int]
 ) -> None:
     deltas: list[Delta] = []
     taken: list[int] = []
-    bounds = [0, *sorted(cuts), len(IDS)]
+    bounds = [0, *sorted(cuts), NUM_IDS]
     for start, end in itertools.pairwise(bounds):
-        answer = Answer(TOKENIZER, max_tokens=len(IDS) + 5, stops=stops)
+        answer = Answer(tokenizer, max_tokens=NUM_IDS + 5, stops=stops)
         publisher = OutputPublisher(lambda _, delta: deltas.append(delta), uuid7(), answer, interval=0)
         answer.resume(taken)
-        for token_id in IDS[start:end]:
+        for token_id in ids[start:end]:
             answer.push([token_id])
             publisher.publish()
-        taken = IDS[: answer.num_tokens]
+        taken = ids[: answer.num_tokens]
         publisher.collect()
         output = answer.output()
-        publisher.end(is_final=end == len(IDS) or answer.finish_reason is not None)
+        publisher.end(is_final=end == NUM_IDS or answer.finish_reason is not None)
     assert read(deltas) == output.text
