@@ -1,7 +1,16 @@
 """Live updates: one stream a page, and one query a second for all who watch pages of one kind."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Hashable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Final, TypeVar
 from uuid import UUID
@@ -9,6 +18,8 @@ from uuid import UUID
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
+from api.console.engines.activity import EngineActivity, read_activities
+from api.console.engines.picture import Shelves
 from api.http.sse import HEARTBEAT, merged
 from api.runtime.row_changes import Read, RowChanges
 from api.runtime.services import Services
@@ -35,6 +46,8 @@ class LivePages:
         dispatches: the deliveries of webhook events, by the event.
         documents: the states of documents while their texts are extracted.
         summaries: the counts of summaries, and the jobs of their trees.
+        engines: what runs on engines.
+        shelves: where the bars of an engine's picture lie, by its name.
     """
 
     def __init__(self, services: Services) -> None:
@@ -45,6 +58,8 @@ class LivePages:
         self.dispatches: RowChanges[DispatchStates] = self.watch(read_dispatch_states)
         self.documents: RowChanges[DocumentStatus] = self.watch(read_documents)
         self.summaries: RowChanges[SummaryStatus | JobStatus] = self.watch(_read_summaries)
+        self.engines: RowChanges[EngineActivity] = self.watch(read_activities)
+        self.shelves: dict[str, Shelves] = {}
 
     def watch(self, read: "Read[Status]") -> "RowChanges[Status]":
         """Make what follows rows, or whatever else has an id, with one query a second at most."""
@@ -84,6 +99,21 @@ async def follow(
     ids: Collection[UUID],
     render: Callable[[UUID, Status], str | None],
 ) -> AsyncGenerator[bytes, None]:
+    """Yield an event for each change of these rows, and heartbeats; see `follow_each`."""
+
+    async def rendered(row_id: UUID, status: Status) -> str | None:
+        return render(row_id, status)
+
+    async with aclosing(follow_each(watch, ids, rendered)) as events:
+        async for event in events:
+            yield event
+
+
+async def follow_each(
+    watch: "RowChanges[Status]",
+    ids: Collection[UUID],
+    render: Callable[[UUID, Status], Awaitable[str | None]],
+) -> AsyncGenerator[bytes, None]:
     """Yield an event for each change of these rows, and heartbeats.
 
     It ends after some minutes, with the server, or when one of the rows is deleted.
@@ -103,7 +133,7 @@ async def follow(
     until = loop.time() + _STREAM_SECONDS
     async with aclosing(merged(*(changes(each) for each in ids))) as all_changes:
         async for change in all_changes:
-            html = render(*change) if change else None
+            html = await render(*change) if change else None
             yield HEARTBEAT if html is None else html_event(html)
             if loop.time() > until:
                 return

@@ -53,6 +53,7 @@ NAVIGATION: Final = (
     NavigationEntry(f"{HOME}documents", "Documents"),
     NavigationEntry(f"{HOME}batches", "Batches"),
     NavigationEntry(f"{HOME}jobs", "Jobs"),
+    NavigationEntry(f"{HOME}engines", "Engines"),
     NavigationEntry(f"{HOME}webhooks", "Webhooks"),
     NavigationEntry(f"{HOME}tenants", "Tenants", own_title="Limits and keys"),
     NavigationEntry(f"{HOME}usage", "Usage"),
@@ -149,5 +150,5 @@ def _environment() -> Environment:
     functions: Mapping[str, object] = {"asset": address_of, "query": formats.query}
     made.globals.update(functions)
     made.filters.update(moment=formats.moment, span=formats.span, number=formats.number, size=formats.size)
-    made.filters.update(event_id=ids.event_id)
+    made.filters.update(event_id=ids.event_id, job_id=ids.job_id)
     return made

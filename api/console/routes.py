@@ -20,6 +20,7 @@ from api.console import (
     webhooks,
 )
 from api.console.assets import assets
+from api.console.engines import engine, engines, orders
 from api.console.error_pages import PageRoute
 from api.console.page import HOME, redirect
 from api.console.session import find_viewer
@@ -34,6 +35,8 @@ pages = APIRouter(dependencies=[Depends(find_viewer)], include_in_schema=False, 
 for family in (overview.router, summaries.router, documents.router, batches.router, webhooks.router):
     pages.include_router(family)
 for family in (jobs.router, job_cancel.router, job.router):
+    pages.include_router(family)
+for family in (engines.router, engine.router, orders.router):
     pages.include_router(family)
 for family in (tenants.router, usage.router, system.router):
     pages.include_router(family)

@@ -7,18 +7,16 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
+from api.engines import orders
 from api.engines.replies import EngineListReply, RegisteredEngineReply, engine_object
 from api.http.dependencies import CallerDep, ServicesDep
-from api.http.halts import HaltRequest, ResumeRequest, operator_of, read_halt, read_resume
+from api.http.halts import HaltRequest, ResumeRequest, read_halt, read_resume
 from api.http.identifiers import EngineNameDep
 from api.http.openapi import json_body, responses
 from api.http.replies import page
 from api.runtime.api_keys import Caller
 from api.runtime.services import Services
-from jobs import queries, telemetry
-from jobs.doorbell import INFERENCE
-from jobs.errors import NotFoundError
-from jobs.scheduling import halts
+from jobs import queries
 from jobs.states.halt import HaltKind
 
 router = APIRouter(tags=["engines"])
@@ -42,7 +40,7 @@ async def list_engines(services: ServicesDep) -> JSONResponse:
 @router.get("/v1/engines/{engine:path}", summary="Get an engine", responses=_ANSWER)
 async def get_engine(engine: EngineNameDep, services: ServicesDep) -> JSONResponse:
     """Get whether the engine starts jobs, what it can hold, and what is reserved on it."""
-    return JSONResponse(await services.transactions.run_across(partial(_shown, name=engine)))
+    return JSONResponse(await services.transactions.run_across(partial(orders.read_engine, name=engine)))
 
 
 @router.post(
@@ -86,34 +84,11 @@ async def resume_engine(
 ) -> JSONResponse:
     """Let it start jobs again, which it does at once; nothing changes if it was not paused."""
     asked = await read_resume(request)
-
-    def resume(session: Session) -> dict[str, Any]:
-        halts.resume_engine(session, engine)
-        return _shown(session, name=engine)
-
-    found = await services.transactions.run_as_operator(resume)
-    services.doorbell.ring(INFERENCE)
-    telemetry.logger().info(telemetry.ENGINE_RESUMED, engine=engine, key=caller.key, reason=asked.reason)
-    return JSONResponse(found)
+    return JSONResponse(await orders.order_resumption(services, caller, engine, reason=asked.reason))
 
 
 async def _halt(
     request: Request, name: str, services: Services, caller: Caller, kind: HaltKind
 ) -> JSONResponse:
     asked = await read_halt(request)
-
-    def halt(session: Session) -> dict[str, Any]:
-        halts.halt_engine(session, name, kind, reason=asked.reason, by=operator_of(caller))
-        return _shown(session, name=name)
-
-    found = await services.transactions.run_as_operator(halt)
-    telemetry.logger().info(
-        telemetry.ENGINE_HALTED, engine=name, kind=kind.value, key=caller.key, reason=asked.reason
-    )
-    return JSONResponse(found)
-
-
-def _shown(session: Session, *, name: str) -> dict[str, Any]:
-    for usage in queries.engine_usages(session, name=name):
-        return engine_object(usage)
-    raise NotFoundError("There is no such engine.")
+    return JSONResponse(await orders.order_halt(services, caller, name, kind, reason=asked.reason))

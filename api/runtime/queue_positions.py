@@ -79,6 +79,17 @@ class QueuePositions:
             )
             return None
 
+    async def forecast_of(self, model: str) -> QueueForecast | None:
+        """Forecast the queue of this model, at most seconds old; None: it cannot be found now."""
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                return await self._forecast(model).get()
+        except Exception as error:  # noqa: BLE001  # a page shows what it can without
+            telemetry.logger().error(
+                telemetry.LOOP_FAILED, loop="queue-positions", error=type(error).__name__
+            )
+            return None
+
     async def seconds_until_done(self, estimate: Estimate, model: str) -> float | None:
         """Estimate the seconds until such lines have run after all jobs queued now.
 

@@ -101,7 +101,7 @@ def _near(job_id: UUID, queue: QueueForecast) -> QueuePosition:
     """Describe the position of a job whose start was simulated."""
     return QueuePosition(
         position=queue.positions[job_id],
-        reason=_reason(job_id, queue),
+        reason=reason_of(job_id, queue),
         estimated_start_at=queue.snapshot.now + timedelta(seconds=queue.forecast.starts[job_id]),
     )
 
@@ -112,7 +112,7 @@ def _far(job: Job, queue: QueueForecast, depth: QueueDepth | None) -> QueuePosit
     if job.id not in snapshot.ranked and not _has_waiting(queue) and _would_fit(job, snapshot, found.budgets):
         return QueuePosition(position=len(found.starts) + 1, estimated_start_at=snapshot.now)
     if depth is None:
-        return QueuePosition(reason=_reason(job.id, queue))
+        return QueuePosition(reason=reason_of(job.id, queue))
     ahead = depth.ahead(job.id, lane=Lane(job.lane), tenant_id=job.tenant_id, rank=job.rank)
     first = snapshot.up[0][1]
     writing = RemainingTokens(0, ahead.num_jobs * queue.mean_tokens)
@@ -120,12 +120,13 @@ def _far(job: Job, queue: QueueForecast, depth: QueueDepth | None) -> QueuePosit
     seconds = later_s(found, cost_ahead_s=cost_s)
     return QueuePosition(
         position=max(round(ahead.num_jobs), len(found.starts)) + 1,
-        reason=_reason(job.id, queue),
+        reason=reason_of(job.id, queue),
         estimated_start_at=None if seconds is None else snapshot.now + timedelta(seconds=seconds),
     )
 
 
-def _reason(job_id: UUID, queue: QueueForecast) -> WaitReason | None:
+def reason_of(job_id: UUID, queue: QueueForecast) -> WaitReason | None:
+    """Say why a queued job waits that some engine could hold; None: nothing holds it back."""
     if job_id in queue.forecast.at_once:
         return None
     if job_id in queue.forecast.kept_waiting:

@@ -126,16 +126,17 @@ class SimulatedEngine:
             seconds, to_read = seconds + read * longer_s, to_read - read
         return seconds
 
-    def advance(self, seconds: float) -> None:
-        """Advance the simulation by `seconds` and remove jobs that finished."""
+    def advance(self, seconds: float) -> list[UUID]:
+        """Advance the simulation by `seconds`; remove the jobs that finished, and return them."""
         steps = self._pass(seconds)
         for each in self.jobs:
             each.left -= steps
             each.reserved = max(0.0, each.reserved - steps)
-        freed = sum(each.running.blocks for each in self.jobs if each.left < _ALMOST_NOTHING)
-        if freed:
+        ended = [each.running for each in self.jobs if each.left < _ALMOST_NOTHING]
+        if ended:
             self.jobs = [each for each in self.jobs if each.left >= _ALMOST_NOTHING]
-            self._count(self.budget.free_blocks + freed)
+            self._count(self.budget.free_blocks + sum(each.blocks for each in ended))
+        return [each.job_id for each in ended]
 
     def _pass(self, seconds: float) -> float:
         """Read prompts for this time and return the iterations that fit into it."""

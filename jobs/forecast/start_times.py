@@ -30,6 +30,8 @@ class Forecast:
         pace: seconds that pass while a second of engine time (`EngineState.cost_s` of the first engine) is
             served; None: nothing is served.
         overtaken_s: engine time of the jobs that still wait although later ranked ones have started.
+        places: of each job of the horizon, the engine on which it starts, by its number.
+        ends: seconds from now until each running job, and each of the horizon, ends.
     """
 
     at_once: frozenset[UUID]
@@ -38,6 +40,8 @@ class Forecast:
     starts: dict[UUID, float]
     pace: float | None
     overtaken_s: float
+    places: Mapping[UUID, int]
+    ends: Mapping[UUID, float]
 
 
 def forecast(
@@ -72,7 +76,8 @@ def forecast(
     cost_s = sum(engines[0].cost_s(each) for each in served) if engines else 0.0
     pace = clock.now / cost_s if cost_s else None
     overtaken_s = _overtaken_s(engines[0], clock.starts, lengths) if engines else 0.0
-    return Forecast(at_once, kept_waiting, budgets, clock.starts, pace, overtaken_s)
+    ends = clock.ends | clock.later_ends()
+    return Forecast(at_once, kept_waiting, budgets, clock.starts, pace, overtaken_s, clock.places, ends)
 
 
 def later_s(found: Forecast, *, cost_ahead_s: float) -> float | None:
@@ -129,6 +134,8 @@ class _Clock:
     Attributes:
         now: seconds from the beginning.
         starts: so far.
+        places: of these, the number of their engine.
+        ends: so far, in seconds from the beginning.
     """
 
     engines: list[SimulatedEngine]
@@ -137,10 +144,12 @@ class _Clock:
     head_only: Callable[[Sequence[UUID]], Collection[UUID]]
     now: float = 0.0
     starts: dict[UUID, float] = field(default_factory=dict)
+    places: dict[UUID, int] = field(default_factory=dict)
+    ends: dict[UUID, float] = field(default_factory=dict)
 
     def start_all(self) -> None:
         """Start jobs until no engine can start another."""
-        while sum(self._start_one(engine) for engine in self.engines):
+        while sum(self._start_one(place, engine) for place, engine in enumerate(self.engines)):
             pass
 
     def to_next_end(self) -> bool:
@@ -154,8 +163,16 @@ class _Clock:
             return False
         self.now += seconds
         for engine in self.engines:
-            engine.advance(seconds)
+            self.ends |= dict.fromkeys(engine.advance(seconds), self.now)
         return True
+
+    def later_ends(self) -> dict[UUID, float]:
+        """Estimate when those end that still run."""
+        return {
+            each.running.job_id: self.now + each.left * engine.state.speed.step_s
+            for engine in self.engines
+            for each in engine.jobs
+        }
 
     def would_fit(self) -> frozenset[UUID]:
         """Find the jobs of the windows for which there is room."""
@@ -166,7 +183,7 @@ class _Clock:
             if fits(each, engine.budget)
         )
 
-    def _start_one(self, engine: SimulatedEngine) -> bool:
+    def _start_one(self, place: int, engine: SimulatedEngine) -> bool:
         if engine.budget.free_slots < 1 or not engine.queue:
             return False
         choice = choose(
@@ -180,6 +197,7 @@ class _Clock:
             return False
         engine.start(engine.queue[choice.start], self.lengths[choice.start])
         self.starts[choice.start] = self.now
+        self.places[choice.start] = place
         for each in self.engines:
             each.queue.pop(choice.start, None)
         return True

@@ -54,6 +54,17 @@ def play(
     return forecast(engines, every, policy=RULES, horizon=horizon)
 
 
+def test_every_start_has_its_engine_and_its_end_and_so_has_what_runs() -> None:
+    running = Running(uid(9), 90, steps_left=50)
+    full, idle = engine([waiting(1)], [running]), engine([waiting(1), waiting(2, 95), waiting(3)])
+    found = play(full, idle, job_9=RemainingTokens(0, 50))
+    assert set(found.places) == set(found.starts) == {uid(1), uid(2), uid(3)}
+    assert (found.places[uid(2)], found.places[uid(3)]) == (1, 1)
+    assert found.ends[uid(9)] == pytest.approx(5.0)
+    for job_id, start in found.starts.items():
+        assert found.ends[job_id] == pytest.approx(start + 10.0)
+
+
 def test_what_fits_starts_at_once() -> None:
     found = play(engine([waiting(1), waiting(2)]))
     assert found.at_once == {uid(1), uid(2)}
