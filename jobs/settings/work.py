@@ -1,0 +1,109 @@
+"""Settings of work: jobs, files, batches, documents, and the loops that see to them."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from jobs.settings.group import Group
+
+
+class JobSettings(Group):
+    """How jobs live, retry and die."""
+
+    max_attempts: int = Field(default=3, ge=1, le=20)
+    retry_backoff_seconds: float = Field(default=2, gt=0, description="doubles with every attempt")
+    max_rescues: int = Field(default=2, ge=1, description="a job that lost this many workers is suspect")
+    lease_seconds: float = Field(default=60, gt=0)
+    renew_seconds: float = Field(default=15, gt=0)
+    stop_poll_seconds: float = Field(default=0.5, gt=0)
+    claim_poll_seconds: float = Field(
+        default=1, gt=0, description="how often a worker polls without a doorbell"
+    )
+    checkpoint_seconds: float = Field(
+        default=5, gt=0, description="a lost worker costs a job at most this much of its output"
+    )
+    shutdown_grace_seconds: float = Field(
+        default=5, ge=0, description="for running jobs to finish by themselves"
+    )
+    drain_seconds: float = Field(
+        default=60, gt=0, description="after this, a successful canary ends a draining reservation"
+    )
+    retention_days: float = Field(default=30, gt=0, description="prune terminal jobs after this")
+    idempotency_hours: float = Field(default=24, gt=0)
+    share_equal: bool = Field(default=False, description="equal requests run once, unless they say otherwise")
+
+    @model_validator(mode="after")
+    def _lease_outlives_renewals(self) -> Self:
+        if self.lease_seconds < 3 * self.renew_seconds:
+            raise ValueError("jobs.lease_seconds must be at least three times jobs.renew_seconds")
+        return self
+
+
+class FileSettings(Group):
+    """Uploaded files and the results of batches."""
+
+    directory: str | None = Field(
+        default=None,
+        description="keep their bytes here; API and service workers must share it. None: in Postgres",
+    )
+    url: str | None = Field(
+        default=None, description="s3://bucket/prefix instead; keys, endpoint from AWS_…; needs the extra s3"
+    )
+    max_bytes: int = Field(default=200 * 2**20, ge=1024, description="size of one upload; above it: 413")
+    retention_days: float = Field(default=30, gt=0, description="lifetime of files that set none")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.directory is not None and self.url is not None:
+            raise ValueError("set one of files.directory and files.url, not both")
+        return self
+
+
+class BatchSettings(Group):
+    """OpenAI-compatible batches."""
+
+    max_lines: int = Field(default=50_000, ge=1, le=1_000_000)
+    default_max_tokens: int = Field(
+        default=4096, ge=1, le=131_072, description="for a line that sets no limit"
+    )
+    retention_days: float = Field(default=30, gt=0, description="prune finished batches after this")
+
+
+class DocumentSettings(Group):
+    """Documents, and the process that extracts the text of each."""
+
+    max_bytes: int = Field(default=100 * 2**20, ge=1024, description="size of one upload; above it: 413")
+    max_pages: int = Field(default=5000, ge=1, le=100_000)
+    max_characters: int = Field(default=20_000_000, ge=1, le=200_000_000, description="of extracted text")
+    extraction_seconds: float = Field(default=120, gt=0, description="wall-clock time for one document")
+    extraction_memory_mb: int = Field(
+        default=1024, ge=256, description="address space of the process that reads one document"
+    )
+    concurrency: int = Field(default=2, ge=1, le=64, description="documents at once, per service worker")
+    lease_seconds: float = Field(
+        default=30, ge=3, description="then another worker takes over a lost worker's documents"
+    )
+    retention_days: float = Field(default=30, gt=0, description="prune finished documents after this")
+
+
+class MaintenanceSettings(Group):
+    """The loops of the service worker."""
+
+    prepare_seconds: float = Field(default=0.5, gt=0)
+    rescue_seconds: float = Field(default=5, gt=0)
+    expire_seconds: float = Field(default=5, gt=0)
+    doorbell_seconds: float = Field(default=5, gt=0)
+    deliver_seconds: float = Field(default=0.5, gt=0)
+    prune_seconds: float = Field(default=300, gt=0)
+    document_seconds: float = Field(
+        default=1, gt=0, description="how often a worker polls for documents without a doorbell"
+    )
+    batch_seconds: float = Field(
+        default=0.5, gt=0, description="how stale request_counts and result files may be"
+    )
+    summary_seconds: float = Field(
+        default=0.5, gt=0, description="how often to plan summaries whose documents are ready"
+    )
+    lease_seconds: float = Field(
+        default=30, ge=3, description="then others take over a lost worker's prompts, summaries and batches"
+    )
