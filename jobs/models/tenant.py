@@ -196,6 +196,7 @@ class UsageDay(Base):
     """
 
     __tablename__ = "usage_days"
+    __table_args__ = (Index("ix_usage_days_day", "day"),)
 
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"), primary_key=True)
     day: Mapped[date] = mapped_column(primary_key=True)

