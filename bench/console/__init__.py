@@ -1,0 +1,1 @@
+"""What the console's pages cost the database: `python -m bench.console`."""
