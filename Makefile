@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console test-torch test-engines lint bench prove crashes lock clean
+.PHONY: help setup demo test pytest browser test-console screenshots test-torch test-engines lint bench prove crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,6 +28,9 @@ browser: setup ## fetch headless Chromium, Playwright and axe-core into .browser
 
 test-console: browser ## the console's tests, in that browser too
 	@$(BIN)/python -m pytest tests/integration/console $(PYTEST)
+
+screenshots: browser ## the pictures in docs/console, of the pages that tests look at (PYTEST=-k… chooses)
+	@LONGBATCH_SCREENSHOTS=docs/console $(BIN)/python -m pytest tests/integration/console -k in_browser $(PYTEST)
 
 test-torch: setup ## the transformers engine's tests; installs torch into .venv-torch, about 5 GB
 	@scripts/setup_torch.sh

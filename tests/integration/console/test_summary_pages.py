@@ -81,7 +81,7 @@ def test_one_shows_its_tree_and_what_it_cost(visitor: Browser, sessions: session
         summary = session.get_one(Summary, ids.parse_summary_id(name))
         plan = summary.plan or {}
     assert len(parts) == plan["jobs"]
-    assert len(page.xpath("//ul[@class='tree']/li/a[contains(text(), 'characters')]")) == plan["chunks"]
+    assert len(page.xpath("//ul[@class='tree']/li/a[contains(text(), 'Characters')]")) == plan["chunks"]
     figures = {words(each[0]): words(each[1]) for each in page.xpath("//dl[@class='figures']/div")}
     assert figures["jobs"] == str(plan["jobs"])
     assert int(figures["prompt tokens"].replace(",", "")) > 2000
