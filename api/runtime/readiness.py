@@ -46,8 +46,8 @@ class Readiness:
         # An engine that is no Triton has no such address, whatever is left in the environment.
         is_triton = not (self._settings.engine.url or "grpc://").startswith("http")
         has_address = is_triton and self._settings.triton.http_url is not None
-        triton = self._triton_over_http if has_address else self._triton_by_its_worker
-        checks = {"database": self._database(), "broker": self._broker(), "triton": triton()}
+        triton = self._triton_over_http() if has_address else self._transactions.run_across(_engines_seen)
+        checks = {"database": self._database(), "broker": self._broker(), "triton": triton}
         found = dict(
             zip(checks, await asyncio.gather(*(_bounded(each) for each in checks.values())), strict=True)
         )
@@ -75,9 +75,6 @@ class Readiness:
             answer = await client.get(url)
         ready = answer.status_code == httpx2.codes.OK
         return Component(ready, "ready" if ready else f"answers {answer.status_code}")
-
-    async def _triton_by_its_worker(self) -> Component:
-        return await self._transactions.run_across(_engines_seen)
 
 
 def _check_database(session: Session) -> tuple[str | None, bool]:

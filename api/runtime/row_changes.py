@@ -4,7 +4,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Final, Generic, TypeVar
 from uuid import UUID
 
@@ -96,16 +95,13 @@ class RowChanges(Generic[Status]):
         if not asked:
             return
         # Across tenants: the route checked earlier that the follower owns the row.
-        found = await self._transactions.run_across(partial(self._read_rows, row_ids=asked))
+        found = await self._transactions.run_across(lambda session: self._read(session, asked))
         for row_id in asked:
             seen = found.get(row_id)
             if row_id in self._listeners and (seen is None or seen != self._seen.get(row_id)):
                 if seen is not None:
                     self._seen[row_id] = seen
                 self._publish(row_id, seen)
-
-    def _read_rows(self, session: Session, *, row_ids: Sequence[UUID]) -> Mapping[UUID, Status]:
-        return self._read(session, row_ids)
 
     def _publish(self, row_id: UUID, seen: Status | None) -> None:
         for listener in self._listeners.get(row_id, ()):

@@ -2,6 +2,7 @@
 
 from datetime import UTC, date, datetime
 from itertools import groupby
+from operator import attrgetter
 from typing import Annotated
 from uuid import UUID
 
@@ -34,9 +35,10 @@ async def get_usage(
     first, last = usage.period(start, end, today=datetime.now(UTC).date())
     found, held, stored = await services.transact(_read, tenant_id=caller.tenant_id, first=first, last=last)
     limits = caller.limits
+    by_day = groupby(found, attrgetter("day", "model"))
     return UsageReply(
         object="list",
-        data=[_day(day, model, list(each)) for (day, model), each in groupby(found, _day_and_model)],
+        data=[_day(day, model, list(each)) for (day, model), each in by_day],
         enqueued=QuotaUsageReply(
             tokens=held.tokens,
             max_tokens=limits.max_enqueued_tokens,
@@ -52,10 +54,6 @@ def _read(
 ) -> tuple[list[DailyUsage], QuotaUsage, int]:
     found = usage.read(session, tenant_id, first=first, last=last)
     return found, quotas.current_usage(session, tenant_id), stored_bytes.read(session, tenant_id)
-
-
-def _day_and_model(each: DailyUsage) -> tuple[date, str]:
-    return each.day, each.model
 
 
 def _day(day: date, model: str, of_states: list[DailyUsage]) -> UsageDayReply:

@@ -79,7 +79,8 @@ def main() -> None:
                 _serve(asked, letters, stand, options, prompts)
                 continue
             for letter in letters:
-                listed = _by_document(prompts) if letter == "d" else prompts
+                by_document = sorted(prompts, key=lambda each: each.spec.document or 0)
+                listed = by_document if letter == "d" else prompts
                 _note(asked, letter, listed, _offline(directory, options, _known(listed)))
 
 
@@ -160,10 +161,6 @@ def _serve(
         for letter in letters:
             span = Longbatch().run(stand, prompts) if letter == "c" else Direct().run(stand, known)
             _note(asked, letter, prompts, span, _of_engine(letter, stand, options, span))
-
-
-def _by_document(prompts: list[Prompt]) -> list[Prompt]:
-    return sorted(prompts, key=lambda each: each.spec.document or 0)
 
 
 def _known(prompts: list[Prompt]) -> list[Prompt]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -93,16 +94,6 @@ def mix(rng: np.random.Generator, num_jobs: int, max_tokens: int, *, share_long:
     return specs
 
 
-def mix20(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
-    """Make one prompt in five long."""
-    return mix(rng, num_jobs, max_tokens, share_long=0.2)
-
-
-def mix40(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
-    """Make two prompts in five long."""
-    return mix(rng, num_jobs, max_tokens, share_long=0.4)
-
-
 def moon(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spec]:
     """Make conversations: input and output independent, each by its inverse CDF."""
     prompts = np.interp(rng.uniform(0, 100, num_jobs), MOON_QUANTILES, MOON_PROMPTS)
@@ -147,8 +138,8 @@ def starve(rng: np.random.Generator, num_jobs: int, max_tokens: int) -> list[Spe
 REASON_SIGMA = 0.6
 BURST = 20  # jobs
 WORKLOADS: dict[str, Maker] = {
-    "MIX-20": mix20,
-    "MIX-40": mix40,
+    "MIX-20": partial(mix, share_long=0.2),
+    "MIX-40": partial(mix, share_long=0.4),
     "MOON": moon,
     "TINY": tiny,
     "SMALL": small,

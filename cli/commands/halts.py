@@ -1,12 +1,9 @@
 """The commands that pause, drain and resume engines and tenants' queues; they use the database directly."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Annotated
 
 import typer
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy.orm import Session
 
 from cli.admin import transaction
 from cli.output import AsJson, print_json, print_text
@@ -37,19 +34,20 @@ def register_queues(app: typer.Typer) -> None:
 
 def pause_engine(name: EngineName, *, reason: Reason) -> None:
     """Start no job on the engine until it is resumed; running ones go on."""
-    _change(partial(_halt_engine, name=name, kind=HaltKind.PAUSE, reason=_line(reason)))
+    _halt_engine(name, HaltKind.PAUSE, reason=_line(reason))
     print_text(f"{name} is paused")
 
 
 def drain_engine(name: EngineName, *, reason: Reason) -> None:
     """Pause the engine; `engine list` says `drained` once nothing runs on it."""
-    _change(partial(_halt_engine, name=name, kind=HaltKind.DRAIN, reason=_line(reason)))
+    _halt_engine(name, HaltKind.DRAIN, reason=_line(reason))
     print_text(f"{name} is draining")
 
 
 def resume_engine(name: EngineName) -> None:
     """Let the engine start jobs again."""
-    _change(partial(halts.resume_engine, name=name))
+    with transaction() as session:
+        halts.resume_engine(session, name)
     print_text(f"{name} is resumed")
 
 
@@ -68,34 +66,32 @@ def list_engines(*, as_json: AsJson = False) -> None:
 
 def pause_queue(name: TenantName, *, reason: Reason) -> None:
     """Start none of the tenant's jobs until its queue is resumed; running ones go on."""
-    _change(partial(_halt_queue, name=name, kind=HaltKind.PAUSE, reason=_line(reason)))
+    _halt_queue(name, HaltKind.PAUSE, reason=_line(reason))
     print_text(f"{name}'s queue is paused")
 
 
 def drain_queue(name: TenantName, *, reason: Reason) -> None:
     """Pause the tenant's queue; its state is `drained` once none of its jobs runs."""
-    _change(partial(_halt_queue, name=name, kind=HaltKind.DRAIN, reason=_line(reason)))
+    _halt_queue(name, HaltKind.DRAIN, reason=_line(reason))
     print_text(f"{name}'s queue is draining")
 
 
 def resume_queue(name: TenantName) -> None:
     """Let the tenant's jobs start again."""
-    _change(lambda session: halts.resume_queue(session, tenants.named(session, name).id))
+    with transaction() as session:
+        halts.resume_queue(session, tenants.named(session, name).id)
     print_text(f"{name}'s queue is resumed")
 
 
-def _change(verb: Callable[[Session], None]) -> None:
+def _halt_engine(name: str, kind: HaltKind, *, reason: str) -> None:
     with transaction() as session:
-        verb(session)
+        halts.halt_engine(session, name, kind, reason=reason, by=Operator())
 
 
-def _halt_engine(session: Session, *, name: str, kind: HaltKind, reason: str) -> None:
-    halts.halt_engine(session, name, kind, reason=reason, by=Operator())
-
-
-def _halt_queue(session: Session, *, name: str, kind: HaltKind, reason: str) -> None:
-    tenant = tenants.named(session, name)
-    halts.halt_queue(session, tenant.id, kind, reason=reason, by=Operator())
+def _halt_queue(name: str, kind: HaltKind, *, reason: str) -> None:
+    with transaction() as session:
+        tenant = tenants.named(session, name)
+        halts.halt_queue(session, tenant.id, kind, reason=reason, by=Operator())
 
 
 def _line(text: str) -> str:

@@ -45,12 +45,7 @@ def render(profile: Profile) -> dict[str, str]:
         if template.name in _BUILD and not is_built:
             continue
         files[template.name] = _PLACE.sub(lambda place: known[place[1]], template.read_text())
-    return files | {PLAN: plan_text(profile)}
-
-
-def plan_text(profile: Profile) -> str:
-    """Render the plan as JSON."""
-    return json.dumps(asdict(plan.plan(profile)), indent=2) + "\n"
+    return files | {PLAN: json.dumps(asdict(plan.plan(profile)), indent=2) + "\n"}
 
 
 def config_text(profile: Profile, model: str) -> str:

@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 
 from jobs import files, ids, telemetry
 from jobs.database import transaction
-from jobs.database.base import JsonObject
 from jobs.documents import extraction
 from jobs.documents.extraction import DocumentClaim, ExtractedText
 from jobs.errors import PromptUncountableError
@@ -136,7 +135,7 @@ class DocumentExtractor:
             pages=found.pages,
             language=found.language,
             title=found.title,
-            warnings=[_without_nulls(warning.model_dump(mode="json")) for warning in found.warnings],
+            warnings=[each.model_dump(mode="json", exclude_none=True) for each in found.warnings],
         )
 
 
@@ -152,7 +151,3 @@ def unpack(body: bytes, *, most_bytes: int) -> str:
         raise zstandard.ZstdError("the text exceeds its limit")
     decompressor = zstandard.ZstdDecompressor()
     return decompressor.decompress(body, max_output_size=most_bytes, allow_extra_data=False).decode()
-
-
-def _without_nulls(warning: JsonObject) -> JsonObject:
-    return {name: value for name, value in warning.items() if value is not None}
