@@ -132,13 +132,9 @@ def one_of_many(result: DocumentResult, kind: Format, *, place: int) -> str:
 
 def alone(result: DocumentResult, kind: Format, link: Link) -> str:
     """Format a whole file of one result."""
-    match kind:
-        case Format.JSON:
-            return json.dumps(as_object(result), indent=2, ensure_ascii=False) + "\n"
-        case Format.CSV:
-            return heading(kind) + _row(result)
-        case Format.MD:
-            return markdown([result], link)
+    if kind is Format.JSON:
+        return json.dumps(as_object(result), indent=2, ensure_ascii=False) + "\n"
+    return combined([result], kind, link)
 
 
 def combined(results: list[DocumentResult], kind: Format, link: Link) -> str:
