@@ -27,6 +27,7 @@ from api.runtime.api_keys import Caller
 from api.runtime.services import Services
 from jobs import telemetry
 from jobs.errors import (
+    InvalidOutputError,
     LongbatchError,
     RequestCancelledError,
     RequestExpiredError,
@@ -200,6 +201,8 @@ def error_of(job: Job) -> LongbatchError | None:
     error: Any = job.error or {}
     if error.get("code") == UnsupportedParameterError.code:
         return UnsupportedParameterError(error.get("message"))
+    if error.get("code") == InvalidOutputError.code:
+        return InvalidOutputError(error.get("message"))
     return RequestFailedError(f"The engine failed: {error.get('message', 'no details are known')}")
 
 

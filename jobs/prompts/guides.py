@@ -89,7 +89,11 @@ def json_guide(schema: Mapping[str, Any], *, param: str) -> Guide:
     """
     _check_depth(schema, param)
     # In the order in which it was written, in which engines generate properties.
-    content = _bounded(json.dumps(schema, separators=(",", ":")), param)
+    try:
+        written = json.dumps(schema, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        raise InvalidRequestError(f"{param}: must be JSON of finite numbers.", param=param) from None
+    content = _bounded(written, param)
     if fault := _schema_fault(content):
         raise InvalidRequestError(f"{param}: {fault}", param=param)
     return Guide(GuideKind.JSON, content)

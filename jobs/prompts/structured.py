@@ -15,6 +15,7 @@ from jobs.prompts.messages import Message
 from jobs.validation import Closed, NonEmpty, Text
 
 _MAX_CHOICES: Final = 1000
+_FORMATS: Final = frozenset({"text", "json_object", "json_schema"})
 # A grammar cannot be checked here.
 _IN_WORDS: Final = frozenset({GuideKind.JSON, GuideKind.REGEX, GuideKind.CHOICE})
 
@@ -65,7 +66,7 @@ class JsonSchemaFormat(Closed):
 
 def _format_of(value: object) -> str | None:
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return kind if kind in {"text", "json_object", "json_schema"} else None
+    return kind if isinstance(kind, str) and kind in _FORMATS else None
 
 
 ResponseFormat = Annotated[

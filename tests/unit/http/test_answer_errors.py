@@ -4,7 +4,7 @@ import pytest
 
 from api.completions.routes import error_of
 from api.http.errors import status_of
-from jobs.errors import EngineUnableError, LongbatchError, RetryableEngineError
+from jobs.errors import EngineUnableError, LongbatchError, RetryableEngineError, ShownInvalidOutputError
 from jobs.models import Job
 from jobs.states import JobState
 
@@ -13,6 +13,7 @@ from jobs.states import JobState
     ("error", "status", "message"),
     [
         (EngineUnableError("leave top_k out"), 400, "leave top_k out"),
+        (ShownInvalidOutputError("at /age: no"), 500, "at /age: no"),
         (RetryableEngineError("it broke"), 500, "The engine failed: it broke"),
     ],
 )

@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2
 from jobs.errors import EngineUnableError
 from jobs.ids import uuid7
 from jobs.models import Job
-from jobs.prompts.abilities import GUIDED
+from jobs.prompts.abilities import GUIDED, PENALTIES
 from jobs.prompts.guides import Guide, GuideKind
 from jobs.prompts.tokenizer import Tokenizer, unpack_ids
 from jobs.settings import TritonSettings
@@ -324,6 +324,16 @@ def test_an_engine_that_was_not_set_up_to_guide_is_not_asked_to(backend: str, is
         config.input.add(name=name)
     adapter = adapter_for(Offer(config, config), TritonSettings())
     assert (adapter.abilities.lacks & GUIDED == frozenset()) == is_set_up
+
+
+def test_a_stand_in_is_not_asked_for_what_it_does_nothing_with() -> None:
+    config = model_config_pb2.ModelConfig(name="tensorrt_llm")
+    config.model_transaction_policy.decoupled = True
+    for name in DIRECT.inputs | PENALTIES.keys():
+        config.input.add(name=name)
+    assert not adapter_for(Offer(config, config), TritonSettings()).abilities.lacks & PENALTIES.keys()
+    config.parameters["unsupported_inputs"].string_value = ",".join(PENALTIES)
+    assert adapter_for(Offer(config, config), TritonSettings()).abilities.lacks >= PENALTIES.keys()
 
 
 @pytest.mark.parametrize(

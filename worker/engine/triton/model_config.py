@@ -170,9 +170,13 @@ def reuses_prefix(config: ModelConfig) -> bool:
 
 
 def _usable(offer: Offer) -> frozenset[str]:
-    """Return the inputs, without those that guide an answer if the engine was not set up for it."""
+    """Return the inputs, without those that guide an answer if the engine was not set up for it.
+
+    Stand-ins of TensorRT-LLM declare its inputs, and name those of them that they do nothing with.
+    """
     is_set_up = parameter(offer.engine, "guided_decoding_backend") != ""
-    return offer.inputs if is_set_up else offer.inputs - GUIDE_INPUTS
+    inputs = offer.inputs if is_set_up else offer.inputs - GUIDE_INPUTS
+    return inputs - {*parameter(offer.engine, "unsupported_inputs").split(",")}
 
 
 def _takes(config: ModelConfig | None, name: str) -> bool:
