@@ -134,6 +134,8 @@ def test_the_rate_is_that_of_the_last_minutes_or_else_of_the_batch(
             update(Job).where(Job.id.in_(few[:7])).values(finalized_at=now - timedelta(minutes=1))
         )
         lately = read_progress(session, [batch_id])[batch_id]
+        full = read_progress(session, [batch_id], window=8)[batch_id]
+    assert full.lines_per_minute == 8, "as far back as the window reaches"
     assert lately.lines_per_minute == 10 / 5
     assert lately.ends_at is not None
     assert timedelta(minutes=14) <= lately.ends_at - now <= timedelta(minutes=15)
