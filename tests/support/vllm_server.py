@@ -81,7 +81,11 @@ class VllmServer:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # it is killed with its engine's processes
             )
-        eventually(self._is_up, timeout=_START_SECONDS, interval=1.0)  # each look takes the CPU from it
+        try:
+            eventually(self._is_up, timeout=_START_SECONDS, interval=1.0)  # each look takes the CPU from it
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def kill(self) -> None:

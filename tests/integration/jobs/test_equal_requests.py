@@ -429,6 +429,36 @@ def test_killed_at_any_statement_each_caller_gets_one_result_and_one_event(
     assert ends_told(sessions) == Counter({(job_id, "job.completed"): 1 for job_id in job_ids})
 
 
+@pytest.mark.parametrize("verb", ["cancel", "expire"])
+def test_killed_at_any_statement_a_stopped_leader_ends_once_and_so_do_its_twins(
+    sessions: sessionmaker[Session], engine: Engine, verb: str
+) -> None:
+    url, window = "https://example.com/x", timedelta(minutes=1) if verb == "expire" else None
+    leader, *twins = submit(
+        sessions, equal(webhook_url=url, window=window), *[equal(webhook_url=url) for _ in range(3)]
+    )
+    claim = run(sessions)
+
+    def stop() -> None:
+        with sessions.begin() as session:
+            if verb == "cancel":
+                lifecycle.cancel(session, leader, tenant_id=DEFAULT_TENANT)
+            else:
+                lifecycle.expire(session, now=database_now(session) + timedelta(hours=1))
+
+    def release() -> None:
+        with sessions.begin() as session:
+            lifecycle.release(session, claim.lease, output_of("half"))
+
+    for step in (stop, release, lambda: settle(sessions)):
+        assert until_it_lives(engine, step) > 0
+    heir = run(sessions)
+    assert until_it_lives(engine, lambda: complete(sessions, heir)) > 5
+    assert results(sessions) == {leader: "half"} | dict.fromkeys(twins, "answer")
+    told = Counter({(job_id, "job.completed"): 1 for job_id in twins})
+    assert ends_told(sessions) == told + Counter({(leader, f"job.{states(sessions, [leader])[0]}"): 1})
+
+
 def test_equal_lines_of_a_batch_run_once(sessions: sessionmaker[Session]) -> None:
     service = Service(sessions)
     asked = {"model": MODEL, "temperature": 0, "share_equal": True}

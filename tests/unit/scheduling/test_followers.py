@@ -1,11 +1,11 @@
 """Jobs that follow a reader: their order, and that no stream of them starves another job."""
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from uuid import UUID
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jobs.engines.capacity import Budget
@@ -122,84 +122,114 @@ class Arrival:
     steps: int
     family: str | None
     tenant: str
+    blocks: int = 1
     started: int | None = None
 
 
-def waits(arrivals: list[Arrival], *, shares: bool) -> dict[int, int]:
-    """Run them on four slots of an engine that reuses prefixes: as planned, or in order of arrival."""
-    queue: list[Arrival] = []
-    running: dict[int, tuple[Arrival, int, int]] = {}
-    accounts: defaultdict[str, Account] = defaultdict(Account)
-    postponed: defaultdict[UUID, float] = defaultdict(float)
-    now = 0
-    pending = sorted(arrivals, key=lambda each: (each.at, each.number))
-    while pending or queue or running:
-        while pending and pending[0].at <= now:
-            queue.append(pending.pop(0))
-        while len(running) < SLOTS and (found := _pick(queue, running, accounts, postponed, now, shares)):
-            job, is_reader = found
-            queue.remove(job)
-            job.started = now
-            tokens = (DOCUMENT_TOKENS if is_reader else 0) + job.steps
-            accounts[job.tenant] = charge(accounts[job.tenant], tokens)
-            read_at = now + (round(READ_STEPS) if is_reader else 0)
-            running[job.number] = (job, read_at, read_at + job.steps)
-        ends = [end for _, _, end in running.values()]
-        reads = [read_at for _, read_at, _ in running.values() if read_at > now]
-        now = min([*ends, *reads, *(each.at for each in pending[:1])], default=now)
-        running = {number: each for number, each in running.items() if each[2] > now}
-    return {each.number: (each.started or 0) - each.at for each in arrivals}
+@dataclass
+class Engine:
+    """Four slots of an engine that reuses prefixes, and what it has: as planned, or in order of arrival."""
 
+    shares: bool
+    now: int = 0
+    queue: list[Arrival] = field(default_factory=list)
+    running: dict[int, tuple[Arrival, int, int]] = field(default_factory=dict)
+    accounts: defaultdict[str, Account] = field(default_factory=lambda: defaultdict(Account))
+    postponed: defaultdict[UUID, float] = field(default_factory=lambda: defaultdict(float))
+    left: list[str] = field(default_factory=list)  # documents of ended jobs, of which the cache keeps two
 
-def _pick(
-    queue: list[Arrival],
-    running: dict[int, tuple[Arrival, int, int]],
-    accounts: dict[str, Account],
-    postponed: dict[UUID, float],
-    now: int,
-    shares: bool,  # noqa: FBT001  # as its caller's
-) -> tuple[Arrival, bool] | None:
-    if not queue:
-        return None
-    here = {each.family for each, read_at, _ in running.values() if now >= read_at} - {None}
-    if not shares:
-        return queue[0], queue[0].family not in here | {None}
-    reading = {each.family for each, _, _ in running.values()} - here - {None}
-    queues: defaultdict[str, list[Arrival]] = defaultdict(list)
-    for each in queue:
-        queues[each.tenant].append(each)
-    ranked = rank(queues, accounts, num_tokens=lambda each: each.steps, limit=len(queue))
-    sharers = [
-        Sharer(
-            Candidate(
-                UUID(int=each.number),
-                1,
-                each.steps,
-                group=each.tenant,
-                waited=timedelta(seconds=now - each.at),
-            ),
-            tenant=each.tenant,
-            family=each.family,
-            lead=accounts[each.tenant].served,
-            reuse=Reuse(DOCUMENT_TOKENS) if each.family in here else Reuse(),
-            is_waiting=each.family in reading,
+    def waits(self, arrivals: list[Arrival]) -> dict[int, int]:
+        """Run them to the end."""
+        pending = sorted(arrivals, key=lambda each: (each.at, each.number))
+        while pending or self.queue or self.running:
+            while pending and pending[0].at <= self.now:
+                self.queue.append(pending.pop(0))
+            while len(self.running) < SLOTS and (job := self.pick()) is not None:
+                self.start(job)
+            ends = [end for _, _, end in self.running.values()]
+            reads = [read_at for _, read_at, _ in self.running.values() if read_at > self.now]
+            self.now = min([*ends, *reads, *(each.at for each in pending[:1])], default=self.now)
+            self.end()
+        return {each.number: (each.started or 0) - each.at for each in arrivals}
+
+    def start(self, job: Arrival) -> None:
+        is_here = job.family is None or job.family in self.here or job.family in self.left
+        self.queue.remove(job)
+        job.started = self.now
+        read_at = self.now + (1 if is_here else round(READ_STEPS))
+        tokens = (0 if is_here else DOCUMENT_TOKENS) + job.steps
+        self.accounts[job.tenant] = charge(self.accounts[job.tenant], tokens)
+        self.running[job.number] = (job, read_at, read_at + job.steps)
+
+    def end(self) -> None:
+        ended = [each[0].family for each in self.running.values() if each[2] <= self.now]
+        self.running = {number: each for number, each in self.running.items() if each[2] > self.now}
+        self.left = [each for each in [*self.left, *ended] if each is not None and each not in self.families]
+        self.left = list(dict.fromkeys(reversed(self.left)))[1::-1]
+
+    @property
+    def families(self) -> set[str | None]:
+        return {each.family for each, _, _ in self.running.values()}
+
+    @property
+    def here(self) -> set[str]:
+        read = {each.family for each, read_at, _ in self.running.values() if self.now >= read_at}
+        return {each for each in read if each is not None}
+
+    @property
+    def budget(self) -> Budget:
+        used = sum(each.blocks for each, _, _ in self.running.values())
+        return Budget(SLOTS - len(self.running), BLOCKS - used, idle=not self.running)
+
+    def pick(self) -> Arrival | None:
+        if not self.queue:
+            return None
+        if not self.shares:
+            return self.queue[0] if self.queue[0].blocks <= self.budget.free_blocks else None
+        queues: defaultdict[str, list[Arrival]] = defaultdict(list)
+        for each in self.queue:
+            queues[each.tenant].append(each)
+        ranked = rank(queues, self.accounts, num_tokens=lambda each: each.steps, limit=len(self.queue))
+        sharers = [self.sharer(each) for each in ranked]
+        choice = choose_sharer(
+            sharers,
+            [
+                Running(UUID(int=number), job.blocks, max(0, end - self.now))
+                for number, (job, _, end) in self.running.items()
+            ],
+            self.budget,
+            postponed=self.postponed,
+            max_batch_size=SLOTS,
+            policy=POLICY,
         )
-        for each in ranked
-    ]
-    choice = choose_sharer(
-        sharers,
-        [Running(UUID(int=number), 1, max(0, end - now)) for number, (_, _, end) in running.items()],
-        Budget(SLOTS - len(running), BLOCKS, idle=not running),
-        postponed=postponed,
-        max_batch_size=SLOTS,
-        policy=POLICY,
-    )
-    if choice.start is None:
-        return None
-    place = next(place for place, each in enumerate(ranked) if each.number == choice.start.int)
-    if (overtaken := postponement(sharers[place], sharers, max_batch_size=SLOTS)) is not None:
-        postponed[overtaken[0]] += overtaken[1]
-    return ranked[place], ranked[place].family is not None and ranked[place].family not in here
+        if choice.start is None:
+            return None
+        place = next(place for place, each in enumerate(ranked) if each.number == choice.start.int)
+        if (overtaken := postponement(sharers[place], sharers, max_batch_size=SLOTS)) is not None:
+            self.postponed[overtaken[0]] += overtaken[1]
+        return ranked[place]
+
+    def sharer(self, job: Arrival) -> Sharer:
+        readers = [each.number for each, _, _ in self.running.values() if each.family == job.family]
+        reuse = Reuse()
+        if job.family in self.here:
+            reuse = Reuse(DOCUMENT_TOKENS, 1, UUID(int=readers[0]))
+        elif job.family in self.left and not readers:
+            reuse = Reuse(DOCUMENT_TOKENS)
+        is_reading = job.family is not None and job.family not in self.here
+        waited = timedelta(seconds=self.now - job.at)
+        return Sharer(
+            Candidate(UUID(int=job.number), job.blocks, job.steps, group=job.tenant, waited=waited),
+            tenant=job.tenant,
+            family=job.family,
+            lead=self.accounts[job.tenant].served,
+            reuse=reuse,
+            is_waiting=is_reading and any(number < job.number for number in readers),
+        )
+
+
+def waits(arrivals: list[Arrival], *, shares: bool) -> dict[int, int]:
+    return Engine(shares).waits(arrivals)
 
 
 @settings(max_examples=40)
@@ -210,16 +240,17 @@ def _pick(
             st.integers(1, 40),
             st.sampled_from(["a", "b", "c", None]),
             st.sampled_from(["one", "two"]),
+            st.sampled_from([1, 10, 40, 60]),
         ),
         min_size=1,
         max_size=25,
     )
 )
-def test_no_order_of_arrivals_starves_a_job(jobs: list[tuple[int, int, str | None, str]]) -> None:
+def test_no_order_of_arrivals_starves_a_job(jobs: list[tuple[int, int, str | None, str, int]]) -> None:
     def arrivals() -> list[Arrival]:
         return [
-            Arrival(number, at, steps, family and f"{tenant} {family}", tenant)
-            for number, (at, steps, family, tenant) in enumerate(jobs)
+            Arrival(number, at, steps, family and f"{tenant} {family}", tenant, blocks)
+            for number, (at, steps, family, tenant, blocks) in enumerate(jobs)
         ]
 
     ours, in_order = waits(arrivals(), shares=True), waits(arrivals(), shares=False)
@@ -227,14 +258,18 @@ def test_no_order_of_arrivals_starves_a_job(jobs: list[tuple[int, int, str | Non
     assert max(ours.values()) <= max(in_order.values()) / (1 - POLICY.stretch) + 3 * once
 
 
-@settings(max_examples=12)
-@given(st.integers(1, 40), st.integers(1, 6), st.integers(20, 100), st.sampled_from(["one", "two"]))
+@settings(max_examples=10, deadline=None)
+@given(st.integers(1, 6), st.floats(0.8, 2), st.integers(20, 150), st.sampled_from(["one", "two"]))
+@example(4, 1.5, 100, "one")
+@example(4, 1.5, 100, "two")
 def test_no_stream_of_questions_about_one_document_starves_a_job(
-    steps: int, every: int, at: int, tenant: str
+    every: int, load: float, at: int, tenant: str
 ) -> None:
+    steps = round(SLOTS * every * load)
+
     def arrivals() -> list[Arrival]:
-        stream = [Arrival(number, number * every, steps, "one a", "one") for number in range(90)]
+        stream = [Arrival(number, number * every, steps, "one a", "one") for number in range(200)]
         return [*stream, Arrival(1000, at, steps, None, tenant)]
 
     ours, in_order = waits(arrivals(), shares=True), waits(arrivals(), shares=False)
-    assert ours[1000] <= in_order[1000] / (1 - POLICY.stretch) + 2 * (READ_STEPS + 40)
+    assert ours[1000] <= in_order[1000] / (1 - POLICY.stretch) + 2 * (READ_STEPS + steps)
