@@ -144,7 +144,7 @@ def test_a_summary_grows_while_one_looks_and_its_texts_are_read(
         register_engine(session, capacity=CAPACITY, model=MODEL)
         text = text_of(9000, name="word")
         document = ready_document(session, text, pages=list(range(0, len(text), 2500)))
-        document.title = f"Almanac {probe(look)}"
+        document.title = f"Almanac{probe(look)}"
         bad = failed_document(session)
         bad.filename = "torn.pdf"
         (summary,) = create(session, document, bad, combine=True, instructions=PROBE)
@@ -184,7 +184,7 @@ def test_documents_and_their_texts_break_no_rule(
         failed.filename = "torn.pdf"
         text = text_of(900, name="word")
         document = ready_document(session, text, pages=[0, 900, 900, 3000])
-        document.filename, document.title, document.num_pages = "almanac.pdf", f"Almanac {probe(look)}", 4
+        document.filename, document.title, document.num_pages = "almanac.pdf", f"Almanac{probe(look)}", 4
         warning: dict[str, object] = {
             "code": "pages_without_text",
             "message": "1 pages have no text.",

@@ -300,17 +300,26 @@ def test_pages_grow_with_the_summary(
     address = f"{LIST}/{place.format(name)}"
     page = visitor.page(LIST if place == "live" else address_of(name))
     assert page.xpath("//@*[name()='hx-sse:connect']") == [address]
-    opened = Event()
-    wanted = "completed" if place == "live" else 'hx-select="#summary"'
-    following = background(events, visitor, address, wanted, opened)
-    assert opened.wait(PATIENCE)
-    with sessions.begin() as session:
-        prepare_all(session)
-        claimed = claim_next(session)
-        assert claimed is not None
-        complete(session, claimed)
-    with sessions.begin() as session:
-        run_to_end(session)
-    found = str(following.result(PATIENCE))
-    assert "progress-" in found
+
+    def follow(wanted: str, move: Callable[[], None]) -> None:
+        """The stream tells so after this move."""
+        opened = Event()
+        following = background(events, visitor, address, wanted, opened)
+        assert opened.wait(PATIENCE)
+        move()
+        following.result(PATIENCE)
+
+    def complete_one() -> None:
+        with sessions.begin() as session:
+            prepare_all(session)
+            claimed = claim_next(session)
+            assert claimed is not None
+            complete(session, claimed)
+
+    def complete_all() -> None:
+        with sessions.begin() as session:
+            run_to_end(session)
+
+    follow("1 of 12 jobs", complete_one)
+    follow("12 of 12 jobs" if place == "live" else 'hx-select="#summary"', complete_all)
     assert visitor.client.get(address).status_code == 204
