@@ -15,7 +15,9 @@ _THROUGH_ANOTHER = {
     "attempts": "EXISTS (SELECT FROM jobs WHERE jobs.id = job_id)",
     "results": "EXISTS (SELECT FROM jobs WHERE jobs.id = job_id)",
     "checkpoints": "EXISTS (SELECT FROM jobs WHERE jobs.id = job_id)",
-    "webhook_deliveries": "EXISTS (SELECT FROM webhook_events WHERE webhook_events.id = event_id)",
+    # Rows of an earlier release have no tenant of their own.
+    "webhook_deliveries": f"tenant_id = {_MINE} OR (tenant_id IS NULL"
+    " AND EXISTS (SELECT FROM webhook_events WHERE webhook_events.id = event_id))",
 }
 # Tables that belong to no tenant; the API may read them.
 SHARED = ("engines",)
