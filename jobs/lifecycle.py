@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
 from jobs import checkpoints, completing, job_rows, starting, transitions, tree_progress
@@ -232,7 +232,12 @@ def cancel_where(
         How many jobs it reached; 0: none is left.
     """
     # Locked first, in one order: both moves would miss a job that a worker releases between them.
-    matching = _cancellable(conditions, tenant_id).order_by(Job.id).limit(limit)
+    matching = (
+        select(Job.id)
+        .where(Job.tenant_id == tenant_id, _is_cancellable(conditions))
+        .order_by(Job.id)
+        .limit(limit)
+    )
     free = session.scalars(matching.with_for_update(key_share=True, skip_locked=True)).all()
     mine = free or session.scalars(matching.with_for_update(key_share=True)).all()
     ended = transitions.end(session, "cancel", Job.id.in_(mine), Job.state != "running")
@@ -253,23 +258,23 @@ def count_cancellable(
     Returns:
         Their number, and True if all of the tenant's unfinished jobs were looked at.
     """
-    unfinished = select(Job.id).where(Job.tenant_id == tenant_id, Job.finalized_at.is_(None))
-    some = unfinished.limit(at_most + 1).cte("some")
-    seen = session.scalar(select(func.count()).select_from(some)) or 0
-    matching = _cancellable(conditions, tenant_id).where(Job.id.in_(select(some.c.id))).subquery()
-    number = session.scalar(select(func.count()).select_from(matching)) or 0
+    matches = _is_cancellable(conditions).label("matches")
+    # The conditions are no part of its WHERE, so that it reads no more rows than these.
+    some = select(matches).where(Job.tenant_id == tenant_id, Job.finalized_at.is_(None))
+    looked_at = some.limit(at_most + 1).subquery()
+    number, seen = session.execute(
+        select(func.count().filter(looked_at.c.matches), func.count()).select_from(looked_at)
+    ).one()
     return min(number, at_most), seen <= at_most
 
 
-def _cancellable(conditions: Sequence[ColumnElement[bool]], tenant_id: UUID) -> Select[UUID]:
-    """Select the tenant's jobs that match and that can be cancelled, or asked to stop."""
-    return (
-        select(Job.id)
-        .where(Job.tenant_id == tenant_id, *conditions, Job.state.not_in(sorted(TERMINAL)))
-        .where(
-            or_(Job.state != "running", transitions.weaker_than(StopReason.CANCEL)),
-            ~tree_progress.is_waiting(),
-        )
+def _is_cancellable(conditions: Sequence[ColumnElement[bool]]) -> ColumnElement[bool]:
+    """Match the jobs that match these conditions and can be cancelled, or asked to stop."""
+    return and_(
+        *conditions,
+        Job.state.not_in(sorted(TERMINAL)),
+        or_(Job.state != "running", transitions.weaker_than(StopReason.CANCEL)),
+        ~tree_progress.is_waiting(),
     )
 
 

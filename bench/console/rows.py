@@ -44,7 +44,7 @@ def fill(url: str, size: Size, *, body: bytes) -> bool:
         "body": body,
     }
     with psycopg.connect(url, cursor_factory=psycopg.ClientCursor) as connection:
-        if connection.execute("SELECT FROM tenants WHERE name = %s", [HEAVY]).fetchone():
+        if connection.execute("SELECT FROM tenants WHERE name = %s", [HEAVY]).fetchone() is not None:
             return False
         connection.execute("SET LOCAL synchronous_commit = off")
         for statement in _STATEMENTS.read_text().split(";\n"):

@@ -168,7 +168,7 @@ _ACTIVITY: Final = text("""
     FROM engines LEFT JOIN LATERAL (
         (SELECT lease_id, job_id, started_at, first_token_at, ended_at, outcome, 'over' AS state,
             false AS is_waiting, blocks, 0 AS shared_blocks, prompt_tokens, completion_tokens, 0 AS before
-        FROM attempts WHERE attempts.engine_name = engines.name AND ended_at > clock_timestamp() - :span
+        FROM attempts WHERE attempts.engine_name = engines.name AND ended_at > statement_timestamp() - :span
         ORDER BY ended_at DESC LIMIT :most)
         UNION ALL
         SELECT lease_id, job_id, created_at, NULL, NULL, NULL, state, is_waiting, blocks, shared_blocks,

@@ -15,9 +15,9 @@ from api.console.forms import ChangeDep, check_may_change, check_origin, check_t
 from api.console.live import LiveDep
 from api.console.page import redirect, render, render_part
 from api.console.session import Viewer, ViewerDep
-from api.console.summaries import proposals
+from api.console.summaries import drafts
+from api.console.summaries.drafts import DEFAULTS, MAX_DOCUMENTS, SummaryDraft
 from api.console.summaries.listing import LIST
-from api.console.summaries.proposals import DEFAULTS, MAX_DOCUMENTS, SummaryProposal
 from api.documents import uploads
 from api.http.dependencies import ServicesDep
 from api.http.event_responses import EventResponse
@@ -51,20 +51,20 @@ async def show_new(
 ) -> Response:
     """Show the form for files; or, of documents or an earlier summary, the options and the estimate."""
     check_may_change(viewer)
-    options, document_ids = dict(DEFAULTS), proposals.unpack_ids(of)
+    options, document_ids = dict(DEFAULTS), drafts.unpack_ids(of)
     if document:
         document_ids = [_parse(document, ids.parse_document_id)]
     if like:
         read = partial(
-            proposals.read_options_of,
+            drafts.read_options_of,
             summary_id=_parse(like, ids.parse_summary_id),
             tenant_id=viewer.caller.tenant_id,
         )
         options, document_ids = await services.transactions.run(read)
     if not document_ids:
         return render(request, "summaries/upload.html", title="New summary", most=MAX_DOCUMENTS)
-    proposal = await _read(services, viewer, document_ids)
-    return await _show_proposal(request, services, viewer, proposal, options=options)
+    draft = await _read(services, viewer, document_ids)
+    return await _show_draft(request, services, viewer, draft, options=options)
 
 
 @router.post("/summaries/new")
@@ -87,7 +87,7 @@ async def upload(request: Request, services: ServicesDep, viewer: ViewerDep) -> 
     check_token(viewer, form.fields)
     if not stored:
         raise InvalidRequestError(" ".join(refusals[:_SHOWN_REFUSALS]) or "Choose at least one file.")
-    address = f"{NEW}?of={proposals.pack_ids(list(dict.fromkeys(stored)))}"
+    address = f"{NEW}?of={drafts.pack_ids(list(dict.fromkeys(stored)))}"
     if not refusals:
         return redirect(address)
     listed = " ".join(refusals[:_SHOWN_REFUSALS])
@@ -96,13 +96,13 @@ async def upload(request: Request, services: ServicesDep, viewer: ViewerDep) -> 
 
 
 @router.get("/summaries/new/live")
-async def follow_proposal(
+async def follow_draft(
     request: Request, services: ServicesDep, viewer: ViewerDep, watched: LiveDep, of: str = ""
 ) -> Response:
-    """Stream the extraction of the proposal's documents; at its end the page asks for the estimate."""
+    """Stream the extraction of the draft's documents; at its end the page asks for the estimate."""
     with services.event_streams.opening(viewer.caller) as stream:
-        proposal = await _read(services, viewer, proposals.unpack_ids(of))
-        waiting = set(proposal.extracting)
+        draft = await _read(services, viewer, drafts.unpack_ids(of))
+        waiting = set(draft.extracting)
         if not waiting:
             stream.release()
             return Response(status_code=204)
@@ -119,15 +119,15 @@ async def follow_proposal(
 
 @router.post("/summaries/new/estimate")
 async def estimate(request: Request, services: ServicesDep, viewer: ViewerDep, form: ChangeDep) -> Response:
-    """Show the proposal with these options, and what they would take."""
-    proposal = await _read(services, viewer, proposals.unpack_ids(form.get("of", "")))
-    return await _show_proposal(request, services, viewer, proposal, options=form)
+    """Show the draft with these options, and what they would take."""
+    draft = await _read(services, viewer, drafts.unpack_ids(form.get("of", "")))
+    return await _show_draft(request, services, viewer, draft, options=form)
 
 
 @router.post("/summaries/new/start")
 async def start(request: Request, services: ServicesDep, viewer: ViewerDep, form: ChangeDep) -> Response:
     """Submit the summaries; the same form sent twice submits them once."""
-    proposal = await _read(services, viewer, proposals.unpack_ids(form.get("of", "")))
+    draft = await _read(services, viewer, drafts.unpack_ids(form.get("of", "")))
     idempotency = IdempotencyHeaders(
         key=f"console {form.get('once', '')[:64]}",
         num_retries=None,
@@ -135,29 +135,29 @@ async def start(request: Request, services: ServicesDep, viewer: ViewerDep, form
         valid_for=timedelta(hours=services.settings.jobs.idempotency_hours),
     )
     try:
-        asked = proposals.request_of(proposal, form)
+        asked = drafts.request_of(draft, form)
         made, _ = await verbs.submit(
             services, asked, tenant_id=viewer.caller.tenant_id, idempotency=idempotency
         )
     except InvalidRequestError as error:
-        return await _show_proposal(
-            request, services, viewer, proposal, options=form, problem=error.message, status=400
+        return await _show_draft(
+            request, services, viewer, draft, options=form, problem=error.message, status=400
         )
     if len(made) == 1:
         return redirect(f"{LIST}/{made[0]['id']}", done="The summary is submitted.")
     return redirect(LIST, done=f"{len(made):,} summaries are submitted.")
 
 
-async def _read(services: Services, viewer: Viewer, document_ids: list[UUID]) -> SummaryProposal:
+async def _read(services: Services, viewer: Viewer, document_ids: list[UUID]) -> SummaryDraft:
     tenant_id = viewer.caller.tenant_id
-    return await services.transact(proposals.read_proposal, document_ids=document_ids, tenant_id=tenant_id)
+    return await services.transact(drafts.read_draft, document_ids=document_ids, tenant_id=tenant_id)
 
 
-async def _show_proposal(
+async def _show_draft(
     request: Request,
     services: Services,
     viewer: Viewer,
-    proposal: SummaryProposal,
+    draft: SummaryDraft,
     *,
     options: Mapping[str, str],
     problem: str | None = None,
@@ -165,15 +165,15 @@ async def _show_proposal(
 ) -> Response:
     estimated: JsonObject | None = None
     if problem is None:
-        found = await proposals.try_estimate(services, proposal, options, tenant_id=viewer.caller.tenant_id)
+        found = await drafts.try_estimate(services, draft, options, tenant_id=viewer.caller.tenant_id)
         estimated, problem = found
     return render(
         request,
-        "summaries/proposal.html",
+        "summaries/draft.html",
         title="New summary",
         status=status,
-        proposal=proposal,
-        rows=[(ids.document_id(each.id), each) for each in proposal.documents],
+        draft=draft,
+        rows=[(ids.document_id(each.id), each) for each in draft.documents],
         options=options,
         estimated=estimated,
         problem=problem,
@@ -181,7 +181,7 @@ async def _show_proposal(
         gaps={OnGap.SKIP: "go on without it", OnGap.FAIL: "fail"},
         once=ids.uuid7().hex,
         address=NEW,
-        live_address=f"{NEW}/live?of={proposal.packed}" if proposal.extracting else None,
+        live_address=f"{NEW}/live?of={draft.packed}" if draft.extracting else None,
     )
 
 

@@ -38,8 +38,8 @@ def uploaded(browser: Browser, files: dict[str, bytes], *, token: str | None = N
 
 
 def fields_of(page: HtmlElement) -> dict[str, str]:
-    """The form of the proposal as a browser sends it."""
-    (form,) = page.xpath("//form[@id='proposal']")
+    """The form of the draft as a browser sends it."""
+    (form,) = page.xpath("//form[@id='draft']")
     return dict(form.form_values())
 
 
@@ -58,12 +58,12 @@ def test_files_are_uploaded_estimated_and_started_once(
 ) -> None:
     answer = uploaded(visitor, TEXTS)
     assert answer.status_code == 303
-    proposal = answer.headers["location"]
-    page = visitor.page(proposal)
+    draft = answer.headers["location"]
+    page = visitor.page(draft)
     assert "3 of 3 left" in words(page)
     assert figures(page) == {}
     Extractor(sessions, tokenizer).run_once()
-    page = visitor.page(proposal)
+    page = visitor.page(draft)
     assert figures(page)["jobs"] == "3"
     assert figures(page)["done in about"] == "no engine runs"
     fields = fields_of(page) | {"combine": "true", "length": "200", "instructions": "mind\r\nthe tides"}
@@ -91,9 +91,9 @@ def test_files_are_uploaded_estimated_and_started_once(
 def test_one_summary_over_all_leads_to_its_page(
     visitor: Browser, sessions: sessionmaker[Session], tokenizer: Tokenizer
 ) -> None:
-    proposal = uploaded(visitor, TEXTS).headers["location"]
+    draft = uploaded(visitor, TEXTS).headers["location"]
     Extractor(sessions, tokenizer).run_once()
-    started = visitor.post(f"{NEW}/start", **fields_of(visitor.page(proposal)) | {"combine": "true"})
+    started = visitor.post(f"{NEW}/start", **fields_of(visitor.page(draft)) | {"combine": "true"})
     (made,) = summaries_of(sessions)
     assert started.headers["location"] == f"/console/summaries/{ids.summary_id(made.id)}"
     with sessions() as session:
@@ -118,7 +118,7 @@ def test_a_file_that_is_no_document_stops_no_others(
 
 
 @pytest.mark.parametrize("files", [{}, {"a.exe": b"\0\1"}, {"a.txt": b""}])
-def test_without_a_document_there_is_no_proposal(visitor: Browser, files: dict[str, bytes]) -> None:
+def test_without_a_document_there_is_no_draft(visitor: Browser, files: dict[str, bytes]) -> None:
     assert uploaded(visitor, files).status_code == 400
 
 
@@ -202,7 +202,7 @@ def test_a_form_of_another_site_stores_nothing(visitor: Browser, sessions: sessi
         assert session.scalars(select(Document)).all() == []
 
 
-def test_a_proposal_follows_its_documents_and_then_asks_for_the_estimate(
+def test_a_draft_follows_its_documents_and_then_asks_for_the_estimate(
     visitor: Browser,
     sessions: sessionmaker[Session],
     tokenizer: Tokenizer,

@@ -34,7 +34,7 @@ DEFAULTS: Final[Mapping[str, str]] = {"style": "paragraph", "length": "400", "on
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryProposal:
+class SummaryDraft:
     """Documents to summarize.
 
     Attributes:
@@ -80,11 +80,11 @@ def unpack_ids(text: str) -> list[UUID]:
     return list(dict.fromkeys(found))
 
 
-def read_proposal(session: Session, *, document_ids: Sequence[UUID], tenant_id: UUID) -> SummaryProposal:
+def read_draft(session: Session, *, document_ids: Sequence[UUID], tenant_id: UUID) -> SummaryDraft:
     """Read the tenant's documents of these ids, in this order."""
     query = select(Document).where(Document.id.in_(document_ids), *documents.visible(tenant_id))
     found = {each.id: each for each in session.scalars(query.options(defer(Document.pages)))}
-    return SummaryProposal([found[each] for each in document_ids if each in found])
+    return SummaryDraft([found[each] for each in document_ids if each in found])
 
 
 def read_options_of(
@@ -121,35 +121,35 @@ def parse_options(form: Mapping[str, str]) -> dict[str, object]:
     return chosen
 
 
-def request_of(proposal: SummaryProposal, form: Mapping[str, str]) -> SummaryRequest:
+def request_of(draft: SummaryDraft, form: Mapping[str, str]) -> SummaryRequest:
     """Make the request that this form asks for; documents without a text are left out.
 
     Raises:
         InvalidRequestError: an option is invalid, or no document has a text.
     """
-    if not proposal.usable:
+    if not draft.usable:
         raise InvalidRequestError("None of the documents has a text.")
-    return _validated(SummaryRequest, {"documents": proposal.usable} | parse_options(form))
+    return _validated(SummaryRequest, {"documents": draft.usable} | parse_options(form))
 
 
 async def estimate(
-    services: Services, proposal: SummaryProposal, form: Mapping[str, str], *, tenant_id: UUID
+    services: Services, draft: SummaryDraft, form: Mapping[str, str], *, tenant_id: UUID
 ) -> JsonObject:
     """Estimate what this form asks for; raise as `verbs.estimate` does."""
-    if not proposal.usable:
+    if not draft.usable:
         raise InvalidRequestError("None of the documents has a text.")
-    given = {"documents": proposal.usable} | parse_options(form)
+    given = {"documents": draft.usable} | parse_options(form)
     return await verbs.estimate(services, _validated(SummaryEstimateRequest, given), tenant_id=tenant_id)
 
 
 async def try_estimate(
-    services: Services, proposal: SummaryProposal, form: Mapping[str, str], *, tenant_id: UUID
+    services: Services, draft: SummaryDraft, form: Mapping[str, str], *, tenant_id: UUID
 ) -> tuple[JsonObject | None, str | None]:
     """Estimate as `estimate` does once all documents are read; otherwise tell why there is no estimate."""
-    if proposal.extracting or not proposal.documents:
+    if draft.extracting or not draft.documents:
         return None, None
     try:
-        return await estimate(services, proposal, form, tenant_id=tenant_id), None
+        return await estimate(services, draft, form, tenant_id=tenant_id), None
     except LongbatchError as error:
         return None, error.message
 
