@@ -35,10 +35,9 @@ from jobs.states import Lane
 
 # Most waiting tenants that one claim considers: those that were served least.
 MAX_TENANTS: Final = 16
-# Most jobs read of one lane, and fewest of one tenant and size.
+# Most jobs read of one lane, and fewest of one tenant and size. Tenants and sizes that have jobs share it.
 MAX_ROWS: Final = 96
-# At least so many rows for each slot, so that one reading fills an engine with many of them: of a single
-# tenant's single size, a claim reads one row in NUM_SIZE_CLASSES of its limit.
+# At least so many rows for each slot, so that one reading fills an engine with many of them.
 ROWS_OF_SLOT: Final = 12
 _MIN_EACH: Final = 2
 _MAX_URGENT: Final = 16
@@ -121,6 +120,9 @@ _FIRST_SQL: Final = f"""
     ), possible AS (
         SELECT tenant_id, class FROM existing
         WHERE class / {NEED_CLASSES} <= :max_size_class AND class % {NEED_CLASSES} <= :max_need_class
+    ), share AS (
+        SELECT greatest(:num_each, :max_rows / greatest(count(*), 1)) AS num_each
+        FROM (SELECT DISTINCT tenant_id, class / {NEED_CLASSES} FROM possible) AS sizes
     )
     SELECT {_COLUMNS} FROM (
         SELECT first.*, row_number() OVER (
@@ -130,9 +132,9 @@ _FIRST_SQL: Final = f"""
         FROM possible, LATERAL (
             SELECT {_COLUMNS} FROM jobs
             WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
-            ORDER BY rank DESC, id LIMIT :num_each
+            ORDER BY rank DESC, id LIMIT (SELECT num_each FROM share)
         ) AS first
-    ) AS placed WHERE place <= :num_each
+    ) AS placed WHERE place <= (SELECT num_each FROM share)
     UNION
     (SELECT urgent.* FROM possible, LATERAL (
         SELECT {_COLUMNS} FROM jobs
@@ -149,7 +151,7 @@ _GIVEN: Final[Sequence[BindParameter[Any]]] = (
 )
 _GIVEN_FIRST: Final[Sequence[BindParameter[Any]]] = (
     *_GIVEN,
-    *(bindparam(name, type_=Integer()) for name in ("max_size_class", "max_need_class")),
+    *(bindparam(name, type_=Integer()) for name in ("max_rows", "max_size_class", "max_need_class")),
     *(bindparam(name, type_=Integer()) for name in ("num_urgent", "num_urgent_each")),
 )
 _ROWS: Final = [Job.__table__.c[name] for name in QueuedJob._fields]
@@ -161,7 +163,7 @@ _FIRST_OTHERS: Final = (
             f"""
             SELECT {_COLUMNS} FROM jobs
             WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
-            ORDER BY rank DESC, id LIMIT :num_each
+            ORDER BY rank DESC, id LIMIT (SELECT num_each FROM share)
 """,  # noqa: S608  # built from constants
             f"""
             SELECT * FROM (
@@ -170,7 +172,7 @@ _FIRST_OTHERS: Final = (
                 ORDER BY rank DESC, id LIMIT :num_passed
             ) AS passed WHERE family IS NULL
                 OR coalesce(id < (:readers)[array_position(:without, family)], true)
-            ORDER BY rank DESC, id LIMIT :num_each
+            ORDER BY rank DESC, id LIMIT (SELECT num_each FROM share)
 """,  # noqa: S608  # built from constants
         )
     )
@@ -279,6 +281,7 @@ def first_jobs(
             "tenants": sorted(tenants),
             "max_size_class": bisect_right(SIZE_BOUNDS, capacity.max_input_len),
             "max_need_class": bisect_right(NEED_BOUNDS, given["max_tokens"]),
+            "max_rows": max_rows,
             "num_each": max(_MIN_EACH, max_rows // (len(tenants) * NUM_SIZE_CLASSES)),
             "num_urgent": _MAX_URGENT,
             "num_urgent_each": max(_MIN_EACH, _MAX_URGENT // len(tenants)),

@@ -24,6 +24,8 @@ from worker.inference.inbox import Inbox
 from worker.loop import Loop
 
 _PROGRESS_SECONDS: Final = 1.0
+# A job that generates for less is likely to end in a moment, which would find its row locked by the report.
+_FIRST_REPORT_SECONDS: Final = 0.25
 # Leases due this soon are renewed together with those due now. Not all leases: while a locked one stays due,
 # each round would write every row.
 _TOGETHER_SECONDS: Final = 2.0
@@ -205,7 +207,7 @@ class LeaseKeeper:
                 each.inbox.put(StopAsked(reason))
 
     def _report_progress(self, running: Iterable[RunningJob]) -> None:
-        """Report the first token at once, and later ones about once a second."""
+        """Report the first token soon, at once if others wait for it, and later ones once a second."""
         now = time.monotonic()
         due = {each.lease.lease_id: (each, each.num_tokens) for each in running if _must_report(each, now)}
         if not due:
@@ -247,4 +249,6 @@ def _must_report(running: RunningJob, now: float) -> bool:
     """Return True if the job's progress is due to be reported to callers."""
     if running.num_tokens == running.reported_tokens:
         return False
-    return not running.reported_tokens or now - running.reported_at >= _PROGRESS_SECONDS
+    if running.reported_tokens or running.first_token_at is None:
+        return now - running.reported_at >= _PROGRESS_SECONDS
+    return running.on_first_token is not None or now - running.first_token_at >= _FIRST_REPORT_SECONDS

@@ -86,6 +86,7 @@ class OutputPublisher:
         self._answer = answer
         self._interval = interval
         self._num_published = 0
+        self._has_published = False
         self._certain = OutputPiece("", "")
         self._published_at = time.monotonic()
 
@@ -101,7 +102,13 @@ class OutputPublisher:
         self._certain = self._certain.joined(self._answer.take_new())
 
     def end(self, *, is_final: bool) -> None:
-        """Publish the rest. If the job continues elsewhere, publish only what its next run cannot change."""
+        """Publish the rest. If the job continues elsewhere, publish only what its next run cannot change.
+
+        Of a batch job that ended before its first delta, readers take all from its row once its end is
+        announced.
+        """
+        if is_final and self._interval and not self._has_published:
+            return
         rest = self._answer.take_new() if is_final else OutputPiece("", "")
         self._publish(self._certain.joined(rest), is_last=True)
 
@@ -110,3 +117,4 @@ class OutputPublisher:
         delta = Delta(self._num_published, new.text, num_tokens, is_last=is_last, reasoning=new.reasoning)
         self._put(self._job_id, delta)
         self._num_published += new.num_chars
+        self._has_published = True

@@ -52,6 +52,7 @@ class PromptPrefetcher:
         self._ready: OrderedDict[UUID, CountedPrompt] = OrderedDict()
         self._num_bytes = 0
         self._unreadable: set[UUID] = set()
+        self._started: set[UUID] = set()  # since the last preview began to read: it may have them yet
         self._lock = threading.Lock()
         self._preview = Preview()
         self._num_found = 0
@@ -61,10 +62,13 @@ class PromptPrefetcher:
         """Load the prompts of the jobs that would start next, unless the last preview is recent."""
         if not self.is_due():
             return
+        with self._lock:
+            self._started.clear()
         with transaction(self._sessions) as session:
             preview = claims.preview_claims(session, self._engine_name, self._policy())
         with self._lock:
             self._preview = preview
+            self._drop_started()
             self._looked_at = self._read_at = time.monotonic()
             self._num_found = len(preview.candidates)
         wanted = self.missing(text_id for text_id in preview.text_ids if text_id not in self._unreadable)
@@ -117,10 +121,9 @@ class PromptPrefetcher:
 
     def forget(self, job_ids: Iterable[UUID]) -> None:
         """Remove these jobs, which have started, from the candidates."""
-        started = set(job_ids)
         with self._lock:
-            left = [each for each in self._preview.candidates if each.job.id not in started]
-            self._preview = replace(self._preview, candidates=left)
+            self._started.update(job_ids)
+            self._drop_started()
 
     def take(self, text_id: UUID) -> CountedPrompt | None:
         """Remove and return a prefetched prompt. Returns None if it was not predicted."""
@@ -128,6 +131,10 @@ class PromptPrefetcher:
             prompt = self._ready.pop(text_id, None)
             self._num_bytes -= len(prompt.packed_ids) if prompt else 0
             return prompt
+
+    def _drop_started(self) -> None:
+        left = [each for each in self._preview.candidates if each.job.id not in self._started]
+        self._preview = replace(self._preview, candidates=left)
 
     def _try(self, text_id: UUID) -> None:
         """Prepare one prompt. A bad prompt fails only its own job, when that job starts."""
