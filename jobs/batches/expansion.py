@@ -1,7 +1,7 @@
 """Turn the lines of an accepted batch into jobs, one slice per transaction; reject invalid lines at once."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -51,11 +51,16 @@ class _Quota:
 
     Attributes:
         held: read without a lock; `admit` decides under it.
+        filled: the part of the limits that batches may fill.
     """
 
     tenant_id: UUID
     limits: TenantLimits
     held: QuotaUsage
+    filled: TenantLimits = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.filled = self.limits.part(_FILLED)
 
     def has_room_for(self, need: QuotaUsage) -> bool:
         """Return True if a line may become a job.
@@ -63,9 +68,7 @@ class _Quota:
         Batches leave part of the quota to the tenant's other requests.
         """
         together = self.held + need
-        return together.is_within(self.limits.part(_FILLED)) or (
-            self.held.jobs == 0 and together.is_within(self.limits)
-        )
+        return together.is_within(self.filled) or (self.held.jobs == 0 and together.is_within(self.limits))
 
     @classmethod
     def of(cls, session: Session, batch: Batch, tools: BatchTools) -> Self:
@@ -84,9 +87,9 @@ class _Quota:
         Raises:
             LimitError: the job exceeds the quota by itself and can never fit.
         """
-        tokens = submission.demand(spec, capacities)
-        need = QuotaUsage(tokens=tokens, jobs=1, stored_bytes=spec.stored_bytes)
-        quotas.check(replace(need, jobs=0), need, limits=self.limits)
+        tokens, stored_bytes = submission.demand(spec, capacities), spec.stored_bytes
+        need = QuotaUsage(tokens=tokens, jobs=1, stored_bytes=stored_bytes)
+        quotas.check(QuotaUsage(tokens=tokens, stored_bytes=stored_bytes), need, limits=self.limits)
         if not self.has_room_for(need):
             return False
         self.held += need

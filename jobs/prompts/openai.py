@@ -191,6 +191,11 @@ class Generation:
         return self.guide is not None or needs_whole(self.sampling)
 
 
+_SAMPLED: Final = {
+    kind: tuple(name for name in kind.model_fields if name in SAMPLING) for kind in (ChatRequest, TextRequest)
+}
+
+
 def validate_request(endpoint: Endpoint, body: Mapping[str, Any], takes: Takes = UNKNOWN) -> Generation:
     """Validate the body of a request to `endpoint`.
 
@@ -214,7 +219,7 @@ def validate_request(endpoint: Endpoint, body: Mapping[str, Any], takes: Takes =
         canonical=_canonical(request, guide),
         max_tokens=max_tokens,
         sampling=_DEFAULTS
-        | {name: value for name, value in request if name in SAMPLING and value is not None}
+        | {name: value for name in _SAMPLED[kind] if (value := getattr(request, name)) is not None}
         | request.picked(request.model, takes, max_tokens=max_tokens),
         stream=request.stream,
         include_usage=request.stream_options is not None and request.stream_options.include_usage,

@@ -53,7 +53,12 @@ def test_the_published_deltas_add_up_to_the_result(
     with running_worker(feeding(), queue.tokenizer):
         told = [
             queue.submit("Say something. [[tokens=300]]", max_tokens=400, lane=Lane.INTERACTIVE),
-            queue.submit("日本語 and 🙂. [[tokens=300]]", max_tokens=400, sampling={"stop": ["every word"]}),
+            queue.submit(
+                "日本語 and 🙂. [[tokens=300]]",
+                max_tokens=400,
+                sampling={"stop": ["every word"]},
+                lane=Lane.INTERACTIVE,
+            ),
         ]
         for each in told:
             queue.ended(each)
