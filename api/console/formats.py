@@ -1,6 +1,6 @@
 """How pages write values: moments, spans, numbers, ids. All text is escaped."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import urlencode
@@ -22,8 +22,14 @@ def moment(value: datetime | None) -> Markup:
     return Markup('<time datetime="{}">{} UTC</time>').format(rfc3339(value), shown)
 
 
+def chosen(given: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """Return the filters of an address or a form that are not empty, as text that a column can hold."""
+    values = {name: given.get(name, "").replace("\0", "\N{REPLACEMENT CHARACTER}").strip() for name in names}
+    return {name: value for name, value in values.items() if value}
+
+
 def parse_moment(text: str) -> datetime:
-    """Read a moment that one of our forms carries.
+    """Read a moment of this millennium that one of our forms carries.
 
     Raises:
         InvalidRequestError: it is none.
@@ -32,7 +38,7 @@ def parse_moment(text: str) -> datetime:
         found = datetime.fromisoformat(text)
     except ValueError:
         found = None
-    if found is None or found.tzinfo is None:
+    if found is None or found.tzinfo is None or not 2000 <= found.year < 3000:
         raise InvalidRequestError("The form has no moment; open its page again.")
     return found
 

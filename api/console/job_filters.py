@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
+from api.console import formats
 from api.http.identifiers import parse_optional
 from jobs import ids
 from jobs.errors import InvalidRequestError
@@ -75,7 +76,7 @@ def parse_query(given: Mapping[str, str]) -> JobsQuery:
     Raises:
         InvalidRequestError: a value is none that the form offers.
     """
-    chosen = {name: given[name].strip() for name in (*_NAMES, "after") if given.get(name, "").strip()}
+    chosen = formats.chosen(given, (*_NAMES, "after"))
     for name, allowed in (("state", STATES), ("lane", LANES), ("age", tuple(AGES))):
         if name in chosen and chosen[name] not in allowed:
             raise InvalidRequestError(f"The filter {name!r} has none of its values.", param=name)

@@ -33,8 +33,31 @@ from jobs.webhooks.queries import DispatchStates, read_dispatch_states
 
 Status = TypeVar("Status", bound=Hashable)
 _SECONDS: Final = 1.0
+_MAX_SHARED: Final = 64  # parts, of some 100 kB each
 # Then the browser connects anew, and the session is checked again.
 _STREAM_SECONDS: Final = 300.0
+
+
+class SharedParts:
+    """The newest HTML of parts that many streams show alike, rendered once for each new state."""
+
+    def __init__(self) -> None:
+        self._parts: dict[Hashable, tuple[object, str]] = {}
+
+    def html(self, key: Hashable, state: object, render: Callable[[], str]) -> str:
+        """Return the part's HTML.
+
+        Args:
+            key: what else than the state it depends on: what is shown, and to whom.
+            state: the same object for all streams.
+            render: makes the HTML if no stream has shown this state yet.
+        """
+        known = self._parts.get(key)
+        if known is None or known[0] is not state:
+            if len(self._parts) >= _MAX_SHARED:
+                self._parts.clear()
+            known = self._parts[key] = (state, render())
+        return known[1]
 
 
 class LivePages:
@@ -48,6 +71,7 @@ class LivePages:
         summaries: the counts of summaries, and the jobs of their trees.
         engines: what runs on engines.
         shelves: where the bars of an engine's picture lie, by its name.
+        pictures: the moving parts of engines' pages.
     """
 
     def __init__(self, services: Services) -> None:
@@ -60,6 +84,7 @@ class LivePages:
         self.summaries: RowChanges[SummaryStatus | JobStatus] = self.watch(_read_summaries)
         self.engines: RowChanges[EngineActivity] = self.watch(read_activities)
         self.shelves: dict[str, Shelves] = {}
+        self.pictures = SharedParts()
 
     def watch(self, read: "Read[Status]") -> "RowChanges[Status]":
         """Make what follows rows, or whatever else has an id, with one query a second at most."""

@@ -23,6 +23,7 @@ from jobs.version import version
 HOME: Final = f"{CONSOLE}/"
 _FLASH: Final = "longbatch_flash"
 _FLASH_SECONDS: Final = 60
+# Bytes; a control character takes six of a cookie's 4,096, before base64.
 _MAX_FLASH: Final = 500
 _SEE_OTHER: Final = 303
 Tone = Literal["good", "bad"]
@@ -102,7 +103,9 @@ def redirect(address: str, *, done: str | None = None, tone: Tone = "good") -> R
     """
     response = RedirectResponse(address, _SEE_OTHER)
     if done is not None:
-        packed = base64.urlsafe_b64encode(json.dumps([tone, done[:_MAX_FLASH]]).encode()).decode()
+        shown = done.encode()[:_MAX_FLASH].decode(errors="ignore")
+        told = json.dumps([tone, shown], ensure_ascii=False)
+        packed = base64.urlsafe_b64encode(told.encode()).decode()
         response.set_cookie(
             _FLASH, packed, max_age=_FLASH_SECONDS, path=CONSOLE, httponly=True, samesite="strict"
         )

@@ -19,6 +19,8 @@ _MAX_OTHER_BYTES: Final = 64 * 1024
 _BYTES_A_FILE: Final = 1024  # more of them for each further file: its headers and its boundary
 # A refused form is still read up to this many times its limit, so that the sender sees the response.
 _DRAINED_LIMITS: Final = 4
+# Of files that the caller leaves, so that those after them arrive: as much as a refused request may send.
+_MAX_PASSED_OVER: Final = 64 * 2**20
 _MAX_FILENAME: Final = 255
 _MAX_SHOWN: Final = 64  # characters of a name in an error
 
@@ -82,15 +84,22 @@ async def read_files(
     """Yield the form's files as they begin, and collect the other fields in `form`.
 
     Fields before a file are in `form` when it begins. Raises as `read_form` does, with `max_files` files.
+
+    Raises:
+        TooLargeError: what the caller left of its files exceeds a limit.
     """
+    num_left = _MAX_PASSED_OVER
     found = _read(request, _Reader(form, file_field, max_files))
     first = await anext(found, None)
     while first is not None:
         following = _Following()
         pieces = _pieces_of(first, found, following)
         yield FormFile(first.filename, pieces)
-        async for _ in pieces:  # what the caller has left
-            pass
+        async for piece in pieces:  # what the caller has left
+            num_left -= len(piece)
+            if num_left < 0:
+                message = f"Refused files, and files without a name, have over {_MAX_PASSED_OVER} bytes."
+                raise TooLargeError(message, param=file_field)
         first = following.piece
 
 

@@ -47,12 +47,18 @@ async def follow_engine(
     past = _parse_span(span)
     found = await _read(services, engine)
     key = engine_id(engine)
+    # A tenant's viewers see the same; an operator's page has forms with the token of the session.
+    whose = viewer.token if viewer.is_operator else viewer.caller.tenant_id
     with services.event_streams.opening(viewer.caller) as stream:
 
         async def render_picture(_: UUID, activity: EngineActivity) -> str:
             queue = await services.queue_positions.forecast_of(found.model)
-            shown = _moving(activity, queue, watched, viewer, past=past)
-            return render_part(request, "engine_live.html", **shown)
+
+            def draw_anew() -> str:
+                shown = _moving(activity, queue, watched, viewer, past=past)
+                return render_part(request, "engine_live.html", **shown)
+
+            return watched.pictures.html((key, past, whose), activity, draw_anew)
 
         return EventResponse(stream, live.follow_each(watched.engines, [key], render_picture))
 
@@ -131,7 +137,7 @@ def _moving(
 
 
 async def _read(services: Services, name: str) -> EngineActivity:
-    """Read the engine; it shows nothing of other tenants' jobs but how large they are, and when they run.
+    """Read the engine; of other tenants' jobs it shows their size, and when they read and run.
 
     Raises:
         NotFoundError: no engine of this name has registered.

@@ -135,7 +135,7 @@ def parse_query(given: Mapping[str, str]) -> SummariesQuery:
     Raises:
         InvalidRequestError: a value is none that the form offers.
     """
-    chosen = {name: given[name].strip() for name in (*_NAMES, "after") if given.get(name, "").strip()}
+    chosen = formats.chosen(given, (*_NAMES, "after"))
     if "state" in chosen and chosen["state"] not in STATES:
         raise InvalidRequestError("The filter 'state' has none of its values.", param="state")
     parse_optional(

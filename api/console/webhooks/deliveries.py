@@ -131,7 +131,7 @@ def parse_query(given: Mapping[str, str]) -> DeliveriesQuery:
     Raises:
         InvalidRequestError: a value is none that the form offers.
     """
-    chosen = {name: given[name].strip() for name in (*_NAMES, "after") if given.get(name, "").strip()}
+    chosen = formats.chosen(given, (*_NAMES, "after"))
     if "outcome" in chosen and chosen["outcome"] not in OUTCOMES:
         raise InvalidRequestError("The filter 'outcome' has none of its values.", param="outcome")
     for name, parse in (("endpoint", ids.parse_endpoint_id), ("event", ids.parse_event_id)):

@@ -119,6 +119,8 @@ def test_others_see_other_tenants_jobs_as_bars_without_name(
     ended = words(page.xpath("//section[@aria-labelledby='over']")[0])
     assert packed["mine over"] in ended
     assert ended.count("failed") == 1
+    following = words(page.xpath("//section[@aria-labelledby='following']")[0])
+    assert "another tenant'swaits" in following
     assert not page.xpath("//form[contains(@action, 'engines')]")
     assert operator.page(PAGE).xpath("//form[contains(@action, 'engines')]")
 

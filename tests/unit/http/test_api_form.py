@@ -175,6 +175,21 @@ def test_what_is_not_taken_of_a_file_does_not_reach_the_next() -> None:
     assert [name for name, _ in files] == ["a.txt", "", "b/c.txt"]
 
 
+@pytest.mark.parametrize("name", ["", "huge.txt"])
+def test_a_file_without_end_that_nobody_takes_is_refused(name: str) -> None:
+    begin = b'--xx\r\nContent-Disposition: form-data; name="file"; filename="%b"\r\n\r\n' % name.encode()
+    sender = Sender(itertools.chain([begin], itertools.repeat(b"x" * 2**20)))
+
+    async def collect() -> None:
+        async for _ in read_files(sender.request, Form(), file_field="file", max_files=3):
+            assert sender.num_taken < 3, "it begins before it has arrived"
+
+    with pytest.raises(TooLargeError) as raised:
+        asyncio.run(collect())
+    assert raised.value.param == "file"
+    assert sender.num_taken < 100
+
+
 def test_more_files_than_allowed_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="at most 2 files"):
         read_several([FILES], max_files=2)
