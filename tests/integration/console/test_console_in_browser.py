@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess
 from batch_support import Service, lines
 from browser_support import opened, violations
-from console_pages.browser import PROBE, new_key
+from console_pages.browser import new_key
+from console_pages.screenshots import looked_at, looks, probe
 from jobs import ids, lifecycle
 from jobs.states import FinishReason
 from jobs.tenants.keys import Scope
@@ -22,11 +22,6 @@ from webhook_support import Receiver, add_endpoint, deliver_all, make_due, statu
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-LOOKS: Final[list[dict[str, Any]]] = [
-    {"color_scheme": "light"},
-    {"color_scheme": "dark", "viewport": {"width": 360, "height": 640}},
-]
-
 
 def sign_in(page: "Page", server: ApiProcess, address: str, *, key: str = API_KEY) -> None:
     page.goto(server.url + address)
@@ -35,7 +30,7 @@ def sign_in(page: "Page", server: ApiProcess, address: str, *, key: str = API_KE
     page.get_by_role("button", name="Sign in").click()
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look["color_scheme"])
+@looks
 def test_rows_change_while_one_looks_and_pages_break_no_rule(
     browser: "Browser",
     server: ApiProcess,
@@ -43,70 +38,73 @@ def test_rows_change_while_one_looks_and_pages_break_no_rule(
     running: Lease,
     look: dict[str, Any],
 ) -> None:
+    said = probe(look)
     with sessions.begin() as session:
-        submit_one(session, spec(custom_id=PROBE[:60]))
+        submit_one(session, spec(custom_id=said[:60]))
     job_id = ids.job_id(running.job_id)
     with opened(browser, **look) as page:
         sign_in(page, server, "/console/jobs")
         page.get_by_role("link", name=job_id).wait_for()
-        assert violations(page) == []
+        looked_at(page, "jobs", look)
         with sessions.begin() as session:
             lifecycle.report_progress(session, running, completion_tokens=17)
         page.locator(f"#tokens-{job_id}", has_text="17").wait_for()
         page.get_by_role("link", name=job_id).click()
         page.get_by_role("button", name="Cancel this job").wait_for()
-        assert violations(page) == []
+        looked_at(page, "job-running", look)
         with sessions.begin() as session:
-            lifecycle.complete(session, running, output_of(f"an answer {PROBE}"), FinishReason.STOP)
+            lifecycle.complete(session, running, output_of(f"an answer {said}"), FinishReason.STOP)
         page.locator("#job .state", has_text="completed").wait_for()
         page.get_by_role("button", name="Cancel this job").wait_for(state="detached")
         page.get_by_role("link", name="Show the result").click()
         page.get_by_text("an answer").wait_for()
-        assert violations(page) == []
+        looked_at(page, "job", look)
         page.get_by_role("button", name="Sign out").click()
         page.get_by_label("API key").wait_for()
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look["color_scheme"])
+@looks
 def test_the_overview_of_an_operator_breaks_no_rule(
     browser: "Browser", server: ApiProcess, sessions: sessionmaker[Session], look: dict[str, Any]
 ) -> None:
+    said = probe(look)
     with sessions.begin() as session:
         register_engine(session)
         submit_one(session)
-        lifecycle.fail(session, claim_one(session).lease, {"code": PROBE, "message": PROBE})
+        lifecycle.fail(session, claim_one(session).lease, {"code": said, "message": said})
         submit_one(session)
     operator = new_key(sessions, Scope.READ, Scope.OPERATOR)
     with opened(browser, **look) as page:
         sign_in(page, server, "/console/", key=operator.secret)
         page.get_by_role("heading", name="Engines").wait_for()
-        page.get_by_role("cell", name=PROBE).wait_for()
-        assert violations(page) == []
+        page.get_by_role("cell", name=said).wait_for()
+        looked_at(page, "overview", look)
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look["color_scheme"])
+@looks
 def test_lines_that_failed_are_retried_and_watched(
     browser: "Browser", server: ApiProcess, sessions: sessionmaker[Session], look: dict[str, Any]
 ) -> None:
+    said = probe(look)
     service = Service(sessions)
-    batch_id = service.accepted([*lines(2), chat_line(PROBE[:60], model=MODEL, temperature=7)])
+    batch_id = service.accepted([*lines(2), chat_line(said[:60], model=MODEL, temperature=7)])
     with opened(browser, **look) as page:
         sign_in(page, server, "/console/batches")
         page.get_by_text("1 of 3").wait_for()
-        assert violations(page) == []
+        looked_at(page, "batches", look)
         page.get_by_role("link", name=ids.batch_id(batch_id)).click()
         page.get_by_role("button", name="Cancel this batch").wait_for()
-        assert violations(page) == []
+        looked_at(page, "batch-running", look)
         with sessions.begin() as session:
             register_engine(session)
-            lifecycle.fail(session, claim_one(session).lease, {"code": PROBE, "message": PROBE})
+            lifecycle.fail(session, claim_one(session).lease, {"code": said, "message": said})
         service.settle()
         page.get_by_text("2 of 3").wait_for()
         service.complete()
         service.settle()
         page.get_by_role("link", name="Show the error file").click()
-        page.get_by_role("cell", name=PROBE[:60]).first.wait_for()
-        assert violations(page) == []
+        page.get_by_role("cell", name=said[:60]).first.wait_for()
+        looked_at(page, "batch-errors", look)
         page.get_by_role("button", name="Retry what did not complete").click()
         page.get_by_text("run again, as this batch").wait_for()
         service.settle_validation()
@@ -115,11 +113,11 @@ def test_lines_that_failed_are_retried_and_watched(
         service.settle()
         page.locator("#batch .state", has_text="completed").wait_for()
         page.get_by_text("2 of 2").wait_for()
-        assert violations(page) == []
+        looked_at(page, "batch", look)
         assert len(service.read(service.batch(batch_id).error_file_id)) == 2
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look["color_scheme"])
+@looks
 def test_a_webhook_is_tested_replayed_and_watched(
     browser: "Browser",
     server: ApiProcess,
@@ -128,22 +126,23 @@ def test_a_webhook_is_tested_replayed_and_watched(
     background: Callable[..., Future[object]],
     look: dict[str, Any],
 ) -> None:
+    said = probe(look)
     receiver.answers["/hook"] = status(503, retry_after="600")
-    add_endpoint(sessions, receiver.url(), description=PROBE)
+    add_endpoint(sessions, receiver.url(), description=said)
     with opened(browser, **look) as page:
         sign_in(page, server, "/console/webhooks")
-        page.get_by_text(PROBE).wait_for()
-        assert violations(page) == []
+        page.get_by_text(said).wait_for()
+        looked_at(page, "webhooks", look)
         page.get_by_role("link", name=receiver.url()).click()
         page.get_by_role("button", name="Send a test event").click()
         page.get_by_text("on its way").wait_for()
-        assert violations(page) == []
+        looked_at(page, "endpoint", look)
         background(deliver_all, sessions).result(PATIENCE)  # the browser's thread has an event loop
         page.get_by_role("cell", name="503").wait_for()
-        assert violations(page) == []
+        looked_at(page, "delivery-failed", look)
         page.get_by_role("link", name=receiver.url()).first.click()
         page.get_by_text("paused until").wait_for()
-        assert violations(page) == []
+        looked_at(page, "endpoint-paused", look)
         page.get_by_role("link", name="All of its deliveries").click()
         page.get_by_role("link", name="evt_").click()
         receiver.answers["/hook"] = status(204)
@@ -154,8 +153,8 @@ def test_a_webhook_is_tested_replayed_and_watched(
         page.get_by_role("cell", name="204").wait_for()
         page.get_by_role("link", name="Show the body").click()
         page.get_by_text("webhook_endpoint.test").last.wait_for()
-        assert violations(page) == []
+        looked_at(page, "event", look)
         page.goto(f"{server.url}/console/webhooks/deliveries")
         page.get_by_role("cell", name="204").wait_for()
-        assert violations(page) == []
+        looked_at(page, "deliveries", look)
     assert len(receiver.seen) == 2

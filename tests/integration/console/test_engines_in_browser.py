@@ -1,13 +1,13 @@
 """Engines in a real browser: an operator pauses one, sees why jobs wait, and watches the picture move."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess
-from browser_support import opened, violations
-from console_pages.browser import PROBE, new_key
+from browser_support import opened
+from console_pages.browser import new_key
+from console_pages.screenshots import looked_at, looks, probe
 from jobs import ids, lifecycle
 from jobs.engines import reservations
 from jobs.states import FinishReason
@@ -18,13 +18,8 @@ from support import claim_one, output_of, spec, submit_one
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-LOOKS: Final[list[dict[str, Any]]] = [
-    {"color_scheme": "light"},
-    {"color_scheme": "dark", "viewport": {"width": 360, "height": 640}},
-]
 
-
-@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look["color_scheme"])
+@looks
 def test_an_engine_is_paused_says_why_jobs_wait_and_moves_while_one_looks(
     browser: "Browser",
     server: ApiProcess,
@@ -32,6 +27,7 @@ def test_an_engine_is_paused_says_why_jobs_wait_and_moves_while_one_looks(
     running: Lease,
     look: dict[str, Any],
 ) -> None:
+    said = probe(look)
     with sessions.begin() as session:
         waiting = ids.job_id(submit_one(session, spec(90_000)).id)
     operator = new_key(sessions, Scope.READ, Scope.OPERATOR, name="ops")
@@ -40,17 +36,17 @@ def test_an_engine_is_paused_says_why_jobs_wait_and_moves_while_one_looks(
         page.get_by_label("API key").fill(operator.secret)
         page.get_by_role("button", name="Sign in").click()
         page.get_by_role("link", name="engine-a").wait_for()
-        assert violations(page) == []
+        looked_at(page, "engines", look)
         page.get_by_role("link", name="engine-a").click()
         page.get_by_role("heading", name="On it now").wait_for()
-        assert violations(page) == []
+        looked_at(page, "engine", look)
 
         page.get_by_text("Pause or drain").click()
-        page.get_by_label("Why no job is to start").fill(f"new driver {PROBE}")
+        page.get_by_label("Why no job is to start").fill(f"new driver {said}")
         page.get_by_role("button", name="Pause").click()
         page.locator("#packing .state", has_text="paused").wait_for()
         page.get_by_text("No job starts on it until it is resumed.").wait_for()
-        assert violations(page) == []
+        looked_at(page, "engine-paused", look)
         page.goto(f"{server.url}/console/jobs/{waiting}")
         while not page.get_by_text(
             "engine-a paused by ops: new driver"
@@ -75,4 +71,4 @@ def test_an_engine_is_paused_says_why_jobs_wait_and_moves_while_one_looks(
             claim_one(session)
         page.get_by_role("region", name="Table of what is on it now").wait_for()
         assert page.evaluate("window.isSamePage") is True
-        assert violations(page) == []
+        looked_at(page, "engine-running", look)

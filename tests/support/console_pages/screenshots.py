@@ -4,6 +4,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+
+from browser_support import violations
+from console_pages.browser import PROBE
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
@@ -22,6 +27,20 @@ LOOKS: Final[list[dict[str, Any]]] = [
 def name_of(look: dict[str, Any]) -> str:
     """The look's name in a test's id and in a file's name."""
     return "phone" if look["viewport"] != _SIZE else str(look["color_scheme"])
+
+
+looks = pytest.mark.parametrize("look", LOOKS, ids=name_of)
+
+
+def probe(look: dict[str, Any]) -> str:
+    """Markup that must stay text, on the phone, of which no pictures are kept; otherwise a word."""
+    return PROBE if name_of(look) == "phone" else "contracts"
+
+
+def looked_at(page: "Page", name: str, look: dict[str, Any]) -> None:
+    """The page breaks no rule, and is kept as a picture."""
+    assert violations(page) == []
+    keep(page, name, look)
 
 
 def keep(page: "Page", name: str, look: dict[str, Any]) -> None:
