@@ -9,15 +9,15 @@ from sqlalchemy import Connection, text
 from jobs.tenants.isolation import APP_ROLE, TENANT_SETTING, WORKER_ROLE
 
 _MINE = f"ANY ((SELECT string_to_array(nullif(current_setting('{TENANT_SETTING}', true), ''), ','))::uuid[])"
+# Rows of earlier releases have no tenant of their own; before revision 0007 there is no column for it.
+_THROUGH_EVENT = "EXISTS (SELECT FROM webhook_events WHERE webhook_events.id = event_id)"
 # Tables without tenant_id: another table, which has its policy already, names the owner of a row.
 _THROUGH_ANOTHER = {
     "tenants": f"id = {_MINE}",
     "attempts": "EXISTS (SELECT FROM jobs WHERE jobs.id = job_id)",
     "results": "EXISTS (SELECT FROM jobs WHERE jobs.id = job_id)",
     "checkpoints": "EXISTS (SELECT FROM jobs WHERE jobs.id = job_id)",
-    # Rows of an earlier release have no tenant of their own.
-    "webhook_deliveries": f"tenant_id = {_MINE} OR (tenant_id IS NULL"
-    " AND EXISTS (SELECT FROM webhook_events WHERE webhook_events.id = event_id))",
+    "webhook_deliveries": _THROUGH_EVENT,
 }
 # Tables that belong to no tenant; the API may read them.
 SHARED = ("engines",)
@@ -37,7 +37,10 @@ def apply(connection: Connection) -> None:
         " WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')"
         " AND a.attname = 'tenant_id' AND NOT a.attisdropped ORDER BY 1"
     )
-    conditions = dict.fromkeys(connection.scalars(own), f"tenant_id = {_MINE}") | _THROUGH_ANOTHER
+    owned = dict.fromkeys(connection.scalars(own), f"tenant_id = {_MINE}")
+    conditions = owned | _THROUGH_ANOTHER
+    if "webhook_deliveries" in owned:
+        conditions["webhook_deliveries"] = f"tenant_id = {_MINE} OR (tenant_id IS NULL AND {_THROUGH_EVENT})"
     for table, condition in conditions.items():
         if connection.scalar(text("SELECT to_regclass(:table)"), {"table": table}) is not None:
             _protect(connection, table, condition, existing)
