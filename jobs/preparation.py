@@ -16,6 +16,7 @@ from jobs.database import database_now, transaction
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity, Excess, find_least_excess
 from jobs.errors import LongbatchError, PromptTooLongError, PromptUncountableError
+from jobs.fitting import reject, settle_count, too_long_error
 from jobs.job_rows import queue_counted
 from jobs.models import Job, JsonObject, PromptText
 from jobs.models.turn import COUNTING, WorkKind
@@ -24,7 +25,6 @@ from jobs.prompts.counter import SHORT_CHARS, TOGETHER_CHARS, count_some
 from jobs.prompts.prefixes import family, family_of
 from jobs.prompts.store import CountedPrompt, NewText, SetCounter, ShortText
 from jobs.states import TERMINAL, JobState
-from jobs.submission import reject, settle_count, too_long_error
 from jobs.summaries import prompts
 from jobs.turns import Room, Turn
 from jobs.turns.work import Interruption, Sessions

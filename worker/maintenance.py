@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from sqlalchemy import literal_column, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import deletion, ids, lifecycle, submission, summaries, telemetry
+from jobs import deletion, fitting, ids, lifecycle, summaries, telemetry
 from jobs.database import database_now, transaction
 from jobs.doorbell import SERVICE
 from jobs.engines import registry, served_tokens
@@ -106,8 +106,8 @@ class JobMaintenance:
     def reject_misfits(self) -> list[Job]:
         """Fail queued jobs that no longer fit any engine. Returns the jobs that failed."""
         with transaction(self._sessions) as session:
-            rows = submission.misfits(registry.registered_capacities(session))
-        moved = move_set(self._sessions, self._misfits, rows, submission.reject_misfits, limit=1000)
+            rows = fitting.misfits(registry.registered_capacities(session))
+        moved = move_set(self._sessions, self._misfits, rows, fitting.reject_misfits, limit=1000)
         return [job for jobs in moved for job in jobs]
 
     def add_up_stored(self) -> bool:

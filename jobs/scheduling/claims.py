@@ -1,11 +1,8 @@
 """The claim: one transaction that reserves slots and blocks and puts jobs under leases."""
 
-from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
-from typing import Final
 from uuid import UUID
 
 from sqlalchemy.orm import Session
@@ -14,27 +11,20 @@ from jobs import lifecycle
 from jobs.engines import reservations
 from jobs.engines.registry import EngineRow
 from jobs.ids import uuid7
-from jobs.models import Engine
-from jobs.scheduling import engine_load, engine_prefixes
-from jobs.scheduling.candidates import followers
-from jobs.scheduling.choosing import Postponed, choose_ranked, note_start, with_started, without
+from jobs.scheduling import engine_load
+from jobs.scheduling.choosing import Postponed, choose_ranked, note_start, with_started
 from jobs.scheduling.engine_load import EngineLoad
-from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
-from jobs.scheduling.followers import Family, Reader, Reuse
+from jobs.scheduling.engine_prefixes import family_of
+from jobs.scheduling.engine_queue import EngineQueue
+from jobs.scheduling.followers import Reader, Reuse
 from jobs.scheduling.preemption import choose_preemptions
 from jobs.scheduling.prefix_replay import Answered, Guest
-from jobs.scheduling.ranking import Ranked, Ranking, charge_of, prompt_charge_of
-from jobs.scheduling.sizing import ClaimPolicy, Sizer
+from jobs.scheduling.previews import Preview
+from jobs.scheduling.ranking import Ranked, charge_of, prompt_charge_of
+from jobs.scheduling.sizing import ClaimPolicy
 from jobs.starting import Start, StartedJob
 from jobs.states import Lane
 from jobs.transitions import Lease
-
-# Running jobs whose end a preview tries one by one. In a larger batch, what would start if all ended says
-# nearly the same.
-_MAX_ENDS: Final = 16
-# Prompt tokens that are read ahead besides those of the jobs that start next: a few documents, or all
-# candidates with short prompts, which may all have ended before the next preview.
-_MAX_SHORT_TOKENS: Final = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +61,6 @@ class FreedSlot:
     lease_id: UUID
     generated_tokens: int
     cached_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """What `preview_claims` found a moment ago.
-
-    Attributes:
-        candidates: the head of the queue.
-        text_ids: prompts of the jobs likely to start next: now, or once one or all running jobs end.
-    """
-
-    candidates: Sequence[Ranked] = ()
-    text_ids: Sequence[UUID] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,113 +137,31 @@ def start_jobs(
         policy.replay.observe(load.guests, capacity=load.capacity, answered=answered)
     if engine.halt is not None or (load.budget.free_slots < 1 and not load.interactive_waits):
         return ClaimResult()
-    known = EnginePrefixes(session, policy.replay, load) if policy.replay is not None else None
-    starting = _Starting(session, engine.name, load, policy, limit, known)
+    queue = EngineQueue(session, engine, now, load, policy)
+    starting = _Starting(queue, load, limit)
     # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
     is_usable = preview is not None and not load.interactive_waits
-    if preview is not None and is_usable and not _lacks_followers(session, engine, load, now, preview, known):
+    if preview is not None and is_usable and not queue.has_followers_beyond(preview.candidates):
         starting.start(list(preview.candidates))
     asked_for_room, left = False, None
     if not starting.claims or not starting.is_full:
-        elsewhere = _elsewhere(session, engine, known)
-        left = starting.start(_candidates(session, engine, load, policy, now, known, elsewhere))
+        elsewhere = queue.elsewhere()
+        left = starting.start(queue.head(elsewhere=elsewhere))
         if elsewhere and not starting.claims and load.budget.idle:
             # What is left begins with what other engines have: better one of those than nothing.
             starting.limit = 1
-            left = starting.start(_candidates(session, engine, load, policy, now, known, frozenset()))
-        asked_for_room = (
-            bool(left) and not starting.is_done and _ask_for_room(session, left, starting.load, policy)
-        )
+            left = starting.start(queue.head(elsewhere=frozenset()))
+        asked_for_room = bool(left) and not starting.is_done and starting.ask_for_room(left)
     return ClaimResult(starting.claims, starting.load.budget.free_slots, asked_for_room, left)
-
-
-def _lacks_followers(
-    session: Session,
-    engine: Engine | EngineRow,
-    load: EngineLoad,
-    now: datetime,
-    preview: Preview,
-    known: EnginePrefixes | None,
-) -> bool:
-    """Return True if a document is here of which jobs wait, and the preview has none of them.
-
-    They waited for it then, or others have started since.
-    """
-    if known is None:
-        return False
-    there = {family_of(each.job) for each in preview.candidates}
-    lacking = [family for family in known.here if family not in there]
-    return bool(followers(session, engine.model, Lane.BATCH, lacking, capacity=load.capacity, now=now))
-
-
-def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> Preview:
-    """Predict what the next claims on this engine will choose from, and their choice.
-
-    Locks no job and no engine. Updates the accounts, because claims that trust this preview do not.
-    """
-    found = engine_load.find(session, engine_name)
-    if found is None or found[0].halt is not None:
-        return Preview()
-    engine, now = found
-    load = engine_load.read(session, engine)
-    known = EnginePrefixes(session, policy.replay, load) if policy.replay is not None else None
-    elsewhere = _elsewhere(session, engine, known)
-    candidates = _candidates(session, engine, load, policy, now, known, elsewhere)
-    text_ids: dict[UUID, None] = {}  # in order, each once
-    for ended in (None, *islice(load.running, _MAX_ENDS)):
-        choice = choose_ranked(
-            candidates, load if ended is None else without(load, ended), policy.packing, known
-        )
-        text_ids.update({each.job.text_id: None for each in candidates if each.job.id == choice.start})
-    text_ids.update(dict.fromkeys(_texts_of_next_round(candidates, load, policy, known)))
-    text_ids.update(dict.fromkeys(_short_texts(candidates)))
-    return Preview(candidates, list(text_ids))
-
-
-def _elsewhere(
-    session: Session, engine: Engine | EngineRow, known: EnginePrefixes | None
-) -> AbstractSet[Family]:
-    """Find the families that this engine leaves to others of its model, which have them."""
-    if known is None:
-        return frozenset()
-    return engine_prefixes.elsewhere(session, engine.name, engine.model) - {*known.here, *known.reading}
-
-
-def _candidates(
-    session: Session,
-    engine: Engine | EngineRow,
-    load: EngineLoad,
-    policy: ClaimPolicy,
-    now: datetime,
-    known: EnginePrefixes | None,
-    elsewhere: AbstractSet[Family],
-) -> list[Ranked]:
-    """Read the head of the queue, without batch jobs that begin with what other engines have."""
-    sizer = Sizer(session, load.capacity, policy)
-    ranking = Ranking(
-        session,
-        engine.model,
-        load.capacity,
-        policy,
-        sizer,
-        now,
-        known=known,
-        elsewhere=elsewhere,
-        engine_name=engine.name,
-    )
-    return ranking.head()
 
 
 @dataclass(slots=True)
 class _Starting:
     """The jobs that start on an engine within one transaction, which holds the engine's row."""
 
-    session: Session
-    engine_name: str
+    queue: EngineQueue
     load: EngineLoad
-    policy: ClaimPolicy
     limit: int | None
-    known: EnginePrefixes | None = None
     claims: list[Claim] = field(default_factory=list)
 
     @property
@@ -281,24 +176,43 @@ class _Starting:
 
     def start(self, candidates: list[Ranked]) -> list[Ranked]:
         """Start those candidates that may start now and return the others."""
-        if self.known is not None:
-            self.known.know([each.job for each in candidates])
+        if self.queue.known is not None:
+            self.queue.known.know([each.job for each in candidates])
         while candidates and not self.is_done and (chosen := self._choose(candidates)):
             started = self._start(chosen)
             if len(started) == len(chosen):
                 break  # no other fits now
         return candidates
 
+    def ask_for_room(self, candidates: Sequence[Ranked]) -> bool:
+        """Ask batch jobs to leave for the first interactive one.
+
+        Returns:
+            True if any was asked.
+        """
+        policy = self.queue.policy
+        if not policy.preempts or candidates[0].candidate.lane is not Lane.INTERACTIVE:
+            return False
+        leaving = choose_preemptions(
+            candidates[0].candidate,
+            list(self.load.running.values()),
+            self.load.budget,
+            max_batch_size=self.load.capacity.max_batch_size,
+            policy=policy.packing,
+            batch_waits=any(each.candidate.lane is Lane.BATCH for each in candidates),
+        )
+        return bool(leaving) and lifecycle.request_preemption(self.queue.session, leaving) > 0
+
     def _choose(self, candidates: list[Ranked]) -> list["_Chosen"]:
         """Take those that fit together out of the candidates, as if each started at once."""
-        load, found = self.load, list[_Chosen]()
+        load, known, found = self.load, self.queue.known, list[_Chosen]()
         while self.limit is None or len(self.claims) + len(found) < self.limit:
-            choice = choose_ranked(candidates, load, self.policy.packing, self.known)
+            choice = choose_ranked(candidates, load, self.queue.policy.packing, known)
             if choice.start is None:
                 break
             ranked = next(each for each in candidates if each.job.id == choice.start)
-            reads_twice = self.known is not None and self.known.reads_twice(ranked.job)
-            reuse, postponed = note_start(ranked, candidates, load, self.known)
+            reads_twice = known is not None and known.reads_twice(ranked.job)
+            reuse, postponed = note_start(ranked, candidates, load, known)
             candidates.remove(ranked)
             lease = Lease(ranked.job.id, uuid7())
             found.append(_Chosen(ranked, lease, choice.overtakes, reuse, reads_twice, postponed))
@@ -307,25 +221,26 @@ class _Starting:
 
     def _start(self, chosen: Sequence["_Chosen"]) -> list[StartedJob]:
         """Claim these jobs, all but those that another engine was faster with or that were recounted."""
+        policy, known = self.queue.policy, self.queue.known
         started = lifecycle.claim(
-            self.session,
+            self.queue.session,
             [each.start() for each in chosen],
-            lease_duration=self.policy.lease,
-            engine_name=self.engine_name,
-            worker=self.policy.worker,
+            lease_duration=policy.lease,
+            engine_name=self.queue.engine.name,
+            worker=policy.worker,
         )
         jobs = {job.id: job for job in started}
         for each in chosen:
             if job := jobs.get(each.lease.job_id):
                 size, guest = each.ranked.size, each.guest()
                 self.load = with_started(self.load, each.ranked, each.lease, each.reuse)
-                is_reader = self.known is not None and guest.reader is not None and each.reuse.anchor is None
+                is_reader = known is not None and guest.reader is not None and each.reuse.anchor is None
                 is_first = each.ranked.job.started_at is None
                 self.claims.append(
                     Claim(each.lease, size.blocks, size.output_tokens, job, is_reader, is_first)
                 )
-                if self.known is not None:
-                    self.known.replay.start(each.lease.lease_id, guest, reused_tokens=each.reuse.tokens)
+                if known is not None:
+                    known.replay.start(each.lease.lease_id, guest, reused_tokens=each.reuse.tokens)
         return started
 
 
@@ -375,53 +290,3 @@ class _Chosen:
             postponed_id=self.postponed.job_id if self.postponed else None,
             postponed_steps=self.postponed.steps if self.postponed else None,
         )
-
-
-def _short_texts(candidates: Sequence[Ranked]) -> Iterator[UUID]:
-    """Yield the texts of the first jobs, all together no longer than a long prompt: short ones end soon."""
-    num_tokens = 0
-    for each in candidates:
-        num_tokens += each.job.prompt_tokens
-        if num_tokens > _MAX_SHORT_TOKENS:
-            return
-        yield each.job.text_id
-
-
-def _texts_of_next_round(
-    candidates: Sequence[Ranked], load: EngineLoad, policy: ClaimPolicy, known: EnginePrefixes | None
-) -> list[UUID]:
-    """Find the texts of jobs that would start if all running jobs ended together.
-
-    Jobs of equal length do.
-    """
-    left, text_ids = list(candidates), []
-    for lease_id in load.running:
-        load = without(load, lease_id)
-    while left and (choice := choose_ranked(left, load, policy.packing, known)).start is not None:
-        chosen = next(each for each in left if each.job.id == choice.start)
-        left.remove(chosen)
-        text_ids.append(chosen.job.text_id)
-        reuse = known.reuse(chosen.job) if known is not None else Reuse()
-        load = with_started(load, chosen, Lease(chosen.job.id, uuid7()), reuse)
-    return text_ids
-
-
-def _ask_for_room(
-    session: Session, candidates: Sequence[Ranked], load: EngineLoad, policy: ClaimPolicy
-) -> bool:
-    """Ask batch jobs to leave for the first interactive one.
-
-    Returns:
-        True if any was asked.
-    """
-    if not policy.preempts or candidates[0].candidate.lane is not Lane.INTERACTIVE:
-        return False
-    leaving = choose_preemptions(
-        candidates[0].candidate,
-        list(load.running.values()),
-        load.budget,
-        max_batch_size=load.capacity.max_batch_size,
-        policy=policy.packing,
-        batch_waits=any(each.candidate.lane is Lane.BATCH for each in candidates),
-    )
-    return bool(leaving) and lifecycle.request_preemption(session, leaving) > 0

@@ -9,7 +9,8 @@ from jobs import lifecycle
 from jobs.completing import Completed, JobCompletion
 from jobs.engines import reservations
 from jobs.scheduling import claims, engine_load
-from jobs.scheduling.claims import ClaimResult, FreedSlot, Preview
+from jobs.scheduling.claims import ClaimResult, FreedSlot
+from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
 
 

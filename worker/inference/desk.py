@@ -12,7 +12,8 @@ from jobs.checkpoints import Output
 from jobs.completing import JobCompletion
 from jobs.database import transaction
 from jobs.scheduling import ticks
-from jobs.scheduling.claims import ClaimResult, Preview
+from jobs.scheduling.claims import ClaimResult
+from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
 from jobs.starting import StartRefusedError

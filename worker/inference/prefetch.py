@@ -16,8 +16,8 @@ from jobs.database import transaction
 from jobs.prompts import store
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import CountedPrompt
-from jobs.scheduling import claims
-from jobs.scheduling.claims import Preview
+from jobs.scheduling import previews
+from jobs.scheduling.previews import Preview
 from jobs.scheduling.ranking import Ranked
 from jobs.scheduling.sizing import ClaimPolicy
 
@@ -65,7 +65,7 @@ class PromptPrefetcher:
         with self._lock:
             self._started.clear()
         with transaction(self._sessions) as session:
-            preview = claims.preview_claims(session, self._engine_name, self._policy())
+            preview = previews.preview_claims(session, self._engine_name, self._policy())
         with self._lock:
             self._preview = preview
             self._drop_started()

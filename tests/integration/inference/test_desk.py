@@ -22,7 +22,7 @@ from jobs.engines import served_tokens
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation, Result, Summary, WebhookEvent
 from jobs.models.tenant import UsageEntry
-from jobs.scheduling import claims
+from jobs.scheduling import claims, previews
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.output_history import History
 from jobs.scheduling.prediction import Peers
@@ -104,7 +104,7 @@ def test_a_tick_takes_four_statements_however_many_jobs_end_and_start_in_it(
     engine: Engine, sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
 ) -> None:
     with sessions() as session:
-        preview = claims.preview_claims(session, ENGINE, POLICY)
+        preview = previews.preview_claims(session, ENGINE, POLICY)
     executed: list[str] = []
 
     def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:

@@ -5,7 +5,7 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from jobs import deletion, leases, lifecycle, queries, submission
+from jobs import deletion, fitting, leases, lifecycle, queries, submission
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.ids import uuid7
@@ -197,12 +197,12 @@ def test_preparing_counts_the_prompt_once_for_equal_texts(session: Session) -> N
 def test_queued_jobs_fail_when_every_engine_came_back_too_small(session: Session) -> None:
     job = submit_one(session, spec(90_000))
     register_engine(session)
-    assert submission.reject_misfits(session) == []
+    assert fitting.reject_misfits(session) == []
     smaller = type(CAPACITY)(
         max_batch_size=4, max_blocks=512, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
     )
     register_engine(session, capacity=smaller)
-    assert [each.id for each in submission.reject_misfits(session)] == [job.id]
+    assert [each.id for each in fitting.reject_misfits(session)] == [job.id]
     session.refresh(job)
     assert job.state == JobState.FAILED
 

@@ -12,8 +12,8 @@ from jobs.database.advisory_locks import Lock
 from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
 from jobs.models import AccountShard, Tenant, TenantAccount
-from jobs.scheduling import claims
-from jobs.scheduling.claims import Preview
+from jobs.scheduling import claims, previews
+from jobs.scheduling.previews import Preview
 from jobs.settings import JobSettings
 from jobs.states import FinishReason
 from support import CAPACITY, ENGINE, MODEL, POLICY, output_of, register_engine, spec, submit_one
@@ -41,7 +41,7 @@ def foreseen_beside(sessions: sessionmaker[Session]) -> Preview:
     with transaction(sessions) as other:
         advisory_locks.hold(other, Lock.ACCOUNTS)
         with transaction(sessions) as session:
-            return claims.preview_claims(session, ENGINE, POLICY)
+            return previews.preview_claims(session, ENGINE, POLICY)
 
 
 def account_of(session: Session, tenant: Tenant) -> TenantAccount | None:
@@ -66,7 +66,7 @@ def test_a_new_tenant_s_first_prompt_is_charged_though_its_account_was_not_taken
         least = 9000 + (100 + claim.output_tokens) / WEIGHT  # the other tenant, charged first
         assert served_by_all(session, newcomer) == least + (5000 + claim.output_tokens) / WEIGHT
     with transaction(sessions) as session:  # a look that takes accounts up leaves the charge where it is
-        claims.preview_claims(session, ENGINE, POLICY)
+        previews.preview_claims(session, ENGINE, POLICY)
         lifecycle.complete(session, claim.lease, output_of("x", 10), FinishReason.STOP)
         reservations.close(session, claim.lease.lease_id)
         assert served_by_all(session, newcomer) == least + 5010 / WEIGHT

@@ -5,7 +5,7 @@ from dataclasses import replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from jobs import submission
+from jobs import fitting
 from jobs.models import Reservation
 from jobs.scheduling import claims
 from jobs.states import JobState
@@ -39,6 +39,6 @@ def test_a_queued_job_that_fits_none_of_several_engines_fails(session: Session) 
     job = submit_one(session, spec(90_000, max_tokens=30_000))
     register_engine(session, capacity=replace(CAPACITY, max_blocks=1000))  # room for 64,000 tokens
     register_engine(session, "engine-b", replace(CAPACITY, max_input_len=8_000))
-    assert [each.id for each in submission.reject_misfits(session)] == [job.id]
+    assert [each.id for each in fitting.reject_misfits(session)] == [job.id]
     session.refresh(job)
     assert job.state == JobState.FAILED

@@ -14,7 +14,7 @@ from jobs.database import database_now
 from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation, Tenant
-from jobs.scheduling import claims
+from jobs.scheduling import claims, previews
 from jobs.scheduling.claims import Claim, FreedSlot
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason, JobState, Lane, StopReason
@@ -244,6 +244,6 @@ def test_successors_are_named_before_a_slot_is_free(session: Session) -> None:
         claim_one(session, policy=WHOLE)
     large = submit_one(session, spec(55_000, max_tokens=200))
     small = submit_one(session, spec(900, max_tokens=200))
-    preview = claims.preview_claims(session, ENGINE, WHOLE)
+    preview = previews.preview_claims(session, ENGINE, WHOLE)
     assert {large.text_id, small.text_id} == set(preview.text_ids)
     assert CAPACITY.max_batch_size == session.scalar(select(func.count()).select_from(Reservation))

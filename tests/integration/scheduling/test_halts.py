@@ -16,7 +16,7 @@ from jobs.engines import registry, reservations
 from jobs.errors import NotFoundError
 from jobs.ids import uuid7
 from jobs.models import Engine, Job, Tenant, TenantAccount
-from jobs.scheduling import claims, engine_load, engine_prefixes, growth, halts
+from jobs.scheduling import claims, engine_load, engine_prefixes, growth, halts, previews
 from jobs.scheduling.growth import Granted
 from jobs.scheduling.halts import Operator
 from jobs.scheduling.prefix_replay import PrefixReplay
@@ -63,13 +63,13 @@ def theirs(session: Session) -> UUID:
 def test_a_halted_engine_starts_nothing_whatever_its_worker_does(session: Session) -> None:
     register_engine(session)
     job = submit_one(session)
-    preview = claims.preview_claims(session, ENGINE, POLICY)
+    preview = previews.preview_claims(session, ENGINE, POLICY)
     assert [each.job.id for each in preview.candidates] == [job.id]
     halt_engine(session)
     register_engine(session)  # its worker restarts
     registry.mark_ready(session, ENGINE, now=database_now(session))
     assert not claims.claim_all(session, ENGINE, POLICY, preview=preview).claims
-    assert not claims.preview_claims(session, ENGINE, POLICY).candidates
+    assert not previews.preview_claims(session, ENGINE, POLICY).candidates
     register_engine(session, OTHER)
     halts.resume_engine(session, ENGINE)
     assert claim_one(session).lease.job_id == job.id
@@ -203,13 +203,13 @@ def test_a_halted_queue_waits_and_reserves_nothing(session: Session, theirs: UUI
     assert claim_one(session).lease.job_id == slow.id
     assert claims.claim(session, ENGINE, POLICY) is None
     halts.resume_queue(session, theirs)
-    assert [each.job.id for each in claims.preview_claims(session, ENGINE, POLICY).candidates] == [head.id]
+    assert [each.job.id for each in previews.preview_claims(session, ENGINE, POLICY).candidates] == [head.id]
 
 
 def test_a_preview_from_before_starts_no_job_of_a_halted_queue(session: Session, theirs: UUID) -> None:
     halted = [submit_one(session, tenant_id=theirs).id for _ in range(3)]
     mine = submit_one(session)
-    preview = claims.preview_claims(session, ENGINE, POLICY)
+    preview = previews.preview_claims(session, ENGINE, POLICY)
     assert {each.job.id for each in preview.candidates} == {*halted, mine.id}
     halt_queue(session, theirs)
     found = claims.claim_all(session, ENGINE, POLICY, preview=preview)
@@ -240,7 +240,7 @@ def test_a_halted_queue_earns_no_credit(session: Session, theirs: UUID) -> None:
         assert claim_one(session).job.tenant_id != theirs
     assert session.get(TenantAccount, (theirs, MODEL), populate_existing=True) is None
     halts.resume_queue(session, theirs)
-    claims.preview_claims(session, ENGINE, POLICY)
+    previews.preview_claims(session, ENGINE, POLICY)
     account = session.get_one(TenantAccount, (theirs, MODEL), populate_existing=True)
     assert account.is_active
     assert account.served > 0, "it was lifted to those that were served meanwhile"
@@ -253,12 +253,12 @@ def test_a_tenant_that_is_halted_while_its_jobs_run_becomes_idle_with_them(
         submit_one(session, tenant_id=theirs)
     running = claim_one(session)
     halt_queue(session, theirs)
-    claims.preview_claims(session, ENGINE, POLICY)
+    previews.preview_claims(session, ENGINE, POLICY)
     assert halts.count_running(session, [theirs]) == {theirs: 1}
     assert is_active(session, theirs)
     lifecycle.complete(session, running.lease, output_of("x"), FinishReason.STOP)
     reservations.close(session, running.lease.lease_id)
-    claims.preview_claims(session, ENGINE, POLICY)
+    previews.preview_claims(session, ENGINE, POLICY)
     assert not is_active(session, theirs)
     assert not halts.count_running(session, [theirs])
 

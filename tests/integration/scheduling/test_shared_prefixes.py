@@ -31,7 +31,7 @@ from jobs.leases import JobProgress
 from jobs.models import DEFAULT_TENANT, Job, PromptText, Reservation
 from jobs.prompts.prefixes import digests, family
 from jobs.prompts.store import CountedPrompt
-from jobs.scheduling import claims
+from jobs.scheduling import claims, previews
 from jobs.scheduling.claims import Claim, FreedSlot
 from jobs.scheduling.prefix_replay import PrefixReplay
 from jobs.starting import StartedJob
@@ -111,7 +111,7 @@ def test_a_claim_from_a_preview_overlooks_no_question_about_a_document_read_sinc
     register_engine(session)
     policy, documents = sharing(), interleaved(session, 6, 3)
     readers = claim_all(session, policy)
-    seen = claims.preview_claims(session, ENGINE, policy)
+    seen = previews.preview_claims(session, ENGINE, policy)
     assert {documents[each.job.id] for each in seen.candidates} == {5, 6}, "the others wait for their readers"
     read(session, *readers)
     first, *_ = readers

@@ -11,7 +11,7 @@ from jobs import lifecycle
 from jobs.engines import served_tokens
 from jobs.engines.capacity import Capacity
 from jobs.models import Job
-from jobs.scheduling import claims
+from jobs.scheduling import claims, previews
 from jobs.scheduling.candidates import MAX_TENANTS
 from jobs.scheduling.claims import Claim, FreedSlot
 from jobs.states import FinishReason, Lane
@@ -45,7 +45,7 @@ def test_a_free_slot_goes_to_an_interactive_job_that_no_preview_has_seen(
     for _ in range(8):
         submit_one(session)
     running = [claim_one(session) for _ in range(4)]
-    preview = claims.preview_claims(session, ENGINE, POLICY)
+    preview = previews.preview_claims(session, ENGINE, POLICY)
     asking = submit_one(session, spec(lane=Lane.INTERACTIVE))
     ended = [complete(session, running[0])]
     (found,) = claims.claim_all(session, ENGINE, POLICY, ended=ended, preview=preview).claims
@@ -63,7 +63,7 @@ def test_a_new_tenant_gets_its_share_of_an_engine_that_is_always_full(session: S
         submit_one(session, tenant_id=new)
     owners: Counter[UUID] = Counter()
     for _ in range(20):
-        preview = claims.preview_claims(session, ENGINE, POLICY)
+        preview = previews.preview_claims(session, ENGINE, POLICY)
         ended = [complete(session, running.pop(0))]
         (found,) = claims.claim_all(session, ENGINE, POLICY, ended=ended, preview=preview).claims
         owners[found.job.tenant_id] += 1
@@ -85,7 +85,7 @@ def test_a_job_that_failed_since_its_preview_waits_for_its_retry(session: Sessio
     register_engine(session)
     register_engine(session, "engine-b")
     job = submit_one(session)
-    preview = claims.preview_claims(session, ENGINE, POLICY)
+    preview = previews.preview_claims(session, ENGINE, POLICY)
     elsewhere = claim_one(session, "engine-b")
     lifecycle.retry(session, elsewhere.lease, ERROR, max_attempts=3, backoff=timedelta(minutes=5))
     assert not claims.claim_all(session, ENGINE, POLICY, preview=preview).claims
@@ -98,7 +98,7 @@ def test_a_job_that_ran_since_its_preview_pays_for_its_prompt_once(session: Sess
     register_engine(session, "engine-b")
     tenant_id = new_tenant(session)
     submit_one(session, spec(1000), tenant_id=tenant_id)
-    preview = claims.preview_claims(session, ENGINE, POLICY)
+    preview = previews.preview_claims(session, ENGINE, POLICY)
     elsewhere = claim_one(session, "engine-b")
     lifecycle.release(session, elsewhere.lease)
     ended = [FreedSlot(elsewhere.lease.lease_id, 0)]

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess, serving
 from cli.stack.servers.valkey import EmbeddedValkey
-from jobs import database, leases, lifecycle, submission, tenants
+from jobs import database, fitting, leases, lifecycle, tenants
 from jobs.database import database_now
 from jobs.deletion import prune_events, prune_idempotency_keys, prune_jobs
 from jobs.engines import reservations
@@ -113,7 +113,7 @@ def test_a_worker_s_login_can_do_all_that_workers_do(
         reservations.close(session, lease.lease_id)
         lifecycle.expire(session, now=database_now(session))
         lifecycle.rescue(session, now=database_now(session), max_rescues=2)
-        submission.reject_misfits(session)
+        fitting.reject_misfits(session)
         assert usage.add_up(session) == 1
         now = database_now(session)
         assert (prune_jobs(session, before=now), prune_events(session, before=now)) == (1, 1)

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, event, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import deletion, files, lifecycle, submission
+from jobs import deletion, files, fitting, lifecycle, submission
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.errors import LimitError, StorageQuotaError
@@ -142,7 +142,7 @@ class Life(JobMachine):
     @rule()
     def a_smaller_engine_comes(self) -> None:
         with self.sessions.begin() as session:
-            submission.reject_misfits(session)
+            fitting.reject_misfits(session)
 
     @rule(place=places)
     def delete(self, place: int) -> None:

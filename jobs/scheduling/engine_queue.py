@@ -1,0 +1,72 @@
+"""The queue as one engine sees it, within one transaction."""
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from jobs.engines.registry import EngineRow
+from jobs.scheduling import engine_prefixes
+from jobs.scheduling.candidates import followers
+from jobs.scheduling.engine_load import EngineLoad
+from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
+from jobs.scheduling.followers import Family
+from jobs.scheduling.ranking import Ranked, Ranking
+from jobs.scheduling.sizing import ClaimPolicy, Sizer
+from jobs.states import Lane
+
+
+@dataclass(slots=True)
+class EngineQueue:
+    """The queue of an engine's model, as the engine may choose from it.
+
+    Attributes:
+        known: what the engine has of prompts; None: it reuses none.
+    """
+
+    session: Session
+    engine: EngineRow
+    now: datetime
+    load: EngineLoad
+    policy: ClaimPolicy
+    known: EnginePrefixes | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        """Find out what the engine has of prompts."""
+        if self.policy.replay is not None:
+            self.known = EnginePrefixes(self.session, self.policy.replay, self.load)
+
+    def elsewhere(self) -> AbstractSet[Family]:
+        """Find the families that this engine leaves to others of its model, which have them."""
+        if self.known is None:
+            return frozenset()
+        others = engine_prefixes.elsewhere(self.session, self.engine.name, self.engine.model)
+        return others - {*self.known.here, *self.known.reading}
+
+    def head(self, *, elsewhere: AbstractSet[Family]) -> list[Ranked]:
+        """Read the head of the queue, without batch jobs that begin with what other engines have."""
+        ranking = Ranking(
+            self.session,
+            self.engine.model,
+            self.load.capacity,
+            self.policy,
+            Sizer(self.session, self.load.capacity, self.policy),
+            self.now,
+            known=self.known,
+            elsewhere=elsewhere,
+            engine_name=self.engine.name,
+        )
+        return ranking.head()
+
+    def has_followers_beyond(self, candidates: Sequence[Ranked]) -> bool:
+        """Return True if jobs wait for a document that is here, and none of these candidates has it."""
+        if self.known is None:
+            return False
+        there = {family_of(each.job) for each in candidates}
+        lacking = [family for family in self.known.here if family not in there]
+        capacity = self.load.capacity
+        return bool(
+            followers(self.session, self.engine.model, Lane.BATCH, lacking, capacity=capacity, now=self.now)
+        )
