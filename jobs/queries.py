@@ -23,7 +23,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Session
 
 from jobs.database import paging
-from jobs.database.paging import Page, Range
+from jobs.database.paging import FoundRows, Page, Range, SearchRange
 from jobs.database.rows import matches, require
 from jobs.engines import reservations
 from jobs.ids import first_uuid7
@@ -153,33 +153,11 @@ def _newest_of_each(which: JobFilter, wanted: Range) -> Subquery:
     return union_all(*(select(each.c.id) for each in ids)).subquery()
 
 
-def search_jobs(
-    session: Session, which: JobFilter, *, tenant_id: UUID | None, after: UUID | None, limit: int, window: int
-) -> tuple[Page[Job], UUID | None]:
-    """Search the newest jobs of a tenant, or of all, where no index finds those that match.
-
-    Args:
-        session: one that sees these tenants' rows.
-        which: what they match.
-        tenant_id: whose; None: of all tenants.
-        after: the search goes on after this id, which need not exist.
-        limit: jobs of a page.
-        window: jobs to look at, at most.
-
-    Returns:
-        The page; and the id after which the next search goes on, None if there is nothing left to search.
-    """
-    of_tenant = [] if tenant_id is None else [Job.tenant_id == tenant_id]
-    return paging.search(
-        session,
-        select(Job).where(*which.conditions()),
-        Job.id,
-        id_of=lambda job: job.id,
-        among=[*of_tenant, *which.submitted()],
-        after=after,
-        limit=limit,
-        window=window,
-    )
+def search_jobs(session: Session, which: JobFilter, wanted: SearchRange) -> FoundRows[Job]:
+    """Search for jobs that match, where no index finds them."""
+    of_tenant = matches((Job.tenant_id, wanted.tenant_id))
+    query = select(Job).where(*which.conditions())
+    return paging.search(session, query, Job.id, wanted, among=[*of_tenant, *which.submitted()])
 
 
 def get_result(session: Session, job_id: UUID) -> Result | None:

@@ -14,13 +14,13 @@ from starlette.responses import Response
 
 from api.console import live
 from api.console.error_pages import page_router
-from api.console.jobs import LIST, row_of
+from api.console.job_filters import LIST
+from api.console.jobs import row_of
 from api.console.live import LiveDep
 from api.console.page import render, render_part
 from api.console.reading import read_for, tenant_of
 from api.console.session import ViewerDep
 from api.http.dependencies import ServicesDep
-from api.http.event_responses import EventResponse
 from api.http.identifiers import JobIdDep
 from api.runtime.services import Services
 from jobs import ids, queries
@@ -106,19 +106,13 @@ async def follow_job(
     with services.event_streams.opening(viewer.caller) as stream:
         read = partial(read_job, job_id=job_id, tenant_id=tenant_of(viewer))
         job = (await read_for(viewer, services, read)).job
-        if job.state not in ACTIVE:
-            stream.release()
-            return Response(status_code=204)
-        shown: list[JobStatus] = []
 
-        def render_status(_: UUID, status: JobStatus) -> str | None:
-            if shown == [status]:
-                return None
-            shown[:] = [status]
+        def render_status(_: UUID, status: JobStatus) -> str:
             row = row_of(job, tenant=None)
             return render_part(request, "job_live.html", row=row, status=status, since=job.state)
 
-        return EventResponse(stream, live.follow(watched.jobs, [job_id], render_status))
+        followed = [job_id] if job.state in ACTIVE else []
+        return live.respond(stream, watched.jobs, followed, render_status)
 
 
 def read_job(session: Session, *, job_id: UUID, tenant_id: UUID | None) -> JobDetails:

@@ -11,8 +11,8 @@ from starlette.responses import Response
 from api.console import formats
 from api.console.error_pages import page_router
 from api.console.forms import ChangeDep, check_may_change
-from api.console.job_filters import JobsQuery, parse_query
-from api.console.jobs import LIST
+from api.console.job_filters import JOBS, LIST, filter_of
+from api.console.lists import ListQuery
 from api.console.page import redirect, render
 from api.console.session import Viewer, ViewerDep
 from api.http.dependencies import ServicesDep
@@ -33,11 +33,11 @@ _SECONDS: Final = 8.0
 @router.get("/jobs/cancel")
 async def confirm_cancel(request: Request, services: ServicesDep, viewer: ViewerDep) -> Response:
     """Show how many jobs match, before anything is cancelled."""
-    query = _checked(parse_query(request.query_params), viewer)
+    query = _checked(JOBS.parse(request.query_params), viewer)
 
     def count(session: Session) -> tuple[int, bool, str]:
         now = database_now(session)
-        which = query.filter(now=now).conditions()
+        which = filter_of(query, now=now).conditions()
         tenant_id = viewer.caller.tenant_id
         number, is_all = lifecycle.count_cancellable(session, which, tenant_id=tenant_id, at_most=_COUNTED)
         return number, is_all, now.isoformat()
@@ -51,7 +51,7 @@ async def confirm_cancel(request: Request, services: ServicesDep, viewer: Viewer
         is_all=is_all,
         most=_COUNTED,
         counted_at=counted_at,
-        fields={name: value for name, value in query.fields.items() if value},
+        fields=query.chosen,
         list_address=LIST + formats.query(query.fields),
         address=f"{LIST}/cancel",
     )
@@ -60,9 +60,9 @@ async def confirm_cancel(request: Request, services: ServicesDep, viewer: Viewer
 @router.post("/jobs/cancel")
 async def cancel_jobs(services: ServicesDep, viewer: ViewerDep, form: ChangeDep) -> Response:
     """Cancel the jobs that match and existed when they were counted, in steps, as far as there is time."""
-    query = _checked(parse_query(form), viewer)
+    query = _checked(JOBS.parse(form), viewer)
     counted_at = formats.parse_moment(form.get("counted_at", ""))
-    which = query.filter(now=counted_at)
+    which = filter_of(query, now=counted_at)
     until = min(counted_at, which.until) if which.until else counted_at
     bounded = JobFilter(
         state=which.state, lane=which.lane, batch_id=which.batch_id, since=which.since, until=until
@@ -94,7 +94,7 @@ async def cancel_job(
     return redirect(f"{LIST}/{ids.job_id(job_id)}", done=words)
 
 
-def _checked(query: JobsQuery, viewer: Viewer) -> JobsQuery:
+def _checked(query: ListQuery, viewer: Viewer) -> ListQuery:
     """Return the query if all that it matches may be cancelled by its viewer.
 
     Raises:
@@ -102,8 +102,8 @@ def _checked(query: JobsQuery, viewer: Viewer) -> JobsQuery:
         InvalidRequestError: the query has no filter.
     """
     check_may_change(viewer)
-    if query.tenant is not None:
+    if "tenant" in query.chosen:
         raise ForbiddenError("Only a tenant's own keys cancel its jobs.")
-    if not query.is_filtered:
+    if not query.chosen:
         raise InvalidRequestError("Choose at least one filter; all jobs at once are not cancelled here.")
     return query

@@ -1,15 +1,11 @@
 """The filters of the list of jobs, as they are in its address."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
-from uuid import UUID
 
-from api.console import formats
-from api.http.identifiers import parse_optional
+from api.console.lists import ListQuery, RowList
 from jobs import ids
-from jobs.errors import InvalidRequestError
 from jobs.queries import JobFilter
 from jobs.states import JobState, Lane
 
@@ -25,63 +21,24 @@ AGES: Final[Mapping[str, tuple[str, timedelta | None, timedelta | None]]] = {
     "over-hour": ("over an hour ago", None, _HOUR),
     "over-day": ("over a day ago", None, _DAY),
 }
-_NAMES: Final = ("state", "lane", "age", "batch", "tenant")
+LIST: Final = "/console/jobs"
+JOBS: Final = RowList(
+    LIST,
+    ids.JOB,
+    filters=("state", "lane", "age", "batch", "tenant"),
+    values={"state": STATES, "lane": LANES, "age": tuple(AGES)},
+    ids={"batch": ids.BATCH},
+)
 
 
-@dataclass(frozen=True, slots=True)
-class JobsQuery:
-    """What the address of the list asks for.
-
-    Attributes:
-        tenant: its name; only operators may choose. None: all that the viewer sees.
-        after: the page goes on after this job.
-    """
-
-    state: str | None = None
-    lane: str | None = None
-    age: str | None = None
-    batch: str | None = None
-    tenant: str | None = None
-    after: UUID | None = None
-
-    @property
-    def fields(self) -> dict[str, str | None]:
-        """The filters as they are in the address, without the place."""
-        return {name: getattr(self, name) for name in _NAMES}
-
-    @property
-    def is_filtered(self) -> bool:
-        """Whether anything but the tenant is chosen."""
-        return any((self.state, self.lane, self.age, self.batch))
-
-    def filter(self, *, now: datetime) -> JobFilter:
-        """Translate the filters; ages count from `now`."""
-        _, since, until = AGES[self.age] if self.age else ("", None, None)
-        return JobFilter(
-            state=self.state,
-            lane=self.lane,
-            batch_id=ids.parse_batch_id(self.batch) if self.batch else None,
-            since=now - since if since else None,
-            until=now - until if until else None,
-        )
-
-    def only(self, state: str) -> "JobsQuery":
-        """Return the same with this state, from the start."""
-        return replace(self, state=state, after=None)
-
-
-def parse_query(given: Mapping[str, str]) -> JobsQuery:
-    """Read the filters of an address or a form; empty ones are not chosen.
-
-    Raises:
-        InvalidRequestError: a value is none that the form offers.
-    """
-    chosen = formats.chosen(given, (*_NAMES, "after"))
-    for name, allowed in (("state", STATES), ("lane", LANES), ("age", tuple(AGES))):
-        if name in chosen and chosen[name] not in allowed:
-            raise InvalidRequestError(f"The filter {name!r} has none of its values.", param=name)
-    parse_optional(chosen.get("batch"), ids.parse_batch_id, param="batch", message="There is no such batch.")
-    after = parse_optional(
-        chosen.pop("after", None), ids.parse_job_id, param="after", message="There is no such page."
+def filter_of(query: ListQuery, *, now: datetime) -> JobFilter:
+    """Translate the filters of an address; ages count from `now`."""
+    age = query.chosen.get("age")
+    _, since, until = AGES[age] if age else ("", None, None)
+    return JobFilter(
+        state=query.chosen.get("state"),
+        lane=query.chosen.get("lane"),
+        batch_id=query.ids["batch"],
+        since=now - since if since else None,
+        until=now - until if until else None,
     )
-    return JobsQuery(after=after, **chosen)

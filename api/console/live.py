@@ -17,10 +17,13 @@ from uuid import UUID
 
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
+from starlette.responses import Response
 
 from api.console.engines.activity import EngineActivity, read_activities
 from api.console.engines.picture import Shelves
+from api.http.event_responses import EventResponse
 from api.http.sse import HEARTBEAT, merged
+from api.runtime.event_streams import OpenStream
 from api.runtime.row_changes import Read, RowChanges
 from api.runtime.services import Services
 from jobs import queries, summaries
@@ -117,6 +120,19 @@ async def find_live(request: Request) -> LivePages:
 
 
 LiveDep = Annotated[LivePages, Depends(find_live)]
+
+
+def respond(
+    stream: OpenStream,
+    watch: "RowChanges[Status]",
+    row_ids: Collection[UUID],
+    render: Callable[[UUID, Status], str | None],
+) -> Response:
+    """Stream the changes of these rows; if there are none, end the browser's tries."""
+    if row_ids:
+        return EventResponse(stream, follow(watch, row_ids, render))
+    stream.release()
+    return Response(status_code=204)
 
 
 async def follow(

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from jobs import files, ids, telemetry, turns
 from jobs.database import advisory_locks, database_now, note_ended, paging
 from jobs.database.advisory_locks import Lock
-from jobs.database.paging import Page, Range
+from jobs.database.paging import FoundRows, Page, Range, SearchRange
 from jobs.database.rows import matches, require
 from jobs.errors import ConflictError, InvalidRequestError, NotFoundError
 from jobs.models.batch import Batch
@@ -204,26 +204,11 @@ def list_batches(session: Session, wanted: Range) -> Page[Batch]:
     return paging.read(session, query, (Batch.id, Batch.tenant_id), wanted, kind="batch")
 
 
-def search(
-    session: Session,
-    *,
-    state: str | None,
-    tenant_id: UUID | None,
-    after: UUID | None,
-    limit: int,
-    window: int,
-) -> tuple[Page[Batch], UUID | None]:
-    """Search the newest batches of a tenant, or of all; see `paging.search`."""
-    return paging.search(
-        session,
-        select(Batch).where(*matches((Batch.state, state))),
-        Batch.id,
-        id_of=lambda batch: batch.id,
-        among=matches((Batch.tenant_id, tenant_id)),
-        after=after,
-        limit=limit,
-        window=window,
-    )
+def search(session: Session, wanted: SearchRange, *, state: str | None) -> FoundRows[Batch]:
+    """Search for batches in this state; None: in any."""
+    query = select(Batch).where(*matches((Batch.state, state)))
+    of_tenant = matches((Batch.tenant_id, wanted.tenant_id))
+    return paging.search(session, query, Batch.id, wanted, among=of_tenant)
 
 
 def move(batch: Batch, verb: str, *, now: datetime) -> None:

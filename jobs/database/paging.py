@@ -1,8 +1,8 @@
 """Lists by age, read a page at a time: the rows after one that the caller saw last."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, select
@@ -10,7 +10,17 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from jobs.errors import InvalidRequestError
 
+
+class HasId(Protocol):
+    """A row with an id, as those of all our lists have."""
+
+    @property
+    def id(self) -> UUID:
+        """Its id, which sorts by age."""
+
+
 Item = TypeVar("Item")
+Row = TypeVar("Row", bound=HasId)
 Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
 
 # Two columns of a table: the rows' ids, which sort by age, and their tenants' ids.
@@ -44,6 +54,38 @@ class Page(Generic[Item]):
 
     items: Sequence[Item]
     has_more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRange:
+    """The part of a list to search, newest first.
+
+    Attributes:
+        tenant_id: whose rows; None: those of all tenants.
+        after: the search goes on after this id, which need not exist; None: start at the newest.
+        limit: most rows to return.
+        window: most rows to look at, unless an index finds all that match.
+    """
+
+    tenant_id: UUID | None
+    after: UUID | None
+    limit: int
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows(Generic[Item]):
+    """What a search found.
+
+    Attributes:
+        items: newest first.
+        next: the id after which the next search goes on; None: there is nothing left to search.
+        is_cut: it stopped before it had found as many as it may return.
+    """
+
+    items: Sequence[Item]
+    next: UUID | None
+    is_cut: bool = False
 
 
 def read(session: Session, query: Select[Item], keys: Keys, wanted: Range, *, kind: str) -> Page[Item]:
@@ -108,34 +150,29 @@ def cut(found: Sequence[Item], wanted: Range) -> Page[Item]:
 
 def search(
     session: Session,
-    query: Select[Item],
+    query: Select[Row],
     row_id: InstrumentedAttribute[UUID],
+    wanted: SearchRange,
     *,
-    id_of: Callable[[Item], UUID],
     among: Sequence[ColumnElement[bool]] = (),
-    after: UUID | None,
-    limit: int,
-    window: int | None,
-) -> tuple[Page[Item], UUID | None]:
+    has_index: bool = False,
+) -> FoundRows[Row]:
     """Search the newest rows for those that a query selects, where no index need find them.
 
     Args:
         session: one that sees these rows.
         query: selects the rows that match.
         row_id: the ids of its rows, which sort by age.
-        id_of: returns a row's id.
+        wanted: the part of the list.
         among: conditions on the rows to look at, found by an index.
-        after: the search goes on after this id, which need not exist.
-        limit: rows of a page.
-        window: rows to look at, at most; None: an index finds all that match.
-
-    Returns:
-        The page; and the id after which the next search goes on, None if there is nothing left to search.
+        has_index: an index finds all that match, so the search looks beyond its window.
     """
-    start = [] if after is None else [row_id < after]
+    start = [] if wanted.after is None else [row_id < wanted.after]
     newest = select(row_id).where(*among, *start).order_by(row_id.desc())
-    last = None if window is None else session.scalar(newest.offset(window - 1).limit(1))
+    last = None if has_index else session.scalar(newest.offset(wanted.window - 1).limit(1))
     end = [] if last is None else [row_id >= last]
-    found = session.scalars(query.where(*among, *start, *end).order_by(row_id.desc()).limit(limit + 1)).all()
-    page = Page(found[:limit], has_more=len(found) > limit)
-    return page, id_of(page.items[-1]) if page.has_more else last
+    matching = query.where(*among, *start, *end).order_by(row_id.desc()).limit(wanted.limit + 1)
+    found = session.scalars(matching).all()
+    if len(found) > wanted.limit:
+        return FoundRows(found[: wanted.limit], found[wanted.limit - 1].id)
+    return FoundRows(found, last, is_cut=last is not None)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, defer
 from sqlalchemy.types import Uuid
 
 from jobs.database import paging
-from jobs.database.paging import Page
+from jobs.database.paging import FoundRows, SearchRange
 from jobs.database.rows import matches
 from jobs.documents.lifecycle import visible
 from jobs.models.document import Document
@@ -36,30 +36,17 @@ class DocumentFilter:
         return found
 
 
-def search_documents(
-    session: Session,
-    which: DocumentFilter,
-    *,
-    tenant_id: UUID | None,
-    after: UUID | None,
-    limit: int,
-    window: int,
-) -> tuple[Page[Document], UUID | None]:
-    """Search a tenant's documents, or those of all, newest first, without page maps.
-
-    For arguments and result see `paging.search`; a tenant's documents in one state need no window.
-    """
-    has_index = which.name is None and (tenant_id is not None or which.state is None)
+def search_documents(session: Session, which: DocumentFilter, wanted: SearchRange) -> FoundRows[Document]:
+    """Search documents without page maps; an index finds a tenant's documents in one state."""
+    tenant_id = wanted.tenant_id
     of_tenant = matches((Document.tenant_id, tenant_id), (Document.state, which.state))
     return paging.search(
         session,
         select(Document).where(*visible(tenant_id), *which.conditions()).options(defer(Document.pages)),
         Document.id,
-        id_of=lambda document: document.id,
+        wanted,
         among=of_tenant if tenant_id is not None else (),
-        after=after,
-        limit=limit,
-        window=None if has_index else window,
+        has_index=which.name is None and (tenant_id is not None or which.state is None),
     )
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from jobs import ids
 from jobs.database import paging
-from jobs.database.paging import Page
+from jobs.database.paging import FoundRows, SearchRange
 from jobs.database.rows import matches
 from jobs.errors import NotFoundError
 from jobs.models import Job, JsonObject, Result, Summary, SummaryDocument, SummaryNode
@@ -144,29 +144,16 @@ def _part(node: SummaryNode, *of_job: Any) -> SummaryPart:  # noqa: ANN401  # fo
     )
 
 
-def search_summaries(
-    session: Session,
-    which: SummaryFilter,
-    *,
-    tenant_id: UUID | None,
-    after: UUID | None,
-    limit: int,
-    window: int,
-) -> tuple[Page[Summary], UUID | None]:
-    """Search a tenant's summaries, or those of all, newest first.
-
-    For arguments and result see `paging.search`; indexes find a tenant's and those of a document.
-    """
-    has_index = tenant_id is not None or which.document_id is not None or which == SummaryFilter()
+def search_summaries(session: Session, which: SummaryFilter, wanted: SearchRange) -> FoundRows[Summary]:
+    """Search for summaries; indexes find a tenant's and those of a document."""
+    tenant_id = wanted.tenant_id
     return paging.search(
         session,
         select(Summary).where(*visible(tenant_id), *which.conditions()),
         Summary.id,
-        id_of=lambda summary: summary.id,
+        wanted,
         among=matches((Summary.tenant_id, tenant_id)),
-        after=after,
-        limit=limit,
-        window=None if has_index else window,
+        has_index=tenant_id is not None or which.document_id is not None or which == SummaryFilter(),
     )
 
 

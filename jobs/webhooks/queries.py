@@ -10,7 +10,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session, defer
 
 from jobs.database import database_now, paging
-from jobs.database.paging import Page
+from jobs.database.paging import FoundRows, SearchRange
 from jobs.database.rows import matches, require
 from jobs.models.webhook import WebhookEndpoint, WebhookEvent
 from jobs.models.webhook_delivery import WebhookBreaker, WebhookDelivery, WebhookDispatch
@@ -59,44 +59,25 @@ def find_endpoint(session: Session, endpoint_id: UUID, *, tenant_id: UUID | None
     return require(session, query, kind="webhook endpoint")
 
 
-def search_endpoints(
-    session: Session, *, tenant_id: UUID | None, after: UUID | None, limit: int
-) -> tuple[Page[WebhookEndpoint], UUID | None]:
-    """Read a page of the endpoints of a tenant, or of all; see `paging.search`."""
-    return paging.search(
-        session,
-        _endpoints(tenant_id),
-        WebhookEndpoint.id,
-        id_of=lambda endpoint: endpoint.id,
-        after=after,
-        limit=limit,
-        window=None,
-    )
+def search_endpoints(session: Session, wanted: SearchRange) -> FoundRows[WebhookEndpoint]:
+    """Read a page of endpoints."""
+    return paging.search(session, _endpoints(wanted.tenant_id), WebhookEndpoint.id, wanted, has_index=True)
 
 
 def search_deliveries(
-    session: Session,
-    which: DeliveryFilter,
-    *,
-    tenant_id: UUID | None,
-    after: UUID | None,
-    limit: int,
-    window: int,
-) -> tuple[Page[WebhookDelivery], UUID | None]:
-    """Search the newest attempts of a tenant, or of all; see `paging.search`."""
+    session: Session, which: DeliveryFilter, wanted: SearchRange
+) -> FoundRows[WebhookDelivery]:
+    """Search for attempts at delivery; indexes find those of an endpoint or an event."""
     named = matches(
         (WebhookDelivery.endpoint_id, which.endpoint_id), (WebhookDelivery.event_id, which.event_id)
     )
-    has_index = which.is_delivered is None or (tenant_id is not None and not named)
     return paging.search(
         session,
         select(WebhookDelivery).where(*which.conditions()),
         WebhookDelivery.id,
-        id_of=lambda delivery: delivery.id,
-        among=[*matches((WebhookDelivery.tenant_id, tenant_id)), *named],
-        after=after,
-        limit=limit,
-        window=None if has_index else window,
+        wanted,
+        among=[*matches((WebhookDelivery.tenant_id, wanted.tenant_id)), *named],
+        has_index=which.is_delivered is None or (wanted.tenant_id is not None and not named),
     )
 
 

@@ -23,7 +23,6 @@ from api.console.page import render, render_part
 from api.console.reading import owner_of, read_for, tenant_names
 from api.console.session import Viewer, ViewerDep
 from api.http.dependencies import ServicesDep
-from api.http.event_responses import EventResponse
 from api.http.identifiers import BatchIdDep
 from api.runtime.services import Services
 from jobs import batches, files, ids
@@ -113,23 +112,17 @@ async def follow_batch(
     with services.event_streams.opening(viewer.caller) as stream:
         found = await read_for(viewer, services, partial(read_batch, batch_id=batch_id, viewer=viewer))
         state = found.batch.state
-        if state not in ACTIVE:
-            stream.release()
-            return Response(status_code=204)
         address = f"{LIST}/{ids.batch_id(batch_id)}"
-        shown: list[BatchProgress] = []
 
-        def render_change(_: UUID, progress: BatchProgress) -> str | None:
-            if shown == [progress]:
-                return None
-            shown[:] = [progress]
+        def render_change(_: UUID, progress: BatchProgress) -> str:
             if progress.state != state:
                 return render_part(request, "reload_live.html", address=address, part="#batch")
             return render_part(
                 request, "batches/progress_live.html", id=ids.batch_id(batch_id), progress=progress
             )
 
-        return EventResponse(stream, live.follow(watched.batches, [batch_id], render_change))
+        followed = [batch_id] if state in ACTIVE else []
+        return live.respond(stream, watched.batches, followed, render_change)
 
 
 def read_batch(session: Session, *, batch_id: UUID, viewer: Viewer) -> BatchPage:
@@ -140,7 +133,7 @@ def read_batch(session: Session, *, batch_id: UUID, viewer: Viewer) -> BatchPage
     """
     owner = owner_of(session, viewer, batch_id, of=(Batch.id, Batch.tenant_id))
     batch = batches.get(session, batch_id, tenant_id=owner)
-    names = tenant_names(session, [owner]) if viewer.is_operator else {}
+    names = tenant_names(session, viewer, [owner])
     events = select(WebhookEvent).where(WebhookEvent.batch_id == batch_id, WebhookEvent.tenant_id == owner)
     return BatchPage(
         batch=batch,

@@ -19,7 +19,6 @@ from api.console.page import redirect, render, render_part
 from api.console.reading import owner_of, read_for, tenant_names
 from api.console.session import Viewer, ViewerDep
 from api.http.dependencies import ServicesDep
-from api.http.event_responses import EventResponse
 from api.http.identifiers import DocumentIdDep
 from api.runtime.services import Services
 from jobs import documents, ids, summaries
@@ -92,9 +91,6 @@ async def follow_document(
     with services.event_streams.opening(viewer.caller) as stream:
         read = partial(read_document, document_id=document_id, viewer=viewer)
         document, _ = await read_for(viewer, services, read)
-        if document.state != DocumentState.EXTRACTING:
-            stream.release()
-            return Response(status_code=204)
 
         def render_end(_: UUID, status: DocumentStatus) -> str | None:
             if status.state == DocumentState.EXTRACTING:
@@ -102,7 +98,8 @@ async def follow_document(
             address = f"{LIST}/{ids.document_id(document_id)}"
             return render_part(request, "reload_live.html", address=address, part="#document")
 
-        return EventResponse(stream, live.follow(watched.documents, [document_id], render_end))
+        followed = [document_id] if document.state == DocumentState.EXTRACTING else []
+        return live.respond(stream, watched.documents, followed, render_end)
 
 
 @router.get("/documents/{document_id}/delete")
@@ -144,7 +141,7 @@ def read_document(session: Session, *, document_id: UUID, viewer: Viewer) -> tup
         NotFoundError: the viewer sees no such document.
     """
     owner = owner_of(session, viewer, document_id, of=(Document.id, Document.tenant_id))
-    names = tenant_names(session, [owner]) if viewer.is_operator else {}
+    names = tenant_names(session, viewer, [owner])
     return documents.get(session, document_id, tenant_id=owner), names.get(owner)
 
 

@@ -1,6 +1,6 @@
 """The list of summaries, with filters in its address; its rows grow while the page is open."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -10,17 +10,15 @@ from fastapi import Request
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from api.console import formats, live
+from api.console import live
 from api.console.error_pages import page_router
+from api.console.lists import ListPage, ListQuery, RowList
 from api.console.live import LiveDep
 from api.console.page import render, render_part
-from api.console.reading import PAGE, WINDOW, read_for, tenant_names, tenant_of
+from api.console.reading import read_for, tenant_names
 from api.console.session import Viewer, ViewerDep
 from api.http.dependencies import ServicesDep
-from api.http.event_responses import EventResponse
-from api.http.identifiers import parse_optional
-from jobs import ids, summaries, tenants
-from jobs.errors import InvalidRequestError
+from jobs import ids, summaries
 from jobs.models import Summary
 from jobs.queries import JobStatus
 from jobs.states.summary import TERMINAL, SummaryState
@@ -31,78 +29,45 @@ router = page_router()
 
 LIST: Final = "/console/summaries"
 STATES: Final = tuple(SummaryState)
-_NAMES: Final = ("state", "document", "custom_id", "tenant")
+_SUMMARIES: Final = RowList(
+    LIST,
+    ids.SUMMARY,
+    filters=("state", "document", "custom_id", "tenant"),
+    values={"state": STATES},
+    ids={"document": ids.DOCUMENT},
+)
 # Jobs whose states one list counts, each second while it is open: some 20 ms of the database's time.
 _COUNTED_JOBS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class SummariesQuery:
-    """What the address of the list asks for.
+class SummaryRow:
+    """A summary in the list.
 
     Attributes:
-        document: the id of one of its documents.
-        tenant: its name; only operators may choose. None: all that the viewer sees.
-        after: the page goes on after this summary.
+        sources: None: it has no documents any more.
+        status: None: it has ended, or too many jobs would have to be counted.
     """
 
-    state: str | None = None
-    document: str | None = None
-    custom_id: str | None = None
-    tenant: str | None = None
-    after: UUID | None = None
-
-    @property
-    def fields(self) -> dict[str, str | None]:
-        """The filters as they are in the address, without the place."""
-        return {name: getattr(self, name) for name in _NAMES}
-
-    @property
-    def filter(self) -> SummaryFilter:
-        """The filters as the domain knows them."""
-        document_id = ids.parse_document_id(self.document) if self.document else None
-        return SummaryFilter(state=self.state, custom_id=self.custom_id, document_id=document_id)
-
-
-@dataclass(frozen=True, slots=True)
-class SummariesPage:
-    """A page of the list.
-
-    Attributes:
-        status: of the summaries that have not ended.
-        tenants: names of the owners, for operators.
-        next: the id after which the search goes on; None: there are no more.
-        is_cut: the search stopped before it had filled the page.
-    """
-
-    summaries: Mapping[UUID, Summary]
-    sources: Mapping[UUID, SummarySources]
-    status: Mapping[UUID, SummaryStatus]
-    tenants: Mapping[UUID, str]
-    next: UUID | None
-    is_cut: bool
+    summary: Summary
+    sources: SummarySources | None
+    status: SummaryStatus | None
 
 
 @router.get("/summaries")
 async def show_summaries(request: Request, services: ServicesDep, viewer: ViewerDep) -> Response:
     """Show a page of summaries, newest first."""
-    query = parse_query(request.query_params)
+    query = _SUMMARIES.parse(request.query_params)
     page = await read_for(viewer, services, partial(read_page, query=query, viewer=viewer))
-    fields = query.fields
-    after = None if page.next is None else ids.summary_id(page.next)
-    place = None if query.after is None else ids.summary_id(query.after)
     return render(
         request,
         "summaries/list.html",
         title="Summaries",
         page=page,
-        rows=[(ids.summary_id(each), row) for each, row in page.summaries.items()],
-        fields=fields,
+        rows=[(ids.summary_id(each), row) for each, row in page.rows.items()],
+        fields=query.fields,
         states=STATES,
-        first_address=LIST + formats.query(fields),
-        next_address=after and LIST + formats.query(fields | {"after": after}),
-        live_address=f"{LIST}/live" + formats.query(fields | {"after": place}) if page.status else None,
-        is_first=query.after is None,
+        links=query.links(next_after=page.next, is_live=bool(_open(page))),
     )
 
 
@@ -111,13 +76,10 @@ async def follow_summaries(
     request: Request, services: ServicesDep, viewer: ViewerDep, watched: LiveDep
 ) -> Response:
     """Stream the changes of the page's summaries that have not ended."""
-    query = parse_query(request.query_params)
+    query = _SUMMARIES.parse(request.query_params)
     with services.event_streams.opening(viewer.caller) as stream:
         page = await read_for(viewer, services, partial(read_page, query=query, viewer=viewer))
-        if not page.status:
-            stream.release()
-            return Response(status_code=204)  # ends the browser's tries
-        shown = dict(page.status)
+        shown = _open(page)
 
         def render_row(summary_id: UUID, status: SummaryStatus | JobStatus) -> str | None:
             if not isinstance(status, SummaryStatus) or shown.get(summary_id) == status:
@@ -126,49 +88,27 @@ async def follow_summaries(
             name = ids.summary_id(summary_id)
             return render_part(request, "summaries/row_live.html", id=name, status=status)
 
-        return EventResponse(stream, live.follow(watched.summaries, list(shown), render_row))
+        return live.respond(stream, watched.summaries, list(shown), render_row)
 
 
-def parse_query(given: Mapping[str, str]) -> SummariesQuery:
-    """Read the filters of an address; empty ones are not chosen.
-
-    Raises:
-        InvalidRequestError: a value is none that the form offers.
-    """
-    chosen = formats.chosen(given, (*_NAMES, "after"))
-    if "state" in chosen and chosen["state"] not in STATES:
-        raise InvalidRequestError("The filter 'state' has none of its values.", param="state")
-    parse_optional(
-        chosen.get("document"), ids.parse_document_id, param="document", message="There is no such document."
+def read_page(session: Session, *, query: ListQuery, viewer: Viewer) -> ListPage[SummaryRow]:
+    """Read a page of the list, in a bounded number of rows; raise as `ListQuery.range_for` does."""
+    which = SummaryFilter(
+        state=query.chosen.get("state"),
+        custom_id=query.chosen.get("custom_id"),
+        document_id=query.ids["document"],
     )
-    after = parse_optional(
-        chosen.pop("after", None), ids.parse_summary_id, param="after", message="There is no such page."
-    )
-    return SummariesQuery(after=after, **chosen)
+    found = parts.search_summaries(session, which, query.range_for(session, viewer))
+    names = tenant_names(session, viewer, [each.tenant_id for each in found.items])
+    sources = parts.read_sources(session, [each.id for each in found.items])
+    status = summaries.read_status(session, _counted(found.items))
+    rows = {each.id: SummaryRow(each, sources.get(each.id), status.get(each.id)) for each in found.items}
+    return ListPage(rows, names, found.next, found.is_cut)
 
 
-def read_page(session: Session, *, query: SummariesQuery, viewer: Viewer) -> SummariesPage:
-    """Read a page of the list, in a bounded number of rows.
-
-    Raises:
-        NotFoundError: there is no tenant of the name in the query, or the viewer may not choose one.
-    """
-    owner = tenant_of(viewer)
-    if query.tenant is not None:
-        owner = tenants.named(session, query.tenant).id
-    found, following = parts.search_summaries(
-        session, query.filter, tenant_id=owner, after=query.after, limit=PAGE, window=WINDOW
-    )
-    rows = {each.id: each for each in found.items}
-    names = tenant_names(session, [each.tenant_id for each in found.items]) if viewer.is_operator else {}
-    return SummariesPage(
-        summaries=rows,
-        sources=parts.read_sources(session, list(rows)),
-        status=summaries.read_status(session, _counted(found.items)),
-        tenants=names,
-        next=following,
-        is_cut=following is not None and not found.has_more,
-    )
+def _open(page: ListPage[SummaryRow]) -> dict[UUID, SummaryStatus]:
+    """Return what the page shows of summaries that have not ended."""
+    return {summary_id: row.status for summary_id, row in page.rows.items() if row.status is not None}
 
 
 def _counted(rows: Sequence[Summary]) -> list[UUID]:

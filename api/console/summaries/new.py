@@ -20,7 +20,6 @@ from api.console.summaries.drafts import DEFAULTS, MAX_DOCUMENTS, SummaryDraft
 from api.console.summaries.listing import LIST
 from api.documents import uploads
 from api.http.dependencies import ServicesDep
-from api.http.event_responses import EventResponse
 from api.http.form import Form, FormFile, read_files
 from api.http.idempotency import IdempotencyHeaders
 from api.http.identifiers import parse_field
@@ -103,9 +102,6 @@ async def follow_draft(
     with services.event_streams.opening(viewer.caller) as stream:
         draft = await _read(services, viewer, drafts.unpack_ids(of))
         waiting = set(draft.extracting)
-        if not waiting:
-            stream.release()
-            return Response(status_code=204)
 
         def render_row(document_id: UUID, status: DocumentStatus) -> str:
             if status.state != DocumentState.EXTRACTING:
@@ -114,7 +110,7 @@ async def follow_draft(
             row = render_part(request, "documents/row_live.html", id=name, status=status)
             return row if waiting else row + render_part(request, "summaries/estimate_live.html")
 
-        return EventResponse(stream, live.follow(watched.documents, list(waiting), render_row))
+        return live.respond(stream, watched.documents, list(waiting), render_row)
 
 
 @router.post("/summaries/new/estimate")

@@ -19,7 +19,6 @@ from api.console.reading import owner_of, read_for, tenant_names
 from api.console.session import Viewer, ViewerDep
 from api.console.summaries.listing import LIST
 from api.http.dependencies import ServicesDep
-from api.http.event_responses import EventResponse
 from api.http.identifiers import SummaryIdDep
 from jobs import ids, summaries
 from jobs.models import Summary
@@ -96,9 +95,6 @@ async def follow_summary(
     with services.event_streams.opening(viewer.caller) as stream:
         read = partial(read_summary, summary_id=summary_id, viewer=viewer)
         found = await read_for(viewer, services, read)
-        if found.summary.state in TERMINAL:
-            stream.release()
-            return Response(status_code=204)
         numbers = {each.job_id: each.number for each in found.parts if each.state not in ENDED_JOB}
         address = f"{LIST}/{ids.summary_id(summary_id)}"
 
@@ -113,8 +109,8 @@ async def follow_summary(
                 request, "summaries/part_live.html", number=numbers[row_id], state_name=status.state
             )
 
-        followed = [summary_id, *numbers]
-        return EventResponse(stream, live.follow(watched.summaries, followed, render_change))
+        followed = [] if found.summary.state in TERMINAL else [summary_id, *numbers]
+        return live.respond(stream, watched.summaries, followed, render_change)
 
 
 def read_summary(session: Session, *, summary_id: UUID, viewer: Viewer) -> SummaryPage:
@@ -126,7 +122,7 @@ def read_summary(session: Session, *, summary_id: UUID, viewer: Viewer) -> Summa
     owner = owner_of(session, viewer, summary_id, of=(Summary.id, Summary.tenant_id))
     summary = summaries.get(session, summary_id, tenant_id=owner)
     root = parts.find_root(session, summary_id)
-    names = tenant_names(session, [owner]) if viewer.is_operator else {}
+    names = tenant_names(session, viewer, [owner])
     return SummaryPage(
         summary=summary,
         tenant=names.get(owner),

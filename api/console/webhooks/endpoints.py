@@ -1,6 +1,6 @@
 """Endpoints: the list, and one with its state and latest deliveries; switch it on and off, send a test."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -14,16 +14,18 @@ from starlette.responses import Response
 from api.console import formats
 from api.console.error_pages import page_router
 from api.console.forms import ChangeDep
+from api.console.lists import WINDOW, ListQuery, RowList
 from api.console.page import redirect, render
-from api.console.reading import PAGE, WINDOW, read_for, tenant_names, tenant_of
+from api.console.reading import read_for, tenant_names, tenant_of
 from api.console.session import Viewer, ViewerDep
 from api.console.webhooks.deliveries import DELIVERIES, DeliveryRow, rows_of
 from api.console.webhooks.event import address_of
 from api.http.dependencies import ServicesDep
-from api.http.identifiers import EndpointIdDep, parse_optional
+from api.http.identifiers import EndpointIdDep
 from api.webhooks import verbs
 from jobs import ids
 from jobs.database import database_now
+from jobs.database.paging import SearchRange
 from jobs.models.webhook import WebhookEndpoint
 from jobs.models.webhook_delivery import WebhookBreaker
 from jobs.webhooks import endpoints, queries
@@ -33,6 +35,7 @@ from jobs.webhooks.endpoints import EndpointSpec
 router = page_router()
 
 LIST: Final = "/console/webhooks"
+_ENDPOINTS: Final = RowList(LIST, ids.ENDPOINT, filters=())
 _LATEST: Final = 20  # deliveries on the page of an endpoint; their list has the others
 
 
@@ -61,14 +64,6 @@ class EndpointRow:
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointsPage:
-    """A page of the list; `next` is the id after which it goes on, None if there are no more."""
-
-    rows: Sequence[EndpointRow]
-    next: UUID | None
-
-
-@dataclass(frozen=True, slots=True)
 class EndpointPage:
     """An endpoint and its latest deliveries."""
 
@@ -77,24 +72,17 @@ class EndpointPage:
 
 
 @router.get("/webhooks")
-async def show_endpoints(
-    request: Request, services: ServicesDep, viewer: ViewerDep, after: str = ""
-) -> Response:
+async def show_endpoints(request: Request, services: ServicesDep, viewer: ViewerDep) -> Response:
     """Show a page of endpoints, newest first."""
-    place = parse_optional(
-        after.strip() or None, ids.parse_endpoint_id, param="after", message="There is no such page."
-    )
-    page = await read_for(viewer, services, partial(read_page, after=place, viewer=viewer))
-    following = page.next and LIST + formats.query({"after": ids.endpoint_id(page.next)})
+    query = _ENDPOINTS.parse(request.query_params)
+    rows, next_after = await read_for(viewer, services, partial(read_page, query=query, viewer=viewer))
     return render(
         request,
         "webhooks/endpoints.html",
         title="Webhooks",
-        rows=page.rows,
+        rows=rows,
         deliveries_address=DELIVERIES,
-        first_address=LIST,
-        next_address=following,
-        is_first=place is None,
+        links=query.links(next_after=next_after),
     )
 
 
@@ -147,10 +135,10 @@ async def disable_endpoint(
     return redirect(_address(endpoint_id), done="The endpoint gets nothing until it is enabled.")
 
 
-def read_page(session: Session, *, after: UUID | None, viewer: Viewer) -> EndpointsPage:
-    """Read a page of the endpoints that the viewer sees."""
-    found, following = queries.search_endpoints(session, tenant_id=tenant_of(viewer), after=after, limit=PAGE)
-    return EndpointsPage(_rows(session, found.items, viewer), following)
+def read_page(session: Session, *, query: ListQuery, viewer: Viewer) -> tuple[list[EndpointRow], UUID | None]:
+    """Read a page of the endpoints that the viewer sees, and after which it goes on; None: it is the last."""
+    found = queries.search_endpoints(session, query.range_for(session, viewer))
+    return _rows(session, found.items, viewer), found.next
 
 
 def read_endpoint(session: Session, *, endpoint_id: UUID, viewer: Viewer) -> EndpointPage:
@@ -160,22 +148,14 @@ def read_endpoint(session: Session, *, endpoint_id: UUID, viewer: Viewer) -> End
         NotFoundError: the viewer sees no such endpoint.
     """
     endpoint = queries.find_endpoint(session, endpoint_id, tenant_id=tenant_of(viewer))
-    latest, _ = queries.search_deliveries(
-        session,
-        DeliveryFilter(endpoint_id=endpoint_id),
-        tenant_id=endpoint.tenant_id,
-        after=None,
-        limit=_LATEST,
-        window=WINDOW,
-    )
+    wanted = SearchRange(endpoint.tenant_id, after=None, limit=_LATEST, window=WINDOW)
+    latest = queries.search_deliveries(session, DeliveryFilter(endpoint_id=endpoint_id), wanted)
     (row,) = _rows(session, [endpoint], viewer)
     return EndpointPage(row, rows_of(session, latest.items))
 
 
 def _rows(session: Session, found: Sequence[WebhookEndpoint], viewer: Viewer) -> list[EndpointRow]:
-    names: Mapping[UUID, str] = {}
-    if viewer.is_operator:
-        names = tenant_names(session, [each.tenant_id for each in found])
+    names = tenant_names(session, viewer, [each.tenant_id for each in found])
     breakers = endpoints.breakers(session, found)
     now = database_now(session)
     return [

@@ -18,7 +18,6 @@ from api.console.reading import read_for, tenant_names, tenant_of
 from api.console.session import Viewer, ViewerDep
 from api.console.webhooks.deliveries import DeliveryRow, rows_of
 from api.http.dependencies import ServicesDep
-from api.http.event_responses import EventResponse
 from api.http.identifiers import EventIdDep
 from api.webhooks import verbs
 from jobs import ids
@@ -70,9 +69,6 @@ async def follow_event(
     with services.event_streams.opening(viewer.caller) as stream:
         read = partial(queries.read_event, event_id=event_id, tenant_id=tenant_of(viewer))
         found = await read_for(viewer, services, read)
-        if not found.is_open:
-            stream.release()
-            return Response(status_code=204)
         shown = [tuple(sorted((each.id, each.state, each.num_attempts) for each in found.dispatches))]
 
         def render_change(_: UUID, states: DispatchStates) -> str | None:
@@ -81,7 +77,8 @@ async def follow_event(
             shown[:] = [tuple(sorted(states))]
             return render_part(request, "reload_live.html", address=address_of(event_id), part="#event")
 
-        return EventResponse(stream, live.follow(watched.dispatches, [event_id], render_change))
+        followed = [event_id] if found.is_open else []
+        return live.respond(stream, watched.dispatches, followed, render_change)
 
 
 @router.post("/webhooks/events/{event_id}/replay")
@@ -106,7 +103,7 @@ def _read(
 ) -> tuple[DispatchedEvent, list[DeliveryRow], str | None]:
     """Read the event, its attempts, and for operators its owner's name."""
     found = queries.read_event(session, event_id, tenant_id=tenant_of(viewer))
-    names = tenant_names(session, [found.event.tenant_id]) if viewer.is_operator else {}
+    names = tenant_names(session, viewer, [found.event.tenant_id])
     return found, rows_of(session, found.attempts), names.get(found.event.tenant_id)
 
 

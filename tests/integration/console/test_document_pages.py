@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from console_pages.browser import PROBE, Browser, events, new_tenant, words
 from document_support import Extractor, upload
 from jobs import ids
+from jobs.database.paging import SearchRange
 from jobs.documents.queries import DocumentFilter, search_documents
 from jobs.models import DEFAULT_TENANT
 from jobs.prompts.tokenizer import Tokenizer
@@ -81,15 +82,10 @@ def test_a_search_goes_on_where_its_window_ended(sessions: sessionmaker[Session]
     seen, after = [], None
     with sessions.begin() as session:
         for _ in range(9):
-            found, after = search_documents(
-                session,
-                DocumentFilter(name="WANTED"),
-                tenant_id=DEFAULT_TENANT,
-                after=after,
-                limit=5,
-                window=2,
-            )
+            wanted_part = SearchRange(DEFAULT_TENANT, after, limit=5, window=2)
+            found = search_documents(session, DocumentFilter(name="WANTED"), wanted_part)
             seen += [ids.document_id(each.id) for each in found.items]
+            after = found.next
             if after is None:
                 break
     assert (seen, after) == ([wanted], None)

@@ -26,6 +26,7 @@ from console_pages.browser import (
     words,
 )
 from jobs import ids, lifecycle, queries
+from jobs.database.paging import SearchRange
 from jobs.engines import reservations
 from jobs.ids import first_uuid7, uuid7
 from jobs.models import DEFAULT_TENANT
@@ -101,10 +102,10 @@ def test_a_search_without_an_index_looks_at_so_many_jobs_and_goes_on(sessions: s
         )
         seen, after, rounds = [], None, 0
         while True:
-            page, after = queries.search_jobs(
-                session, JobFilter(lane="interactive"), tenant_id=None, after=after, limit=2, window=3
-            )
-            seen += [ids.job_id(job.id) for job in page.items]
+            wanted = SearchRange(tenant_id=None, after=after, limit=2, window=3)
+            found = queries.search_jobs(session, JobFilter(lane="interactive"), wanted)
+            seen += [ids.job_id(job.id) for job in found.items]
+            after = found.next
             rounds += 1
             if after is None:
                 break
