@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api.console.engines.activity import EngineActivity, read_activities
+from api.console.engines.forecasts import PictureForecasts
 from api.console.engines.picture import Shelves
 from api.http.event_responses import EventResponse
 from api.http.sse import HEARTBEAT, merged
@@ -73,6 +74,7 @@ class LivePages:
         documents: the states of documents while their texts are extracted.
         summaries: the counts of summaries, and the jobs of their trees.
         engines: what runs on engines.
+        forecasts: of what engines will do, as pictures show it.
         shelves: where the bars of an engine's picture lie, by its name.
         pictures: the moving parts of engines' pages.
     """
@@ -86,6 +88,7 @@ class LivePages:
         self.documents: RowChanges[DocumentStatus] = self.watch(read_documents)
         self.summaries: RowChanges[SummaryStatus | JobStatus] = self.watch(_read_summaries)
         self.engines: RowChanges[EngineActivity] = self.watch(read_activities)
+        self.forecasts = PictureForecasts(services.queue_positions.forecast_of)
         self.shelves: dict[str, Shelves] = {}
         self.pictures = SharedParts()
 

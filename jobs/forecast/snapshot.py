@@ -1,13 +1,13 @@
 """The engines of a model as forecasts start from them: load, queue and speed of each; read-only."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
 from jobs.database import database_now
@@ -86,24 +86,25 @@ def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasur
         policy: that its workers claim under.
         unmeasured: speed assumed of an engine that has served nothing yet.
     """
-    now = database_now(session)
-    rows = session.scalars(select(Engine).where(Engine.model == model).order_by(Engine.name)).all()
+    now, rows = _engines(session, model)
     ready = [each for each in rows if each.paused_reason is None and now - each.seen_at <= SILENT]
     up = [each for each in ready if each.halt is None]
     names = [each.name for each in up]
-    held = _held(session, names)
+    reserved = _reserved(session, names)
+    held = {name: _held(reserved[name]) for name in names}
+    held_jobs = [job for found in held.values() for _, job in found]
     ended = _ended(session, names)
     expected = _Expectations(session, policy, now)
     lengths: dict[UUID, RemainingTokens] = {}
     ranked: dict[UUID, Ranked] = {}
+    queues: dict[Capacity, list[Ranked]] = {}
     up_states = []
     for engine in up:
-        load = engine_load.read(session, engine)
-        sizer = Sizer(session, load.capacity, policy)
-        ranking = Ranking(
-            session, model, load.capacity, policy, sizer, now, syncs_tenants=False, max_rows=_MAX_ROWS
-        )
-        mine = [each for lane in ranking.lanes() for each in lane]
+        load = engine_load.of(engine, reserved[engine.name])
+        if load.capacity not in queues:  # engines of one model are mostly alike
+            queues[load.capacity] = _rank(session, model, load.capacity, policy, now)
+            expected.read_peers([*(each.job for each in queues[load.capacity]), *held_jobs])
+        mine = queues[load.capacity]
         timings = [*ended[engine.name], *(_timing(*each, now=now) for each in held[engine.name])]
         speed = measure([each for each in timings if each is not None], otherwise=unmeasured)
         lengths |= {job.id: expected.rest(reservation, job, speed) for reservation, job in held[engine.name]}
@@ -130,19 +131,41 @@ def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasur
 
 
 _Held = tuple[Reservation, Job]
+_Reserved = Sequence[tuple[Reservation, Job | None]]
 
 
-def _held(session: Session, names: Sequence[str]) -> dict[str, list[_Held]]:
-    """Read the running jobs of each engine with their reservations."""
-    found: dict[str, list[_Held]] = defaultdict(list)
+def _engines(session: Session, model: str) -> tuple[datetime, Sequence[Engine]]:
+    """Read the engines of the model by name, and the database's clock."""
+    query = select(Engine, func.clock_timestamp()).where(Engine.model == model).order_by(Engine.name)
+    found = session.execute(query).all()
+    return (found[0][1] if found else database_now(session)), [engine for engine, _ in found]
+
+
+def _rank(
+    session: Session, model: str, capacity: Capacity, policy: ClaimPolicy, now: datetime
+) -> list[Ranked]:
+    """Rank the head of the queue for engines of this capacity."""
+    sizer = Sizer(session, capacity, policy)
+    ranking = Ranking(session, model, capacity, policy, sizer, now, syncs_tenants=False, max_rows=_MAX_ROWS)
+    return [each for lane in ranking.lanes() for each in lane]
+
+
+def _reserved(session: Session, names: Sequence[str]) -> Mapping[str, _Reserved]:
+    """Read the reservations on each engine, each with its job if that has its lease."""
+    found: dict[str, list[tuple[Reservation, Job | None]]] = defaultdict(list)
     rows = session.execute(
         select(Reservation, Job)
-        .join(Job, (Job.id == Reservation.job_id) & (Job.lease_id == Reservation.lease_id))
-        .where(Reservation.engine_name.in_(names), Reservation.state == "held")
+        .outerjoin(Job, (Job.id == Reservation.job_id) & (Job.lease_id == Reservation.lease_id))
+        .where(Reservation.engine_name.in_(names))
     )
     for reservation, job in rows:
         found[reservation.engine_name].append((reservation, job))
     return found
+
+
+def _held(reserved: _Reserved) -> list[_Held]:
+    """Return the running jobs among them."""
+    return [(row, job) for row, job in reserved if job is not None and row.state == "held"]
 
 
 def _read(held: Mapping[str, Sequence[_Held]]) -> dict[Family, UUID]:
@@ -219,6 +242,10 @@ class _Expectations:
     def __post_init__(self) -> None:
         """Start without any peers read."""
         self.peers = PeersOnce(self.session, self.policy.history)
+
+    def read_peers(self, jobs: Iterable[Job | QueuedJob]) -> None:
+        """Read the peers of all these jobs at once."""
+        self.peers.read({(job.tenant_id, job.task) for job in jobs})
 
     def rest(self, reservation: Reservation, job: Job, speed: Speed) -> RemainingTokens:
         """Estimate what a running job will still take; nothing if it was asked to end."""

@@ -14,7 +14,7 @@ from jobs.database.hot import PREPARED
 from jobs.engines import registry
 from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
 from jobs.engines.registry import EngineRow
-from jobs.models import Engine
+from jobs.models import Engine, Job, Reservation
 from jobs.models.tenant import HALTED_TENANTS
 from jobs.scheduling.followers import Family, Reader
 from jobs.scheduling.packing import Running
@@ -67,8 +67,25 @@ def lock(session: Session, engine_name: str) -> tuple[EngineRow, datetime] | Non
 def read(session: Session, engine: Engine | EngineRow) -> EngineLoad:
     """Read what is reserved on this engine now."""
     found = direct.fetch(session, _RESERVED, {"engine_name": engine.name, "model": engine.model})
-    interactive_waits = found[0][0]
     rows = [_Reserved(*row[1:]) for row in found if row[1] is not None]
+    return _load_of(engine, rows, interactive_waits=found[0][0])
+
+
+def of(engine: Engine, reserved: Sequence[tuple[Reservation, Job | None]]) -> EngineLoad:
+    """Describe the load by reservations that are read already, each with its job if that has its lease."""
+    rows = [
+        _Reserved(
+            *(getattr(reservation, name) for name in _OF_RESERVATION),
+            *(getattr(job, name, None) for name in _OF_JOB),
+        )
+        for reservation, job in reserved
+    ]
+    return _load_of(engine, rows)
+
+
+def _load_of(
+    engine: Engine | EngineRow, rows: "Sequence[_Reserved]", *, interactive_waits: bool = False
+) -> EngineLoad:
     capacity = registry.capacity_of(engine)
     running = _freed_by_end(rows)
     held = [ReservedBlocks(blocks=running[row.lease_id].blocks, alone=row.alone) for row in rows]
@@ -112,7 +129,9 @@ class _Reserved(NamedTuple):
     rank: int | None
 
 
-_OF_JOB: Final = _Reserved._fields[_Reserved._fields.index("lane") :]
+_FIRST_OF_JOB: Final = _Reserved._fields.index("lane")
+_OF_RESERVATION: Final = _Reserved._fields[:_FIRST_OF_JOB]
+_OF_JOB: Final = _Reserved._fields[_FIRST_OF_JOB:]
 _FIND_SQL: Final = f"""
     SELECT {", ".join(EngineRow._fields)}, clock_timestamp() FROM engines WHERE name = :engine_name
 """  # noqa: S608  # built from constants

@@ -1,20 +1,31 @@
 """What peers of a job generated: the newest outputs of its tenant's task."""
 
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import literal_column, select
+from sqlalchemy import ARRAY, Text, Uuid, bindparam, text
 from sqlalchemy.orm import Session
 
-from jobs.models import Job
 from jobs.scheduling.prediction import Peers
 
 # Enough for a 95th percentile, few enough to read at claims.
 _RECENT: Final = 200
 _MAX_KEPT: Final = 1024
+
+Group = tuple[UUID, str]  # a tenant, and a task of its jobs
+# The literal state lets the planner use the partial index.
+_NEWEST: Final = text(f"""
+    SELECT wanted.tenant_id, wanted.task, newest.prompt_tokens, newest.completion_tokens
+    FROM unnest(:tenants, :tasks) AS wanted(tenant_id, task), LATERAL (
+        SELECT prompt_tokens, completion_tokens FROM jobs
+        WHERE jobs.tenant_id = wanted.tenant_id AND jobs.task = wanted.task AND state = 'completed'
+        ORDER BY finalized_at DESC LIMIT {_RECENT}
+    ) AS newest
+""").bindparams(bindparam("tenants", type_=ARRAY(Uuid())), bindparam("tasks", type_=ARRAY(Text())))  # noqa: S608  # built from constants
 
 
 class History:
@@ -27,22 +38,28 @@ class History:
         self._keep_seconds = keep.total_seconds()
         self._known: dict[tuple[UUID, str], tuple[float, Peers]] = {}
 
-    def peers(self, session: Session, tenant_id: UUID, task: str) -> Peers:
-        """Read what the newest completed jobs of this tenant and task generated."""
-        read_at, peers = self._known.get((tenant_id, task), (float("-inf"), Peers.of(())))
-        if time.monotonic() - read_at < self._keep_seconds:
-            return peers
-        newest = (
-            select(Job.prompt_tokens, Job.completion_tokens)
-            .where(Job.tenant_id == tenant_id, Job.task == task, Job.state == literal_column("'completed'"))
-            .order_by(Job.finalized_at.desc())
-            .limit(_RECENT)
-        )
-        peers = Peers.of((prompt or 0, output) for prompt, output in session.execute(newest))
-        if len(self._known) >= _MAX_KEPT:
+    def peers(self, session: Session, groups: Collection[Group]) -> dict[Group, Peers]:
+        """Read what the newest completed jobs of each tenant and task generated, in one statement."""
+        found = {each: self._known[each] for each in groups if each in self._known}
+        young = {
+            each: peers
+            for each, (read_at, peers) in found.items()
+            if time.monotonic() - read_at < self._keep_seconds
+        }
+        missing = [each for each in groups if each not in young]
+        return young | self._read(session, missing) if missing else young
+
+    def _read(self, session: Session, groups: Sequence[Group]) -> dict[Group, Peers]:
+        pairs: dict[Group, list[tuple[int, int]]] = {each: [] for each in groups}
+        given = {"tenants": [tenant_id for tenant_id, _ in groups], "tasks": [task for _, task in groups]}
+        for tenant_id, task, prompt_tokens, completion_tokens in session.execute(_NEWEST, given):
+            pairs[tenant_id, task].append((prompt_tokens or 0, completion_tokens))
+        found = {each: Peers.of(pairs[each]) for each in groups}
+        if len(self._known) + len(found) > _MAX_KEPT:
             self._known.clear()
-        self._known[tenant_id, task] = (time.monotonic(), peers)
-        return peers
+        now = time.monotonic()
+        self._known |= {each: (now, peers) for each, peers in found.items()}
+        return found
 
 
 @dataclass(slots=True)
@@ -51,11 +68,15 @@ class PeersOnce:
 
     session: Session
     history: History
-    _read: dict[tuple[UUID, str], Peers] = field(default_factory=dict)
+    _read: dict[Group, Peers] = field(default_factory=dict)
+
+    def read(self, groups: Collection[Group]) -> None:
+        """Read the outputs of these tenants and tasks that are not read yet."""
+        missing = [each for each in groups if each not in self._read]
+        if missing:
+            self._read |= self.history.peers(self.session, missing)
 
     def of(self, tenant_id: UUID, task: str) -> Peers:
-        """Read the outputs of this tenant and task, at most once."""
-        key = (tenant_id, task)
-        if key not in self._read:
-            self._read[key] = self.history.peers(self.session, tenant_id, task)
-        return self._read[key]
+        """Return the outputs of this tenant and task; read them if that was not done."""
+        self.read([(tenant_id, task)])
+        return self._read[tenant_id, task]

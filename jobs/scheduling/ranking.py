@@ -111,6 +111,7 @@ class Ranking:
     def _lane(self, lane: Lane, tenants: Collection[UUID], known: dict[UUID, Account]) -> list[Ranked]:
         first = sorted(sorted(tenants), key=lambda each: known[each].served)
         rows = self._with_followers(lane, first, self._first_jobs(lane, first))
+        self.sizer.read_peers(rows)
         queues: dict[UUID, list[Ranked]] = defaultdict(list)
         for job in sorted(rows, key=self._order):
             size = self.sizer.size(job, produced=job.completion_tokens)

@@ -1,5 +1,6 @@
 """The size of a job's reservation: its prompt and the output that its peers make likely."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Protocol, Self
@@ -125,6 +126,11 @@ class Sizer:
     def __post_init__(self) -> None:
         """Start without any peers read."""
         self._peers = PeersOnce(self.session, self.policy.history)
+
+    def read_peers(self, jobs: Iterable[Sizable]) -> None:
+        """Read at once what the sizes of all these jobs depend on."""
+        if self.policy.prediction is not None:
+            self._peers.read({(job.tenant_id, job.task) for job in jobs})
 
     def size(self, job: Sizable, *, produced: int) -> ReservationSize:
         """Size the reservation of a job that has generated `produced` tokens.

@@ -45,14 +45,14 @@ async def follow_engine(
 ) -> Response:
     """Stream the part of the page that moves."""
     past = _parse_span(span)
-    found = await _read(services, engine)
+    await _read(services, engine)
     key = engine_id(engine)
     # A tenant's viewers see the same; an operator's page has forms with the token of the session.
     whose = viewer.token if viewer.is_operator else viewer.caller.tenant_id
     with services.event_streams.opening(viewer.caller) as stream:
 
         async def render_picture(_: UUID, activity: EngineActivity) -> str:
-            queue = await services.queue_positions.forecast_of(found.model)
+            queue = await watched.forecasts.of(activity)
 
             def draw_anew() -> str:
                 shown = _moving(activity, queue, watched, viewer, past=past)
@@ -90,7 +90,7 @@ async def render_engine(
     """Render the page, after a refused form with the error and what was filled in."""
     past = _parse_span(span)
     found = await _read(services, name)
-    queue = await services.queue_positions.forecast_of(found.model)
+    queue = await watched.forecasts.of(found)
     address = address_of(name)
     fields = {"span": None if span == _SPAN else span}
     return render(

@@ -68,7 +68,8 @@ def plan_of(engine: EngineActivity, queue: QueueForecast | None) -> Plan:
         return max(engine.at, snapshot.now + timedelta(seconds=min(seconds, 1e8)))
 
     held = {bar.job_id for bar in engine.held}
-    mine = [job_id for job_id in found.starts if found.places[job_id] == place and job_id not in held]
+    begun = {bar.job_id for bar in engine.bars if bar.started_at >= snapshot.now} | held
+    mine = [job_id for job_id in found.starts if found.places[job_id] == place and job_id not in begun]
     kept = next((job_id for job_id in mine if queue.holds.get(job_id) in _KEPT), None)
     following = [
         NextJob(

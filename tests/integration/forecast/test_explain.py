@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import event, text, update
+from sqlalchemy import event, select, text, update
 from sqlalchemy.orm import Session
 
 from jobs import lifecycle, tenants
@@ -322,6 +322,34 @@ def test_looking_locks_and_writes_nothing(session: Session) -> None:
     assert statements
     assert not any("FOR UPDATE" in each for each in statements)
     session.rollback()
+
+
+def test_looking_takes_as_many_statements_however_many_engines_and_tenants_there_are(
+    session: Session,
+) -> None:
+    def look() -> int:
+        connection = session.connection()
+        statements: list[str] = []
+
+        def note(*arguments: str) -> None:
+            statements.append(arguments[2])
+
+        event.listen(connection, "before_cursor_execute", note)
+        # As in the product, outputs are predicted.
+        found = snapshot_of(session, ClaimPolicy(lease=POLICY.lease, max_rescues=POLICY.max_rescues))
+        event.remove(connection, "before_cursor_execute", note)
+        assert len(found.snapshot.ranked) == len(found.snapshot.up) == num_tenants
+        return len(statements)
+
+    num_statements = []
+    for num_tenants in (1, 4):
+        while len(session.scalars(select(Engine)).all()) < num_tenants:
+            capacity = Capacity(SLOTS, 2048, 64, 130_000, 131_072)
+            name = f"engine-{uuid7()}"
+            registry.register(session, name, MODEL, capacity, now=database_now(session))
+            submit_one(session, tenant_id=tenants.create(session, name).id)
+        num_statements.append(look())
+    assert num_statements[0] == num_statements[1] <= 8
 
 
 def test_what_an_engine_had_of_a_prompt_is_not_counted_as_read(session: Session) -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +24,7 @@ from jobs.models import Job, Reservation, Result, Summary, WebhookEvent
 from jobs.models.tenant import UsageEntry
 from jobs.scheduling import claims, previews
 from jobs.scheduling.claims import Claim
-from jobs.scheduling.output_history import History
+from jobs.scheduling.output_history import Group, History
 from jobs.scheduling.prediction import Peers
 from jobs.settings import DatabaseSettings, Settings
 from jobs.states import FinishReason, JobState, StopReason
@@ -410,8 +410,8 @@ def test_an_account_is_charged_for_what_was_computed_and_generated_whoever_held_
 class Unreadable(History):
     """A history that fails every claim."""
 
-    def peers(self, session: Session, tenant_id: UUID, task: str) -> Peers:
-        raise RuntimeError(session, tenant_id, task)
+    def peers(self, session: Session, groups: Collection[Group]) -> dict[Group, Peers]:
+        raise RuntimeError(session, groups)
 
 
 def test_ends_are_stored_though_claims_fail(desk: Desk, running: list[Claim]) -> None:
