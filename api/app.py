@@ -24,6 +24,7 @@ from api.http.middleware import RequestMiddleware
 from api.jobs import attempt_routes, bulk_routes
 from api.jobs import event_routes as events
 from api.jobs import routes as jobs_routes
+from api.responses import routes as response_routes
 from api.runtime.services import open_services
 from api.summaries import routes as summaries
 from api.system import routes as system
@@ -76,6 +77,7 @@ def create_app(settings: Settings) -> FastAPI:
         events.router,
         batch_events.router,
         completions.router,
+        response_routes.router,
         models.router,
         usage.router,
         engines.router,

@@ -20,6 +20,7 @@ from api.summaries.requests import SummaryEstimateRequest, SummaryRequest
 from api.tenants.admin_schemas import KeyRequest, TenantRequest, TenantUpdate
 from api.webhooks.schemas import EndpointRequest, EndpointUpdate
 from jobs.prompts.openai import ChatRequest, TextRequest
+from jobs.responses.requests import ResponseRequest
 
 _SCHEME: Final = "key"
 # How authentication, in front of all routes, can end a request.
@@ -33,6 +34,7 @@ _BODIES: Final[tuple[type[BaseModel], ...]] = (
     EstimateRequest,
     ChatRequest,
     TextRequest,
+    ResponseRequest,
     GenerateRequest,
     EndpointRequest,
     EndpointUpdate,

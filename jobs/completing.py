@@ -126,8 +126,9 @@ _COMPLETE: Final = (
             first_token_at = coalesce(jobs.first_token_at, clock_timestamp() - given.since)
         FROM owned JOIN given USING (id)
         WHERE jobs.id = owned.id AND jobs.lease_id = given.lease_id AND {job_rows.may("complete")}
-        RETURNING jobs.id, tenant_id, model, state, prompt_tokens, cached_tokens, completion_tokens,
-            started_at, first_token_at, finalized_at, engine_name, given.lease_id, given.cached AS cached_now,
+        RETURNING jobs.id, tenant_id, model, task, state, finish_reason, prompt_tokens, cached_tokens,
+            completion_tokens, started_at, first_token_at, finalized_at, engine_name, given.lease_id,
+            given.cached AS cached_now,
             summary_id IS NOT NULL OR has_twins OR {events.MAY_BE_WANTED} AS is_followed
     ), dropped AS (
         DELETE FROM checkpoints USING ended WHERE checkpoints.job_id = ended.id
@@ -136,7 +137,7 @@ _COMPLETE: Final = (
         SELECT id, output, output_ids, replaced, reasoning, reasoning_tokens FROM ended JOIN given USING (id)
     ), told AS (
         INSERT INTO webhook_events (id, tenant_id, job_id, type)
-        SELECT given.new_id, ended.tenant_id, ended.id, 'job.' || ended.state
+        SELECT given.new_id, ended.tenant_id, ended.id, {events.ENDED_TYPE}
         FROM ended JOIN given USING (id) WHERE NOT is_followed
         ON CONFLICT DO NOTHING
     ), attempted AS ({

@@ -11,6 +11,7 @@ from jobs.database.rows import require
 from jobs.errors import ConflictError
 from jobs.models import IdempotencyKey, Job, WebhookDispatch, WebhookEvent
 from jobs.prompts import store
+from jobs.responses import rows as responses
 from jobs.states import TERMINAL
 
 
@@ -112,7 +113,8 @@ def _is_awaited(job: Job) -> bool:
 
 def _remove_all(session: Session, jobs: Iterable[Job]) -> int:
     doomed = {job.id: (job.text_id, job.guide_id) for job in jobs}
+    texts = responses.text_ids_of(session, doomed)
     session.execute(delete(Job).where(Job.id.in_(doomed)))
-    texts = {text_id for both in doomed.values() for text_id in both if text_id is not None}
+    texts |= {text_id for both in doomed.values() for text_id in both if text_id is not None}
     store.drop_unused(session, sorted(texts))
     return len(doomed)

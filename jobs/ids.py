@@ -50,6 +50,7 @@ BATCH = IdKind("batch", "batch_")
 SUMMARY = IdKind("summary", "sum_")
 DOCUMENT = IdKind("document", "doc_")
 TENANT = IdKind("tenant", "tenant_")
+RESPONSE = IdKind("response", "resp_")
 
 job_id, parse_job_id = JOB.format, JOB.parse
 event_id, parse_event_id = EVENT.format, EVENT.parse
@@ -60,3 +61,4 @@ batch_id, parse_batch_id = BATCH.format, BATCH.parse
 summary_id, parse_summary_id = SUMMARY.format, SUMMARY.parse
 document_id, parse_document_id = DOCUMENT.format, DOCUMENT.parse
 tenant_id, parse_tenant_id = TENANT.format, TENANT.parse
+response_id, parse_response_id = RESPONSE.format, RESPONSE.parse

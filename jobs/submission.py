@@ -20,6 +20,8 @@ from jobs.models import Job, JsonObject
 from jobs.prompts import store
 from jobs.prompts.prefixes import family_of
 from jobs.prompts.store import NewText
+from jobs.responses import rows as responses
+from jobs.responses.rows import ResponseSpec
 from jobs.sharing import Sharing, arrivals, cache
 from jobs.states import TERMINAL, Lane
 from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempotently
@@ -43,6 +45,7 @@ class JobSpec:
         sharing: how it may run once with equal jobs, if its answer is not left to chance. None: not at all.
         guide: the form that its answer must have; None: any.
         is_whole: one request must generate its whole answer.
+        response: what is kept of the response that its output belongs to; None: it is no response.
     """
 
     text: NewText
@@ -64,6 +67,7 @@ class JobSpec:
     sharing: Sharing | None = None
     guide: NewText | None = None
     is_whole: bool = False
+    response: ResponseSpec | None = None
 
     @property
     def stored_bytes(self) -> int:
@@ -73,7 +77,8 @@ class JobSpec:
     @property
     def texts(self) -> list[NewText]:
         """What is stored with it."""
-        return [self.text] if self.guide is None else [self.text, self.guide]
+        own = [self.text] if self.guide is None else [self.text, self.guide]
+        return own if self.response is None else own + self.response.texts
 
     @property
     def asked_sha256(self) -> bytes:
@@ -216,6 +221,8 @@ def _insert(
     found = cache.find(session, jobs, ages, now=now)
     if jobs:
         arrivals.insert(session, jobs, answered=found)
+        kept = {job.id: spec.response for job, spec in zip(jobs, specs, strict=True) if spec.response}
+        responses.insert(session, kept, tenant_id=tenant_id, text_ids=texts.ids)
     return jobs, found
 
 

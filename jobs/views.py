@@ -13,6 +13,7 @@ from typing_extensions import TypedDict  # pydantic needs it below Python 3.12
 from jobs import ids
 from jobs.models import Job, JsonObject
 from jobs.prompts.messages import Task
+from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK
 from jobs.states import FinishReason, JobState, StopReason, WaitReason
 from jobs.states.summary import TASKS
 from jobs.validation import choice, documented_as
@@ -52,8 +53,8 @@ StoredError = Annotated[JsonObject, documented_as(JobError)]
 Priority = Annotated[str, choice(PRIORITIES)]
 StateName = Annotated[str, choice(JobState)]
 FinishReasonName = Annotated[str, choice(FinishReason)]
-# Jobs of summary trees appear in the tenant's list of jobs too.
-TaskName = Annotated[str, choice([*get_args(Task), *TASKS.values()])]
+# Jobs of summary trees, of callers who wait and of responses appear in the tenant's list of jobs too.
+TaskName = Annotated[str, choice([*get_args(Task), WAITED_TASK, RESPONSE_TASK, *TASKS.values()])]
 
 
 class JobObject(TypedDict):

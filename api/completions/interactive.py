@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -13,6 +12,7 @@ from uuid import UUID
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.orm import Session
 
+from api.completions.placement import WAITED_FOR, Placement, Repetition
 from api.completions.requests import GenerateRequest
 from api.http.body import parse
 from api.runtime.api_keys import Caller
@@ -34,16 +34,13 @@ from jobs.prompts.abilities import Takes
 from jobs.prompts.chat_template import ChatTemplateError
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.openai import Generation
-from jobs.prompts.store import NewText
+from jobs.prompts.store import CountedPrompt, NewText
 from jobs.prompts.tokenizer import Tokenizer
-from jobs.states import Lane
 from jobs.states.batch import Endpoint
 from jobs.submission import JobSpec
 from jobs.tenants.quotas import Admit
 from jobs.validation import from_validation
 
-# No caller waits longer; one that leaves cancels its job long before.
-_WINDOW: Final = timedelta(hours=1)
 _POLL_SECONDS: Final = 60.0
 _BODY: Final = TypeAdapter(dict[str, Any])
 
@@ -54,13 +51,15 @@ class ParsedRequest:
 
     Attributes:
         generation: what it asks the model to generate.
-        text: its prompt, counted.
+        text: its prompt, counted unless it is long and nobody waits for the answer.
         guide: the form that its answer must have; None: any.
+        placement: of its job.
     """
 
     generation: Generation
     text: NewText
     guide: NewText | None = None
+    placement: Placement = WAITED_FOR
 
     @property
     def prompt_tokens(self) -> int:
@@ -91,7 +90,7 @@ async def parse_request(services: Services, endpoint: Endpoint, raw: bytes | byt
         ModelNotFoundError: no engine serves its model.
         UnavailableError: the tokenizer is not loaded yet; try again.
     """
-    most, takes = await _most_tokens(services, len(raw)), await services.takes.get()
+    most, takes = await longest_prompt(services, len(raw)), await services.takes.get()
     return await services.compute_apart(
         len(raw), _parse_raw, endpoint, raw, services.tokenizer.current, most, takes
     )
@@ -99,23 +98,29 @@ async def parse_request(services: Services, endpoint: Endpoint, raw: bytes | byt
 
 async def parse_plain_request(services: Services, raw: bytes | bytearray, *, stream: bool) -> ParsedRequest:
     """Parse a plain request for the served model; greedy unless it sets a temperature."""
-    most, takes = await _most_tokens(services, len(raw)), await services.takes.get()
+    most, takes = await longest_prompt(services, len(raw)), await services.takes.get()
     given = {"temperature": 0, "model": services.settings.engine.model, "stream": stream}
     return await services.compute_apart(
         len(raw), _parse_plain, raw, given, services.tokenizer.current, most, takes
     )
 
 
-async def submit(services: Services, parsed: ParsedRequest, *, caller: Caller) -> Job:
-    """Submit the request as a job in the interactive lane.
+async def submit(
+    services: Services, parsed: ParsedRequest, *, caller: Caller, repetition: Repetition | None = None
+) -> tuple[Job, bool]:
+    """Submit the request as a job, or find the one that an earlier copy of the request submitted.
+
+    Returns:
+        The job, and True if an earlier request made it.
 
     Raises:
+        IdempotencyConflictError: the key was used for another request.
         LimitError: the tenant's quota is full.
         ModelNotFoundError: no engine serves its model.
         ContextLengthExceededError: it can never fit; nothing was stored.
     """
     default_capacity = registry.configured_capacity(services.settings.engine)
-    job = await services.transact(
+    make = partial(
         _submit,
         parsed=parsed,
         tenant_id=caller.tenant_id,
@@ -124,8 +129,16 @@ async def submit(services: Services, parsed: ParsedRequest, *, caller: Caller) -
         served=services.settings.engine.model,
         admit=services.quotas.admit_for(caller.tenant_id, caller.limits),
     )
-    services.doorbell.ring_for([job])
-    return job
+
+    def run(session: Session) -> tuple[Job, bool]:
+        if repetition is None:
+            return make(session), False
+        return repetition.run(session, make, tenant_id=caller.tenant_id)
+
+    job, is_repeated = await services.transact(run)
+    if not is_repeated:
+        services.doorbell.ring_for([job])
+    return job, is_repeated
 
 
 async def follow(
@@ -202,7 +215,7 @@ async def until_ended(services: Services, job_id: UUID, *, tenant_id: UUID) -> C
     return Completion(job, OutputPiece(result.reasoning or "", result.output), result.reasoning_tokens)
 
 
-async def _most_tokens(services: Services, num_bytes: int) -> int | None:
+async def longest_prompt(services: Services, num_bytes: int) -> int | None:
     """Find the longest prompt, in tokens, that an engine takes; counting stops there.
 
     Returns:
@@ -248,10 +261,25 @@ def _parse_request(
     takes: Takes,
 ) -> ParsedRequest:
     generation = openai.validate_request(endpoint, body, takes)
+    counted = count_waiting(generation, tokenizer, most_tokens)
+    guide = None if generation.guide is None else NewText(generation.guide.written())
+    return ParsedRequest(generation, NewText(generation.canonical, counted), guide)
+
+
+def count_waiting(
+    generation: Generation, tokenizer: Tokenizer | None, most_tokens: int | None, *, param: str = "messages"
+) -> CountedPrompt:
+    """Count the prompt of a request whose caller waits; `param` is the field that has it.
+
+    Raises:
+        ContextLengthExceededError: the prompt has more than `most_tokens`.
+        InvalidRequestError: the model's chat template refuses it.
+        UnavailableError: the tokenizer is not loaded yet; try again.
+    """
     if tokenizer is None:
         raise UnavailableError("The tokenizer is not loaded yet.")
     try:
-        counted = PromptCounter(tokenizer).count_prompt(generation.canonical, limit=most_tokens)
+        return PromptCounter(tokenizer).count_prompt(generation.canonical, limit=most_tokens)
     except PromptTooLongError as error:
         message = openai.too_long_message(
             limit=error.limit,
@@ -259,11 +287,9 @@ def _parse_request(
             max_tokens=generation.max_tokens or 1,
             is_least=True,
         )
-        raise ContextLengthExceededError(message, param="messages", details=error.details) from None
+        raise ContextLengthExceededError(message, param=param, details=error.details) from None
     except ChatTemplateError as error:
-        raise InvalidRequestError(error.message, param=error.param or "messages") from None
-    guide = None if generation.guide is None else NewText(generation.guide.written())
-    return ParsedRequest(generation, NewText(generation.canonical, counted), guide)
+        raise InvalidRequestError(error.message, param=error.param or param) from None
 
 
 def _submit(
@@ -283,16 +309,22 @@ def _submit(
     capacities = registered.get(model) or [default_capacity]
     room = max(min(each.max_seq_len, each.max_tokens_in_pool) for each in capacities) - parsed.prompt_tokens
     max_tokens = parsed.generation.max_tokens or max(1, min(default_max_tokens, room))
+    placed = parsed.placement
     spec = JobSpec(
         text=parsed.text,
-        task="chat",
+        task=placed.task,
         model=model,
         max_tokens=max_tokens,
-        lane=Lane.INTERACTIVE,
+        lane=placed.lane,
+        rank=placed.rank,
         sampling=parsed.generation.sampling,
-        window=_WINDOW,
+        metadata=placed.metadata,
+        webhook_url=placed.callback.url,
+        webhook_secret=placed.callback.secret,
+        window=placed.window,
         guide=parsed.guide,
         is_whole=parsed.generation.is_whole,
+        response=placed.response,
     )
     (job,) = submission.submit(
         session, [spec], tenant_id=tenant_id, default_capacity=default_capacity, admit=admit
@@ -302,5 +334,5 @@ def _submit(
         message = openai.too_long_message(
             limit=limit, prompt_tokens=parsed.prompt_tokens, max_tokens=max_tokens
         )
-        raise ContextLengthExceededError(message, param="messages")
+        raise ContextLengthExceededError(message, param=placed.prompt_param)
     return job

@@ -127,16 +127,16 @@ async def _answer(
     if parsed.generation.stream:
         include_usage = parsed.generation.include_usage
         with services.event_streams.opening(caller) as stream:
-            job = await interactive.submit(services, parsed, caller=caller)
+            job, _ = await interactive.submit(services, parsed, caller=caller)
             events = _events(services, job, shape, include_usage=include_usage, tenant_id=tenant_id)
             return EventResponse(stream, events, describe=_error_event)
-    job = await interactive.submit(services, parsed, caller=caller)
+    job, _ = await interactive.submit(services, parsed, caller=caller)
     ended: Completion | None = None
     try:
-        ended = await _unless_gone(request, interactive.until_ended(services, job.id, tenant_id=tenant_id))
+        ended = await unless_gone(request, interactive.until_ended(services, job.id, tenant_id=tenant_id))
     finally:
         if ended is None:
-            await _give_up(services, job.id, tenant_id=tenant_id)
+            await give_up(services, job.id, tenant_id=tenant_id)
     if (error := error_of(ended.job)) is not None:
         raise error
     return JSONResponse(shape.whole(ended))
@@ -165,7 +165,7 @@ async def _events(
         yield _error_event(error)
     finally:
         if not has_ended:
-            await asyncio.shield(_give_up(services, job.id, tenant_id=tenant_id))
+            await asyncio.shield(give_up(services, job.id, tenant_id=tenant_id))
 
 
 def _closing(ended: Completion, shape: AnswerFormat, *, include_usage: bool) -> list[bytes]:
@@ -206,14 +206,15 @@ def error_of(job: Job) -> LongbatchError | None:
     return RequestFailedError(f"The engine failed: {error.get('message', 'no details are known')}")
 
 
-async def _give_up(services: Services, job_id: UUID, *, tenant_id: UUID) -> None:
+async def give_up(services: Services, job_id: UUID, *, tenant_id: UUID) -> None:
+    """Cancel the job of a caller that left, if the database answers."""
     try:
         await interactive.cancel(services, job_id, tenant_id=tenant_id)
     except LongbatchError as error:  # the job runs to its end, bounded by its window
         telemetry.logger().warning(telemetry.LOOP_FAILED, loop="interactive-cancel", error=error.code)
 
 
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Run the work until it returns or the caller disconnects.
 
     Raises:

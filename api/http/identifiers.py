@@ -43,6 +43,7 @@ DocumentIdDep = Annotated[UUID, Depends(in_path("document_id", ids.DOCUMENT))]
 SummaryIdDep = Annotated[UUID, Depends(in_path("summary_id", ids.SUMMARY))]
 EndpointIdDep = Annotated[UUID, Depends(in_path("endpoint_id", ids.ENDPOINT))]
 EventIdDep = Annotated[UUID, Depends(in_path("event_id", ids.EVENT))]
+ResponseIdDep = Annotated[UUID, Depends(in_path("response_id", ids.RESPONSE))]
 
 
 async def _engine_name(

@@ -24,6 +24,10 @@ EventType = Literal[
     "batch.failed",
     "batch.cancelled",
     "batch.expired",
+    "response.completed",
+    "response.failed",
+    "response.cancelled",
+    "response.incomplete",
     "summary.completed",
     "summary.failed",
     "summary.cancelled",
@@ -32,7 +36,7 @@ EventType = Literal[
 ]
 EventTypes = Annotated[
     list[EventType],
-    Field(min_length=1, max_length=16),
+    Field(min_length=1, max_length=32),
     AfterValidator(lambda given: list(dict.fromkeys(given))),
 ]
 Description = Annotated[Text, Field(max_length=512)]

@@ -10,6 +10,7 @@ from jobs.models.file import File, FilePart
 from jobs.models.job import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS, Job
 from jobs.models.output import Checkpoint, Result
 from jobs.models.prompt import PromptText
+from jobs.models.response import StoredResponse
 from jobs.models.stray_part import Installation, StrayPart
 from jobs.models.summary import Summary, SummaryDocument, SummaryNode
 from jobs.models.tenant import (

@@ -80,9 +80,9 @@ class Job(RequestColumns, Base):
         state: a `JobState`; `TRANSITIONS` lists the moves. Final states are never left.
         lane: a `Lane`: `interactive` goes ahead of `batch`. Set at submission.
         rank: -1 low, 0 normal, 1 high. Orders jobs within a tenant. Set at submission.
-        task: what the caller asks of the model, such as `summarize`; `chat` for interactive requests,
-            `generate` for lines of a batch, `summary_*` in summaries. Outputs are predicted per tenant and
-            task.
+        task: what the caller asks of the model, such as `summarize`; `chat` for requests whose caller waits,
+            `response` for responses in the background, `generate` for lines of a batch, `summary_*` in
+            summaries. Outputs are predicted per tenant and task.
         model: the model's name, as engines register it.
         max_tokens: most tokens to generate, at least 1.
         prompt_tokens: exact length of the rendered prompt. Null until counted, by `submission` if the prompt

@@ -1,6 +1,6 @@
 """OpenAI's text endpoints: their requests, validated, and their response objects."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -207,12 +207,12 @@ def validate_request(endpoint: Endpoint, body: Mapping[str, Any], takes: Takes =
     Raises:
         InvalidRequestError: a parameter is invalid or not supported; `param` names it.
     """
-    given = _supported(body)
+    given = supported(body)
     kind: type[ChatRequest | TextRequest] = ChatRequest if endpoint is Endpoint.CHAT else TextRequest
     try:
         request = kind.model_validate(given)
     except ValidationError as error:
-        raise _invalid_request(error, kind) from None  # the original quotes the prompt
+        raise invalid_request(error, kind) from None  # the original quotes the prompt
     guide, max_tokens = request.guide_on(request.model, takes), _max_tokens(request)
     return Generation(
         model=request.model,
@@ -298,29 +298,41 @@ def too_long_message(*, limit: int, prompt_tokens: int, max_tokens: int, is_leas
     )
 
 
-def _supported(body: Mapping[str, Any]) -> dict[str, Any]:
+def supported(
+    body: Mapping[str, Any],
+    neutral: Mapping[str, tuple[object, ...]] = _NEUTRAL,
+    ignored: Collection[str] = _IGNORED,
+) -> dict[str, Any]:
     """Return the parameters that take effect here; null counts as absent.
+
+    Args:
+        body: of the request.
+        neutral: unsupported parameters, with the values that request nothing.
+        ignored: parameters that change nothing.
 
     Raises:
         UnsupportedParameterError: a parameter requests something that Longbatch does not do.
     """
     found: dict[str, Any] = {}
     for name, value in body.items():
-        if value is None or name in _IGNORED:
+        if value is None or name in ignored:
             continue
-        if name not in _NEUTRAL:
+        if name not in neutral:
             found[name] = value
         # `0 == False`, so booleans match only booleans; 0.0 may match 0.
         elif not any(
-            value == each and isinstance(value, bool) == isinstance(each, bool) for each in _NEUTRAL[name]
+            value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral[name]
         ):
             raise UnsupportedParameterError(f"{name} is not supported with this value.", param=name)
     return found
 
 
-def _invalid_request(error: ValidationError, kind: type[BaseModel]) -> InvalidRequestError:
+def invalid_request(
+    error: ValidationError, kind: type[BaseModel], *, branches: frozenset[str] = frozenset()
+) -> InvalidRequestError:
+    """Turn pydantic's first complaint about a body of this kind into an error that names the field."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    named = from_validation(error, branches=frozenset())
+    named = from_validation(error, branches=branches)
     if first["type"] == "extra_forbidden" and named.param not in kind.model_fields:
         return UnsupportedParameterError(f"There is no parameter {named.param!r} here.", param=named.param)
     return named

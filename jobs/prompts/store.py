@@ -1,9 +1,10 @@
 """Stored prompts: one row per tenant and content, with its token ids."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from hashlib import sha256
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from sqlalchemy import (
@@ -27,7 +28,7 @@ from jobs.database.hot import PREPARED
 from jobs.database.packed_arrays import PackedArrayType
 from jobs.database.row_sets import insert_set
 from jobs.ids import uuid7
-from jobs.models import Job, PromptText
+from jobs.models import Job, PromptText, StoredResponse
 from jobs.prompts import messages
 from jobs.prompts.prefixes import keyed, num_kept_bytes
 from jobs.prompts.tokenizer import begin_of_text, num_text_bytes, pack_text, unpack_text
@@ -206,6 +207,11 @@ _COUNTED: Final = (
 )
 
 
+def unpacked(body: bytes) -> Any:  # noqa: ANN401  # JSON
+    """Read the JSON of a stored text that is no prompt."""
+    return json.loads(unpack_text(body))
+
+
 def _is_plain(body: bytes) -> bool:
     return messages.is_plain(begin_of_text(body))
 
@@ -278,7 +284,7 @@ _KEEP_COUNTS: Final = text(
 
 
 def drop_unused(session: Session, text_ids: Sequence[UUID]) -> int:
-    """Delete these texts unless a job still refers to them; return how many.
+    """Delete these texts unless a job or response still refers to them; return how many.
 
     Two statements: the first waits for writers that hold the rows, the second sees what they committed.
     Locks rows in the same order as `store`, so that the two cannot deadlock.
@@ -288,7 +294,8 @@ def drop_unused(session: Session, text_ids: Sequence[UUID]) -> int:
     locked = session.scalars(
         select(PromptText.id).where(PromptText.id.in_(text_ids)).order_by(PromptText.sha256).with_for_update()
     ).all()
-    used = or_(exists().where(Job.text_id == PromptText.id), exists().where(Job.guide_id == PromptText.id))
+    referring = (Job.text_id, Job.guide_id, StoredResponse.request_id, StoredResponse.input_id)
+    used = or_(*(exists().where(each == PromptText.id) for each in referring))
     deleted = session.execute(
         delete(PromptText).where(PromptText.id.in_(locked), ~used).returning(PromptText.id)
     ).all()

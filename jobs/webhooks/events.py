@@ -9,7 +9,8 @@ from jobs import ids
 from jobs.ids import uuid7
 from jobs.models import Batch, Job, JsonObject, Summary, WebhookEndpoint
 from jobs.prompts.openai import usage_object
-from jobs.states import Lane
+from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK, ended_status
+from jobs.states import FinishReason, Lane
 from jobs.views import job_object, optional_rfc3339, optional_seconds
 from jobs.webhooks import fanout
 from jobs.webhooks.fanout import Destination
@@ -20,12 +21,12 @@ _COLUMNS: Final = {Job: "job_id", Batch: "batch_id", Summary: "summary_id", Webh
 
 
 # Conditions in SQL on a row of `jobs`. Lines of a batch and jobs of a tree are not announced; interactive
-# clients wait anyway.
-_IS_ANNOUNCED: Final = (
-    f"jobs.batch_id IS NULL AND jobs.summary_id IS NULL AND jobs.lane = '{Lane.BATCH.value}'"
-)
+# clients wait anyway, unless they asked for a response in the background.
+_IS_ANNOUNCED: Final = f"""(jobs.batch_id IS NULL AND jobs.summary_id IS NULL AND (
+    jobs.lane = '{Lane.BATCH.value}' AND jobs.task <> '{WAITED_TASK}' OR jobs.task = '{RESPONSE_TASK}'
+))"""
 # An endpoint wants to know of its start.
-IS_START_WANTED: Final = f"""({_IS_ANNOUNCED} AND EXISTS (
+IS_START_WANTED: Final = f"""({_IS_ANNOUNCED} AND jobs.task <> '{RESPONSE_TASK}' AND EXISTS (
     SELECT FROM webhook_endpoints AS endpoint
     WHERE endpoint.tenant_id = jobs.tenant_id AND endpoint.events @> '{{{JOB_STARTED}}}'
         AND endpoint.disabled_reason IS NULL
@@ -34,6 +35,10 @@ IS_START_WANTED: Final = f"""({_IS_ANNOUNCED} AND EXISTS (
 MAY_BE_WANTED: Final = f"""(jobs.webhook_url IS NOT NULL OR {_IS_ANNOUNCED} AND EXISTS (
     SELECT FROM webhook_endpoints AS endpoint WHERE endpoint.tenant_id = jobs.tenant_id
 ))"""  # built from constants
+# The type of the event of a row's end, of which `ended` has the columns.
+ENDED_TYPE: Final = f"""CASE WHEN ended.task = '{RESPONSE_TASK}' THEN 'response.' ||
+    CASE WHEN ended.finish_reason = '{FinishReason.LENGTH.value}' THEN 'incomplete' ELSE ended.state END
+    ELSE 'job.' || ended.state END"""  # built from constants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,7 @@ class Event:
         type: such as `job.completed`; see `rules.EVENT_TYPES`.
         at: when it happened, by the database's clock.
         data: the subject, as receivers read it; a job without its usage.
+        has_usage: receivers read the job's usage too.
         own: the destination that the subject brought; None: there is none.
         is_announced: the tenant's endpoints that want this type receive it too.
         id: receivers see it.
@@ -56,6 +62,7 @@ class Event:
     data: JsonObject
     own: Destination | None = None
     is_announced: bool = True
+    has_usage: bool = False
     id: UUID = field(default_factory=uuid7)
 
     @property
@@ -75,7 +82,7 @@ class Event:
             reasoning_tokens: how many of a job's generated tokens were thinking.
         """
         of_job: JsonObject = {}
-        if isinstance(self.subject, Job):
+        if self.has_usage and isinstance(self.subject, Job):
             of_job["usage"] = usage_object(
                 prompt_tokens=self.subject.prompt_tokens,
                 completion_tokens=self.subject.completion_tokens,
@@ -97,8 +104,16 @@ def job_started(job: Job) -> Event:
 
 
 def job_ended(job: Job) -> Event:
-    """Build the event of a finished job."""
+    """Build the event of a finished job, or of the response that it generated."""
     own = _own(job, includes_output=job.webhook_includes_output)
+    if job.task == RESPONSE_TASK:
+        return Event(
+            subject=job,
+            type=f"response.{ended_status(job)}",
+            at=job.finalized_at,
+            data={"id": ids.response_id(job.id)},  # OpenAI's shape
+            own=own,
+        )
     return _job_event(job, f"job.{job.state}", at=job.finalized_at, own=own)
 
 
@@ -141,8 +156,14 @@ def _job_event(job: Job, kind: str, *, at: datetime | None, own: Destination | N
         at=at,
         data={**job_object(job), "result_url": f"/v1/jobs/{ids.job_id(job.id)}/result"},
         own=own,
-        is_announced=job.batch_id is None and job.summary_id is None and job.lane == Lane.BATCH,
+        is_announced=_is_announced(job),
+        has_usage=True,
     )
+
+
+def _is_announced(job: Job) -> bool:
+    is_alone = job.batch_id is None and job.summary_id is None
+    return is_alone and job.lane == Lane.BATCH and job.task != WAITED_TASK
 
 
 def _own(of: Job | Batch | Summary, *, includes_output: bool = False) -> Destination | None:

@@ -22,6 +22,7 @@ EVENT_TYPES: Final = (
     JOB_STARTED,
     *(f"job.{state}" for state in ("completed", "failed", "cancelled", "expired")),
     *(f"batch.{state}" for state in ("completed", "failed", "cancelled", "expired")),
+    *(f"response.{state}" for state in ("completed", "failed", "cancelled", "incomplete")),
     *(f"summary.{state}" for state in ("completed", "failed", "cancelled", "expired")),
     ENDPOINT_DISABLED,
 )

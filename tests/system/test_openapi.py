@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import requests
@@ -25,7 +25,7 @@ from schemathesis.specs.openapi.checks import (
 from api.app import create_app
 from cli.stack.stack import Stack
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings
-from openai_support import CHAT, chat_line, jsonl
+from openai_support import CHAT, MODEL, chat_line, jsonl
 
 T = TypeVar("T")
 
@@ -35,7 +35,8 @@ _SETTINGS = Settings(
     database=DatabaseSettings(url=SecretStr("postgresql://a@b/c")),
     broker=BrokerSettings(url=SecretStr("redis://a")),
 )
-_ASKING = {"/v1/chat/completions", "/v1/completions", "/generate", "/generate_stream"}
+_ASKING = {"/v1/chat/completions", "/v1/completions", "/generate", "/generate_stream", "/v1/responses"}
+_NAMED = {"job_id", "file_id", "batch_id", "document_id", "response_id"}
 _LINES = "application/x-ndjson"
 _EXAMPLES = settings(max_examples=8, derandomize=True, suppress_health_check=list(HealthCheck))
 _CHECKS = [
@@ -99,6 +100,10 @@ class Caller(requests.Session):
         made = self.post(f"{self.url}/v1/documents", data=b"The text.", params={"filename": "a.txt"})
         return str(made.json()["id"])
 
+    def response_id(self) -> str:
+        asked: Any = {"model": MODEL, "input": "Hello", "max_output_tokens": 4, "background": True}
+        return str(self.post(f"{self.url}/v1/responses", json=asked).json()["id"])
+
     def batch_id(self) -> str:
         asked = {"input_file_id": self.file_id(), "endpoint": CHAT, "completion_window": "1h"}
         return str(self.post(f"{self.url}/v1/batches", json=asked).json()["id"])
@@ -147,7 +152,7 @@ def check(case: schemathesis.Case, caller: Caller) -> None:
 
 def name_what_there_is(case: schemathesis.Case, caller: Caller) -> None:
     """Ids in the path, and the file that the body names, exist."""
-    for name in case.path_parameters.keys() & {"job_id", "file_id", "batch_id", "document_id"}:
+    for name in case.path_parameters.keys() & _NAMED:
         case.path_parameters[name] = getattr(caller, name)()
     if isinstance(case.body, dict) and isinstance(case.body.get("input_file_id"), str):
         case.body["input_file_id"] = caller.file_id()

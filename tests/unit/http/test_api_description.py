@@ -11,10 +11,12 @@ from api.documents import schemas
 from api.files import requests
 from api.jobs import replies
 from api.jobs.requests import CancelRequest, JobRequest
+from api.responses import replies as response_replies
 from api.summaries import replies as summary_replies
 from api.summaries import requests as summary_schemas
 from api.system import docs_page
 from jobs.prompts.openai import ChatRequest, TextRequest
+from jobs.responses.requests import ResponseRequest
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings
 
 
@@ -63,6 +65,7 @@ def test_the_examples_are_what_they_describe() -> None:
     documented = (
         replies,
         ask_replies,
+        response_replies,
         openai_replies,
         requests,
         schemas,
@@ -70,7 +73,7 @@ def test_the_examples_are_what_they_describe() -> None:
         summary_schemas,
     )
     models = [model for module in documented for model in vars(module).values()]
-    for model in (*models, JobRequest, CancelRequest, ChatRequest, TextRequest):
+    for model in (*models, JobRequest, CancelRequest, ChatRequest, TextRequest, ResponseRequest):
         if isinstance(model, type) and issubclass(model, BaseModel) and model is not BaseModel:
             for example in model.model_json_schema().get("examples", []):
                 model.model_validate(example)

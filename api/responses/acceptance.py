@@ -1,0 +1,114 @@
+"""Turns a request's bytes into a job that generates a response: everything that needs no database.
+
+All of it is CPU work; callers run it in a thread.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from api.completions.interactive import ParsedRequest, count_waiting
+from api.completions.placement import WAITING, Placement
+from api.http.callbacks import check_callback
+from api.runtime.services import Acceptance
+from jobs.models import JsonObject
+from jobs.prompts.counter import PromptCounter, count_short
+from jobs.prompts.store import NewText
+from jobs.responses import requests
+from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK
+from jobs.responses.requests import AskedResponse, tier_of
+from jobs.responses.rows import response_spec
+from jobs.states import Lane
+from jobs.validation import from_validation
+from jobs.views import PRIORITIES
+
+_BODY: Final = TypeAdapter(dict[str, Any])
+# Of a response that nobody waits for on an open connection.
+_WINDOW: Final = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedResponse:
+    """A request for a response that can be submitted.
+
+    Attributes:
+        parsed: its job.
+        repeated: the parameters that the response repeats.
+        request_sha256: of the request's meaning.
+        is_background: its caller does not wait.
+        is_stored: it can be retrieved.
+        stream: its caller wants its events.
+    """
+
+    parsed: ParsedRequest
+    repeated: JsonObject
+    request_sha256: bytes
+    is_background: bool
+    is_stored: bool
+    stream: bool
+
+
+def accept(raw: bytes | bytearray, acceptance: Acceptance, most_tokens: int | None) -> AcceptedResponse:
+    """Validate the request in this body, and count its prompt unless that can be left to others.
+
+    Args:
+        raw: the body.
+        acceptance: what turns requests into jobs.
+        most_tokens: longest prompt that an engine takes; None: this one is short enough.
+
+    Raises:
+        InvalidRequestError: a field is invalid; `param` names it.
+        UnavailableError: the tokenizer is not loaded yet; try again.
+    """
+    try:
+        body = _BODY.validate_json(raw)
+    except ValidationError as error:
+        raise from_validation(error) from None  # the original holds the prompt
+    asked = requests.validate(body, acceptance.takes)
+    request, generation = asked.request, asked.generation
+    if request.background:
+        tokenizer = acceptance.tokenizer
+        counter = None if tokenizer is None else PromptCounter(tokenizer)
+        limit = acceptance.max_inline_chars
+        counted = None if counter is None else count_short(generation.canonical, counter, max_chars=limit)
+    else:
+        counted = count_waiting(generation, acceptance.tokenizer, most_tokens, param="input")
+    text, guide = NewText(generation.canonical, counted), generation.guide
+    form = None if guide is None else NewText(guide.written())
+    placement = _placement(asked, acceptance)
+    # Neither the prompt nor the request is carried back to the event loop a second time.
+    slim = replace(generation, canonical="")
+    return AcceptedResponse(
+        parsed=ParsedRequest(slim, text, form, placement),
+        repeated=asked.repeated,
+        request_sha256=_request_sha256(body),
+        is_background=request.background,
+        is_stored=request.is_stored,
+        stream=request.stream,
+    )
+
+
+def _placement(asked: AskedResponse, acceptance: Acceptance) -> Placement:
+    request = asked.request
+    tier = tier_of(request)
+    return Placement(
+        task=RESPONSE_TASK if request.background else WAITED_TASK,
+        lane=Lane.BATCH if tier == "flex" else Lane.INTERACTIVE,
+        rank=PRIORITIES["high" if tier == "priority" else "normal"],
+        window=_WINDOW if request.background else WAITING,
+        metadata=dict(request.metadata or {}),
+        callback=check_callback(request.webhook_url, request.webhook_secret, acceptance.settings.webhooks),
+        response=response_spec(asked.repeated, asked.items) if request.is_stored else None,
+        prompt_param="input",
+    )
+
+
+def _request_sha256(body: Mapping[str, Any]) -> bytes:
+    """Hash the request's meaning: white space, order and fields that are null are ignored."""
+    given = {name: each for name, each in body.items() if each is not None}
+    return sha256(f"/v1/responses\n{json.dumps(given, sort_keys=True)}".encode()).digest()

@@ -1,0 +1,201 @@
+"""Responses over HTTP: create, get, cancel, delete, and list the items of the input."""
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse
+from starlette.responses import Response
+
+from api.completions import interactive
+from api.completions.placement import Repetition
+from api.completions.routes import error_of, give_up, unless_gone
+from api.http.body import read_body
+from api.http.dependencies import CallerDep, ServicesDep, TenantDep
+from api.http.idempotency import IdempotencyDep, IdempotencyHeaders
+from api.http.identifiers import ResponseIdDep
+from api.http.openapi import json_body, responses
+from api.http.replies import page
+from api.responses.acceptance import AcceptedResponse, accept
+from api.responses.replies import DeletedResponseReply, InputItemListReply, ResponseReply
+from api.responses.requests import InputItemQuery
+from api.runtime.api_keys import Caller
+from api.runtime.services import Services
+from jobs import deletion, ids, lifecycle, telemetry
+from jobs.errors import (
+    InvalidRequestError,
+    JobNotFinishedError,
+    LongbatchError,
+    NotFoundError,
+    UnavailableError,
+)
+from jobs.models import Job
+from jobs.responses import rows
+from jobs.responses.items import listed_items
+from jobs.responses.objects import ResponseOutput, ResponseState, response_object
+from jobs.responses.requests import ResponseRequest
+from jobs.states import TERMINAL
+
+router = APIRouter(tags=["responses"])
+
+# A running job stops within a second; a caller that cancels hears how it ended if it does not take longer.
+_CANCEL_SECONDS = 5.0
+
+
+@router.post(
+    "/v1/responses",
+    summary="Create a response",
+    responses=responses(200, ResponseReply, "The response", 400, 404, 409, 413, 500, 503, 504),
+    openapi_extra=json_body(ResponseRequest),
+)
+async def create_response(
+    request: Request, services: ServicesDep, caller: CallerDep, idempotency: IdempotencyDep
+) -> Response:
+    """Generate an answer while you wait, or with `background` submit it and return at once.
+
+    Closing the connection cancels a response that is not in the background.
+    """
+    raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes)
+    most_tokens = await interactive.longest_prompt(services, len(raw))
+    acceptance = await services.acceptance()
+    accepted = await services.compute_apart(len(raw), accept, raw, acceptance, most_tokens)
+    del raw  # frees megabytes while the database works
+    if accepted.is_background:
+        return await _submitted(services, accepted, idempotency, caller)
+    return await _answered(request, services, accepted, idempotency, caller)
+
+
+@router.get(
+    "/v1/responses/{response_id}",
+    summary="Get a response",
+    responses=responses(200, ResponseReply, "The response", 400, 404, 503),
+)
+async def get_response(
+    response_id: ResponseIdDep, services: ServicesDep, tenant_id: TenantDep
+) -> JSONResponse:
+    """Get the response now; its output is there once it has ended."""
+    kept = await services.transact(rows.find, response_id, tenant_id=tenant_id)
+    return JSONResponse(kept.as_object())
+
+
+@router.post(
+    "/v1/responses/{response_id}/cancel",
+    summary="Cancel a response",
+    responses=responses(200, ResponseReply, "The response", 400, 404, 503),
+)
+async def cancel_response(
+    response_id: ResponseIdDep, services: ServicesDep, tenant_id: TenantDep
+) -> JSONResponse:
+    """Cancel a response that runs in the background; one that has ended stays as it is.
+
+    Its partial output is kept.
+    """
+    kept = await services.transact(rows.find, response_id, tenant_id=tenant_id)
+    if not kept.is_background:
+        raise InvalidRequestError("Only a response in the background can be cancelled.", param="response_id")
+    job = await services.transact(lifecycle.cancel, job_id=response_id, tenant_id=tenant_id)
+    services.doorbell.ring_for([job])
+    if job.state not in TERMINAL:
+        await services.poller.until_ended(response_id, tenant_id=tenant_id, seconds=_CANCEL_SECONDS)
+    kept = await services.transact(rows.find, response_id, tenant_id=tenant_id)
+    return JSONResponse(kept.as_object())
+
+
+@router.delete(
+    "/v1/responses/{response_id}",
+    summary="Delete a response",
+    responses=responses(200, DeletedResponseReply, "The response was deleted", 404, 409, 503),
+)
+async def delete_response(
+    response_id: ResponseIdDep, services: ServicesDep, tenant_id: TenantDep
+) -> JSONResponse:
+    """Delete a response that has ended, with its input and output."""
+    await services.transact(rows.find, response_id, tenant_id=tenant_id)
+    if not await services.transact(deletion.remove, job_id=response_id, tenant_id=tenant_id):
+        raise JobNotFinishedError("Only a response that has ended can be deleted; cancel it first.")
+    return JSONResponse({"id": ids.response_id(response_id), "object": "response", "deleted": True})
+
+
+@router.get(
+    "/v1/responses/{response_id}/input_items",
+    summary="List a response's input items",
+    responses=responses(200, InputItemListReply, "One page", 400, 404, 503),
+)
+async def list_input_items(
+    response_id: ResponseIdDep,
+    services: ServicesDep,
+    tenant_id: TenantDep,
+    query: Annotated[InputItemQuery, Query()],
+) -> JSONResponse:
+    """List the items of the input, the last one first unless `order` is `asc`."""
+    stored = await services.transact(rows.read_items, response_id, tenant_id=tenant_id)
+    items = listed_items(response_id, stored)
+    if query.order == "desc":
+        items.reverse()
+    start = 0
+    if query.after is not None:
+        places = {str(item["id"]): place for place, item in enumerate(items)}
+        if query.after not in places:
+            raise InvalidRequestError("The response has no input item with the id in `after`.", param="after")
+        start = places[query.after] + 1
+    end = start + query.limit
+    return JSONResponse(page(items[start:end], has_more=end < len(items)))
+
+
+async def _submitted(
+    services: Services, accepted: AcceptedResponse, idempotency: IdempotencyHeaders, caller: Caller
+) -> JSONResponse:
+    """Submit a response in the background, and return what it is now."""
+    parsed = accepted.parsed
+    await services.admit_callback(parsed.placement.callback.url, tenant_id=caller.tenant_id)
+    guard = idempotency.for_request(accepted.request_sha256)
+    repetition = None if guard is None else Repetition(guard, is_submission=True)
+    job, is_repeated = await interactive.submit(services, parsed, caller=caller, repetition=repetition)
+    if is_repeated:
+        kept = await services.transact(rows.find, job.id, tenant_id=caller.tenant_id)
+        return JSONResponse(kept.as_object(), headers=_REPLAYED)
+    return JSONResponse(response_object(ResponseState.of(job), accepted.repeated))
+
+
+_REPLAYED = {"Idempotent-Replayed": "true"}
+
+
+async def _answered(
+    request: Request,
+    services: Services,
+    accepted: AcceptedResponse,
+    idempotency: IdempotencyHeaders,
+    caller: Caller,
+) -> JSONResponse:
+    """Submit a response whose caller waits, and return it once it has ended."""
+    guard = None if idempotency.key is None else idempotency.for_request(accepted.request_sha256)
+    repetition = None if guard is None else Repetition(guard)
+    job, is_repeated = await interactive.submit(
+        services, accepted.parsed, caller=caller, repetition=repetition
+    )
+    ended: interactive.Completion | None = None
+    try:
+        until = interactive.until_ended(services, job.id, tenant_id=caller.tenant_id)
+        ended = await unless_gone(request, until)
+    finally:
+        if ended is None and repetition is None:
+            await give_up(services, job.id, tenant_id=caller.tenant_id)
+    if (error := error_of(ended.job)) is not None:
+        raise error
+    if not accepted.is_stored and repetition is None:
+        await _forget(services, ended.job, tenant_id=caller.tenant_id)
+    output = ResponseOutput(ended.output, ended.reasoning_tokens)
+    shown = response_object(ResponseState.of(ended.job), accepted.repeated, output)
+    return JSONResponse(shown, headers=_REPLAYED if is_repeated else None)
+
+
+async def _forget(services: Services, job: Job, *, tenant_id: UUID) -> None:
+    """Delete the job of a response that is not to be stored; a failure leaves it to its retention."""
+    try:
+        await services.transact(deletion.remove, job_id=job.id, tenant_id=tenant_id)
+    except (NotFoundError, UnavailableError) as error:
+        _warn(error)
+
+
+def _warn(error: LongbatchError) -> None:
+    telemetry.logger().warning(telemetry.LOOP_FAILED, loop="response-delete", error=error.code)

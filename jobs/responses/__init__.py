@@ -1,0 +1,1 @@
+"""OpenAI's responses, each of them one job: requests, items, what is kept of them, and their objects."""
