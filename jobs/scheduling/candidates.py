@@ -199,6 +199,13 @@ _FOLLOWERS: Final = (
 )
 
 
+_STILL_QUEUED: Final = (
+    text("SELECT id FROM jobs WHERE state = 'queued' AND id = ANY(:ids)")
+    .bindparams(bindparam("ids", type_=ARRAY(Uuid)))
+    .execution_options(**PREPARED)
+)
+
+
 @dataclass(frozen=True, slots=True)
 class WaitingTenants:
     """The tenants with queued jobs of a model that may start, and the accounts that matter.
@@ -309,6 +316,11 @@ def followers(
         "num_each": capacity.max_batch_size,
     }
     return [QueuedJob(*row) for row in direct.fetch(session, _FOLLOWERS, given)]
+
+
+def still_queued(session: Session, job_ids: Sequence[UUID]) -> frozenset[UUID]:
+    """Return those of these jobs that no engine has started since they were read."""
+    return frozenset(row[0] for row in direct.fetch(session, _STILL_QUEUED, {"ids": job_ids}))
 
 
 def _limits(model: str, lane: Lane, capacity: Capacity, now: datetime) -> dict[str, Any]:

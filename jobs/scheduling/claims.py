@@ -142,7 +142,7 @@ def start_jobs(
     # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
     is_usable = preview is not None and not load.interactive_waits
     if preview is not None and is_usable and not queue.has_followers_beyond(preview.candidates):
-        starting.start(list(preview.candidates))
+        starting.start(queue.still_waiting(preview.candidates))
     asked_for_room, left = False, None
     if not starting.claims or not starting.is_full:
         elsewhere = queue.elsewhere()
@@ -182,6 +182,8 @@ class _Starting:
             started = self._start(chosen)
             if len(started) == len(chosen):
                 break  # no other fits now
+            self.queue.note_missed()
+            candidates = self.queue.still_waiting(candidates)
         return candidates
 
     def ask_for_room(self, candidates: Sequence[Ranked]) -> bool:
@@ -205,9 +207,9 @@ class _Starting:
 
     def _choose(self, candidates: list[Ranked]) -> list["_Chosen"]:
         """Take those that fit together out of the candidates, as if each started at once."""
-        load, known, found = self.load, self.queue.known, list[_Chosen]()
+        load, known, found, packing = self.load, self.queue.known, list[_Chosen](), self.queue.packing
         while self.limit is None or len(self.claims) + len(found) < self.limit:
-            choice = choose_ranked(candidates, load, self.queue.policy.packing, known)
+            choice = choose_ranked(candidates, load, packing, known)
             if choice.start is None:
                 break
             ranked = next(each for each in candidates if each.job.id == choice.start)

@@ -9,12 +9,13 @@ from sqlalchemy.orm import Session
 
 from jobs.engines.registry import EngineRow
 from jobs.scheduling import engine_prefixes
-from jobs.scheduling.candidates import followers
+from jobs.scheduling.candidates import followers, still_queued
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
 from jobs.scheduling.followers import Family
+from jobs.scheduling.packing import PackingPolicy
 from jobs.scheduling.ranking import Ranked, Ranking
-from jobs.scheduling.sizing import ClaimPolicy, Sizer
+from jobs.scheduling.sizing import ClaimPolicy, Sizer, packing_on
 from jobs.states import Lane
 
 
@@ -37,6 +38,23 @@ class EngineQueue:
         """Find out what the engine has of prompts."""
         if self.policy.replay is not None:
             self.known = EnginePrefixes(self.session, self.policy.replay, self.load)
+
+    @property
+    def packing(self) -> PackingPolicy:
+        """The policy of the packing now."""
+        return packing_on(self.policy, self.engine.name)
+
+    def note_missed(self) -> None:
+        """Remember that other engines start what this one chooses."""
+        if self.policy.rivals is not None:
+            self.policy.rivals.note_missed()
+
+    def still_waiting(self, candidates: Sequence[Ranked]) -> list[Ranked]:
+        """Leave out what other engines have started meanwhile, if they do: each miss costs a statement."""
+        if not self.policy.has_rivals:
+            return list(candidates)
+        waiting = still_queued(self.session, [each.job.id for each in candidates])
+        return [each for each in candidates if each.job.id in waiting]
 
     def elsewhere(self) -> AbstractSet[Family]:
         """Find the families that this engine leaves to others of its model, which have them."""

@@ -11,10 +11,15 @@ long that takes, so their ends can be compared without a clock.
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Final
 from uuid import UUID
 
 from jobs.engines.capacity import Budget
 from jobs.states import Lane
+
+# Fibonacci hashing: 2 to the 128th, by the golden ratio. By a CRC all engines order jobs nearly alike.
+_PLACES: Final = 2**128
+_MIXER: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,8 @@ class PackingPolicy:
         batch_patience: after this wait, the interactive lane leaves the first batch job the blocks it needs.
         preempt_after: tokens that a batch job generates before it may make room for an interactive one.
         max_preemptions: how often one job may have to make room.
+        order: of peers that reserve equally much: 0 for that of the ranking; any other number has an order of
+            its own, so that engines which share a queue choose different ones.
     """
 
     window: int = 96
@@ -38,6 +45,7 @@ class PackingPolicy:
     batch_patience: timedelta = timedelta(minutes=10)
     preempt_after: int = 256
     max_preemptions: int = 2
+    order: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +155,7 @@ def choose(
         return Choice(start=None)
     head, kept_out = allowed[0], _kept_out(allowed, policy)
     peers = [each for each in fitting if are_peers(head, each, policy)]
-    for each in sorted(peers, key=lambda peer: -peer.blocks):  # stable: equal ones stay in rank order
+    for each in sorted(peers, key=lambda peer: (-peer.blocks, _place(peer, policy))):
         if kept_out is None or _spares_blocks(each, kept_out, running, budget):
             return Choice(each.job_id)
     for each in fitting:
@@ -157,6 +165,11 @@ def choose(
         if spared and not are_peers(head, each, policy) and not _postpones(each, head, running, budget):
             return Choice(each.job_id, overtakes=head.job_id)
     return Choice(start=None)
+
+
+def _place(peer: Candidate, policy: PackingPolicy) -> int:
+    """Return the place of a job among its equals, which otherwise stay in rank order."""
+    return (peer.job_id.int ^ policy.order) * _MIXER % _PLACES if policy.order else 0
 
 
 def fits(candidate: Candidate, budget: Budget) -> bool:

@@ -50,10 +50,11 @@ def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> P
     load = engine_load.read(session, engine)
     queue = EngineQueue(session, engine, now, load, policy)
     candidates = queue.head(elsewhere=queue.elsewhere())
+    packing = queue.packing
     text_ids: dict[UUID, None] = {}  # in order, each once
     for ended in (None, *islice(load.running, _MAX_ENDS)):
         left = load if ended is None else without(load, ended)
-        choice = choose_ranked(candidates, left, policy.packing, queue.known)
+        choice = choose_ranked(candidates, left, packing, queue.known)
         text_ids.update({each.job.text_id: None for each in candidates if each.job.id == choice.start})
     text_ids.update(dict.fromkeys(_texts_of_next_round(queue, candidates)))
     text_ids.update(dict.fromkeys(_short_texts(candidates)))
@@ -75,10 +76,10 @@ def _texts_of_next_round(queue: EngineQueue, candidates: Sequence[Ranked]) -> li
 
     Jobs of equal length do.
     """
-    left, text_ids, load, known = list(candidates), [], queue.load, queue.known
+    left, text_ids, load, known, packing = list(candidates), [], queue.load, queue.known, queue.packing
     for lease_id in load.running:
         load = without(load, lease_id)
-    while left and (choice := choose_ranked(left, load, queue.policy.packing, known)).start is not None:
+    while left and (choice := choose_ranked(left, load, packing, known)).start is not None:
         chosen = next(each for each in left if each.job.id == choice.start)
         left.remove(chosen)
         text_ids.append(chosen.job.text_id)

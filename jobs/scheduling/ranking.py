@@ -31,6 +31,8 @@ from jobs.states.summary import TASKS, NodeKind
 _HEAD: Final = 40
 _HEAD_OF_SLOT: Final = 2
 _OF_EACH_SIZE: Final = 8
+# So many times as many while other engines take from the same queue.
+_HEAD_WITH_RIVALS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class Ranking:
     def head(self) -> list[Ranked]:
         """Return the candidates: interactive first, then by tokens served, priority, age."""
         length = max(_HEAD, _HEAD_OF_SLOT * self.capacity.max_batch_size)
+        if self.policy.has_rivals:
+            length *= _HEAD_WITH_RIVALS
         here = {family.digest for family in self.known.here} if self.known else frozenset()
         return [each for lane in self.lanes() for each in head_of(lane, length=length, here=here)]
 

@@ -13,6 +13,7 @@ from jobs.scheduling.output_history import History, PeersOnce
 from jobs.scheduling.packing import PackingPolicy
 from jobs.scheduling.prediction import PredictionPolicy
 from jobs.scheduling.prefix_replay import PrefixReplay
+from jobs.scheduling.rivals import Rivals, order_of
 from jobs.scheduling.segments import next_segment, whole_blocks
 from jobs.settings import Settings
 
@@ -31,6 +32,7 @@ class ClaimPolicy:
         replay: what the engine has of prompts, so that jobs which begin alike follow each other; None: its
             requests share nothing.
         worker: host and process id of who claims, kept with every run; None: not told.
+        rivals: whether other engines lately started what this one chose; None: nobody remembers.
     """
 
     lease: timedelta
@@ -41,6 +43,12 @@ class ClaimPolicy:
     preempts: bool = True
     replay: PrefixReplay | None = None
     worker: str | None = None
+    rivals: Rivals | None = None
+
+    @property
+    def has_rivals(self) -> bool:
+        """True if another engine lately started a job that this one chose."""
+        return self.rivals is not None and self.rivals.are_near
 
     @classmethod
     def of(cls, settings: Settings, *, history: History) -> Self:
@@ -51,7 +59,13 @@ class ClaimPolicy:
             max_rescues=settings.jobs.max_rescues,
             prediction=prediction if settings.engine.reserve_predicted else None,
             history=history,
+            rivals=Rivals(),
         )
+
+
+def packing_on(policy: ClaimPolicy, engine_name: str) -> PackingPolicy:
+    """Return the packing's policy: with rivals each engine takes equal jobs in an order of its own."""
+    return replace(policy.packing, order=order_of(engine_name)) if policy.has_rivals else policy.packing
 
 
 def policy_on(

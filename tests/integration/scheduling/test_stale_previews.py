@@ -1,10 +1,13 @@
 """Claims that use an older preview: no waiting job is overlooked."""
 
 from collections import Counter
-from datetime import timedelta
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import update
+from sqlalchemy import Engine, event, update
 from sqlalchemy.orm import Session
 
 from jobs import lifecycle
@@ -14,6 +17,7 @@ from jobs.models import Job
 from jobs.scheduling import claims, previews
 from jobs.scheduling.candidates import MAX_TENANTS
 from jobs.scheduling.claims import Claim, FreedSlot
+from jobs.scheduling.rivals import Rivals
 from jobs.states import FinishReason, Lane
 from support import (
     ENGINE,
@@ -31,6 +35,25 @@ from support import (
 SMALL = Capacity(
     max_batch_size=4, max_blocks=512, tokens_per_block=64, max_input_len=8000, max_seq_len=16_000
 )
+
+
+LARGE = Capacity(
+    max_batch_size=32, max_blocks=4096, tokens_per_block=64, max_input_len=8000, max_seq_len=16_000
+)
+
+
+@contextmanager
+def starts(engine: Engine) -> Iterator[list[str]]:
+    """The statements that start jobs."""
+    seen: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "INSERT INTO reservations" in statement:
+            seen.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    yield seen
+    event.remove(engine, "before_cursor_execute", note)
 
 
 def complete(session: Session, claimed: Claim) -> FreedSlot:
@@ -105,3 +128,52 @@ def test_a_job_that_ran_since_its_preview_pays_for_its_prompt_once(session: Sess
     claims.claim_all(session, "engine-b", POLICY, ended=ended, limit=0)
     (found,) = claims.claim_all(session, ENGINE, POLICY, preview=preview).claims
     assert served_tokens.served(session, tenant_id, MODEL) == 1000 + found.output_tokens
+
+
+def test_jobs_that_another_engine_started_since_a_preview_cost_one_statement_more(
+    engine: Engine, session: Session
+) -> None:
+    register_engine(session)
+    register_engine(session, "engine-b", LARGE)
+    policy = replace(POLICY, rivals=Rivals())
+    for _ in range(60):
+        submit_one(session)
+    preview = previews.preview_claims(session, ENGINE, policy)
+    assert len(claims.claim_all(session, "engine-b", POLICY).claims) == 32
+    with starts(engine) as first:
+        mine = claims.claim_all(session, ENGINE, policy, preview=preview).claims
+    assert len(mine) == 4
+    assert len(first) == 2, "one for jobs that were taken, one for others"
+    ended = [complete(session, each) for each in mine]
+    with starts(engine) as second:
+        assert len(claims.claim_all(session, ENGINE, policy, preview=preview, ended=ended).claims) == 4
+    assert len(second) == 1, "what is taken is left out beforehand"
+
+
+def test_engines_that_meet_at_a_queue_choose_different_jobs_from_the_same_preview(session: Session) -> None:
+    chosen: dict[str, set[UUID]] = {}
+    for _ in range(80):
+        submit_one(session)
+    session.execute(update(Job).values(created_at=datetime.now(UTC) - timedelta(minutes=1)))
+    for name in ("engine-a", "engine-b"):
+        register_engine(session, name)
+        policy = replace(POLICY, rivals=Rivals())
+        assert policy.rivals is not None
+        policy.rivals.note_missed()
+        attempt = session.begin_nested()
+        chosen[name] = {each.lease.job_id for each in claims.claim_all(session, name, policy).claims}
+        attempt.rollback()
+    assert len(chosen["engine-a"]) == len(chosen["engine-b"]) == 4
+    assert len(chosen["engine-a"] & chosen["engine-b"]) < 4
+
+
+def test_an_engine_without_rivals_takes_equal_jobs_in_order(session: Session) -> None:
+    clock = iter([0.0, 1.0, 5.0])
+    rivals = Rivals(clock=lambda: next(clock))
+    rivals.note_missed()
+    assert rivals.are_near
+    assert not rivals.are_near, "the miss is long ago"
+    register_engine(session)
+    jobs = [submit_one(session).id for _ in range(6)]
+    found = claims.claim_all(session, ENGINE, replace(POLICY, rivals=Rivals())).claims
+    assert [each.lease.job_id for each in found] == jobs[:4]

@@ -222,3 +222,22 @@ def serve(timed: Sequence[tuple[int, Candidate]]) -> dict[UUID, int]:
         if len(starts) == len(timed):
             return starts
     raise AssertionError
+
+
+@given(queues(), engines(), st.integers(1, 2**32 - 1))
+def test_an_order_of_its_own_changes_only_which_of_equal_peers_starts(
+    queue: list[Candidate], running: list[Running], order: int
+) -> None:
+    usual, own = pack(queue, running), pack(queue, running, replace(RULES, order=order))
+    first, other = started(queue, usual), started(queue, own)
+    assert (first is None) == (other is None)
+    if first is not None and other is not None and first != other:
+        assert (first.blocks, first.lane, first.group) == (other.blocks, other.lane, other.group)
+        assert usual.overtakes is own.overtakes is None
+
+
+def test_engines_with_orders_of_their_own_choose_different_jobs_of_one_queue() -> None:
+    equal = [Candidate(UUID(int=place), 10, 10, group="one", waited=LONG_AGO) for place in range(8)]
+    chosen = {pack(equal, [], replace(RULES, order=order)).start for order in range(1, 40)}
+    assert len(chosen) > 4
+    assert {pack(equal, []).start for _ in range(3)} == {equal[0].job_id}
