@@ -13,3 +13,17 @@ class InputItemQuery(BaseModel):
     after: str | None = Field(None, description="Id of the last one received; the list continues after it.")
     limit: int = Field(20, ge=1, le=100)
     order: Literal["asc", "desc"] = "desc"
+
+
+class RetrievalQuery(BaseModel):
+    """How to read a response."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stream: bool = Field(False, description="Send the response's events, past and to come.")
+    starting_after: int | None = Field(
+        None,
+        ge=0,
+        description="With `stream`: number of the last event received; the stream goes on after it.",
+    )
+    include_obfuscation: bool = Field(False, description="No event is obfuscated.")

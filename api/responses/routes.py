@@ -1,6 +1,10 @@
 """Responses over HTTP: create, get, cancel, delete, and list the items of the input."""
 
-from typing import Annotated
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
+from typing import Annotated, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
@@ -12,13 +16,16 @@ from api.completions.placement import Repetition
 from api.completions.routes import error_of, give_up, unless_gone
 from api.http.body import read_body
 from api.http.dependencies import CallerDep, ServicesDep, TenantDep
+from api.http.event_responses import EventResponse
 from api.http.idempotency import IdempotencyDep, IdempotencyHeaders
 from api.http.identifiers import ResponseIdDep
 from api.http.openapi import json_body, responses
 from api.http.replies import page
+from api.http.sse import EVENT_STREAM
 from api.responses.acceptance import AcceptedResponse, accept
 from api.responses.replies import DeletedResponseReply, InputItemListReply, ResponseReply
-from api.responses.requests import InputItemQuery
+from api.responses.requests import InputItemQuery, RetrievalQuery
+from api.responses.streams import ResponseStream
 from api.runtime.api_keys import Caller
 from api.runtime.services import Services
 from jobs import deletion, ids, lifecycle, telemetry
@@ -38,14 +45,26 @@ from jobs.states import TERMINAL
 
 router = APIRouter(tags=["responses"])
 
+_REPLAYED: Final = {"Idempotent-Replayed": "true"}
+_EVENTS: Final = {
+    EVENT_STREAM: "event: response.output_text.delta\n"
+    'data: {"type":"response.output_text.delta","sequence_number":8,"delta":"Paris",…}\n\n'
+}
+
 # A running job stops within a second; a caller that cancels hears how it ended if it does not take longer.
-_CANCEL_SECONDS = 5.0
+_CANCEL_SECONDS: Final = 5.0
 
 
 @router.post(
     "/v1/responses",
     summary="Create a response",
-    responses=responses(200, ResponseReply, "The response", 400, 404, 409, 413, 500, 503, 504),
+    responses=responses(
+        200,
+        ResponseReply,
+        "The response, or with `stream` its events",
+        *(400, 404, 409, 413, 500, 503, 504),
+        raw=_EVENTS,
+    ),
     openapi_extra=json_body(ResponseRequest),
 )
 async def create_response(
@@ -53,13 +72,16 @@ async def create_response(
 ) -> Response:
     """Generate an answer while you wait, or with `background` submit it and return at once.
 
-    Closing the connection cancels a response that is not in the background.
+    Closing the connection cancels a response that is not in the background, unless the request has an
+    Idempotency-Key. With `stream` the answer is server-sent events, numbered by `sequence_number`.
     """
     raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes)
     most_tokens = await interactive.longest_prompt(services, len(raw))
     acceptance = await services.acceptance()
     accepted = await services.compute_apart(len(raw), accept, raw, acceptance, most_tokens)
     del raw  # frees megabytes while the database works
+    if accepted.stream:
+        return await _streamed(services, accepted, idempotency, caller)
     if accepted.is_background:
         return await _submitted(services, accepted, idempotency, caller)
     return await _answered(request, services, accepted, idempotency, caller)
@@ -68,14 +90,32 @@ async def create_response(
 @router.get(
     "/v1/responses/{response_id}",
     summary="Get a response",
-    responses=responses(200, ResponseReply, "The response", 400, 404, 503),
+    responses=responses(
+        200, ResponseReply, "The response, or with `stream` its events", 400, 404, 503, raw=_EVENTS
+    ),
 )
 async def get_response(
-    response_id: ResponseIdDep, services: ServicesDep, tenant_id: TenantDep
-) -> JSONResponse:
-    """Get the response now; its output is there once it has ended."""
-    kept = await services.transact(rows.find, response_id, tenant_id=tenant_id)
-    return JSONResponse(kept.as_object())
+    response_id: ResponseIdDep,
+    services: ServicesDep,
+    caller: CallerDep,
+    query: Annotated[RetrievalQuery, Query()],
+) -> Response:
+    """Get the response now; its output is there once it has ended.
+
+    With `stream` its events come from the first on, or from after the one that `starting_after` numbers.
+    """
+    if query.starting_after is not None and not query.stream:
+        raise InvalidRequestError("starting_after requires stream.", param="starting_after")
+    if not query.stream:
+        kept = await services.transact(rows.find, response_id, tenant_id=caller.tenant_id)
+        return JSONResponse(kept.as_object())
+    after = -1 if query.starting_after is None else query.starting_after
+    with services.event_streams.opening(caller) as stream:
+        kept = await services.transact(rows.find, response_id, tenant_id=caller.tenant_id)
+        found = ResponseStream(
+            services, kept.job, kept.repeated, is_background=kept.is_background, after=after
+        )
+        return EventResponse(stream, found.events())
 
 
 @router.post(
@@ -148,8 +188,7 @@ async def _submitted(
     """Submit a response in the background, and return what it is now."""
     parsed = accepted.parsed
     await services.admit_callback(parsed.placement.callback.url, tenant_id=caller.tenant_id)
-    guard = idempotency.for_request(accepted.request_sha256)
-    repetition = None if guard is None else Repetition(guard, is_submission=True)
+    repetition = _repetition(accepted, idempotency)
     job, is_repeated = await interactive.submit(services, parsed, caller=caller, repetition=repetition)
     if is_repeated:
         kept = await services.transact(rows.find, job.id, tenant_id=caller.tenant_id)
@@ -157,7 +196,51 @@ async def _submitted(
     return JSONResponse(response_object(ResponseState.of(job), accepted.repeated))
 
 
-_REPLAYED = {"Idempotent-Replayed": "true"}
+async def _streamed(
+    services: Services, accepted: AcceptedResponse, idempotency: IdempotencyHeaders, caller: Caller
+) -> EventResponse:
+    """Submit a response, and stream its events."""
+    repetition = _repetition(accepted, idempotency)
+    tenant_id = caller.tenant_id
+    await services.admit_callback(accepted.parsed.placement.callback.url, tenant_id=tenant_id)
+    with services.event_streams.opening(caller) as stream:
+        job, _ = await interactive.submit(services, accepted.parsed, caller=caller, repetition=repetition)
+        found = ResponseStream(services, job, accepted.repeated, is_background=accepted.is_background)
+        if accepted.is_background or repetition is not None:
+            return EventResponse(stream, found.events())
+        return EventResponse(stream, _until_left(services, found, is_stored=accepted.is_stored))
+
+
+async def _until_left(
+    services: Services, found: ResponseStream, *, is_stored: bool
+) -> AsyncGenerator[bytes, None]:
+    """Yield the events of a response that a reader who leaves cancels."""
+    try:
+        async with aclosing(found.events()) as events:
+            async for event in events:
+                yield event
+    finally:
+        await asyncio.shield(_leave(services, found, is_stored=is_stored))
+
+
+async def _leave(services: Services, found: ResponseStream, *, is_stored: bool) -> None:
+    """Cancel the job unless it has ended, and delete it if it is not to be stored."""
+    job = found.job
+    if not found.has_ended:
+        await give_up(services, job.id, tenant_id=job.tenant_id)
+    if not is_stored:
+        await _forget(services, job, tenant_id=job.tenant_id)
+
+
+def _repetition(accepted: AcceptedResponse, idempotency: IdempotencyHeaders) -> Repetition | None:
+    """Return what lets a repeated request find the job of the first; None: it asks for nothing of the kind.
+
+    A client that counts its tries and waits for the answer wants another one.
+    """
+    if not accepted.is_background and idempotency.key is None:
+        return None
+    guard = idempotency.for_request(accepted.request_sha256)
+    return None if guard is None else Repetition(guard, is_submission=accepted.is_background)
 
 
 async def _answered(
@@ -168,8 +251,7 @@ async def _answered(
     caller: Caller,
 ) -> JSONResponse:
     """Submit a response whose caller waits, and return it once it has ended."""
-    guard = None if idempotency.key is None else idempotency.for_request(accepted.request_sha256)
-    repetition = None if guard is None else Repetition(guard)
+    repetition = _repetition(accepted, idempotency)
     job, is_repeated = await interactive.submit(
         services, accepted.parsed, caller=caller, repetition=repetition
     )
@@ -192,7 +274,8 @@ async def _answered(
 async def _forget(services: Services, job: Job, *, tenant_id: UUID) -> None:
     """Delete the job of a response that is not to be stored; a failure leaves it to its retention."""
     try:
-        await services.transact(deletion.remove, job_id=job.id, tenant_id=tenant_id)
+        remove = partial(deletion.remove, job_id=job.id, tenant_id=tenant_id)
+        await services.transactions.run(remove, tenant_ids=[tenant_id])  # the request's task may have ended
     except (NotFoundError, UnavailableError) as error:
         _warn(error)
 

@@ -76,6 +76,10 @@ class ResponseState:
             completion_tokens=job.completion_tokens,
         )
 
+    def moved(self, state: JobState) -> Self:
+        """Return what an unfinished job showed in this state."""
+        return type(self)(self.id, state, self.model, self.metadata, self.created_at)
+
     @property
     def status(self) -> str:
         """In OpenAI's words."""
@@ -141,10 +145,12 @@ def response_object(
 def output_items(state: ResponseState, output: ResponseOutput) -> list[JsonObject]:
     """Build the items of an output: what the model thought, then its message."""
     is_whole = state.status == "completed"
+    has_message = bool(output.piece.text) or state.state == JobState.COMPLETED
     found = []
     if output.piece.reasoning:
-        found.append(reasoning_item(state.id, output.piece.reasoning, is_whole=is_whole))
-    if output.piece.text or state.state == JobState.COMPLETED:
+        is_thought = is_whole or has_message
+        found.append(reasoning_item(state.id, output.piece.reasoning, is_whole=is_thought))
+    if has_message:
         found.append(message_item(state.id, output.piece.text, is_whole=is_whole))
     return found
 

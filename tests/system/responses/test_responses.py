@@ -6,8 +6,8 @@ from typing import Any
 
 import openai
 import pytest
-from openai.types.responses import Response
-from pydantic import BaseModel
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import BaseModel, TypeAdapter
 from pytest_httpserver import HTTPServer
 
 from cli.stack.stack import Stack
@@ -22,6 +22,7 @@ ENGINE_MODE = "synthetic"
 TIME_SCALE = 12.0
 ASKED: Any = {"model": MODEL, "input": "Why is the sky blue? [[tokens=12]]", "max_output_tokens": 40}
 LONG: Any = {"model": MODEL, "input": "Talk. [[tokens=100000]]", "max_output_tokens": 100_000}
+EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 UNENDED = {"queued", "in_progress"}
 
 
@@ -181,3 +182,96 @@ def test_requests_that_cannot_be_run_are_refused_as_openai_does(sdk: openai.Open
     with pytest.raises(openai.BadRequestError) as parsed:
         sdk.responses.parse(**ASKED, text_format=Person)
     assert parsed.value.param == "text.format"
+
+
+def deltas_of(events: list[Any]) -> str:
+    return "".join(event.delta for event in events if event.type == "response.output_text.delta")
+
+
+def test_a_streamed_response_is_the_one_that_is_kept(sdk: openai.OpenAI) -> None:
+    stream: Any = sdk.responses.create(**(ASKED | {"input": "Talk. [[tokens=30]]"}), stream=True)
+    events: list[Any] = list(stream)
+    for event in events:
+        EVENT.validate_python(event.to_dict(), strict=True)
+    assert [event.type for event in events[:4]] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert events[-1].type == "response.completed"
+    final = events[-1].response
+    assert deltas_of(events) == final.output_text
+    assert len([event for event in events if event.type == "response.output_text.delta"]) > 3
+    assert sdk.responses.retrieve(final.id) == final
+
+
+def test_the_client_s_own_helper_puts_a_stream_together(sdk: openai.OpenAI) -> None:
+    with sdk.responses.stream(**ASKED, store=False) as stream:
+        for event in stream:
+            assert event.type != "error"
+        final = stream.get_final_response()
+    assert final.status == "completed"
+    assert final.output_text
+    with pytest.raises(openai.NotFoundError):
+        sdk.responses.retrieve(final.id)
+
+
+def test_a_reader_that_leaves_ends_a_response_of_the_foreground(sdk: openai.OpenAI, gauges: Gauges) -> None:
+    stream: Any = sdk.responses.create(**LONG, stream=True)
+    first = next(event for event in stream if event.type == "response.created")
+    next(event for event in stream if event.type == "response.output_text.delta")
+    stream.close()
+    gauges.until_idle()
+    eventually(lambda: sdk.responses.retrieve(first.response.id).status == "cancelled")
+
+
+def test_a_reader_of_the_background_comes_back_where_it_left(sdk: openai.OpenAI) -> None:
+    asked = ASKED | {"input": "Talk. [[tokens=400]]", "max_output_tokens": 500}
+    stream: Any = sdk.responses.create(**asked, background=True, stream=True)
+    seen: list[Any] = []
+    for event in stream:
+        seen.append(event)
+        if event.type == "response.output_text.delta" and len(seen) > 8:
+            break
+    stream.close()
+    assert [event.type for event in seen[:3]] == [
+        "response.created",
+        "response.queued",
+        "response.in_progress",
+    ]
+    response_id = seen[0].response.id
+    rest: list[Any] = list(
+        sdk.responses.retrieve(response_id, stream=True, starting_after=seen[-1].sequence_number)
+    )
+    final = rest[-1].response
+    assert (rest[-1].type, final.id) == ("response.completed", response_id)
+    assert deltas_of(seen + rest) == final.output_text
+    numbers = [event.sequence_number for event in seen + rest]
+    assert numbers == sorted(set(numbers))
+    again: list[Any] = list(sdk.responses.retrieve(response_id, stream=True))
+    assert deltas_of(again) == final.output_text
+    assert [event.sequence_number for event in again if "delta" not in event.type] == [
+        event.sequence_number for event in seen + rest if "delta" not in event.type
+    ]
+
+
+def test_a_stream_of_a_cancelled_response_ends_with_what_it_said(sdk: openai.OpenAI) -> None:
+    stream: Any = sdk.responses.create(**LONG, background=True, stream=True)
+    events: list[Any] = []
+    for event in stream:
+        events.append(event)
+        if event.type == "response.output_text.delta" and len(events) < 9:
+            sdk.responses.cancel(events[0].response.id)
+    assert (events[-1].type, events[-1].response.status) == ("response.incomplete", "cancelled")
+    assert deltas_of(events) == events[-1].response.output_text
+
+
+def test_a_stream_cannot_be_entered_in_the_middle_without_streaming(sdk: openai.OpenAI) -> None:
+    made = sdk.responses.create(**ASKED, background=True)
+    with pytest.raises(openai.BadRequestError) as raised:
+        sdk.responses.retrieve(made.id, starting_after=3)
+    assert raised.value.param == "starting_after"
+    with pytest.raises(openai.BadRequestError) as raised:
+        sdk.responses.retrieve(made.id, include=["message.output_text.logprobs"])
+    assert (raised.value.param or "").startswith("include")
