@@ -34,7 +34,7 @@ from jobs.prompts.store import CountedPrompt, NewText
 from jobs.scheduling import claims
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason
-from jobs.submission import JobSpec
+from jobs.submission import JobSpec, Submitter
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
 from jobs.transitions import Lease
@@ -194,7 +194,7 @@ def _running_job(sessions: sessionmaker[Session]) -> Lease:
     asked = JobSpec(text=NewText(prompt, counted), task="generate", model=figures.MODEL, max_tokens=64)
     capacity = EngineSize(max_batch_size=_SLOTS).capacity
     with transaction(sessions) as session:
-        submission.submit(session, [asked], tenant_id=DEFAULT_TENANT, default_capacity=capacity)
+        submission.submit(session, [asked], Submitter(DEFAULT_TENANT, capacity))
     with transaction(sessions) as session:
         policy = ClaimPolicy(lease=timedelta(minutes=10), max_rescues=2)
         (claim,) = claims.claim_all(session, figures.MODEL, policy, limit=1).claims

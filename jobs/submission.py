@@ -1,9 +1,8 @@
 """How jobs come in: checked against the quota, stored, and queued where their prompts are counted."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from uuid import UUID
 
 from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
@@ -94,46 +93,41 @@ class Refusal:
     error: DatabaseError
 
 
-SubmitSet = Callable[[Sequence[JobSpec]], list[NewJob]]
+@dataclass(frozen=True, slots=True)
+class Submitter:
+    """The tenant that submits jobs, and what they may take.
+
+    Attributes:
+        default_capacity: what to assume while no engine has registered.
+        admit: checks what the jobs take of the tenant's quota; None: no limit.
+    """
+
+    tenant_id: UUID
+    default_capacity: Capacity
+    admit: Admit | None = None
 
 
-def submit(
-    session: Session,
-    specs: Sequence[JobSpec],
-    *,
-    tenant_id: UUID,
-    default_capacity: Capacity,
-    admit: Admit | None = None,
-) -> list[Job]:
+def submit(session: Session, specs: Sequence[JobSpec], by: Submitter) -> list[Job]:
     """Insert jobs in the given order: queued, preparing, or failed if they never fit.
 
     Args:
         session: the caller's transaction.
         specs: at most a few thousand; callers with more submit them in slices.
-        tenant_id: the jobs' owner.
-        default_capacity: what to assume while no engine has registered.
-        admit: checks what the jobs take of the tenant's quota; None: no limit.
+        by: their owner.
 
     Raises:
-        LimitError: `admit` refuses; the caller must roll its transaction back.
+        LimitError: the quota has no room; the caller must roll its transaction back.
     """
-    new, found = _insert(session, specs, tenant_id=tenant_id, default_capacity=default_capacity, admit=admit)
+    new, found = _insert(session, specs, by)
     jobs = [job_rows.inserted(session, job) for job in new]
     transitions.after_end(session, [job for job in jobs if job.state in TERMINAL])
     cache.answer(session, found)
     return jobs
 
 
-def submit_set(
-    session: Session,
-    specs: Sequence[JobSpec],
-    *,
-    tenant_id: UUID,
-    default_capacity: Capacity,
-    admit: Admit | None = None,
-) -> list[NewJob]:
+def submit_set(session: Session, specs: Sequence[JobSpec], by: Submitter) -> list[NewJob]:
     """Insert jobs as `submit` does, for callers that need no more of each than what was inserted."""
-    new, found = _insert(session, specs, tenant_id=tenant_id, default_capacity=default_capacity, admit=admit)
+    new, found = _insert(session, specs, by)
     ended = [job_rows.inserted(session, job) for job in new if job.state in TERMINAL]
     transitions.after_end(session, ended)
     cache.answer(session, found)
@@ -141,7 +135,7 @@ def submit_set(
 
 
 def submit_each(
-    session: Session, specs: Sequence[JobSpec], submit: SubmitSet, *, tenant_id: UUID
+    session: Session, specs: Sequence[JobSpec], by: Submitter
 ) -> Iterator[list[NewJob] | Refusal]:
     """Submit jobs in sets; one that the database refuses fails alone.
 
@@ -151,8 +145,7 @@ def submit_each(
     Args:
         session: the caller's transaction.
         specs: the jobs.
-        submit: submits some of them.
-        tenant_id: their owner.
+        by: their owner.
 
     Yields:
         The jobs that were inserted together, in order, or one that was refused.
@@ -161,23 +154,21 @@ def submit_each(
         return
     try:
         with session.begin_nested():
-            new = submit(specs)
+            new = submit_set(session, specs, by)
     except (DataError, IntegrityError) as error:
-        advisory_locks.hold(session, Lock.QUOTA, of=str(tenant_id))
-        refused = list(_find_refused(session, specs, submit, error))
+        advisory_locks.hold(session, Lock.QUOTA, of=str(by.tenant_id))
+        refused = list(_find_refused(session, specs, by, error))
         if not refused:
             raise
         yield from refused
         bad = {id(each.spec) for each in refused}
-        yield from submit_each(
-            session, [spec for spec in specs if id(spec) not in bad], submit, tenant_id=tenant_id
-        )
+        yield from submit_each(session, [spec for spec in specs if id(spec) not in bad], by)
     else:
         yield new
 
 
 def _find_refused(
-    session: Session, specs: Sequence[JobSpec], submit: SubmitSet, error: DatabaseError
+    session: Session, specs: Sequence[JobSpec], by: Submitter, error: DatabaseError
 ) -> Iterator[Refusal]:
     """Halve a set that the database refuses until what it refuses is alone; submit nothing."""
     if len(specs) == 1:
@@ -187,42 +178,37 @@ def _find_refused(
     for half in (specs[:middle], specs[middle:]):
         attempt = session.begin_nested()
         try:
-            submit(half)
+            submit_set(session, half, by)
         except (DataError, IntegrityError) as reason:
             attempt.rollback()
-            yield from _find_refused(session, half, submit, reason)
+            yield from _find_refused(session, half, by, reason)
         else:
             attempt.rollback()
 
 
 def _insert(
-    session: Session,
-    specs: Sequence[JobSpec],
-    *,
-    tenant_id: UUID,
-    default_capacity: Capacity,
-    admit: Admit | None,
+    session: Session, specs: Sequence[JobSpec], by: Submitter
 ) -> tuple[list[NewJob], dict[UUID, Job]]:
-    texts = store.store(session, [text for spec in specs for text in spec.texts], tenant_id=tenant_id)
+    texts = store.store(session, [text for spec in specs for text in spec.texts], tenant_id=by.tenant_id)
     now, capacities = registry.read_clock_and_capacities(session)
-    jobs = [_new_job(spec, tenant_id=tenant_id, text_ids=texts.ids, now=now) for spec in specs]
+    jobs = [_new_job(spec, tenant_id=by.tenant_id, text_ids=texts.ids, now=now) for spec in specs]
     for job, spec in zip(jobs, specs, strict=True):
-        limits = capacities.get(job.model) or [default_capacity]
+        limits = capacities.get(job.model) or [by.default_capacity]
         if spec.text.counted:
             settle_count(job, num_tokens=spec.text.counted.num_tokens, limits=limits, now=now)
-            job.family = family_of(spec.text.counted.prefixes, spec.text.counted.num_tokens, tenant_id)
+            job.family = family_of(spec.text.counted.prefixes, spec.text.counted.num_tokens, by.tenant_id)
         else:
             job.reserved_tokens = demand(spec, limits)
         if spec.sharing and job.state not in TERMINAL:
             job.request_digest = arrivals.digest_of(job, spec.asked_sha256)
-    if admit is not None and (taken := _taken(jobs, texts.num_new_bytes)).jobs:
-        admit(session, taken)
+    if by.admit is not None and (taken := _taken(jobs, texts.num_new_bytes)).jobs:
+        by.admit(session, taken)
     ages = {job.id: spec.sharing.max_age for job, spec in zip(jobs, specs, strict=True) if spec.sharing}
     found = cache.find(session, jobs, ages, now=now)
     if jobs:
         arrivals.insert(session, jobs, answered=found)
         kept = {job.id: spec.response for job, spec in zip(jobs, specs, strict=True) if spec.response}
-        responses.insert(session, kept, tenant_id=tenant_id, text_ids=texts.ids)
+        responses.insert(session, kept, tenant_id=by.tenant_id, text_ids=texts.ids)
     return jobs, found
 
 
@@ -253,13 +239,7 @@ def demand(spec: JobSpec, limits: Sequence[Capacity]) -> int:
 
 
 def submit_once(
-    session: Session,
-    spec: JobSpec,
-    guard: IdempotencyGuard,
-    *,
-    tenant_id: UUID,
-    default_capacity: Capacity,
-    admit: Admit | None = None,
+    session: Session, spec: JobSpec, guard: IdempotencyGuard, *, by: Submitter
 ) -> tuple[Job, bool]:
     """Submit a job, or return the one that an earlier request with this key made.
 
@@ -272,10 +252,10 @@ def submit_once(
     """
 
     def make(session: Session) -> Job:
-        (job,) = submit(session, [spec], tenant_id=tenant_id, default_capacity=default_capacity, admit=admit)
+        (job,) = submit(session, [spec], by)
         return job
 
-    return run_idempotently(session, guard, make, tenant_id=tenant_id, kind=_ONE_JOB)
+    return run_idempotently(session, guard, make, tenant_id=by.tenant_id, kind=_ONE_JOB)
 
 
 def submit_slice_once(
@@ -283,9 +263,7 @@ def submit_slice_once(
     specs: Sequence[JobSpec],
     guard: IdempotencyGuard | None,
     *,
-    tenant_id: UUID,
-    default_capacity: Capacity,
-    admit: Admit | None = None,
+    by: Submitter,
 ) -> tuple[list[UUID], list[NewJob], list[Refusal]]:
     """Submit these jobs in sets, or find those that an earlier request made.
 
@@ -293,9 +271,7 @@ def submit_slice_once(
         session: the caller's transaction.
         specs: as `submit`.
         guard: of the request; None: it has no key.
-        tenant_id: the jobs' owner.
-        default_capacity: as `submit`.
-        admit: as `submit`.
+        by: their owner.
 
     Returns:
         The jobs' ids in the order of `specs`, those of the jobs that are new (all or none), and the jobs
@@ -307,10 +283,9 @@ def submit_slice_once(
     """
     new: list[NewJob] = []
     refused: list[Refusal] = []
-    submit = partial(submit_set, session, tenant_id=tenant_id, default_capacity=default_capacity, admit=admit)
 
     def make(session: Session) -> list[UUID]:
-        for each in submit_each(session, specs, submit, tenant_id=tenant_id):
+        for each in submit_each(session, specs, by):
             if isinstance(each, Refusal):
                 refused.append(each)
             else:
@@ -319,7 +294,7 @@ def submit_slice_once(
 
     if guard is None:
         return make(session), new, refused
-    job_ids, _ = run_idempotently(session, guard, make, tenant_id=tenant_id, kind=_SOME_JOBS)
+    job_ids, _ = run_idempotently(session, guard, make, tenant_id=by.tenant_id, kind=_SOME_JOBS)
     return job_ids, new, refused
 
 

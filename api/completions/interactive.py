@@ -19,7 +19,6 @@ from api.runtime.api_keys import Caller
 from api.runtime.services import Services
 from jobs import lifecycle, queries, submission
 from jobs.engines import registry
-from jobs.engines.capacity import Capacity
 from jobs.errors import (
     ContextLengthExceededError,
     InvalidRequestError,
@@ -37,8 +36,7 @@ from jobs.prompts.openai import Generation
 from jobs.prompts.store import CountedPrompt, NewText
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.states.batch import Endpoint
-from jobs.submission import JobSpec
-from jobs.tenants.quotas import Admit
+from jobs.submission import JobSpec, Submitter
 from jobs.validation import from_validation
 
 _POLL_SECONDS: Final = 60.0
@@ -119,15 +117,12 @@ async def submit(
         ModelNotFoundError: no engine serves its model.
         ContextLengthExceededError: it can never fit; nothing was stored.
     """
-    default_capacity = registry.configured_capacity(services.settings.engine)
     make = partial(
         _submit,
         parsed=parsed,
-        tenant_id=caller.tenant_id,
-        default_capacity=default_capacity,
+        by=services.submitter(caller),
         default_max_tokens=services.settings.batches.default_max_tokens,
         served=services.settings.engine.model,
-        admit=services.quotas.admit_for(caller.tenant_id, caller.limits),
     )
 
     def run(session: Session) -> tuple[Job, bool]:
@@ -296,17 +291,15 @@ def _submit(
     session: Session,
     *,
     parsed: ParsedRequest,
-    tenant_id: UUID,
-    default_capacity: Capacity,
+    by: Submitter,
     default_max_tokens: int,
     served: str,
-    admit: Admit,
 ) -> Job:
     registered = registry.registered_capacities(session)
     model = parsed.generation.model
     if model not in registered and model != served:
         raise ModelNotFoundError(f"This server does not serve the model {model!r}.", param="model")
-    capacities = registered.get(model) or [default_capacity]
+    capacities = registered.get(model) or [by.default_capacity]
     room = max(min(each.max_seq_len, each.max_tokens_in_pool) for each in capacities) - parsed.prompt_tokens
     max_tokens = parsed.generation.max_tokens or max(1, min(default_max_tokens, room))
     placed = parsed.placement
@@ -326,9 +319,7 @@ def _submit(
         is_whole=parsed.generation.is_whole,
         response=placed.response,
     )
-    (job,) = submission.submit(
-        session, [spec], tenant_id=tenant_id, default_capacity=default_capacity, admit=admit
-    )
+    (job,) = submission.submit(session, [spec], by)
     if job.error is not None:
         limit = max(each.max_seq_len for each in capacities)
         message = openai.too_long_message(

@@ -14,7 +14,6 @@ from api.jobs.requests import JobRequest
 from api.runtime.api_keys import Caller
 from api.runtime.services import Acceptance, Services
 from jobs import ids, submission, telemetry
-from jobs.engines import registry
 from jobs.errors import (
     IdempotencyConflictError,
     LimitError,
@@ -152,9 +151,7 @@ async def _submit_slice(
             submission.submit_slice_once,
             specs=list(specs.values()),
             guard=guard,
-            tenant_id=caller.tenant_id,
-            default_capacity=registry.configured_capacity(services.settings.engine),
-            admit=services.quotas.admit_for(caller.tenant_id, caller.limits),
+            by=services.submitter(caller),
         )
     except (UnavailableError, LimitError, IdempotencyConflictError) as error:
         for number in specs:

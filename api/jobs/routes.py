@@ -24,7 +24,6 @@ from api.runtime.api_keys import Caller
 from api.runtime.services import Acceptance, Services
 from jobs import deletion, ids, lifecycle, queries, submission
 from jobs.database.paging import Range
-from jobs.engines import registry
 from jobs.errors import JobNotFinishedError, NotFoundError
 from jobs.models import Job, Result
 from jobs.prompts.openai import usage_object
@@ -183,18 +182,10 @@ async def _submit(
 
     Without an idempotency key it is stored together with others that arrive now.
     """
-    tenant_id, admit = caller.tenant_id, services.quotas.admit_for(caller.tenant_id, caller.limits)
+    by = services.submitter(caller)
     if guard is None:
-        return await services.group_commit.submit(spec, tenant_id=tenant_id, admit=admit), False
-    default_capacity = registry.configured_capacity(services.settings.engine)
-    return await services.transact(
-        submission.submit_once,
-        spec=spec,
-        guard=guard,
-        tenant_id=tenant_id,
-        default_capacity=default_capacity,
-        admit=admit,
-    )
+        return await services.group_commit.submit(spec, by), False
+    return await services.transact(submission.submit_once, spec=spec, guard=guard, by=by)
 
 
 def _read_result(session: Session, *, job_id: UUID, tenant_id: UUID) -> tuple[Job, Result | None]:

@@ -9,15 +9,12 @@ import asyncio
 import functools
 from dataclasses import dataclass
 from typing import Final
-from uuid import UUID
 
 from api.runtime.database import Transactions
 from jobs import submission
-from jobs.engines.capacity import Capacity
 from jobs.errors import UnavailableError
 from jobs.models import Job
-from jobs.submission import JobSpec
-from jobs.tenants.quotas import Admit
+from jobs.submission import JobSpec, Submitter
 
 # One transaction is being flushed to disk while the next is being filled.
 NUM_LANES: Final = 2
@@ -28,28 +25,26 @@ _MAX_BYTES: Final = 4 * 2**20  # of compressed text in one transaction
 @dataclass(eq=False, slots=True)
 class _Entry:
     spec: JobSpec
-    tenant_id: UUID
-    admit: Admit
+    by: Submitter
     future: asyncio.Future[Job]
 
 
 class GroupCommit:
     """Stores jobs for all requests; `run` must be running."""
 
-    def __init__(self, transactions: Transactions, default_capacity: Capacity) -> None:
+    def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
-        self._default_capacity = default_capacity
         self._waiting: list[_Entry] = []
         self._arrived = asyncio.Event()
 
-    async def submit(self, spec: JobSpec, *, tenant_id: UUID, admit: Admit) -> Job:
+    async def submit(self, spec: JobSpec, by: Submitter) -> Job:
         """Store the job and return it, committed.
 
         Raises:
-            LimitError: `admit` refuses it.
+            LimitError: its tenant's quota has no room for it.
             UnavailableError: the database does not answer; try again.
         """
-        entry = _Entry(spec, tenant_id, admit, asyncio.get_running_loop().create_future())
+        entry = _Entry(spec, by, asyncio.get_running_loop().create_future())
         self._waiting.append(entry)
         self._arrived.set()
         return await entry.future
@@ -69,7 +64,7 @@ class GroupCommit:
         num_bytes = 0
         for entry in self._waiting[:_MAX_JOBS]:
             num_bytes += len(entry.spec.text.packed)
-            if taken and (num_bytes > _MAX_BYTES or entry.tenant_id != taken[0].tenant_id):
+            if taken and (num_bytes > _MAX_BYTES or entry.by.tenant_id != taken[0].by.tenant_id):
                 break
             taken.append(entry)
         del self._waiting[: len(taken)]
@@ -78,15 +73,10 @@ class GroupCommit:
     async def _store(self, together: list[_Entry]) -> None:
         if not together:
             return
-        submit = functools.partial(
-            submission.submit,
-            specs=[entry.spec for entry in together],
-            tenant_id=together[0].tenant_id,
-            admit=together[0].admit,
-            default_capacity=self._default_capacity,
-        )
+        by = together[0].by
+        submit = functools.partial(submission.submit, specs=[entry.spec for entry in together], by=by)
         try:
-            jobs = await self._transactions.run(submit, tenant_ids=[together[0].tenant_id])
+            jobs = await self._transactions.run(submit, tenant_ids=[by.tenant_id])
         except Exception as error:  # noqa: BLE001  # any error goes to the waiting callers
             await self._store_apart(together, error)
             return

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from api.runtime.api_keys import ApiKeys
+from api.runtime.api_keys import ApiKeys, Caller
 from api.runtime.cached_value import CachedValue
 from api.runtime.compute import Compute
 from api.runtime.database import Transactions, request_tenant
@@ -33,6 +33,7 @@ from jobs.prompts.abilities import Takes
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.queries import JobStatus
 from jobs.settings import Settings
+from jobs.submission import Submitter
 from jobs.summaries import SummaryStatus
 from jobs.webhooks import destinations as webhook_destinations
 
@@ -95,6 +96,11 @@ class Services:
         """Return what turns requests into jobs, with the tokenizer if it is loaded by now."""
         chars = self.settings.api.inline_count_chars if max_inline_chars is None else max_inline_chars
         return Acceptance(self.settings, self.tokenizer.current, chars, await self.takes.get())
+
+    def submitter(self, caller: Caller) -> Submitter:
+        """Return who submits the caller's jobs, within its tenant's quota."""
+        admit = self.quotas.admit_for(caller.tenant_id, caller.limits)
+        return Submitter(caller.tenant_id, registry.configured_capacity(self.settings.engine), admit)
 
     async def check_destination(self, url: str | None, *, param: str = "webhook_url") -> None:
         """Check that the URL's host, as it resolves now, may receive webhooks.
@@ -182,7 +188,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         quotas=QuotaCache(),
         doorbell=Doorbell(settings.broker).start(),
         destinations=Destinations(),
-        group_commit=GroupCommit(transactions, registry.configured_capacity(settings.engine)),
+        group_commit=GroupCommit(transactions),
         poller=poller,
         live=LiveReader(settings.broker, on_ended=look_now),
         job_changes=job_changes,

@@ -28,7 +28,7 @@ from jobs.job_rows import NewJob
 from jobs.models import Job
 from jobs.models.batch import Batch
 from jobs.states.batch import BatchState, Endpoint
-from jobs.submission import JobSpec, Refusal
+from jobs.submission import JobSpec, Refusal, Submitter
 from jobs.tenants import quotas
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
 
@@ -269,16 +269,10 @@ def _store(
     Raises:
         LimitError: see `expand`.
     """
-    submit = partial(
-        submission.submit_set,
-        session,
-        tenant_id=quota.tenant_id,
-        default_capacity=reader.tools.default_capacity,
-        admit=quota.admit,
-    )
+    by = Submitter(quota.tenant_id, reader.tools.default_capacity, quota.admit)
     jobs: list[NewJob] = []
     refused: list[bytes] = []
-    for each in submission.submit_each(session, specs, submit, tenant_id=quota.tenant_id):
+    for each in submission.submit_each(session, specs, by):
         if isinstance(each, Refusal):
             refused.append(reader.refusal(each.spec.batch_line, each.spec.custom_id or "", each.error))
         else:

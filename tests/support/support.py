@@ -31,7 +31,7 @@ from jobs.scheduling.claims import Claim
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason, JobState, StopReason
-from jobs.submission import JobSpec
+from jobs.submission import JobSpec, Submitter
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
 from jobs.transitions import Lease
@@ -186,7 +186,7 @@ def spec(
 
 
 def submit_one(session: Session, given: JobSpec | None = None, *, tenant_id: UUID = DEFAULT_TENANT) -> Job:
-    (job,) = submission.submit(session, [given or spec()], tenant_id=tenant_id, default_capacity=CAPACITY)
+    (job,) = submission.submit(session, [given or spec()], Submitter(tenant_id, CAPACITY))
     return job
 
 

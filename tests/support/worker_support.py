@@ -32,7 +32,7 @@ from jobs.settings import (
     TritonSettings,
 )
 from jobs.states import TERMINAL
-from jobs.submission import JobSpec
+from jobs.submission import JobSpec, Submitter
 from local_engine import RunningEngine
 from support import CAPACITY, PATIENCE, eventually
 from worker.celery_app import make_app
@@ -160,7 +160,7 @@ class Queue:
             **fields,  # type: ignore[arg-type]  # named by the caller
         )
         with transaction(self.sessions) as session:
-            (job,) = submission.submit(session, [spec], tenant_id=tenant_id, default_capacity=CAPACITY)
+            (job,) = submission.submit(session, [spec], Submitter(tenant_id, CAPACITY))
             return job.id
 
     def job(self, job_id: UUID) -> Job:

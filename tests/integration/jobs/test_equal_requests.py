@@ -23,7 +23,7 @@ from jobs.scheduling import ticks
 from jobs.scheduling.claims import Claim
 from jobs.sharing import Sharing
 from jobs.states import FinishReason, JobState
-from jobs.submission import JobSpec
+from jobs.submission import JobSpec, Submitter
 from openai_support import chat_line
 from support import (
     CAPACITY,
@@ -48,7 +48,7 @@ def equal(prompt: str = "the same", **fields: object) -> JobSpec:
 
 def submit(sessions: sessionmaker[Session], *specs: JobSpec, tenant_id: UUID = DEFAULT_TENANT) -> list[UUID]:
     with sessions.begin() as session:
-        jobs = submission.submit(session, specs, tenant_id=tenant_id, default_capacity=CAPACITY)
+        jobs = submission.submit(session, specs, Submitter(tenant_id, CAPACITY))
         return [job.id for job in jobs]
 
 

@@ -11,6 +11,7 @@ from jobs.engines import reservations
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, PromptText, Reservation, Result, WebhookEvent
 from jobs.states import FinishReason, JobState, Lane, StopReason
+from jobs.submission import Submitter
 from jobs.transitions import Lease
 from support import (
     CAPACITY,
@@ -241,7 +242,7 @@ def test_a_new_job_is_what_the_database_has(session: Session) -> None:
             batch_line=3,
         ),
     ]
-    jobs = submission.submit(session, given, tenant_id=DEFAULT_TENANT, default_capacity=CAPACITY)
+    jobs = submission.submit(session, given, Submitter(DEFAULT_TENANT, CAPACITY))
     names = Job.__mapper__.attrs.keys()
     before = [{name: getattr(job, name) for name in names} for job in jobs]
     session.expire_all()

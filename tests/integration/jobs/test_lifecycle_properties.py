@@ -18,6 +18,7 @@ from jobs.scheduling import claims
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.sharing import Sharing, ends
 from jobs.states import TERMINAL, FinishReason, StopReason
+from jobs.submission import Submitter
 from jobs.transitions import Lease
 from support import (
     ERROR,
@@ -71,7 +72,7 @@ class Life(JobMachine):
             spec(size, max_tokens=max_tokens, rank=rank, window=window, webhook_url=url) for size in sizes
         ]
         with self.sessions.begin() as session:
-            submission.submit(session, given, tenant_id=DEFAULT_TENANT, default_capacity=SMALL)
+            submission.submit(session, given, Submitter(DEFAULT_TENANT, SMALL))
 
     @rule(
         prompt=st.sampled_from(["a", "b"]),
@@ -87,7 +88,7 @@ class Life(JobMachine):
             size, prompt=prompt, rank=rank, window=window, webhook_url="https://e.com/x", sharing=Sharing()
         )
         with self.sessions.begin() as session:
-            submission.submit(session, [one] * num, tenant_id=DEFAULT_TENANT, default_capacity=SMALL)
+            submission.submit(session, [one] * num, Submitter(DEFAULT_TENANT, SMALL))
 
     @rule()
     def settle_twins(self) -> None:

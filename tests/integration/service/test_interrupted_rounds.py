@@ -16,6 +16,7 @@ from jobs.preparation import Counting
 from jobs.prompts.store import CountedPrompt
 from jobs.settings import DatabaseSettings, JobSettings
 from jobs.states import JobState
+from jobs.submission import Submitter
 from jobs.tenants.idempotency import IdempotencyGuard
 from support import (
     CAPACITY,
@@ -165,12 +166,10 @@ def test_a_key_whose_job_is_deleted_while_it_is_replayed_makes_a_new_job(
     sessions: sessionmaker[Session],
 ) -> None:
     with transaction(sessions) as session:
-        old, _ = submission.submit_once(
-            session, spec(), GUARD, tenant_id=DEFAULT_TENANT, default_capacity=CAPACITY
-        )
+        old, _ = submission.submit_once(session, spec(), GUARD, by=Submitter(DEFAULT_TENANT, CAPACITY))
     with Deletion(sessions, old).open() as session, session.begin():
         new, is_replay = submission.submit_once(
-            session, spec(), GUARD, tenant_id=DEFAULT_TENANT, default_capacity=CAPACITY
+            session, spec(), GUARD, by=Submitter(DEFAULT_TENANT, CAPACITY)
         )
         assert (new.id != old.id, is_replay) == (True, False)
 

@@ -23,6 +23,7 @@ from jobs.scheduling import claims
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import TERMINAL, FinishReason, StopReason
 from jobs.states.file import FileState
+from jobs.submission import Submitter
 from jobs.tenants import allowances, quotas, stored_bytes, usage
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
 from support import (
@@ -85,7 +86,7 @@ class Life(JobMachine):
         with self.sessions() as session:
             before = quotas.current_usage(session, tenant_id)
             try:
-                submission.submit(session, given, tenant_id=tenant_id, default_capacity=SMALL, admit=admit)
+                submission.submit(session, given, Submitter(tenant_id, SMALL, admit))
                 session.commit()
             except LimitError:
                 session.rollback()
@@ -244,9 +245,7 @@ def test_adding_up_at_once_loses_and_doubles_nothing(sessions: sessionmaker[Sess
     with sessions.begin() as session:
         register_engine(session, ENGINE)
         for _ in range(5):
-            submission.submit(
-                session, [spec(10, max_tokens=8)], tenant_id=DEFAULT_TENANT, default_capacity=SMALL
-            )
+            submission.submit(session, [spec(10, max_tokens=8)], Submitter(DEFAULT_TENANT, SMALL))
             lifecycle.cancel_where(session, [], tenant_id=DEFAULT_TENANT)
     with ThreadPoolExecutor(4) as pool:
         rounds = pool.map(lambda _: _round(sessions), range(12))
@@ -272,9 +271,7 @@ def fill_up(sessions: sessionmaker[Session], shard: int, limits: TenantLimits) -
         try:
             with sessions.begin() as session:
                 given = [spec(10, max_tokens=6) for _ in range(num)]
-                submission.submit(
-                    session, given, tenant_id=DEFAULT_TENANT, default_capacity=SMALL, admit=admit
-                )
+                submission.submit(session, given, Submitter(DEFAULT_TENANT, SMALL, admit))
                 if dies:
                     session.rollback()
         except LimitError:
@@ -309,7 +306,7 @@ def test_processes_that_submit_at_once_never_store_more_than_the_limit(
     sessions: sessionmaker[Session],
 ) -> None:
     with sessions.begin() as session:
-        submission.submit(session, [spec(10)], tenant_id=DEFAULT_TENANT, default_capacity=SMALL)
+        submission.submit(session, [spec(10)], Submitter(DEFAULT_TENANT, SMALL))
         each = stored_bytes.read(session, DEFAULT_TENANT)
     limits = TenantLimits(
         max_enqueued_tokens=10**9, max_jobs=10**6, max_requests=1, max_stored_bytes=50 * each + each // 2
@@ -329,7 +326,7 @@ def test_results_take_the_room_that_an_allowance_had(sessions: sessionmaker[Sess
     with sessions.begin() as session:
         register_engine(session)
         allowances.take(session, DEFAULT_TENANT, 0, one, limits=limits)
-        submission.submit(session, [spec(10)], tenant_id=DEFAULT_TENANT, default_capacity=SMALL)
+        submission.submit(session, [spec(10)], Submitter(DEFAULT_TENANT, SMALL))
         claimed = claims.claim(session, ENGINE, TERMS)
         assert claimed is not None
         long = output_of("x" * 100_000, 1)

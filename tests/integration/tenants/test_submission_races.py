@@ -1,9 +1,7 @@
 """Submissions of one tenant at the same moment: none waits for one that waits for it."""
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import count
 from threading import Barrier
 
 from sqlalchemy import func, select
@@ -11,9 +9,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import submission
 from jobs.database import transaction
-from jobs.job_rows import NewJob
 from jobs.models import DEFAULT_TENANT, Job, QuotaAllowance
-from jobs.submission import JobSpec, Refusal
+from jobs.submission import Refusal, Submitter
 from jobs.tenants import allowances
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
 from support import CAPACITY, PATIENCE, refusing, register_engine, spec
@@ -38,8 +35,9 @@ def test_two_submissions_that_are_each_partly_refused_do_not_deadlock(
         names = ("first", "poison", "last")
         specs = [spec(prompt=f"{name} of {shard}", custom_id=name) for name in names]
         with transaction(sessions) as session:
-            submit = _in_step(session, shard, both)
-            found = list(submission.submit_each(session, specs, submit, tenant_id=DEFAULT_TENANT))
+            both.wait(PATIENCE)
+            by = Submitter(DEFAULT_TENANT, CAPACITY, admit=partial(_take, shard=shard))
+            found = list(submission.submit_each(session, specs, by))
         return sum(isinstance(each, Refusal) for each in found)
 
     with refusing(sessions, POISONED), ThreadPoolExecutor(2) as pool:
@@ -48,20 +46,5 @@ def test_two_submissions_that_are_each_partly_refused_do_not_deadlock(
         assert session.scalar(select(func.count()).select_from(Job)) == 4
 
 
-def _in_step(session: Session, shard: int, both: Barrier) -> submission.SubmitSet:
-    """Submit some; begin together with the other thread."""
-
-    def admit(session: Session, more: QuotaUsage) -> None:
-        allowances.take(session, DEFAULT_TENANT, shard, more, limits=LIMITS)
-
-    submit = partial(
-        submission.submit_set, session, tenant_id=DEFAULT_TENANT, default_capacity=CAPACITY, admit=admit
-    )
-    calls = count()
-
-    def in_step(specs: Sequence[JobSpec]) -> list[NewJob]:
-        if next(calls) == 0:
-            both.wait(PATIENCE)
-        return submit(specs)
-
-    return in_step
+def _take(session: Session, more: QuotaUsage, *, shard: int) -> None:
+    allowances.take(session, DEFAULT_TENANT, shard, more, limits=LIMITS)
