@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console screenshots test-torch test-engines lint bench prove crashes lock clean
+.PHONY: help setup demo test pytest browser test-console screenshots test-torch test-engines test-clients lint bench prove crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -40,6 +40,11 @@ test-engines: setup ## the entry points over real vLLM on the CPU; installs it i
 	@scripts/setup_vllm.sh
 	@$(BIN)/python -m pytest tests/with_vllm $(PYTEST)
 
+test-clients: export ENGINE = llama
+test-clients: setup ## well-known clients over real llama.cpp (docs/clients.md); installs them into .venv-clients, about 2 GB
+	@scripts/setup_clients.sh
+	@$(BIN)/python -m pytest tests/with_clients $(PYTEST)
+
 lint: setup ## style, types and import contracts
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -60,11 +65,13 @@ crashes: setup ## the long forms of the crash tests: 2,000 webhook events and 40
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
 # Of one extra alone, without what Longbatch itself needs.
 LLAMA = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["llama-cpp"], sep="\n")
-lock: ## write the four lock files anew (needs uv)
+CLIENTS = $(addprefix tests/with_clients/environments/,openai3 openai2 curator)
+lock: ## write the lock files anew (needs uv)
 	@$(COMPILE) pyproject.toml --extra local --group dev -o requirements.lock
 	@$(COMPILE) pyproject.toml --extra docs --extra llama --extra s3 -o requirements-server.lock
 	@$(COMPILE) --no-deps --group browser -o requirements-browser.lock
 	@$(BIN)/python -c '$(LLAMA)' | $(COMPILE) --no-deps - -o requirements-llama.lock
+	@for each in $(CLIENTS:=.in); do $(COMPILE) $$each -o $${each%.in}.lock; done
 
 clean: ## remove what setup and the tools made
-	@rm -rf .venv .venv-torch .venv-vllm .browser .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules
+	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .browser .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules

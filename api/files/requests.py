@@ -19,7 +19,13 @@ class UploadForm(BaseModel):
         },
     )
 
-    file: Annotated[bytes, Field(json_schema_extra={"format": "binary"}, description="A file named *.jsonl.")]
+    file: Annotated[
+        bytes,
+        Field(
+            json_schema_extra={"format": "binary"},
+            description="A file named *.jsonl, or without an extension.",
+        ),
+    ]
     purpose: Literal["batch"]
     expires_after_anchor: Literal["created_at"] | None = Field(None, alias="expires_after[anchor]")
     expires_after_seconds: int | None = Field(

@@ -123,7 +123,8 @@ def _check(form: Form) -> None:
         raise InvalidRequestError(f"The purpose must be {files.INPUT!r}.", param="purpose")
     if form.filename is None:
         raise MissingFieldError("The field 'file' is required.", param="file")
-    if not form.filename.lower().endswith(".jsonl"):
+    # Clients that send bytes alone name them `upload`, as OpenAI's do.
+    if "." in form.filename and not form.filename.lower().endswith(".jsonl"):
         raise InvalidRequestError("Invalid file format for Batch API. Must be .jsonl", param="file")
     if unknown := sorted(form.fields.keys() - _FIELDS):
         shown = "".join(char if char.isprintable() else "?" for char in unknown[0][:64])

@@ -24,6 +24,8 @@ from jobs.tenants.quotas import TenantLimits
 _MAX_KNOWN: Final = 10_000
 _MAX_UNKNOWN: Final = 1_000
 _BEARER: Final = "bearer "
+# In OpenAI's words: LiteLLM raises its AuthenticationError for no others.
+_WRONG: Final = "Incorrect API key provided"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +97,15 @@ class ApiKeys:
             raise AuthenticationError
         secret = authorization[len(_BEARER) :].strip()
         if not authorization.lower().startswith(_BEARER) or keys.handle_of(secret) is None:
-            raise AuthenticationError("This is not an API key; send `Authorization: Bearer lb_…`.")
+            raise AuthenticationError(f"{_WRONG}: send `Authorization: Bearer lb_…`.")
         found = await self._find(secret)
         row = found.row
         if row is None:
-            raise AuthenticationError("The API key is wrong.")
+            raise AuthenticationError(f"{_WRONG}: there is no such key.")
         if row.revoked_at is not None:
-            raise AuthenticationError("The API key was revoked.")
+            raise AuthenticationError(f"{_WRONG}: it was revoked.")
         if found.has_expired:
-            raise AuthenticationError("The API key has expired.")
+            raise AuthenticationError(f"{_WRONG}: it has expired.")
         return caller_of(row, found.limits)
 
     async def _find(self, secret: str) -> _Found:

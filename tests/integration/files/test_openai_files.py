@@ -129,6 +129,12 @@ def test_a_wrong_query_names_its_parameter(sdk: openai.OpenAI, query: dict[str, 
     assert (caught.value.param, caught.value.code) == (next(iter(query)), "invalid_value")
 
 
+def test_bytes_without_a_name_are_taken(sdk: openai.OpenAI) -> None:
+    """OpenAI's clients then send the name `upload`; curator uploads its batches so."""
+    file = sdk.files.create(file=b"{}\n", purpose="batch")
+    assert (file.filename, file.status) == ("upload", "processed")
+
+
 def test_other_formats_and_purposes_are_refused(sdk: openai.OpenAI, sessions: sessionmaker[Session]) -> None:
     with pytest.raises(openai.BadRequestError, match=r"Must be \.jsonl") as caught:
         upload(sdk, b"{}\n", name="in.txt")

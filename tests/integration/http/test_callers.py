@@ -73,7 +73,9 @@ def test_a_key_that_was_never_seen_waits_for_no_guesses(
         caller = await asyncio.create_task(api_keys.verify(f"Bearer {made.secret}"))  # asks after all of them
         assert caller.key_id == made.row.id
         assert transactions.num_looks <= 3, "two that had begun, and one for all who came meanwhile"
-        assert set(await asyncio.gather(*guesses, nearly)) == {"The API key is wrong."}
+        assert set(await asyncio.gather(*guesses, nearly)) == {
+            "Incorrect API key provided: there is no such key."
+        }
         assert transactions.num_looks <= 3
 
     verifying(database_settings, test)

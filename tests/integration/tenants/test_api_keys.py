@@ -75,6 +75,10 @@ def test_whoever_has_no_key_is_401_everywhere(server: ApiProcess, header: str | 
         ):
             refused = http.request(method, path, headers=headers, content=b"x" * 100_000)
             assert (refused.status_code, error_of(refused)["code"]) == (401, "invalid_api_key")
+            if header is not None:
+                assert "Incorrect API key provided: " in (error_of(refused)["message"] or ""), (
+                    "LiteLLM's test"
+                )
             assert refused.headers["www-authenticate"] == "Bearer"
             assert refused.headers["x-should-retry"] == "false"
             assert refused.headers["x-request-id"]
@@ -123,7 +127,7 @@ def test_a_key_ends_when_it_expires(server: ApiProcess, make: Make, sessions: se
         expires_at = database_now(session) + timedelta(seconds=1.5)
     with caller(server, make(expires_at=expires_at).secret) as http:
         refused = eventually(lambda: (a := http.get("/v1/jobs")).status_code == 401 and a)
-        assert error_of(refused)["message"] == "The API key has expired."
+        assert error_of(refused)["message"] == "Incorrect API key provided: it has expired."
     with sessions() as session:
         assert database_now(session) >= expires_at, "it was let in until then"
 
