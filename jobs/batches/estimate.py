@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
+from jobs.batches.line_bodies import validate_body
 from jobs.batches.lines import LineFaultError, SeenIds, duplicate, read_envelope
 from jobs.engines.capacity import Capacity, find_least_excess
 from jobs.errors import LongbatchError, ModelNotFoundError
@@ -10,7 +11,7 @@ from jobs.files.lines import FileLine
 from jobs.forecast.duration import Estimate
 from jobs.forecast.engine_speed import reading_work
 from jobs.models import JsonObject
-from jobs.prompts.openai import Generation, error_object, validate_request
+from jobs.prompts.openai import Generation, error_object
 from jobs.prompts.store import Counter
 from jobs.states.batch import Endpoint
 
@@ -62,7 +63,7 @@ class Estimator:
             envelope = read_envelope(line, self._endpoint, max_line_bytes=self._max_line_bytes)
             if not self._seen.add(envelope.custom_id):
                 raise duplicate(envelope.custom_id)
-            asked = validate_request(self._endpoint, envelope.body)
+            asked = validate_body(self._endpoint, envelope.body).generation
             if asked.model not in self._models:
                 raise ModelNotFoundError(param="model")
             self._add(line.number, envelope.custom_id, asked)

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from jobs import ids, telemetry
 from jobs.batches.context import BatchTools
+from jobs.batches.line_bodies import LineBody, validate_body
 from jobs.batches.lines import Envelope, answered_line, read_envelope
 from jobs.errors import (
-    InvalidRequestError,
     LongbatchError,
     ModelNotFoundError,
     OverStorageQuotaError,
@@ -20,8 +20,9 @@ from jobs.files.lines import FileLine
 from jobs.ids import uuid7
 from jobs.prompts.abilities import Takes
 from jobs.prompts.counter import count_short, count_some
-from jobs.prompts.openai import Generation, error_object, validate_request
+from jobs.prompts.openai import error_object
 from jobs.prompts.store import CountedPrompt, NewText
+from jobs.responses.rows import response_spec
 from jobs.sharing import sharing_of
 from jobs.states.batch import Endpoint
 from jobs.submission import JobSpec
@@ -32,14 +33,14 @@ class LineRequest:
     """The request of one line, and how far it came.
 
     Attributes:
-        asked: None: it is refused.
+        body: None: it is refused.
         spec: of its job. None: it is refused, or not counted yet.
         refusal: its line in the error file; None: it is not refused.
     """
 
     number: int
     custom_id: str
-    asked: Generation | None = None
+    body: LineBody | None = None
     spec: JobSpec | None = None
     refusal: bytes | None = None
 
@@ -67,12 +68,12 @@ class LineReader:
         Lazily, so that a caller who stops early has few counted in vain.
         """
         requests = [self._validated(line) for line in lines if not line.is_blank]
-        prompts = [each.asked.canonical if each.asked else "" for each in requests]
+        prompts = [each.body.generation.canonical if each.body else "" for each in requests]
         counts = count_some(prompts, self.tools.counter, max_chars=self.tools.max_inline_chars)
         for request, counted in zip(requests, counts, strict=True):
-            if request.asked is not None:
+            if request.body is not None:
                 try:
-                    request.spec = self._specification(request, request.asked, counted)
+                    request.spec = self._specification(request, request.body, counted)
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:  # noqa: BLE001  # one line must not stop its batch; a panic neither
@@ -98,29 +99,26 @@ class LineReader:
         envelope = read_envelope(line, self.endpoint, max_line_bytes=self.tools.max_line_bytes)
         request = LineRequest(line.number, envelope.custom_id)
         try:
-            request.asked = self._asked(envelope)
+            request.body = self._body(envelope)
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # noqa: BLE001  # one line must not stop its batch; a panic neither
             request.refusal = self.refusal(line.number, request.custom_id, error)
         return request
 
-    def _asked(self, envelope: Envelope) -> Generation:
-        asked = validate_request(self.endpoint, envelope.body, self.takes)
-        if asked.stream:
-            raise InvalidRequestError("Requests of a batch cannot stream.", param="stream")
-        if asked.model not in self.models:
+    def _body(self, envelope: Envelope) -> LineBody:
+        body = validate_body(self.endpoint, envelope.body, self.takes)
+        if body.generation.model not in self.models:
             raise ModelNotFoundError(param="model")
-        return asked
+        return body
 
-    def _specification(
-        self, request: LineRequest, asked: Generation, counted: CountedPrompt | None
-    ) -> JobSpec:
+    def _specification(self, request: LineRequest, body: LineBody, counted: CountedPrompt | None) -> JobSpec:
         """Build the job of a line; count its prompt now if it is short and not counted yet.
 
         Raises:
             InvalidRequestError: the chat template fails with its `chat_template_kwargs`.
         """
+        asked = body.generation
         if counted is None:
             counted = count_short(asked.canonical, self.tools.counter, max_chars=self.tools.max_inline_chars)
         return JobSpec(
@@ -130,12 +128,14 @@ class LineReader:
             max_tokens=asked.max_tokens or self.tools.default_max_tokens,
             sampling=asked.sampling,
             custom_id=request.custom_id,
+            metadata=body.metadata,
             expires_at=self.expires_at,
             batch_id=self.batch_id,
             batch_line=request.number,
             guide=None if asked.guide is None else NewText(asked.guide.written()),
             is_whole=asked.is_whole,
             sharing=sharing_of(asked.share_equal, asked.cache, default=self.tools.shares_equal),
+            response=None if body.repeated is None else response_spec(body.repeated),
         )
 
 

@@ -5,7 +5,7 @@ So the files and the counts are right at every moment, and nothing is left to do
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -20,10 +20,13 @@ from jobs.batches.lines import CANCELLED, EXPIRED, answered_line, read_error, un
 from jobs.database import database_now
 from jobs.errors import LongbatchError
 from jobs.files.storage import PartStore
+from jobs.live_output import OutputPiece
 from jobs.models import Job, JsonObject, Result
 from jobs.models.batch import Batch
 from jobs.models.file import File
 from jobs.prompts.openai import chat_completion, error_object, text_completion, too_long_message, usage_object
+from jobs.responses.objects import NOTHING, ResponseOutput, ResponseState, response_object
+from jobs.responses.rows import repeated_by
 from jobs.states import JobState
 from jobs.states.batch import BatchState, Endpoint
 from jobs.states.file import FileState
@@ -53,8 +56,13 @@ _RESULTS: Final = select(Result.job_id, Result.output, Result.reasoning, Result.
 
 @dataclass(slots=True)
 class _Written:
-    """Result lines of one slice."""
+    """Result lines of one slice.
 
+    Attributes:
+        repeated: the parameters that each response repeats, by its job.
+    """
+
+    repeated: Mapping[UUID, JsonObject]
     output: list[bytes] = field(default_factory=list)
     errors: list[bytes] = field(default_factory=list)
 
@@ -169,7 +177,9 @@ def _ended_jobs(session: Session, batch: Batch) -> list[_Ended]:
             Job.prompt_tokens,
             Job.cached_tokens,
             Job.completion_tokens,
+            Job.created_at,
             Job.finalized_at,
+            Job.labels,
             size,
         )
         .outerjoin(Result, Result.job_id == Job.id)
@@ -191,7 +201,8 @@ def _report(session: Session, batch: Batch, ended: Sequence[_Ended], store: Part
     completed = [row.id for row in ended if row.state == JobState.COMPLETED]
     found = session.execute(_RESULTS.where(Result.job_id.in_(completed)))
     results = {row.job_id: row for row in found}
-    written = _Written()
+    is_of_responses = batch.endpoint == Endpoint.RESPONSES
+    written = _Written(repeated_by(session, completed) if is_of_responses else {})
     for row in ended:
         try:
             _write(row, batch, results.get(row.id), written)
@@ -211,7 +222,7 @@ def _write(row: _Ended, batch: Batch, result: _Generated | None, written: _Writt
     """Write one job's line to one of the two files, and count it."""
     identifier = row.id.hex
     if row.state == JobState.COMPLETED:
-        body = _completion(row, Endpoint(batch.endpoint), result)
+        body = _completion(row, Endpoint(batch.endpoint), result, written.repeated)
         written.output.append(answered_line(identifier, row.custom_id, status=200, body=body))
         batch.num_completed += 1
         batch.input_tokens += row.prompt_tokens
@@ -241,7 +252,11 @@ def _write_unforeseen(row: _Ended, error: Exception, batch: Batch, written: _Wri
     batch.num_failed += 1
 
 
-def _completion(row: _Ended, endpoint: Endpoint, result: _Generated | None) -> JsonObject:
+def _completion(
+    row: _Ended, endpoint: Endpoint, result: _Generated | None, repeated: Mapping[UUID, JsonObject]
+) -> JsonObject:
+    if endpoint is Endpoint.RESPONSES:
+        return _response(row, result, repeated[row.id])
     build: Callable[..., JsonObject] = text_completion
     if endpoint is Endpoint.CHAT:
         build = partial(chat_completion, reasoning=result.reasoning if result else None)
@@ -261,6 +276,28 @@ def _completion(row: _Ended, endpoint: Endpoint, result: _Generated | None) -> J
     )
 
 
+def _response(row: _Ended, result: _Generated | None, repeated: JsonObject) -> JsonObject:
+    state = ResponseState(
+        id=row.id,
+        state=JobState.COMPLETED,
+        model=row.model,
+        metadata=row.labels,
+        created_at=row.created_at,
+        finalized_at=row.finalized_at,
+        finish_reason=row.finish_reason,
+        prompt_tokens=row.prompt_tokens,
+        cached_tokens=row.cached_tokens,
+        completion_tokens=row.completion_tokens,
+    )
+    output = NOTHING
+    if result is not None:
+        output = ResponseOutput(OutputPiece(result.reasoning or "", result.output), result.reasoning_tokens)
+    return response_object(state, repeated, output)
+
+
+_PROMPT_PARAMS: Final = {Endpoint.CHAT: "messages", Endpoint.TEXT: "prompt", Endpoint.RESPONSES: "input"}
+
+
 def _failure(error: JsonObject, endpoint: Endpoint) -> tuple[int, JsonObject]:
     """Return the HTTP status that this failure would have had, and its body."""
     code, message = str(error["code"]), str(error["message"])
@@ -271,5 +308,4 @@ def _failure(error: JsonObject, endpoint: Endpoint) -> tuple[int, JsonObject]:
         message = too_long_message(
             limit=details["limit"], prompt_tokens=details["prompt_tokens"], max_tokens=details["max_tokens"]
         )
-    param = "messages" if endpoint is Endpoint.CHAT else "prompt"
-    return 400, error_object(code, message, param=param)
+    return 400, error_object(code, message, param=_PROMPT_PARAMS[endpoint])

@@ -109,6 +109,18 @@ def find(session: Session, response_id: UUID, *, tenant_id: UUID) -> KeptRespons
     return KeptResponse(job, store.unpacked(body)["response"], output)
 
 
+def repeated_by(session: Session, job_ids: Collection[UUID]) -> dict[UUID, JsonObject]:
+    """Read the parameters that the responses of these jobs repeat, by their jobs."""
+    rows = session.execute(
+        select(StoredResponse.job_id, PromptText.id, PromptText.body)
+        .join(PromptText, PromptText.id == StoredResponse.request_id)
+        .where(StoredResponse.job_id.in_(job_ids))
+    ).all()
+    bodies = {text_id: body for _, text_id, body in rows}  # few: equal ones are stored once
+    found = {text_id: store.unpacked(body)["response"] for text_id, body in bodies.items()}
+    return {job_id: found[text_id] for job_id, text_id, _ in rows}
+
+
 def read_output(session: Session, job_id: UUID) -> ResponseOutput:
     """Read what the response's job generated, whole or partial."""
     result = session.get(Result, job_id)

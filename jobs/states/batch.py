@@ -21,6 +21,7 @@ class Endpoint(StrEnum):
 
     CHAT = "/v1/chat/completions"
     TEXT = "/v1/completions"
+    RESPONSES = "/v1/responses"
 
 
 _B = BatchState
