@@ -31,7 +31,7 @@ from jobs.engines import reservations
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT
 from jobs.prompts.store import CountedPrompt, NewText
-from jobs.scheduling import claims
+from jobs.scheduling import claims, engine_load
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason
 from jobs.submission import JobSpec, Submitter
@@ -197,7 +197,8 @@ def _running_job(sessions: sessionmaker[Session]) -> Lease:
         submission.submit(session, [asked], Submitter(DEFAULT_TENANT, capacity))
     with transaction(sessions) as session:
         policy = ClaimPolicy(lease=timedelta(minutes=10), max_rescues=2)
-        (claim,) = claims.claim_all(session, figures.MODEL, policy, limit=1).claims
+        locked = engine_load.lock(session, figures.MODEL)
+        (claim,) = claims.start_jobs(session, locked, policy, limit=1).claims
         return claim.lease
 
 

@@ -1,14 +1,13 @@
 """Slots and blocks reserved on an engine: held by a stream, then closed, or draining until it is done."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Integer, Subquery, Uuid, bindparam, case, delete, func, select, text, update
+from sqlalchemy import Subquery, Uuid, bindparam, case, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
-from jobs.database.row_sets import array_parameters
 from jobs.engines import served_tokens
 from jobs.models import Job, Reservation
 
@@ -40,11 +39,6 @@ SETTLE: Final = """
     GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
     ON CONFLICT (tenant_id, model, engine_name) DO UPDATE SET served = shard.served + excluded.served
 """
-_CLOSE: Final = text(f"""
-    WITH freed AS (
-        SELECT * FROM unnest(:lease_ids, :produced, :cached) AS freed(lease_id, produced, cached)
-    ), {CLOSED} {SETTLE}
-""").bindparams(*array_parameters(lease_ids=Uuid(), produced=Integer(), cached=Integer()))  # noqa: S608  # built from constants
 _CHARGE_LATE: Final = text("""
     INSERT INTO account_shards AS shard (tenant_id, model, engine_name, served)
     SELECT jobs.tenant_id, jobs.model, jobs.engine_name,
@@ -86,21 +80,6 @@ def close(session: Session, lease_id: UUID, *, produced: int | None = None) -> N
     deleted = delete(Reservation).where(Reservation.lease_id == lease_id).returning(*_SETTLED).cte("deleted")
     held = select(deleted).where(deleted.c.state == "held").cte("held")
     served_tokens.settle(session, held, produced=produced)
-
-
-def close_all(session: Session, freed: Mapping[UUID, tuple[int, int | None]]) -> None:
-    """Delete the reservations of these leases, as `close` does.
-
-    Args:
-        session: the caller's transaction.
-        freed: by lease, the tokens that its job has generated in all, and those of its prompt that the engine
-            had; None: it did not tell.
-    """
-    if not freed:
-        return
-    produced, cached = zip(*freed.values(), strict=True)
-    given = {"lease_ids": list(freed), "produced": list(produced), "cached": list(cached)}
-    session.execute(_CLOSE, given)
 
 
 def charge_late(session: Session, job_id: UUID, lease_id: UUID, *, produced: int) -> None:

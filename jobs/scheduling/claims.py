@@ -8,7 +8,6 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from jobs import lifecycle
-from jobs.engines import reservations
 from jobs.engines.registry import EngineRow
 from jobs.ids import uuid7
 from jobs.scheduling import engine_load
@@ -80,41 +79,6 @@ class ClaimResult:
     left: Sequence[Ranked] | None = None
 
 
-def claim(session: Session, engine_name: str, policy: ClaimPolicy) -> Claim | None:
-    """Start the next job for this engine and reserve its blocks.
-
-    Returns:
-        None if no job may start now.
-    """
-    return next(iter(claim_all(session, engine_name, policy, limit=1).claims), None)
-
-
-def claim_all(
-    session: Session,
-    engine_name: str,
-    policy: ClaimPolicy,
-    *,
-    ended: Sequence[FreedSlot] = (),
-    preview: Preview | None = None,
-    limit: int | None = None,
-) -> ClaimResult:
-    """Start every job that may start on this engine now and reserve its blocks.
-
-    Args:
-        session: the caller's transaction.
-        engine_name: where they are to run.
-        policy: of the claims.
-        ended: jobs whose reservations to close first.
-        preview: candidates read a moment ago; the queue is read again only if a slot stays free, or if jobs
-            wait that begin with what the engine has, and it has none of them.
-        limit: most jobs to start; None: as many as there are slots.
-    """
-    locked = engine_load.lock(session, engine_name)
-    freed = {each.lease_id: (each.generated_tokens, each.cached_tokens) for each in ended}
-    reservations.close_all(session, freed)
-    return start_jobs(session, locked, policy, preview=preview, limit=limit, ended=ended)
-
-
 def start_jobs(
     session: Session,
     locked: tuple[EngineRow, datetime] | None,
@@ -124,9 +88,16 @@ def start_jobs(
     limit: int | None = None,
     ended: Sequence[FreedSlot] = (),
 ) -> ClaimResult:
-    """Start every job that may start on an engine that `engine_load.lock` locked in this transaction.
+    """Start every job that may start on this engine now and reserve its blocks; `ticks.tick` calls this.
 
-    The other arguments are those of `claim_all`; the reservations of `ended` are closed already.
+    Args:
+        session: the caller's transaction.
+        locked: the engine's row and the time, as `engine_load.lock` returned them in this transaction.
+        policy: of the claims.
+        preview: candidates read a moment ago; the queue is read again only if a slot stays free, or if jobs
+            wait that begin with what the engine has, and it has none of them.
+        limit: most jobs to start; None: as many as there are slots.
+        ended: jobs whose reservations this transaction has closed.
     """
     if locked is None or locked[0].paused_reason is not None:
         return ClaimResult()

@@ -42,7 +42,7 @@ def tick(
         engine_name: where they ran.
         policy: of the claims; None: start nothing.
         ended: runs of this engine.
-        preview: as in `claims.claim_all`.
+        preview: as in `claims.start_jobs`.
     """
     locked = engine_load.lock(session, engine_name)  # before any job's row, here as everywhere
     completed = lifecycle.complete_all(session, ended)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
+from claiming.claims import claim
 from jobs import lifecycle, summaries
 from jobs.database import database_now
 from jobs.engines import reservations
@@ -17,7 +18,7 @@ from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, Job, Summary, SummaryNode
 from jobs.models.document import Document, DocumentText
 from jobs.prompts.tokenizer import pack_text
-from jobs.scheduling.claims import Claim, claim
+from jobs.scheduling.claims import Claim
 from jobs.settings import LimitSettings
 from jobs.states import FinishReason
 from jobs.states.document import DocumentKind, DocumentState

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from sqlalchemy import text, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from claiming import claims
 from jobs import lifecycle, submission
 from jobs.checkpoints import Output
 from jobs.database import database_now
@@ -26,7 +27,6 @@ from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Base, Job, Tenant
 from jobs.preparation import Counting
 from jobs.prompts.store import CountedPrompt, NewText, SetCounter
-from jobs.scheduling import claims
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import DatabaseSettings

@@ -106,7 +106,7 @@ class Desk:
 
         Args:
             policy: of the claims; None: start nothing.
-            preview: as in `claims.claim_all`; used only if a run has ended.
+            preview: as in `claims.start_jobs`; used only if a run has ended.
             start: called with what was claimed, before ends that may have to wait are stored.
         """
         with self._lock:

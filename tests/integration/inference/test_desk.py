@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from sqlalchemy import Engine, Text, cast, column, event, func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from claiming import claims
 from cli.stack.ports import free_port
 from jobs import leases, lifecycle
 from jobs.checkpoints import Output
@@ -22,7 +23,7 @@ from jobs.engines import served_tokens
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation, Result, Summary, WebhookEvent
 from jobs.models.tenant import UsageEntry
-from jobs.scheduling import claims, previews
+from jobs.scheduling import previews
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.output_history import Group, History
 from jobs.scheduling.prediction import Peers

@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.orm import Session, sessionmaker
 
+from claiming import claims
 from jobs import doorbell
 from jobs.database import transaction
 from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.prompts.tokenizer import Tokenizer
-from jobs.scheduling import claims
 from jobs.scheduling.claims import Claim
 from jobs.settings import Settings
 from jobs.states import FinishReason

@@ -10,6 +10,7 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import select, text, update
 
+from claiming.claims import claim
 from cli.stack.servers.engine_options import EngineOptions, OracleFaults
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import lifecycle
@@ -18,7 +19,6 @@ from jobs.errors import RetryableEngineError
 from jobs.ids import uuid7
 from jobs.models import Engine, Job
 from jobs.prompts.tokenizer import Tokenizer, ensure_default_tokenizer, unpack_ids
-from jobs.scheduling.claims import claim
 from jobs.settings import BrokerSettings, DatabaseSettings, EngineSettings, JobSettings, Settings
 from jobs.states import TERMINAL
 from local_engine import KillableEngine, RunningEngine, engine_module, killable_engine, running_engine

@@ -12,12 +12,12 @@ from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner, Result
 
 from api_server import REPOSITORY, ApiProcess
+from claiming import claims
 from cli.main import application
 from cli.stack.ports import free_port
 from jobs import ids, lifecycle
 from jobs.database import database_now
 from jobs.engines.registry import register
-from jobs.scheduling import claims
 from jobs.states import FinishReason, JobState
 from jobs.transitions import Lease
 from support import API_KEY, CAPACITY, ENGINE, POLICY, eventually, job_in, output_of, register_engine

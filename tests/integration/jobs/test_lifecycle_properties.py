@@ -9,12 +9,12 @@ from hypothesis.stateful import invariant, rule
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session, sessionmaker
 
+from claiming import claims
 from jobs import deletion, lifecycle, submission
 from jobs.checkpoints import Output
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.models import DEFAULT_TENANT, AccountShard, Attempt, Engine, Job, Reservation, Result, WebhookEvent
-from jobs.scheduling import claims
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.sharing import Sharing, ends
 from jobs.states import TERMINAL, FinishReason, StopReason

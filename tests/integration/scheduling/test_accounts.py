@@ -6,13 +6,14 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
+from claiming import claims
 from jobs import lifecycle
 from jobs.database import advisory_locks, database_now, transaction
 from jobs.database.advisory_locks import Lock
 from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
 from jobs.models import AccountShard, Tenant, TenantAccount
-from jobs.scheduling import claims, previews
+from jobs.scheduling import previews
 from jobs.scheduling.previews import Preview
 from jobs.settings import JobSettings
 from jobs.states import FinishReason

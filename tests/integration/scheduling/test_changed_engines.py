@@ -5,9 +5,9 @@ from dataclasses import replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from claiming import claims
 from jobs import fitting
 from jobs.models import Reservation
-from jobs.scheduling import claims
 from jobs.states import JobState
 from support import (
     CAPACITY,

@@ -7,13 +7,13 @@ import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from claiming import claims
 from jobs import leases, lifecycle
 from jobs.database import database_now, transaction
 from jobs.engines import registry, reservations
 from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation
-from jobs.scheduling import claims
 from jobs.states import FinishReason, JobState
 from support import CAPACITY, ENGINE, POLICY, claim_one, job_in, output_of, register_engine, spec, submit_one
 

@@ -9,12 +9,13 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from claiming import claims
 from jobs import leases, lifecycle
 from jobs.database import database_now
 from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation, Tenant
-from jobs.scheduling import claims, previews
+from jobs.scheduling import previews
 from jobs.scheduling.claims import Claim, FreedSlot
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason, JobState, Lane, StopReason

@@ -10,13 +10,14 @@ import pytest
 from sqlalchemy import event, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from claiming import claims
 from jobs import lifecycle, tenants
 from jobs.database import database_now, transaction
 from jobs.engines import registry, reservations
 from jobs.errors import NotFoundError
 from jobs.ids import uuid7
 from jobs.models import Engine, Job, Tenant, TenantAccount
-from jobs.scheduling import claims, engine_load, engine_prefixes, growth, halts, previews
+from jobs.scheduling import engine_load, engine_prefixes, growth, halts, previews
 from jobs.scheduling.growth import Granted
 from jobs.scheduling.halts import Operator
 from jobs.scheduling.prefix_replay import PrefixReplay

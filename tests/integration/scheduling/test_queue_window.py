@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from claiming import claims
 from jobs.engines.capacity import Capacity
-from jobs.scheduling import claims, previews
+from jobs.scheduling import previews
 from jobs.states import Lane
 from support import CAPACITY, ENGINE, POLICY, register_engine, spec, submit_one
 

@@ -10,6 +10,7 @@ import numpy as np
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from claiming import claims
 from claiming.questions import (
     DOCUMENT,
     aged,
@@ -31,7 +32,7 @@ from jobs.leases import JobProgress
 from jobs.models import DEFAULT_TENANT, Job, PromptText, Reservation
 from jobs.prompts.prefixes import digests, family
 from jobs.prompts.store import CountedPrompt
-from jobs.scheduling import claims, previews
+from jobs.scheduling import previews
 from jobs.scheduling.claims import Claim, FreedSlot
 from jobs.scheduling.prefix_replay import PrefixReplay
 from jobs.starting import StartedJob

@@ -10,11 +10,12 @@ from uuid import UUID
 from sqlalchemy import Engine, event, update
 from sqlalchemy.orm import Session
 
+from claiming import claims
 from jobs import lifecycle
 from jobs.engines import served_tokens
 from jobs.engines.capacity import Capacity
 from jobs.models import Job
-from jobs.scheduling import claims, previews
+from jobs.scheduling import previews
 from jobs.scheduling.candidates import MAX_TENANTS
 from jobs.scheduling.claims import Claim, FreedSlot
 from jobs.scheduling.rivals import Rivals

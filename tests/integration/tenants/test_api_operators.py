@@ -10,11 +10,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess, error_of
+from claiming import claims
 from jobs import ids, tenants
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.models import Engine, Tenant
-from jobs.scheduling import claims, halts
+from jobs.scheduling import halts
 from jobs.scheduling.halts import Operator
 from jobs.states.halt import HaltKind
 from jobs.tenants import keys

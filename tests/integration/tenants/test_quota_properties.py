@@ -13,13 +13,13 @@ from sqlalchemy import Engine, event, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, sessionmaker
 
+from claiming import claims
 from jobs import deletion, files, fitting, lifecycle, submission
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.errors import LimitError, StorageQuotaError
 from jobs.files.storage import RowStore
 from jobs.models import DEFAULT_TENANT, Job, QuotaAllowance, Tenant, UsageDay
-from jobs.scheduling import claims
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import TERMINAL, FinishReason, StopReason
 from jobs.states.file import FileState

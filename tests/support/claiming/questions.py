@@ -9,13 +9,14 @@ import numpy as np
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from claiming import claims
 from jobs import leases, lifecycle
 from jobs.ids import uuid7
 from jobs.leases import JobProgress
 from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation
 from jobs.prompts.prefixes import digests
 from jobs.prompts.store import CountedPrompt, NewText
-from jobs.scheduling import claims, engine_load
+from jobs.scheduling import engine_load
 from jobs.scheduling.claims import Claim, FreedSlot
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.prefix_replay import PrefixReplay

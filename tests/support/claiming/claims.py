@@ -1,0 +1,55 @@
+"""Claims of their own, apart from the ticks in which workers make them."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import Integer, Uuid, text
+from sqlalchemy.orm import Session
+
+from jobs.database.row_sets import array_parameters
+from jobs.engines import reservations
+from jobs.scheduling import engine_load
+from jobs.scheduling.claims import Claim, ClaimResult, FreedSlot, start_jobs
+from jobs.scheduling.previews import Preview
+from jobs.scheduling.sizing import ClaimPolicy
+
+
+def claim(session: Session, engine_name: str, policy: ClaimPolicy) -> Claim | None:
+    """Start the next job for this engine and reserve its blocks.
+
+    Returns:
+        None if no job may start now.
+    """
+    return next(iter(claim_all(session, engine_name, policy, limit=1).claims), None)
+
+
+def claim_all(
+    session: Session,
+    engine_name: str,
+    policy: ClaimPolicy,
+    *,
+    ended: Sequence[FreedSlot] = (),
+    preview: Preview | None = None,
+    limit: int | None = None,
+) -> ClaimResult:
+    """Close the reservations of `ended`, and start what fits then; see `start_jobs`."""
+    locked = engine_load.lock(session, engine_name)
+    _close(session, ended)
+    return start_jobs(session, locked, policy, preview=preview, limit=limit, ended=ended)
+
+
+def _close(session: Session, ended: Sequence[FreedSlot]) -> None:
+    given = {
+        "lease_ids": [each.lease_id for each in ended],
+        "produced": [each.generated_tokens for each in ended],
+        "cached": [each.cached_tokens for each in ended],
+    }
+    if ended:
+        session.execute(_CLOSE, given)
+
+
+_CLOSE: Final = text(f"""
+    WITH freed AS (
+        SELECT * FROM unnest(:lease_ids, :produced, :cached) AS freed(lease_id, produced, cached)
+    ), {reservations.CLOSED} {reservations.SETTLE}
+""").bindparams(*array_parameters(lease_ids=Uuid(), produced=Integer(), cached=Integer()))  # noqa: S608  # built from constants
