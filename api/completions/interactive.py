@@ -12,7 +12,7 @@ from uuid import UUID
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.orm import Session
 
-from api.completions.placement import WAITED_FOR, Placement, Repetition
+from api.completions.placement import WAITED_FOR, Placement, Repetition, meaning_sha256
 from api.completions.requests import GenerateRequest
 from api.http.body import parse
 from api.runtime.api_keys import Caller
@@ -52,12 +52,14 @@ class ParsedRequest:
         text: its prompt, counted unless it is long and nobody waits for the answer.
         guide: the form that its answer must have; None: any.
         placement: of its job.
+        request_sha256: of its meaning; empty: it cannot be repeated.
     """
 
     generation: Generation
     text: NewText
     guide: NewText | None = None
     placement: Placement = WAITED_FOR
+    request_sha256: bytes = b""
 
     @property
     def prompt_tokens(self) -> int:
@@ -234,7 +236,7 @@ def _parse_raw(
         body = _BODY.validate_json(raw)
     except ValidationError as error:
         raise from_validation(error) from None  # the original holds the prompt
-    return _parse_request(endpoint, body, tokenizer, most_tokens, takes)
+    return _parse_request(endpoint, body, tokenizer, most_tokens, takes, route=endpoint)
 
 
 def _parse_plain(
@@ -245,7 +247,7 @@ def _parse_plain(
     takes: Takes,
 ) -> ParsedRequest:
     asked = parse(GenerateRequest, raw).model_dump(exclude_none=True)
-    return _parse_request(Endpoint.TEXT, given | asked, tokenizer, most_tokens, takes)
+    return _parse_request(Endpoint.TEXT, given | asked, tokenizer, most_tokens, takes, route="/generate")
 
 
 def _parse_request(
@@ -254,11 +256,14 @@ def _parse_request(
     tokenizer: Tokenizer | None,
     most_tokens: int | None,
     takes: Takes,
+    *,
+    route: str,
 ) -> ParsedRequest:
     generation = openai.validate_request(endpoint, body, takes)
     counted = count_waiting(generation, tokenizer, most_tokens)
     guide = None if generation.guide is None else NewText(generation.guide.written())
-    return ParsedRequest(generation, NewText(generation.canonical, counted), guide)
+    text, meaning = NewText(generation.canonical, counted), meaning_sha256(route, body)
+    return ParsedRequest(generation, text, guide, request_sha256=meaning)
 
 
 def count_waiting(

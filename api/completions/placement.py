@@ -1,15 +1,18 @@
 """Where the job of a request goes, and how a repeated request finds it."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Final
+from hashlib import sha256
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
 from api.http.callbacks import Callback
+from api.http.idempotency import IdempotencyHeaders
 from jobs.models import Job, JsonObject
 from jobs.responses.objects import WAITED_TASK
 from jobs.responses.rows import ResponseSpec
@@ -18,6 +21,8 @@ from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempote
 
 # No caller waits longer; one that leaves cancels its job long before.
 WAITING: Final = timedelta(hours=1)
+# What a repeated request is told.
+REPLAYED: Final[Mapping[str, str]] = {"Idempotent-Replayed": "true"}
 NO_CALLBACK: Final = Callback(None, None)
 # A job that ended like this gave its caller nothing to repeat.
 _WITHOUT_ANSWER: Final = frozenset({JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED})
@@ -68,6 +73,28 @@ class Repetition:
         find = partial(_find, is_submission=self.is_submission)
         kind: RequestKind[Job] = RequestKind("completion", record=lambda job: job.id, find=find)
         return run_idempotently(session, self.guard, make, tenant_id=tenant_id, kind=kind)
+
+
+def repetition_of(
+    idempotency: IdempotencyHeaders, request_sha256: bytes, *, is_submission: bool = False
+) -> Repetition | None:
+    """Return what lets a repeated request find the job of the first.
+
+    A client that only counts its tries, and waits for the answer, has left the first one and wants another.
+
+    Returns:
+        None: the request asks for nothing of the kind.
+    """
+    if not is_submission and idempotency.key is None:
+        return None
+    guard = idempotency.for_request(request_sha256)
+    return None if guard is None else Repetition(guard, is_submission)
+
+
+def meaning_sha256(route: str, body: Mapping[str, Any]) -> bytes:
+    """Hash what a request means: white space, order and fields that are null are ignored."""
+    given = {name: each for name, each in body.items() if each is not None}
+    return sha256(f"{route}\n{json.dumps(given, sort_keys=True)}".encode()).digest()
 
 
 def _find(session: Session, recorded: UUID | JsonObject, *, is_submission: bool) -> Job | None:

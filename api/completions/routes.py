@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -15,12 +17,14 @@ from starlette.responses import Response
 from api.completions import formats, interactive
 from api.completions.formats import AnswerFormat
 from api.completions.interactive import Completion, ParsedRequest
+from api.completions.placement import REPLAYED, repetition_of
 from api.completions.replies import ChatCompletionReply, GenerateReply, TextCompletionReply
 from api.completions.requests import GenerateRequest
 from api.http.body import read_body
 from api.http.dependencies import CallerDep, ServicesDep
 from api.http.errors import envelope, status_of
 from api.http.event_responses import EventResponse
+from api.http.idempotency import IdempotencyDep, IdempotencyHeaders
 from api.http.openapi import json_body, responses
 from api.http.sse import EVENT_STREAM, HEARTBEAT, merged
 from api.runtime.api_keys import Caller
@@ -63,14 +67,16 @@ _PLAIN_EVENTS: Final = {
     ),
     openapi_extra=json_body(ChatRequest),
 )
-async def create_chat_completion(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def create_chat_completion(
+    request: Request, services: ServicesDep, caller: CallerDep, idempotency: IdempotencyDep
+) -> Response:
     """Generate an answer while you wait, ahead of batch work.
 
-    Closing the connection cancels it.
+    Closing the connection cancels it, unless the request has an Idempotency-Key.
     """
     raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes)
     parsed = await interactive.parse_request(services, Endpoint.CHAT, raw)
-    return await _answer(request, services, parsed, formats.CHAT, caller)
+    return await _answer(request, services, parsed, formats.CHAT, caller, idempotency)
 
 
 @router.post(
@@ -81,11 +87,13 @@ async def create_chat_completion(request: Request, services: ServicesDep, caller
     ),
     openapi_extra=json_body(TextRequest),
 )
-async def create_completion(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def create_completion(
+    request: Request, services: ServicesDep, caller: CallerDep, idempotency: IdempotencyDep
+) -> Response:
     """Continue a prompt while you wait, like chat but without a chat template."""
     raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes)
     parsed = await interactive.parse_request(services, Endpoint.TEXT, raw)
-    return await _answer(request, services, parsed, formats.TEXT, caller)
+    return await _answer(request, services, parsed, formats.TEXT, caller, idempotency)
 
 
 @router.post(
@@ -94,10 +102,12 @@ async def create_completion(request: Request, services: ServicesDep, caller: Cal
     responses=responses(200, GenerateReply, "The text", *_ERRORS),
     openapi_extra=json_body(GenerateRequest),
 )
-async def generate(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def generate(
+    request: Request, services: ServicesDep, caller: CallerDep, idempotency: IdempotencyDep
+) -> Response:
     """Continue a prompt as it is, with the fewest fields."""
     parsed = await _plain(request, services, stream=False)
-    return await _answer(request, services, parsed, formats.PLAIN, caller)
+    return await _answer(request, services, parsed, formats.PLAIN, caller, idempotency)
 
 
 @router.post(
@@ -109,10 +119,12 @@ async def generate(request: Request, services: ServicesDep, caller: CallerDep) -
     ),
     openapi_extra=json_body(GenerateRequest),
 )
-async def generate_stream(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def generate_stream(
+    request: Request, services: ServicesDep, caller: CallerDep, idempotency: IdempotencyDep
+) -> Response:
     """Continue a prompt as `/generate` does, and stream the text as it is generated."""
     parsed = await _plain(request, services, stream=True)
-    return await _answer(request, services, parsed, formats.PLAIN, caller)
+    return await _answer(request, services, parsed, formats.PLAIN, caller, idempotency)
 
 
 async def _plain(request: Request, services: Services, *, stream: bool) -> ParsedRequest:
@@ -121,32 +133,57 @@ async def _plain(request: Request, services: Services, *, stream: bool) -> Parse
 
 
 async def _answer(
-    request: Request, services: Services, parsed: ParsedRequest, shape: AnswerFormat, caller: Caller
+    request: Request,
+    services: Services,
+    parsed: ParsedRequest,
+    shape: AnswerFormat,
+    caller: Caller,
+    idempotency: IdempotencyHeaders,
 ) -> Response:
-    tenant_id = caller.tenant_id
+    repetition = repetition_of(idempotency, parsed.request_sha256)
+    submit = partial(interactive.submit, services, parsed, caller=caller, repetition=repetition)
     if parsed.generation.stream:
-        include_usage = parsed.generation.include_usage
         with services.event_streams.opening(caller) as stream:
-            job, _ = await interactive.submit(services, parsed, caller=caller)
-            events = _events(services, job, shape, include_usage=include_usage, tenant_id=tenant_id)
-            return EventResponse(stream, events, describe=_error_event)
-    job, _ = await interactive.submit(services, parsed, caller=caller)
+            job, is_repeated = await submit()
+            asked = _Asked(
+                job, include_usage=parsed.generation.include_usage, ends_with_reader=repetition is None
+            )
+            events = _events(services, asked, shape)
+            answer: Response = EventResponse(stream, events, describe=_error_event)
+            answer.headers.update(REPLAYED if is_repeated else {})
+            return answer
+    job, is_repeated = await submit()
     ended: Completion | None = None
     try:
-        ended = await unless_gone(request, interactive.until_ended(services, job.id, tenant_id=tenant_id))
+        until = interactive.until_ended(services, job.id, tenant_id=job.tenant_id)
+        ended = await unless_gone(request, until)
     finally:
-        if ended is None:
-            await give_up(services, job.id, tenant_id=tenant_id)
+        if ended is None and repetition is None:
+            await give_up(services, job.id, tenant_id=job.tenant_id)
     if (error := error_of(ended.job)) is not None:
         raise error
-    return JSONResponse(shape.whole(ended))
+    return JSONResponse(shape.whole(ended), headers=REPLAYED if is_repeated else None)
 
 
-async def _events(
-    services: Services, job: Job, shape: AnswerFormat, *, include_usage: bool, tenant_id: UUID
-) -> AsyncGenerator[bytes, None]:
-    """Yield the answer as server-sent events; a reader that leaves cancels the job."""
-    has_ended = False
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A stream that a caller asked for.
+
+    Attributes:
+        job: that generates it.
+        include_usage: it ends with the usage.
+        ends_with_reader: the job is cancelled when its reader leaves; otherwise the reader may come back.
+    """
+
+    job: Job
+    include_usage: bool
+    ends_with_reader: bool
+
+
+async def _events(services: Services, asked: _Asked, shape: AnswerFormat) -> AsyncGenerator[bytes, None]:
+    """Yield the answer as server-sent events; a reader that leaves for good cancels the job."""
+    job, tenant_id = asked.job, asked.job.tenant_id
+    has_ended = not asked.ends_with_reader
     try:
         for chunk in shape.first(job):
             yield _event(chunk)
@@ -154,7 +191,7 @@ async def _events(
             async for each in updates:
                 if isinstance(each, Completion):
                     has_ended = True
-                    for event in _closing(each, shape, include_usage=include_usage):
+                    for event in _closing(each, shape, include_usage=asked.include_usage):
                         yield event
                 elif each is None:
                     yield HEARTBEAT

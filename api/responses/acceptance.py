@@ -3,17 +3,14 @@
 All of it is CPU work; callers run it in a thread.
 """
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from hashlib import sha256
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from api.completions.interactive import ParsedRequest, count_waiting
-from api.completions.placement import WAITING, Placement
+from api.completions.placement import WAITING, Placement, meaning_sha256
 from api.http.callbacks import check_callback
 from api.runtime.services import Acceptance
 from jobs.models import JsonObject
@@ -39,7 +36,6 @@ class AcceptedResponse:
     Attributes:
         parsed: its job.
         repeated: the parameters that the response repeats.
-        request_sha256: of the request's meaning.
         is_background: its caller does not wait.
         is_stored: it can be retrieved.
         stream: its caller wants its events.
@@ -47,7 +43,6 @@ class AcceptedResponse:
 
     parsed: ParsedRequest
     repeated: JsonObject
-    request_sha256: bytes
     is_background: bool
     is_stored: bool
     stream: bool
@@ -84,9 +79,8 @@ def accept(raw: bytes | bytearray, acceptance: Acceptance, most_tokens: int | No
     # Neither the prompt nor the request is carried back to the event loop a second time.
     slim = replace(generation, canonical="")
     return AcceptedResponse(
-        parsed=ParsedRequest(slim, text, form, placement),
+        parsed=ParsedRequest(slim, text, form, placement, meaning_sha256("/v1/responses", body)),
         repeated=asked.repeated,
-        request_sha256=_request_sha256(body),
         is_background=request.background,
         is_stored=request.is_stored,
         stream=request.stream,
@@ -106,9 +100,3 @@ def _placement(asked: AskedResponse, acceptance: Acceptance) -> Placement:
         response=response_spec(asked.repeated, asked.items) if request.is_stored else None,
         prompt_param="input",
     )
-
-
-def _request_sha256(body: Mapping[str, Any]) -> bytes:
-    """Hash the request's meaning: white space, order and fields that are null are ignored."""
-    given = {name: each for name, each in body.items() if each is not None}
-    return sha256(f"/v1/responses\n{json.dumps(given, sort_keys=True)}".encode()).digest()

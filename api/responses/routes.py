@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from api.completions import interactive
-from api.completions.placement import Repetition
+from api.completions.placement import REPLAYED, repetition_of
 from api.completions.routes import error_of, give_up, unless_gone
 from api.http.body import read_body
 from api.http.dependencies import CallerDep, ServicesDep, TenantDep
@@ -45,7 +45,6 @@ from jobs.states import TERMINAL
 
 router = APIRouter(tags=["responses"])
 
-_REPLAYED: Final = {"Idempotent-Replayed": "true"}
 _EVENTS: Final = {
     EVENT_STREAM: "event: response.output_text.delta\n"
     'data: {"type":"response.output_text.delta","sequence_number":8,"delta":"Paris",…}\n\n'
@@ -188,11 +187,13 @@ async def _submitted(
     """Submit a response in the background, and return what it is now."""
     parsed = accepted.parsed
     await services.admit_callback(parsed.placement.callback.url, tenant_id=caller.tenant_id)
-    repetition = _repetition(accepted, idempotency)
+    repetition = repetition_of(
+        idempotency, accepted.parsed.request_sha256, is_submission=accepted.is_background
+    )
     job, is_repeated = await interactive.submit(services, parsed, caller=caller, repetition=repetition)
     if is_repeated:
         kept = await services.transact(rows.find, job.id, tenant_id=caller.tenant_id)
-        return JSONResponse(kept.as_object(), headers=_REPLAYED)
+        return JSONResponse(kept.as_object(), headers=REPLAYED)
     return JSONResponse(response_object(ResponseState.of(job), accepted.repeated))
 
 
@@ -200,15 +201,21 @@ async def _streamed(
     services: Services, accepted: AcceptedResponse, idempotency: IdempotencyHeaders, caller: Caller
 ) -> EventResponse:
     """Submit a response, and stream its events."""
-    repetition = _repetition(accepted, idempotency)
+    repetition = repetition_of(
+        idempotency, accepted.parsed.request_sha256, is_submission=accepted.is_background
+    )
     tenant_id = caller.tenant_id
     await services.admit_callback(accepted.parsed.placement.callback.url, tenant_id=tenant_id)
     with services.event_streams.opening(caller) as stream:
-        job, _ = await interactive.submit(services, accepted.parsed, caller=caller, repetition=repetition)
+        job, is_repeated = await interactive.submit(
+            services, accepted.parsed, caller=caller, repetition=repetition
+        )
         found = ResponseStream(services, job, accepted.repeated, is_background=accepted.is_background)
-        if accepted.is_background or repetition is not None:
-            return EventResponse(stream, found.events())
-        return EventResponse(stream, _until_left(services, found, is_stored=accepted.is_stored))
+        goes_on = accepted.is_background or repetition is not None
+        events = found.events() if goes_on else _until_left(services, found, is_stored=accepted.is_stored)
+        answer = EventResponse(stream, events)
+        answer.headers.update(REPLAYED if is_repeated else {})
+        return answer
 
 
 async def _until_left(
@@ -232,17 +239,6 @@ async def _leave(services: Services, found: ResponseStream, *, is_stored: bool) 
         await _forget(services, job, tenant_id=job.tenant_id)
 
 
-def _repetition(accepted: AcceptedResponse, idempotency: IdempotencyHeaders) -> Repetition | None:
-    """Return what lets a repeated request find the job of the first; None: it asks for nothing of the kind.
-
-    A client that counts its tries and waits for the answer wants another one.
-    """
-    if not accepted.is_background and idempotency.key is None:
-        return None
-    guard = idempotency.for_request(accepted.request_sha256)
-    return None if guard is None else Repetition(guard, is_submission=accepted.is_background)
-
-
 async def _answered(
     request: Request,
     services: Services,
@@ -251,7 +247,9 @@ async def _answered(
     caller: Caller,
 ) -> JSONResponse:
     """Submit a response whose caller waits, and return it once it has ended."""
-    repetition = _repetition(accepted, idempotency)
+    repetition = repetition_of(
+        idempotency, accepted.parsed.request_sha256, is_submission=accepted.is_background
+    )
     job, is_repeated = await interactive.submit(
         services, accepted.parsed, caller=caller, repetition=repetition
     )
@@ -268,7 +266,7 @@ async def _answered(
         await _forget(services, ended.job, tenant_id=caller.tenant_id)
     output = ResponseOutput(ended.output, ended.reasoning_tokens)
     shown = response_object(ResponseState.of(ended.job), accepted.repeated, output)
-    return JSONResponse(shown, headers=_REPLAYED if is_repeated else None)
+    return JSONResponse(shown, headers=REPLAYED if is_repeated else None)
 
 
 async def _forget(services: Services, job: Job, *, tenant_id: UUID) -> None:
