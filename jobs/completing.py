@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Boolean, Integer, Interval, LargeBinary, Text, Uuid, select, text
 from sqlalchemy.orm import Session
 
-from jobs import job_rows, tree_progress
+from jobs import job_rows
 from jobs.checkpoints import Output
 from jobs.database import direct, note_ended
 from jobs.database.hot import PREPARED
@@ -21,6 +21,7 @@ from jobs.sharing import ends
 from jobs.states import FinishReason
 from jobs.tenants import usage
 from jobs.transitions import Lease
+from jobs.trees import progress as tree_progress
 from jobs.webhooks import events, outbox
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
-from jobs import checkpoints, completing, job_rows, starting, transitions, tree_progress
+from jobs import checkpoints, completing, job_rows, starting, transitions
 from jobs.checkpoints import Output
 from jobs.completing import Completed, JobCompletion
 from jobs.database.rows import require
@@ -23,6 +23,7 @@ from jobs.models import Engine, Job, JsonObject
 from jobs.starting import Start, StartedJob
 from jobs.states import TERMINAL, AttemptOutcome, FinishReason, JobState, StopReason
 from jobs.transitions import Lease, RunOutcome
+from jobs.trees import progress as tree_progress
 
 
 def claim(

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
 
-from jobs import checkpoints, tree_progress
+from jobs import checkpoints
 from jobs.checkpoints import Output
 from jobs.database import note_ended
 from jobs.engines import attempts
@@ -21,6 +21,7 @@ from jobs.models import Job, JsonObject
 from jobs.sharing import ends
 from jobs.states import TRANSITIONS, AttemptOutcome, JobState, StopReason, sources
 from jobs.tenants import usage
+from jobs.trees import progress as tree_progress
 from jobs.webhooks import events, outbox
 
 

@@ -113,7 +113,9 @@ class LivePages:
 
 def _read_summaries(session: Session, row_ids: Sequence[UUID]) -> Mapping[UUID, SummaryStatus | JobStatus]:
     """Read summaries and jobs, whose ids never meet."""
-    return {**summaries.read_status(session, row_ids), **queries.read_status(session, row_ids)}
+    found = summaries.read_status(session, row_ids)
+    others = [each for each in row_ids if each not in found]
+    return {**found, **(queries.read_status(session, others) if others else {})}
 
 
 async def find_live(request: Request) -> LivePages:

@@ -135,13 +135,17 @@ async def _watch(
     async with httpx2.AsyncClient(
         base_url=client.base_url, cookies=client.cookies, timeout=60, trust_env=False, limits=limits
     ) as watching:
+        connected = asyncio.Semaphore(0)
 
         async def follow() -> None:
             async with watching.stream("GET", page.stream or "") as answer:
+                connected.release()
                 async for _ in answer.aiter_raw():
                     pass
 
         tasks = [asyncio.create_task(follow()) for _ in range(num_watchers)]
+        for _ in tasks:
+            await connected.acquire()
         await asyncio.sleep(3)
         recorder.take()
         await asyncio.sleep(seconds := _WATCH_LONGER.get(page.kind, _WATCH_SECONDS))

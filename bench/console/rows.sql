@@ -94,6 +94,64 @@ WITH made AS (INSERT INTO summaries (id, tenant_id, state, is_combined, style, l
     FROM documents RETURNING id, tenant_id)
 INSERT INTO summary_documents (summary_id, position, tenant_id, document_id) SELECT id, 0, tenant_id, id FROM made;
 
+-- Two summaries of the first tenant with trees of 50,000 leaves, 20 joined at once: one is half done, and one in
+-- fifty of what ended failed; the other has ended.
+CREATE TEMPORARY TABLE trees AS
+SELECT pg_temp.id_at(now() - n * interval '1 hour', 1) AS id, n = 0 AS is_open, pg_temp.owner(0) AS tenant_id,
+    (SELECT id FROM documents WHERE tenant_id = pg_temp.owner(0) AND state = 'ready' LIMIT 1) AS document_id
+FROM generate_series(0, 1) n;
+
+CREATE TEMPORARY TABLE places AS
+SELECT t.*, level, first + i AS number, CASE WHEN level < 4 THEN above + i / 20 END AS parent,
+    pg_temp.id_at(now() - interval '3 hours' - CASE WHEN is_open THEN interval '0' ELSE interval '1 hour' END,
+        2 * (first + i)) AS job_id,
+    CASE WHEN is_open AND level > 0 THEN 'blocked' WHEN is_open AND i > 25500 THEN 'queued'
+        WHEN is_open AND i > 25000 THEN 'running' WHEN level = 0 AND i %% 50 = 7 THEN 'failed'
+        ELSE 'completed' END AS state
+FROM trees t, (VALUES (0, 0, 50000, 50000), (1, 50000, 2500, 52500), (2, 52500, 125, 52625), (3, 52625, 7, 52632),
+    (4, 52632, 1, NULL)) AS levels(level, first, count, above), LATERAL generate_series(0, count - 1) i;
+
+INSERT INTO summaries (id, tenant_id, state, is_combined, style, length, on_gap, model, templates, created_at,
+    planned_at, finalized_at, root_job_id, plan, num_completed)
+SELECT id, tenant_id, CASE WHEN is_open THEN 'running' ELSE 'completed' END, false, 'paragraph', 300, 'skip', %(model)s,
+    '{}', now(), now(), CASE WHEN NOT is_open THEN now() END,
+    (SELECT job_id FROM places WHERE places.id = trees.id AND level = 4),
+    '{"levels": 5, "chunks": 50000, "jobs": 52633, "chunk_tokens": 4000, "part_tokens": 300, "fan_in": 20,
+    "prompt_tokens": 210532000}', 0
+FROM trees;
+
+INSERT INTO summary_documents (summary_id, position, tenant_id, document_id)
+SELECT id, 0, tenant_id, document_id FROM trees;
+
+INSERT INTO jobs (id, tenant_id, text_id, state, task, model, max_tokens, prompt_tokens, completion_tokens, created_at,
+    started_at, finalized_at, finish_reason, error, engine_name, lease_id, lease_expires_at, summary_id)
+SELECT job_id, tenant_id, tenant_id, state, CASE WHEN level = 0 THEN 'summary_map' ELSE 'summary_reduce' END, %(model)s,
+    300, 4000, CASE WHEN state = 'completed' THEN 300 ELSE 0 END, now() - interval '3 hours',
+    CASE WHEN state NOT IN ('queued', 'blocked') THEN now() - interval '2 hours' END,
+    CASE WHEN state IN ('completed', 'failed') THEN now() - interval '2 hours' END,
+    CASE WHEN state = 'completed' THEN 'stop' END,
+    CASE WHEN state = 'failed' THEN '{"code": "engine_error", "message": "no answer"}'::jsonb END,
+    CASE WHEN state NOT IN ('queued', 'blocked') THEN 'engine-0' END,
+    CASE WHEN state = 'running' THEN job_id END, CASE WHEN state = 'running' THEN now() + interval '10 days' END, id
+FROM places;
+
+INSERT INTO results (job_id, output, output_ids) SELECT job_id, 'What it says.', '\x' FROM places WHERE state = 'completed';
+
+INSERT INTO summary_nodes (summary_id, number, tenant_id, kind, level, parent, document_id, chunk, start_char,
+    end_char, context_char, tokens, job_id)
+SELECT id, number, tenant_id, CASE WHEN level = 0 THEN 'map' ELSE 'reduce' END, level, parent,
+    CASE WHEN level = 0 THEN document_id END, CASE WHEN level = 0 THEN number END,
+    CASE WHEN level = 0 THEN number END, CASE WHEN level = 0 THEN number + 1 END,
+    CASE WHEN level = 0 THEN number END, 4000, job_id
+FROM places;
+
+UPDATE summaries SET num_completed = ends.completed, num_failed = ends.failed,
+    ended_tokens = 4000 * (ends.completed + ends.failed), used_prompt_tokens = 4000 * (ends.completed + ends.failed),
+    used_completion_tokens = 300 * ends.completed
+FROM (SELECT id, count(*) FILTER (WHERE state = 'completed') AS completed,
+        count(*) FILTER (WHERE state = 'failed') AS failed FROM places GROUP BY id) AS ends
+WHERE summaries.id = ends.id;
+
 INSERT INTO webhook_events (id, tenant_id, job_id, type, created_at)
 SELECT pg_temp.id_at(finalized_at, 1), tenant_id, id, 'job.' || state, finalized_at FROM jobs
 WHERE finalized_at > now() - interval '10 days';

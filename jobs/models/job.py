@@ -31,6 +31,10 @@ LEADS = "request_digest IS NOT NULL AND state IN ('preparing', 'queued', 'runnin
 IS_TWIN = "request_digest IS NOT NULL AND state = 'blocked'"
 HAS_SHARED = "request_digest IS NOT NULL AND state = 'completed'"
 HAS_FAILED = "request_digest IS NOT NULL AND state = 'failed'"
+# Jobs of trees that began and have not ended, or ended without completing.
+TREE_NOTED = (
+    "summary_id IS NOT NULL AND state <> 'completed' AND (started_at IS NOT NULL OR finalized_at IS NOT NULL)"
+)
 _TERMINAL_SQL = one_of("state", sorted(TERMINAL))
 
 
@@ -64,9 +68,9 @@ class RequestColumns:
 class Job(RequestColumns, Base):
     """One request for generated text. Narrow on purpose: claims read these rows and no prompt.
 
-    `submission` creates it (for a summary `summaries.drafts` and `tree_progress`); `preparation`, `lifecycle`
-    and `tree_progress` move it on; `deletion` removes it after its retention. `lease_id` fences what workers
-    write. Times are the database's.
+    `submission` creates it (for a summary `summaries.drafts` and `trees.progress`); `preparation`,
+    `lifecycle` and `trees.progress` move it on; `deletion` removes it after its retention. `lease_id` fences
+    what workers write. Times are the database's.
 
     Attributes:
         id: UUIDv7, so ids sort by age. Jobs of a summary get ids in the order in which they should run.
@@ -269,6 +273,9 @@ class Job(RequestColumns, Base):
         partial_index("ix_jobs_shared", "request_digest", "finalized_at", where=HAS_SHARED),
         partial_index("ix_jobs_refused", "request_digest", "finalized_at", where=HAS_FAILED),
         partial_index("ix_jobs_summary", "summary_id", where="summary_id IS NOT NULL"),
+        # What a look at a tree reads besides its counts: jobs at work, and those that did not complete. With
+        # the tenant, or the planner would combine it with an index of all jobs of the tenant.
+        partial_index("ix_jobs_tree_noted", "summary_id", "tenant_id", "id", where=TREE_NOTED),
         {
             # Leases and progress are not indexed: their updates stay on their page (HOT) if it has room.
             "postgresql_with": {

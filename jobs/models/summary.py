@@ -3,7 +3,7 @@
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, SmallInteger, text
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, SmallInteger, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -19,7 +19,7 @@ class Summary(Base):
     """One summary, of one document or of several together.
 
     `summaries.lifecycle` creates and cancels it, a service worker plans it (`planning`, `drafts`), and
-    `tree_progress` ends it with its jobs.
+    `trees.progress` ends it with its jobs.
 
     Attributes:
         id: UUIDv7.
@@ -58,6 +58,13 @@ class Summary(Base):
             end of a document clears it. Null: at once.
         refused_demand: what the last draft would have taken of the quota that had no room for it; see
             `drafts`. Null: the quota refused none, or the summary is planned.
+        num_completed: nodes of its tree whose present job has completed; see `trees.counts`. Null: its ends
+            are not counted, as it is not planned, or a release before planned it.
+        num_failed: nodes whose present job has ended without completing.
+        ended_tokens: planned prompt tokens of these nodes.
+        used_prompt_tokens: of jobs that began and have ended, replaced ones included, as the next two.
+        used_cached_tokens: of these, what engines had in their caches.
+        used_completion_tokens: that they generated.
         num_plannings: attempts at planning. `turns` adds one as it takes the summary, and takes it back if it
             only has to wait.
         lease_id: the fence of the worker that plans it. Null unless one does.
@@ -100,6 +107,12 @@ class Summary(Base):
     error: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
     plan_after: Mapped[datetime | None]
     refused_demand: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
+    num_completed: Mapped[int | None]
+    num_failed: Mapped[int] = mapped_column(server_default="0")
+    ended_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    used_prompt_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    used_cached_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    used_completion_tokens: Mapped[int] = mapped_column(BigInteger, server_default="0")
     num_plannings: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     lease_id: Mapped[UUID | None]
     lease_expires_at: Mapped[datetime | None]

@@ -34,7 +34,7 @@ from jobs.job_rows import move
 from jobs.models import Checkpoint, Job, Result
 from jobs.states import JobState
 from jobs.tenants import usage
-from jobs.tree_progress import HOPELESS
+from jobs.trees.progress import HOPELESS
 from jobs.webhooks import events, outbox
 
 # Twins that end in the transaction of their leaders: a claim may be waiting for it. The others take a moment.

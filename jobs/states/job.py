@@ -7,7 +7,7 @@ from typing import Final
 class JobState(StrEnum):
     """Where a job is in its life; TRANSITIONS lists the moves."""
 
-    # Waits for other jobs of its summary, or for an equal job: `tree_progress` or `sharing` unblocks it.
+    # Waits for other jobs of its summary, or for an equal job: `trees.progress` or `sharing` unblocks it.
     BLOCKED = "blocked"
     PREPARING = "preparing"  # a service worker counts its prompt
     QUEUED = "queued"  # an engine may claim it

@@ -20,6 +20,7 @@ from jobs.models.document import Document
 from jobs.states.summary import TASKS, SummaryState
 from jobs.summaries.tree import Node, Sizes
 from jobs.tenants.quotas import QuotaUsage
+from jobs.trees import counts as tree_counts
 
 _MAX_ROWS: Final = 1000  # per statement
 
@@ -101,6 +102,7 @@ def insert_jobs(session: Session, summary: Summary, draft: PlanDraft) -> None:
         "fan_in": draft.sizes.fan_in,
         "prompt_tokens": sum(node.prompt_tokens for node in draft.nodes),
     }
+    tree_counts.begin(summary)
     summary.state = SummaryState.RUNNING.value
     summary.lease_id = summary.lease_expires_at = summary.refused_demand = None
     summary.planned_at = now

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, delete, exists, func, insert, or_, select, true
 from sqlalchemy.orm import Session
 
-from jobs import documents, lifecycle, tree_progress
+from jobs import documents, lifecycle
 from jobs.database import database_now, paging
 from jobs.database.paging import Page, Range
 from jobs.database.rows import matches, require
@@ -21,6 +21,9 @@ from jobs.states import TERMINAL as ENDED_JOB
 from jobs.states import StopReason
 from jobs.states.summary import TERMINAL, OnGap, Style, SummaryState, SummaryStop
 from jobs.summaries.templates import TEMPLATE_VERSIONS
+from jobs.trees import counts as tree_counts
+from jobs.trees import progress as tree_progress
+from jobs.trees.counts import TreeCounts
 
 # Jobs of a tree deleted in one transaction.
 _MAX_JOBS: Final = 500
@@ -264,26 +267,25 @@ class SummaryStatus:
 
 def read_status(session: Session, summary_ids: Sequence[UUID]) -> dict[UUID, SummaryStatus]:
     """Read the changing parts of these summaries, of any tenant; skip deleted rows."""
-    counts = (
-        select(
-            Job.summary_id,
-            func.count().label("all"),
-            func.count(Job.finalized_at).label("ended"),
-            func.count().filter(Job.state == "running").label("running"),
-        )
-        .where(Job.summary_id.in_(summary_ids))
-        .group_by(Job.summary_id)
-        .subquery()
+    query = select(Summary, tree_counts.num_running()).where(Summary.id.in_(summary_ids))
+    rows = session.execute(query.execution_options(populate_existing=True)).all()
+    counts = tree_counts.read(session, [row for row, _ in rows if row.num_completed is None])
+    return {row.id: _status(row, num_running, counts.get(row.id)) for row, num_running in rows}
+
+
+def _status(row: Summary, num_running: int, counts: TreeCounts | None) -> SummaryStatus:
+    """Describe the summary; `counts` of one whose ends are not counted."""
+    planned = (row.plan or {}).get("jobs")
+    num_ended = (
+        counts.num_completed + counts.num_failed if counts else (row.num_completed or 0) + row.num_failed
     )
-    rows = session.execute(
-        select(Summary.id, Summary.state, Summary.stop_reason, counts.c.all, counts.c.ended, counts.c.running)
-        .outerjoin(counts, counts.c.summary_id == Summary.id)
-        .where(Summary.id.in_(summary_ids))
+    return SummaryStatus(
+        row.state,
+        row.stop_reason,
+        num_jobs=planned if isinstance(planned, int) else 0,
+        num_ended=num_ended,
+        num_running=num_running,
     )
-    return {
-        row.id: SummaryStatus(row.state, row.stop_reason, row.all or 0, row.ended or 0, row.running or 0)
-        for row in rows
-    }
 
 
 def needs_document() -> ColumnElement[bool]:

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from jobs import documents, ids, telemetry, tree_progress, turns
+from jobs import documents, ids, telemetry, turns
 from jobs.database import database_now, transaction
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
@@ -27,6 +27,7 @@ from jobs.summaries.prompts import TextCounter, overheads, prompt_options
 from jobs.summaries.tree import Leaf, SourceDocument
 from jobs.tenants import quotas
 from jobs.tenants.quotas import QuotaUsage
+from jobs.trees import progress as tree_progress
 from jobs.turns import Turn
 from jobs.turns.work import InterruptedWorkError, Interruption, Sessions
 

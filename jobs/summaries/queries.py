@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import case, func, select
+from sqlalchemy import Integer, Uuid, any_, cast, select
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
 from jobs import ids
@@ -24,20 +25,28 @@ from jobs.summaries.views import (
     SummaryWithFirstChunks,
     summary_object,
 )
+from jobs.trees import counts as tree_counts
 
 _ById = dict[UUID, SummaryDetails]
 _FAILED = sorted(TERMINAL - {JobState.COMPLETED})
 
 
-def describe(session: Session, summaries: Sequence[Summary]) -> list[SummaryObject]:
-    """Return the public shape of these summaries, in order, with six queries in all."""
+def describe(
+    session: Session, summaries: Sequence[Summary], *, max_gaps: int | None = None
+) -> list[SummaryObject]:
+    """Return the public shape of these summaries, in order, with few queries in all.
+
+    Args:
+        session: the caller's transaction.
+        summaries: to describe.
+        max_gaps: about so many are read of those that failed jobs left; None: all.
+    """
     details: _ById = defaultdict(SummaryDetails)
     by_id = {summary.id: summary for summary in summaries}
     _read_documents(session, by_id, details)
-    _read_progress(session, by_id, details)
-    _read_usage(session, by_id, details)
+    _read_counts(session, by_id, details)
     _read_texts(session, by_id, details)
-    _read_gaps(session, by_id, details)
+    _read_gaps(session, by_id, details, at_most=max_gaps)
     return [summary_object(summary, details[summary.id]) for summary in summaries]
 
 
@@ -120,51 +129,21 @@ def _read_documents(session: Session, by_id: dict[UUID, Summary], details: _ById
         details[summary_id].documents.append(document_id)
 
 
-def _read_progress(session: Session, by_id: dict[UUID, Summary], details: _ById) -> None:
-    """Read the progress from the current job of each node."""
-    ended = Job.finalized_at.is_not(None)
-    query = (
-        select(
-            SummaryNode.summary_id,
-            func.count().label("jobs"),
-            func.count().filter(Job.state == "completed").label("completed"),
-            func.count().filter(Job.state.in_(_FAILED)).label("failed"),
-            func.count().filter(Job.state == "running").label("running"),
-            func.coalesce(func.sum(case((ended, SummaryNode.tokens), else_=0)), 0).label("done"),
-            func.sum(SummaryNode.tokens).label("total"),
+def _read_counts(session: Session, by_id: dict[UUID, Summary], details: _ById) -> None:
+    for summary_id, found in tree_counts.read(session, by_id.values()).items():
+        details[summary_id].progress = ProgressReply(
+            jobs=found.num_jobs,
+            completed=found.num_completed,
+            failed=found.num_failed,
+            running=found.num_running,
+            tokens_done=found.ended_tokens,
+            tokens_total=found.planned_tokens,
         )
-        .join(Job, Job.id == SummaryNode.job_id)
-        .where(SummaryNode.summary_id.in_(by_id))
-        .group_by(SummaryNode.summary_id)
-    )
-    for row in session.execute(query):
-        details[row.summary_id].progress = ProgressReply(
-            jobs=row.jobs,
-            completed=row.completed,
-            failed=row.failed,
-            running=row.running,
-            tokens_done=int(row.done),
-            tokens_total=int(row.total),
+        details[summary_id].usage = SummaryUsageReply(
+            prompt_tokens=found.prompt_tokens,
+            cached_tokens=found.cached_tokens,
+            completion_tokens=found.completion_tokens,
         )
-
-
-def _read_usage(session: Session, by_id: dict[UUID, Summary], details: _ById) -> None:
-    began = Job.started_at.is_not(None)
-    prompt = func.coalesce(func.sum(case((began, Job.prompt_tokens), else_=0)), 0)
-    cached = func.coalesce(func.sum(Job.cached_tokens), 0).label("cached")
-    completion = func.sum(Job.completion_tokens).label("completion")
-    query = (
-        select(Job.summary_id, prompt.label("prompt"), cached, completion)
-        .where(Job.summary_id.in_(by_id))
-        .group_by(Job.summary_id)
-    )
-    for row in session.execute(query):
-        if row.summary_id is not None:
-            details[row.summary_id].usage = SummaryUsageReply(
-                prompt_tokens=int(row.prompt),
-                cached_tokens=int(row.cached),
-                completion_tokens=int(row.completion),
-            )
 
 
 def _read_texts(session: Session, by_id: dict[UUID, Summary], details: _ById) -> None:
@@ -181,7 +160,7 @@ def _read_texts(session: Session, by_id: dict[UUID, Summary], details: _ById) ->
         details[roots[job_id]].text = output
 
 
-def _read_gaps(session: Session, by_id: dict[UUID, Summary], details: _ById) -> None:
+def _read_gaps(session: Session, by_id: dict[UUID, Summary], details: _ById, *, at_most: int | None) -> None:
     """Read what is missing: unreadable documents, then chunks that failed."""
     for summary in by_id.values():
         for gap in summary.gaps:
@@ -200,15 +179,27 @@ def _read_gaps(session: Session, by_id: dict[UUID, Summary], details: _ById) -> 
         summary.id
         for summary in by_id.values()
         if summary.stop_reason not in (SummaryStop.CANCEL, SummaryStop.EXPIRE)
+        and (summary.num_completed is None or summary.num_failed)
     ]
+    if ids_:
+        _read_lost(session, ids_, details, at_most=at_most)
+
+
+def _read_lost(session: Session, summary_ids: Sequence[UUID], details: _ById, *, at_most: int | None) -> None:
+    """Read the chunks that are missing because a job of their trees failed."""
+    # Jobs are numbered as their nodes. In two steps, for which the planner finds the indexes.
     query = (
-        select(SummaryNode, Job.error)
-        .join(Job, Job.id == SummaryNode.job_id)
-        .where(SummaryNode.summary_id.in_(ids_), Job.state.in_(_FAILED))
-        .order_by(SummaryNode.summary_id, SummaryNode.number)
+        select(Job.id, Job.error)
+        .where(Job.summary_id.in_(summary_ids), tree_counts.noted(), Job.state.in_(_FAILED))
+        .order_by(Job.summary_id, Job.tenant_id, Job.id)
+        .limit(at_most)
     )
-    for failed, error in session.execute(query).all():
-        for node in [failed] if failed.level == 0 else _leaves_below(session, failed):
+    errors = dict(session.execute(query).all())
+    mine = SummaryNode.job_id == any_(cast(list(errors), ARRAY(Uuid)))
+    places = (SummaryNode.summary_id, SummaryNode.number)
+    for failed in session.scalars(select(SummaryNode).where(mine).order_by(*places)).all():
+        error = errors[failed.job_id]
+        for node in [failed] if failed.level == 0 else _leaves_below(session, failed, at_most=at_most):
             details[node.summary_id].gaps.append(
                 GapReply(
                     document_id=ids.document_id(node.document_id or node.summary_id),
@@ -220,21 +211,32 @@ def _read_gaps(session: Session, by_id: dict[UUID, Summary], details: _ById) -> 
             )
 
 
-def _leaves_below(session: Session, top: SummaryNode) -> list[SummaryNode]:
-    """Return the leaves lost with this failed join, without those that failed alone."""
-    query = (
-        select(SummaryNode, Job.state)
-        .join(Job, Job.id == SummaryNode.job_id)
-        .where(SummaryNode.summary_id == top.summary_id, SummaryNode.number < top.number)
-        .order_by(SummaryNode.number.desc())
-    )
-    lost, found = {top.number}, []
-    for node, state in session.execute(query):  # parents before their children
-        if node.parent in lost and state == JobState.COMPLETED:
-            lost.add(node.number)
-            if node.level == 0:
-                found.append(node)
-    return found[::-1]
+def _leaves_below(session: Session, top: SummaryNode, *, at_most: int | None) -> list[SummaryNode]:
+    """Return the leaves lost with this failed join, without those that failed alone; in text order.
+
+    Args:
+        session: the caller's transaction.
+        top: the join.
+        at_most: so many at least, if there are; None: all.
+    """
+    found: list[SummaryNode] = []
+    level = [top]
+    while level:
+        children = (
+            select(SummaryNode)
+            .join(Job, Job.id == SummaryNode.job_id)
+            .where(
+                SummaryNode.summary_id == top.summary_id,
+                SummaryNode.parent == any_(cast([each.number for each in level], ARRAY(Integer))),
+                Job.state == JobState.COMPLETED,
+            )
+            .order_by(SummaryNode.number)
+            .limit(at_most)  # below each of them is a leaf that completed
+        )
+        level = list(session.scalars(children))
+        found += [each for each in level if each.level == 0]
+        level = [each for each in level if each.level > 0]
+    return sorted(found, key=lambda each: each.number)
 
 
 def _pages(node: SummaryNode) -> Sequence[int] | None:

@@ -100,3 +100,32 @@ def test_compressed_bodies_are_stored_without_a_second_compression(engine: Engin
         ("texts", "token_ids"): "e",
         ("results", "output_ids"): "e",
     }
+
+
+def test_the_tree_of_a_summary_that_ended_before_is_counted(empty: Engine) -> None:
+    schema.upgrade(empty, "0048")
+    rows = (
+        "INSERT INTO texts (id, tenant_id, sha256, body) SELECT id, id, 'a', '12345' FROM tenants",
+        """INSERT INTO summaries (id, tenant_id, state, is_combined, style, length, on_gap, model, templates,
+            root_job_id, plan, created_at, finalized_at)
+        SELECT gen_random_uuid(), tenants.id, state, false, 'paragraph', 9, 'skip', 'm', '{}', tenants.id,
+            '{"jobs": 2, "prompt_tokens": 12}', now(), ended_at
+        FROM tenants, (VALUES ('completed', now()), ('running', NULL)) AS made(state, ended_at)""",
+        """INSERT INTO jobs (id, tenant_id, text_id, state, task, model, prompt_tokens, completion_tokens,
+            max_tokens, created_at, started_at, finalized_at, finish_reason, error, summary_id)
+        SELECT gen_random_uuid(), tenant_id, tenant_id, made.state, 'summary_map', 'm', 5, 3, 9, now(), now(),
+            now(), reason, CASE WHEN reason IS NULL THEN '{"code": "c"}'::jsonb END, summaries.id
+        FROM summaries, (VALUES ('completed', 'stop'), ('failed', NULL)) AS made(state, reason)""",
+        """INSERT INTO summary_nodes (summary_id, number, tenant_id, kind, level, parent, tokens, job_id)
+        SELECT summary_id, row_number() OVER (PARTITION BY summary_id), tenant_id, 'reduce', 1,
+            CASE state WHEN 'failed' THEN 9 END, 6, id FROM jobs""",
+    )
+    with empty.begin() as connection:
+        for statement in rows:
+            connection.execute(text(statement))
+    schema.upgrade(empty)
+    counts = text("""SELECT state, num_completed, num_failed, ended_tokens, used_prompt_tokens,
+        used_cached_tokens, used_completion_tokens FROM summaries ORDER BY state""")
+    with empty.begin() as connection:
+        found = [tuple(row) for row in connection.execute(counts)]
+    assert found == [("completed", 1, 1, 12, 10, 0, 6), ("running", None, 0, 0, 0, 0, 0)]

@@ -20,12 +20,13 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import telemetry, tree_progress
+from jobs import telemetry
 from jobs.checkpoints import Output
 from jobs.database import transaction
 from jobs.errors import LongbatchError
 from jobs.settings import Settings
 from jobs.states import JobState
+from jobs.trees import progress as tree_progress
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.outcome import Failed, Finished, RunEnd, write_outcome
 

@@ -1,6 +1,5 @@
 """The list of summaries, with filters in its address; its rows grow while the page is open."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -36,8 +35,6 @@ _SUMMARIES: Final = RowList(
     values={"state": STATES},
     ids={"document": ids.DOCUMENT},
 )
-# Jobs whose states one list counts, each second while it is open: some 20 ms of the database's time.
-_COUNTED_JOBS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ class SummaryRow:
 
     Attributes:
         sources: None: it has no documents any more.
-        status: None: it has ended, or too many jobs would have to be counted.
+        status: None: it has ended.
     """
 
     summary: Summary
@@ -101,7 +98,8 @@ def read_page(session: Session, *, query: ListQuery, viewer: Viewer) -> ListPage
     found = parts.search_summaries(session, which, query.range_for(session, viewer))
     names = tenant_names(session, viewer, [each.tenant_id for each in found.items])
     sources = parts.read_sources(session, [each.id for each in found.items])
-    status = summaries.read_status(session, _counted(found.items))
+    are_open = [each.id for each in found.items if each.state not in TERMINAL]
+    status = summaries.read_status(session, are_open)
     rows = {each.id: SummaryRow(each, sources.get(each.id), status.get(each.id)) for each in found.items}
     return ListPage(rows, names, found.next, found.is_cut)
 
@@ -109,16 +107,3 @@ def read_page(session: Session, *, query: ListQuery, viewer: Viewer) -> ListPage
 def _open(page: ListPage[SummaryRow]) -> dict[UUID, SummaryStatus]:
     """Return what the page shows of summaries that have not ended."""
     return {summary_id: row.status for summary_id, row in page.rows.items() if row.status is not None}
-
-
-def _counted(rows: Sequence[Summary]) -> list[UUID]:
-    """Choose the summaries that have not ended, as long as their jobs are not too many to count."""
-    num_left = _COUNTED_JOBS
-    chosen = []
-    for each in rows:
-        if each.state not in TERMINAL:
-            planned = (each.plan or {}).get("jobs")
-            num_left -= planned if isinstance(planned, int) else 1
-            if num_left >= 0:
-                chosen.append(each.id)
-    return chosen

@@ -34,6 +34,8 @@ router = page_router()
 
 # Parts on one page; of larger trees each join has a page of its own.
 _MAX_PARTS: Final = 150
+# Gaps on the page; the downloads have all.
+MAX_GAPS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ async def show_summary(
         shown=found.shown,
         show=show,
         address=address,
+        max_gaps=MAX_GAPS,
         is_own=found.summary.tenant_id == viewer.caller.tenant_id,
         live_address=f"{address}/live" if is_open else None,
     )
@@ -126,7 +129,7 @@ def read_summary(session: Session, *, summary_id: UUID, viewer: Viewer) -> Summa
     return SummaryPage(
         summary=summary,
         tenant=names.get(owner),
-        shown=queries.describe(session, [summary])[0],
+        shown=queries.describe(session, [summary], max_gaps=MAX_GAPS + 1)[0],
         parts=[] if root is None else parts.read_tree(session, summary_id, top=root, at_most=_MAX_PARTS),
         titles=queries.titles(session, summary_id),
     )

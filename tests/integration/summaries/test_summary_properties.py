@@ -18,6 +18,8 @@ from jobs.scheduling.claims import Claim
 from jobs.states import TERMINAL, StopReason
 from jobs.states.summary import TERMINAL as ENDED
 from jobs.states.summary import OnGap
+from jobs.trees import counts as tree_counts
+from jobs.trees.counts import TreeCounts
 from summary_support import (
     SMALL,
     claim_next,
@@ -114,6 +116,14 @@ class Trees(RuleBasedStateMachine):
             found = session.scalars(select(Summary.id).order_by(Summary.id)).all()
             summaries.cancel(session, found[place % len(found)], tenant_id=DEFAULT_TENANT)
 
+    @rule(place=st.integers(0, 9))
+    def plan_by_the_release_before(self, place: int) -> None:
+        """It counts nothing; nor do workers of that release."""
+        with self.sessions.begin() as session:
+            found = session.scalars(select(Summary).where(Summary.finalized_at.is_(None))).all()
+            if found:
+                found[place % len(found)].num_completed = None
+
     @rule()
     def stop_jobs(self) -> None:
         with self.sessions.begin() as session:
@@ -188,6 +198,7 @@ class Trees(RuleBasedStateMachine):
             node.number: (node, job)
             for node, job in session.execute(query.where(SummaryNode.summary_id == summary.id))
         }
+        self._check_counts(session, summary, list(tree.values()))
         for node, job in tree.values():
             children = [child for below, child in tree.values() if below.parent == node.number]
             if not children:
@@ -201,6 +212,22 @@ class Trees(RuleBasedStateMachine):
                 assert all(child.state in TERMINAL for child in children), "never before its last child"
         if tree and summary.state == "completed":
             assert all(job.state in TERMINAL for _, job in tree.values())
+
+    def _check_counts(self, session: Session, summary: Summary, tree: list[tuple[SummaryNode, Job]]) -> None:
+        """Compare the stored counts with the jobs; a replaced job is no node's, but has used tokens."""
+        jobs = session.scalars(select(Job).where(Job.summary_id == summary.id)).all()
+        begun = [job for job in jobs if job.started_at is not None]
+        assert tree_counts.read(session, [summary]).get(summary.id, TreeCounts()) == TreeCounts(
+            num_jobs=len(tree),
+            num_completed=sum(job.state == "completed" for _, job in tree),
+            num_failed=sum(job.state in TERMINAL - {"completed"} for _, job in tree),
+            num_running=sum(job.state == "running" for job in jobs),
+            ended_tokens=sum(node.tokens for node, job in tree if job.finalized_at is not None),
+            planned_tokens=sum(node.tokens for node, _ in tree),
+            prompt_tokens=sum(job.prompt_tokens or 0 for job in begun),
+            cached_tokens=sum(job.cached_tokens or 0 for job in jobs),
+            completion_tokens=sum(job.completion_tokens for job in jobs),
+        )
 
 
 @pytest.mark.timeout(600)

@@ -7,8 +7,8 @@ Jobs that wait for others (`blocked`) are written only under the summary's row l
 transaction waits for any other job's row. So there are no deadlocks, and each parent is unblocked
 exactly once.
 
-There are no counters: the rows show what is left to wait for. A process killed at any statement leaves the
-tree as it was before the end that it was recording.
+The rows show what is left to wait for; the summary's counts (`trees.counts`) are for those who look at it. A
+process killed at any statement leaves the tree as it was before the end that it was recording.
 """
 
 from collections import defaultdict
@@ -25,6 +25,7 @@ from jobs.models import Job, JsonObject, Summary, SummaryNode
 from jobs.states import JobState
 from jobs.states.summary import TERMINAL, OnGap, SummaryState, SummaryStop
 from jobs.tenants import usage
+from jobs.trees import counts as tree_counts
 from jobs.webhooks import events, outbox
 
 # Errors that another attempt at the same prompt would only repeat.
@@ -95,8 +96,8 @@ def advance(session: Session, ended: Sequence[Job]) -> None:
         if job.summary_id in held:
             jobs[job.summary_id].append(job)
     for summary_id, summary in held.items():
+        _advance(session, summary, jobs[summary_id])
         if summary.state not in TERMINAL:
-            _advance(session, summary, jobs[summary_id])
             _end_if_done(session, summary)
 
 
@@ -113,6 +114,7 @@ def stop(session: Session, summary: Summary, reason: SummaryStop, *, error: Json
     verb = "expire" if summary.stop_reason == SummaryStop.EXPIRE else "cancel"
     waiting = move(session, verb, Job.summary_id == summary.id, Job.state == _BLOCKED)
     usage.record(session, waiting)
+    tree_counts.note_blocked(session, summary, [job.id for job in waiting])
     outbox.publish(session, [events.job_ended(job) for job in waiting])
     _end_if_done(session, summary)
 
@@ -122,6 +124,7 @@ def end(session: Session, summary: Summary, state: SummaryState, *, error: JsonO
     now = database_now(session)
     summary.state, summary.error, summary.finalized_at = state.value, error, now
     summary.lease_id = summary.lease_expires_at = None
+    tree_counts.complete(session, summary)
     session.flush()
     note_ended(session, [summary.id])
     outbox.publish(session, [events.summary_ended(summary)])
@@ -131,26 +134,35 @@ def end(session: Session, summary: Summary, state: SummaryState, *, error: JsonO
 
 
 def _advance(session: Session, summary: Summary, ended: Sequence[Job]) -> None:
-    """Replace, skip or finish each of these jobs, and unblock parents that now can run."""
+    """Count these jobs; replace, skip or finish each, and unblock parents that now can run."""
     query = select(SummaryNode).where(
         SummaryNode.summary_id == summary.id, SummaryNode.job_id.in_([job.id for job in ended])
     )
     nodes = {node.job_id: node for node in session.scalars(query.order_by(SummaryNode.number))}
     parents: set[int] = set()
+    replaced: list[tuple[Job, SummaryNode, UUID]] = []
+    halt: tuple[SummaryStop, JsonObject | None] | None = None
+    is_going = summary.stop_reason is None and summary.state not in TERMINAL
+    # All are counted before any of them ends the summary, which looks at the counts.
     for job in sorted(ended, key=lambda each: each.id):
         node = nodes.get(job.id)
-        if node is None or summary.stop_reason is not None:
+        spare_id = _spare_id(job, node) if node is not None and is_going and halt is None else None
+        tree_counts.note(summary, job, None if spare_id else node)
+        if node is None or not is_going or halt is not None:
             continue
-        spare_id = _spare_id(job, node)
         if spare_id is not None:
-            _replace_job(session, job, node, spare_id)
+            replaced.append((job, node, spare_id))
         elif job.state == JobState.EXPIRED:
-            stop(session, summary, SummaryStop.EXPIRE)
+            halt = SummaryStop.EXPIRE, None
         elif job.state != JobState.COMPLETED and node.parent is not None and summary.on_gap == OnGap.FAIL:
-            stop(session, summary, SummaryStop.FAIL, error=_chunk_failed(job, node))
+            halt = SummaryStop.FAIL, _chunk_failed(job, node)
         elif node.parent is not None:
             parents.add(node.parent)
-    if summary.stop_reason is None and parents:
+    for each in replaced:
+        _replace_job(session, *each)
+    if halt is not None:
+        stop(session, summary, halt[0], error=halt[1])
+    elif is_going and parents:
         _unblock(session, summary.id, parents)
 
 

@@ -1,0 +1,1 @@
+"""Trees of jobs: how they advance, and how far they are."""
