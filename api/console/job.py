@@ -103,7 +103,7 @@ async def follow_job(
     request: Request, job_id: JobIdDep, services: ServicesDep, viewer: ViewerDep, watched: LiveDep
 ) -> Response:
     """Stream the part of the page that changes."""
-    with services.event_streams.opening(viewer.caller) as stream:
+    with services.event_streams.opening(viewer.caller, session=viewer.token) as stream:
         read = partial(read_job, job_id=job_id, tenant_id=tenant_of(viewer))
         job = (await read_for(viewer, services, read)).job
 

@@ -79,7 +79,7 @@ async def follow_jobs(
 ) -> Response:
     """Stream the changes of the page's unfinished jobs."""
     query = JOBS.parse(request.query_params)
-    with services.event_streams.opening(viewer.caller) as stream:
+    with services.event_streams.opening(viewer.caller, session=viewer.token) as stream:
         page = await read_for(viewer, services, partial(read_page, query=query, viewer=viewer))
 
         def render_row(job_id: UUID, status: JobStatus) -> str:

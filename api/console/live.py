@@ -37,6 +37,7 @@ from jobs.webhooks.queries import DispatchStates, read_dispatch_states
 
 Status = TypeVar("Status", bound=Hashable)
 _SECONDS: Final = 1.0
+_PAUSE_OF_SUMMARIES: Final = 2.0  # a look takes two statements
 _MAX_SHARED: Final = 64  # parts, of some 100 kB each
 # Then the browser connects anew, and the session is checked again.
 _STREAM_SECONDS: Final = 300.0
@@ -86,15 +87,17 @@ class LivePages:
         self.batches: RowChanges[BatchProgress] = self.watch(read_progress)
         self.dispatches: RowChanges[DispatchStates] = self.watch(read_dispatch_states)
         self.documents: RowChanges[DocumentStatus] = self.watch(read_documents)
-        self.summaries: RowChanges[SummaryStatus | JobStatus] = self.watch(_read_summaries)
+        self.summaries: RowChanges[SummaryStatus | JobStatus] = self.watch(
+            _read_summaries, pause=_PAUSE_OF_SUMMARIES
+        )
         self.engines: RowChanges[EngineActivity] = self.watch(read_activities)
         self.forecasts = PictureForecasts(services.queue_positions.forecast_of)
         self.shelves: dict[str, Shelves] = {}
         self.pictures = SharedParts()
 
-    def watch(self, read: "Read[Status]") -> "RowChanges[Status]":
+    def watch(self, read: "Read[Status]", *, pause: float = _SECONDS) -> "RowChanges[Status]":
         """Make what follows rows, or whatever else has an id, with one query a second at most."""
-        made = RowChanges(self._services.transactions, read, interval=_SECONDS, pause=_SECONDS)
+        made = RowChanges(self._services.transactions, read, interval=_SECONDS, pause=pause)
         self._watches.append(made)  # type: ignore[arg-type]  # run and released, whatever it publishes
         self._services.followers.append(made)
         return made

@@ -17,6 +17,7 @@ from api.runtime.services import Services
 from jobs.errors import AuthenticationError, ForbiddenError
 from jobs.tenants import quotas, sign_ins
 from jobs.tenants.keys import Scope
+from jobs.tenants.sign_ins import SignIn
 
 COOKIE: Final = "longbatch_session"
 
@@ -72,11 +73,8 @@ async def find_viewer(request: Request) -> Viewer:
     """
     services: Services = request.app.state.services
     token = request.cookies.get(COOKIE, "")
-    idle = services.settings.console.idle_lifetime
-    find = partial(sign_ins.find, token=token, idle=idle)
-    found = await services.transactions.run_across(find) if token else None
-    if found is None or Scope.READ not in found.key.scopes:
-        raise SignInNeededError
+    found = await _find(services, token)
+    request.state.recheck = partial(_find, services, token)
     caller = caller_of(found.key, quotas.limits_of(services.settings.limits, found.own_limits))
     request_tenant.set(caller.tenant_id)
     await services.rates.hit(caller.tenant_id, caller.limits.max_requests)
@@ -85,6 +83,16 @@ async def find_viewer(request: Request) -> Viewer:
     viewer = Viewer(caller, found.tenant_name, token)
     request.state.viewer = viewer
     return viewer
+
+
+async def _find(services: Services, token: str) -> SignIn:
+    """Find the valid session with this token; raise as `find_viewer` does."""
+    idle = services.settings.console.idle_lifetime
+    find = partial(sign_ins.find, token=token, idle=idle)
+    found = await services.transactions.run_across(find) if token else None
+    if found is None or Scope.READ not in found.key.scopes:
+        raise SignInNeededError
+    return found
 
 
 ViewerDep = Annotated[Viewer, Depends(find_viewer)]

@@ -63,6 +63,7 @@ async def sign_in(request: Request, services: ServicesDep) -> Response:
 async def sign_out(services: ServicesDep, viewer: ViewerDep, _form: FormDep) -> Response:
     """End the session, in the database and in the browser."""
     await services.transactions.run(partial(sign_ins.end, token=viewer.token))
+    services.event_streams.end_session(viewer.token)
     response = redirect(SIGN_IN, done="You are signed out.")
     session.delete_cookie(response)
     return response

@@ -1,6 +1,8 @@
 """Authentication: admits a request only with a key whose scope allows it, before any body is read."""
 
 import asyncio
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,7 +44,8 @@ class AuthMiddleware:
         except LongbatchError as error:
             await _refuse(errors.response(error), scope, receive, send)
             return
-        await self._app(scope, receive, passed.adding_headers(send) if passed else send)
+        send = passed.adding_headers(send) if passed else send
+        await self._app(scope, _rechecking(scope, receive), send)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,28 @@ class _Passed:
         return send_with_headers
 
 
+def _rechecking(scope: Scope, receive: Receive) -> Receive:
+    """Wrap `receive` so that a body that takes long to arrive is not taken from a key revoked meanwhile.
+
+    `state["recheck"]` of the request, where there is one, raises if the request would be refused now.
+    """
+    services: Services = scope["app"].state.services
+    seconds = services.settings.api.key_cache_seconds
+    checked_at = time.monotonic()
+
+    async def receive_rechecked() -> Message:
+        nonlocal checked_at
+        message = await receive()
+        recheck: Callable[[], Awaitable[object]] | None = scope.get("state", {}).get("recheck")
+        is_due = message["type"] == "http.request" and time.monotonic() - checked_at >= seconds
+        if recheck is not None and is_due:
+            await recheck()
+            checked_at = time.monotonic()
+        return message
+
+    return receive_rechecked
+
+
 async def _admit(scope: Scope) -> _Passed | None:
     """Authenticate the request and count it against the caller's rate limit.
 
@@ -80,11 +105,18 @@ async def _admit(scope: Scope) -> _Passed | None:
     if needed is None:
         return None
     services: Services = scope["app"].state.services
-    caller = await services.api_keys.verify(_header(scope, b"authorization"))
-    if needed not in caller.scopes:
-        raise ForbiddenError(f"This API key lacks the scope {needed.value!r}, which this request requires.")
+
+    async def verify() -> Caller:
+        found = await services.api_keys.verify(_header(scope, b"authorization"))
+        if needed not in found.scopes:
+            raise ForbiddenError(
+                f"This API key lacks the scope {needed.value!r}, which this request requires."
+            )
+        return found
+
+    caller = await verify()
     rate = await services.rates.hit(caller.tenant_id, caller.limits.max_requests)
-    scope.setdefault("state", {})["caller"] = caller
+    scope.setdefault("state", {}).update(caller=caller, recheck=verify)
     request_tenant.set(caller.tenant_id)
     return _Passed(caller, rate, services.quotas)
 

@@ -14,7 +14,7 @@ from api.runtime.database import Transactions
 from jobs import telemetry
 from jobs.errors import LimitError
 from jobs.settings import ApiSettings
-from jobs.tenants import keys
+from jobs.tenants import keys, sign_ins
 from jobs.tenants.keys import Scope
 
 # A stream may end at any time, but a tenant at the limit has more likely forgotten to close some.
@@ -32,14 +32,18 @@ class OpenStream:
     """A stream's place among those of its tenant, held from before its first event until after its last.
 
     Attributes:
+        session: the token of the console's session that opened it; None: a key did.
         needed: the scope that the caller's key must keep; None: not known yet.
-        is_refused: whether the key lost that scope, so that no further event may be sent.
+        refused: set once the key lost that scope, or the session ended: no further event may be sent.
     """
 
-    def __init__(self, caller: Caller, release: "Callable[[OpenStream], None]") -> None:
+    def __init__(
+        self, caller: Caller, release: "Callable[[OpenStream], None]", *, session: str | None = None
+    ) -> None:
         self.caller = caller
+        self.session = session
         self.needed: Scope | None = None
-        self.is_refused = False
+        self.refused = asyncio.Event()
         self._release = release
 
     def release(self) -> None:
@@ -58,8 +62,12 @@ class EventStreams:
         self._num_of: Counter[UUID] = Counter()
 
     @contextmanager
-    def opening(self, caller: Caller) -> Iterator[OpenStream]:
+    def opening(self, caller: Caller, *, session: str | None = None) -> Iterator[OpenStream]:
         """Take a place for a stream that outlives this context; an error releases it.
+
+        Args:
+            caller: whose stream it is.
+            session: the token of the console's session, with which the stream ends; None: a key opened it.
 
         Raises:
             StreamLimitError: all of the tenant's places are taken.
@@ -69,7 +77,7 @@ class EventStreams:
             raise StreamLimitError(
                 message, limit=self._max_streams, remaining=0, retry_after_seconds=_RETRY_SECONDS
             )
-        stream = OpenStream(caller, self._close)
+        stream = OpenStream(caller, self._close, session=session)
         self._open.add(stream)
         self._num_of[caller.tenant_id] += 1
         try:
@@ -89,15 +97,27 @@ class EventStreams:
                     telemetry.LOOP_FAILED, loop="event-streams", error=type(error).__name__
                 )
 
-    async def _recheck(self) -> None:
-        key_ids = {stream.caller.key_id for stream in self._open}
-        if not key_ids:
-            return
-        scopes = await self._transactions.run_across(partial(keys.usable_scopes, key_ids=key_ids))
+    def end_session(self, token: str) -> None:
+        """End the streams that this session has open in this process; others end when they are rechecked."""
         for stream in self._open:
-            # A stream opened since the query has a key verified a moment ago.
-            if stream.caller.key_id in key_ids and stream.needed is not None:
-                stream.is_refused = stream.needed not in scopes.get(stream.caller.key_id, frozenset())
+            if stream.session == token:
+                stream.refused.set()
+
+    async def _recheck(self) -> None:
+        streams = [stream for stream in self._open if stream.needed is not None]
+        key_ids = {stream.caller.key_id for stream in streams if stream.session is None}
+        tokens = {stream.session for stream in streams if stream.session is not None}
+        of_keys: dict[UUID, frozenset[str]] = {}
+        of_sessions: dict[str, frozenset[str]] = {}
+        if key_ids:
+            of_keys = await self._transactions.run_across(partial(keys.usable_scopes, key_ids=key_ids))
+        if tokens:
+            of_sessions = await self._transactions.run_across(partial(sign_ins.usable_scopes, tokens=tokens))
+        for stream in streams:
+            key_id, token = stream.caller.key_id, stream.session
+            scopes = of_keys.get(key_id) if token is None else of_sessions.get(token)
+            if scopes is None or stream.needed not in scopes:
+                stream.refused.set()
 
     def _close(self, stream: OpenStream) -> None:
         if stream not in self._open:

@@ -38,7 +38,7 @@ class ApiSettings(Group):
         default=100, ge=1, description="open event streams of one tenant, per process; above it: 429"
     )
     recheck_seconds: float = Field(
-        default=60, gt=0, description="how often to check the key of an open stream again"
+        default=5, gt=0, description="how often to check the keys and sessions of open streams again"
     )
 
 

@@ -250,16 +250,17 @@ def rotate(session: Session, row: ApiKey, *, overlap: timedelta) -> NewKey:
 
 def any_usable(session: Session) -> bool:
     """Return True if any key is valid."""
-    return session.scalar(select(ApiKey.id).where(_usable()).limit(1)) is not None
+    return session.scalar(select(ApiKey.id).where(usable()).limit(1)) is not None
 
 
 def usable_scopes(session: Session, *, key_ids: Collection[UUID]) -> dict[UUID, frozenset[str]]:
     """Return the scopes of those of the keys that are valid at this moment."""
-    query = select(ApiKey.id, ApiKey.scopes).where(ApiKey.id.in_(key_ids), _usable())
+    query = select(ApiKey.id, ApiKey.scopes).where(ApiKey.id.in_(key_ids), usable())
     return {key_id: frozenset(scopes) for key_id, scopes in session.execute(query)}
 
 
-def _usable() -> ColumnElement[bool]:
+def usable() -> ColumnElement[bool]:
+    """Match keys that are neither revoked nor expired."""
     lives = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.clock_timestamp())
     return and_(ApiKey.revoked_at.is_(None), lives)
 

@@ -1,6 +1,7 @@
 """Sign-ins to the console: sessions of browsers and codes that sign in once, each bound to an API key."""
 
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -87,6 +88,21 @@ def find(session: Session, token: str, *, idle: timedelta) -> SignIn | None:
         return None
     is_noted = now - opened.used_at < _MINUTE
     return SignIn(key, tenant_name, own, opened.expires_at, now, is_noted)
+
+
+def usable_scopes(session: Session, *, tokens: Collection[str]) -> dict[str, frozenset[str]]:
+    """Return what the keys of those of these sessions may do that are valid, whenever they were used last."""
+    hashes = {_hash(token): token for token in tokens}
+    query = (
+        select(ConsoleSession.token_sha256, ApiKey.scopes)
+        .join(ApiKey, ApiKey.id == ConsoleSession.api_key_id)
+        .where(
+            ConsoleSession.token_sha256.in_(hashes),
+            ConsoleSession.expires_at > func.clock_timestamp(),
+            keys.usable(),
+        )
+    )
+    return {hashes[found]: frozenset(scopes) for found, scopes in session.execute(query)}
 
 
 def note_use(session: Session, token: str, *, now: datetime) -> None:

@@ -109,7 +109,7 @@ async def follow_batch(
     request: Request, batch_id: BatchIdDep, services: ServicesDep, viewer: ViewerDep, watched: LiveDep
 ) -> Response:
     """Stream how far the batch is; reload the page at each of its states."""
-    with services.event_streams.opening(viewer.caller) as stream:
+    with services.event_streams.opening(viewer.caller, session=viewer.token) as stream:
         found = await read_for(viewer, services, partial(read_batch, batch_id=batch_id, viewer=viewer))
         state = found.batch.state
         address = f"{LIST}/{ids.batch_id(batch_id)}"

@@ -69,7 +69,7 @@ async def follow_batches(
 ) -> Response:
     """Stream the changes of the page's batches that have not ended."""
     query = _BATCHES.parse(request.query_params)
-    with services.event_streams.opening(viewer.caller) as stream:
+    with services.event_streams.opening(viewer.caller, session=viewer.token) as stream:
         page = await read_for(viewer, services, partial(read_page, query=query, viewer=viewer))
 
         def render_row(batch_id: UUID, progress: BatchProgress) -> str:

@@ -88,7 +88,7 @@ async def follow_document(
     request: Request, document_id: DocumentIdDep, services: ServicesDep, viewer: ViewerDep, watched: LiveDep
 ) -> Response:
     """Stream the end of the extraction."""
-    with services.event_streams.opening(viewer.caller) as stream:
+    with services.event_streams.opening(viewer.caller, session=viewer.token) as stream:
         read = partial(read_document, document_id=document_id, viewer=viewer)
         document, _ = await read_for(viewer, services, read)
 

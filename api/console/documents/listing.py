@@ -52,7 +52,7 @@ async def follow_documents(
 ) -> Response:
     """Stream the changes of the page's documents that are being extracted."""
     query = _DOCUMENTS.parse(request.query_params)
-    with services.event_streams.opening(viewer.caller) as stream:
+    with services.event_streams.opening(viewer.caller, session=viewer.token) as stream:
         page = await read_for(viewer, services, partial(read_page, query=query, viewer=viewer))
 
         def render_row(document_id: UUID, status: DocumentStatus) -> str:

@@ -49,7 +49,7 @@ async def follow_engine(
     key = engine_id(engine)
     # A tenant's viewers see the same; an operator's page has forms with the token of the session.
     whose = viewer.token if viewer.is_operator else viewer.caller.tenant_id
-    with services.event_streams.opening(viewer.caller) as stream:
+    with services.event_streams.opening(viewer.caller, session=viewer.token) as stream:
 
         async def render_picture(_: UUID, activity: EngineActivity) -> str:
             queue = await watched.forecasts.of(activity)

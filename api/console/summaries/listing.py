@@ -74,7 +74,7 @@ async def follow_summaries(
 ) -> Response:
     """Stream the changes of the page's summaries that have not ended."""
     query = _SUMMARIES.parse(request.query_params)
-    with services.event_streams.opening(viewer.caller) as stream:
+    with services.event_streams.opening(viewer.caller, session=viewer.token) as stream:
         page = await read_for(viewer, services, partial(read_page, query=query, viewer=viewer))
         shown = _open(page)
 

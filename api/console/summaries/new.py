@@ -14,7 +14,7 @@ from api.console.error_pages import page_router
 from api.console.forms import ChangeDep, check_may_change, check_origin, check_token
 from api.console.live import LiveDep
 from api.console.page import redirect, render, render_part
-from api.console.session import Viewer, ViewerDep
+from api.console.session import SignInNeededError, Viewer, ViewerDep
 from api.console.summaries import drafts
 from api.console.summaries.drafts import DEFAULTS, MAX_DOCUMENTS, SummaryDraft
 from api.console.summaries.listing import LIST
@@ -81,6 +81,8 @@ async def upload(request: Request, services: ServicesDep, viewer: ViewerDep) -> 
         if file.filename and len(stored) < MAX_DOCUMENTS:
             try:
                 stored.append(await _store(file, services, tenant_id=viewer.caller.tenant_id))
+            except SignInNeededError:
+                raise
             except LongbatchError as error:
                 refusals.append(f"{file.filename}: {error.message}")
     check_token(viewer, form.fields)
@@ -99,7 +101,7 @@ async def follow_draft(
     request: Request, services: ServicesDep, viewer: ViewerDep, watched: LiveDep, of: str = ""
 ) -> Response:
     """Stream the extraction of the draft's documents; at its end the page asks for the estimate."""
-    with services.event_streams.opening(viewer.caller) as stream:
+    with services.event_streams.opening(viewer.caller, session=viewer.token) as stream:
         draft = await _read(services, viewer, drafts.unpack_ids(of))
         waiting = set(draft.extracting)
 

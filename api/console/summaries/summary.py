@@ -95,7 +95,7 @@ async def follow_summary(
     request: Request, summary_id: SummaryIdDep, services: ServicesDep, viewer: ViewerDep, watched: LiveDep
 ) -> Response:
     """Stream the counts of the summary and the states of its parts; reload the page at each of its states."""
-    with services.event_streams.opening(viewer.caller) as stream:
+    with services.event_streams.opening(viewer.caller, session=viewer.token) as stream:
         read = partial(read_summary, summary_id=summary_id, viewer=viewer)
         found = await read_for(viewer, services, read)
         numbers = {each.job_id: each.number for each in found.parts if each.state not in ENDED_JOB}

@@ -66,7 +66,7 @@ async def follow_event(
     request: Request, event_id: EventIdDep, services: ServicesDep, viewer: ViewerDep, watched: LiveDep
 ) -> Response:
     """Reload the page whenever a delivery of the event changes."""
-    with services.event_streams.opening(viewer.caller) as stream:
+    with services.event_streams.opening(viewer.caller, session=viewer.token) as stream:
         read = partial(queries.read_event, event_id=event_id, tenant_id=tenant_of(viewer))
         found = await read_for(viewer, services, read)
         shown = [tuple(sorted((each.id, each.state, each.num_attempts) for each in found.dispatches))]
