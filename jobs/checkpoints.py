@@ -27,6 +27,7 @@ class Output:
         reasoning_tokens: how many of the tokens were thinking.
         cached_tokens: prompt tokens that the engine had in its cache at the job's first run; None: this is
             not of that run, or the engine did not tell.
+        log_probs: of its tokens, as `answers.log_probs` packs them; None: the job asks for none.
     """
 
     text: str
@@ -38,6 +39,7 @@ class Output:
     reasoning: str = ""
     reasoning_tokens: int = 0
     cached_tokens: int | None = None
+    log_probs: bytes | None = None
 
 
 def save(session: Session, job_id: UUID, output: Output) -> None:
@@ -50,6 +52,7 @@ def save(session: Session, job_id: UUID, output: Output) -> None:
         "replaced": output.replaced,
         "reasoning": output.reasoning or None,
         "reasoning_tokens": output.reasoning_tokens,
+        "log_probs": output.log_probs,
     }
     session.execute(
         insert(Checkpoint)
@@ -75,6 +78,7 @@ def load(session: Session, job_id: UUID) -> Output | None:
         replaced=found.replaced,
         reasoning=found.reasoning or "",
         reasoning_tokens=found.reasoning_tokens,
+        log_probs=found.log_probs,
     )
 
 
@@ -93,7 +97,7 @@ def into_results(session: Session, job_ids: Sequence[UUID]) -> None:
     """Turn the checkpoints of these jobs into their results, whole or partial."""
     if not job_ids:
         return
-    names = ["job_id", "output", "output_ids", "replaced", "reasoning", "reasoning_tokens"]
+    names = ["job_id", "output", "output_ids", "replaced", "reasoning", "reasoning_tokens", "log_probs"]
     deletion = delete(Checkpoint).where(Checkpoint.job_id.in_(job_ids))
     deleted = deletion.returning(*(getattr(Checkpoint, name) for name in names)).cte("deleted")
     session.execute(insert(Result).from_select(names, select(*deleted.c)))

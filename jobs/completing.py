@@ -81,6 +81,7 @@ def complete_all(session: Session, completions: Sequence[JobCompletion]) -> Comp
         "replaced": [each.replaced for each in outputs],
         "reasoning": [each.reasoning or None for each in outputs],
         "reasoning_tokens": [each.reasoning_tokens for each in outputs],
+        "log_probs": [each.log_probs for each in outputs],
         "cached": [each.cached_tokens for each in outputs],
         "new_ids": [uuid7() for _ in completions],
         "free_trees": tree_progress.lock_free(session, trees),
@@ -112,10 +113,10 @@ _COMPLETE: Final = (
     WITH given AS (
         SELECT * FROM unnest(
             :ids, :lease_ids, :produced, :reasons, :since, :are_done,
-            :outputs, :output_ids, :replaced, :reasoning, :reasoning_tokens, :cached, :new_ids
+            :outputs, :output_ids, :replaced, :reasoning, :reasoning_tokens, :log_probs, :cached, :new_ids
         ) AS given(
             id, lease_id, produced, reason, since, is_done,
-            output, output_ids, replaced, reasoning, reasoning_tokens, cached, new_id
+            output, output_ids, replaced, reasoning, reasoning_tokens, log_probs, cached, new_id
         )
     ), owned AS (
         SELECT jobs.id FROM given JOIN jobs ON jobs.id = given.id AND jobs.lease_id = given.lease_id
@@ -134,8 +135,9 @@ _COMPLETE: Final = (
     ), dropped AS (
         DELETE FROM checkpoints USING ended WHERE checkpoints.job_id = ended.id
     ), stored AS (
-        INSERT INTO results (job_id, output, output_ids, replaced, reasoning, reasoning_tokens)
-        SELECT id, output, output_ids, replaced, reasoning, reasoning_tokens FROM ended JOIN given USING (id)
+        INSERT INTO results (job_id, output, output_ids, replaced, reasoning, reasoning_tokens, log_probs)
+        SELECT id, output, output_ids, replaced, reasoning, reasoning_tokens, log_probs
+        FROM ended JOIN given USING (id)
     ), told AS (
         INSERT INTO webhook_events (id, tenant_id, job_id, type)
         SELECT given.new_id, ended.tenant_id, ended.id, {events.ENDED_TYPE}
@@ -168,6 +170,7 @@ _COMPLETE: Final = (
             replaced=Boolean(),
             reasoning=Text(),
             reasoning_tokens=Integer(),
+            log_probs=LargeBinary(),
             cached=Integer(),
             new_ids=Uuid(),
             free_trees=Uuid(),

@@ -9,6 +9,9 @@ from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
 
+from jobs.answers import log_probs
+from jobs.answers.log_probs import LogProbs
+
 # More than the tokens of any answer that a person reads as it is generated.
 MAX_ENTRIES = 20_000
 EXPIRES = timedelta(minutes=10)
@@ -18,23 +21,32 @@ MAX_ENDED = 1_000
 
 
 class OutputPiece(NamedTuple):
-    """A stretch of output: thinking, and the visible text after it."""
+    """A stretch of output: thinking, the visible text after it, and the scores of that text's tokens."""
 
     reasoning: str
     text: str
+    log_probs: LogProbs | None = None
 
     def joined(self, later: "OutputPiece") -> "OutputPiece":
-        """Append a later stretch; it thinks only if this one has no visible text."""
+        """Append a later stretch; it thinks only if this one has no visible text. Neither has scores."""
         return OutputPiece(self.reasoning + later.reasoning, self.text + later.text)
 
-    def after(self, num_chars: int) -> "OutputPiece":
-        """Drop this many characters of thinking and text."""
-        return OutputPiece(self.reasoning[num_chars:], self.text[max(0, num_chars - len(self.reasoning)) :])
+    def after(self, num_chars: int, num_scored: int = 0) -> "OutputPiece":
+        """Drop this many characters of thinking and text, and this many scores."""
+        scored = None if self.log_probs is None else self.log_probs.after(num_scored)
+        return OutputPiece(
+            self.reasoning[num_chars:], self.text[max(0, num_chars - len(self.reasoning)) :], scored
+        )
 
     @property
     def num_chars(self) -> int:
         """Characters of both."""
         return len(self.reasoning) + len(self.text)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing in it."""
+        return not (self.reasoning or self.text or self.log_probs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,7 @@ class Delta:
         num_tokens: generated so far.
         is_last: the job has ended or left the engine; its row has the details.
         reasoning: thinking, which comes before all visible text; may be empty.
+        log_probs: scores of tokens, as `answers.log_probs` packs them; empty: there are none.
     """
 
     at: int
@@ -55,15 +68,23 @@ class Delta:
     num_tokens: int
     is_last: bool = False
     reasoning: str = ""
+    log_probs: bytes = b""
 
-    def after(self, num_sent: int) -> OutputPiece:
-        """Return what a reader that has `num_sent` characters gets of it.
+    def after(self, num_sent: int, num_scored: int | None = None) -> OutputPiece:
+        """Return what a reader gets of it that has `num_sent` characters.
 
         Nothing if a delta before it was lost: the reader gets the rest from the result.
+
+        Args:
+            num_sent: characters that the reader has.
+            num_scored: scores that it has; None: it wants none.
         """
+        scored = None
+        if self.log_probs and num_scored is not None:
+            scored = log_probs.read(self.log_probs).after(num_scored)
         if self.at > num_sent:
-            return OutputPiece("", "")
-        return OutputPiece(self.reasoning, self.text).after(num_sent - self.at)
+            return OutputPiece("", "", scored)
+        return OutputPiece(self.reasoning, self.text).after(num_sent - self.at)._replace(log_probs=scored)
 
 
 def stream_key(job_id: UUID) -> str:
@@ -81,9 +102,10 @@ def ended_job(fields: Mapping[bytes, bytes]) -> UUID:
     return UUID(fields[b"job"].decode())
 
 
-def encode(delta: Delta) -> dict[str, str]:
+def encode(delta: Delta) -> dict[str, str | bytes]:
     """Encode a delta as the fields of a stream entry."""
-    return {
+    scored: dict[str, str | bytes] = {"log_probs": delta.log_probs} if delta.log_probs else {}
+    return scored | {
         "at": str(delta.at),
         "text": delta.text,
         "tokens": str(delta.num_tokens),
@@ -100,4 +122,5 @@ def decode(fields: Mapping[bytes, bytes]) -> Delta:
         num_tokens=int(fields[b"tokens"]),
         is_last=bool(fields[b"last"]),
         reasoning=fields.get(b"reasoning", b"").decode(),  # workers of the release before send none
+        log_probs=bytes(fields.get(b"log_probs", b"")),
     )

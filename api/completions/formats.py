@@ -6,9 +6,11 @@ from functools import partial
 from typing import Any, Final
 
 from api.completions.interactive import Completion
+from jobs.answers.completions import chat_completion, text_completion
+from jobs.answers.log_probs import LogProbs
 from jobs.live_output import OutputPiece
 from jobs.models import Job, JsonObject
-from jobs.prompts.openai import chat_completion, text_completion, usage_object
+from jobs.prompts.openai import usage_object
 
 JSON = dict[str, Any]
 
@@ -20,7 +22,7 @@ class AnswerFormat:
     Attributes:
         whole: makes the body of a request without `stream`.
         first: makes the first chunks of a stream.
-        text: makes the chunk of new text.
+        text: makes the chunk of new text and the scores of its tokens.
         reasoning: makes the chunk of new thinking; None: this format's answers have none.
         last: makes the chunk with the finish reason.
         usage: makes the chunk of token counts, sent if the request asks for it; None: `last` has them.
@@ -29,7 +31,7 @@ class AnswerFormat:
 
     whole: Callable[[Completion], JsonObject]
     first: Callable[[Job], list[JsonObject]]
-    text: Callable[[Job, str], JsonObject]
+    text: Callable[[Job, str, LogProbs | None], JsonObject]
     last: Callable[[Completion], JsonObject]
     reasoning: Callable[[Job, str], JsonObject] | None = None
     usage: Callable[[Completion], JsonObject] | None = None
@@ -38,7 +40,7 @@ class AnswerFormat:
     def pieces(self, job: Job, new: OutputPiece) -> list[JsonObject]:
         """Make the chunks of new output."""
         chunks = [self.reasoning(job, new.reasoning)] if self.reasoning and new.reasoning else []
-        return [*chunks, self.text(job, new.text)] if new.text else chunks
+        return [*chunks, self.text(job, new.text, new.log_probs)] if new.text or new.log_probs else chunks
 
 
 def _created(job: Job) -> int:
@@ -65,6 +67,7 @@ def _whole(make: Callable[..., JsonObject]) -> Callable[[Completion], JsonObject
             text=ended.output.text,
             finish_reason=job.finish_reason,
             usage=_usage(ended),
+            log_probs=ended.output.log_probs,
         )
 
     return whole
@@ -95,12 +98,14 @@ _chat_chunk = _chunks("chatcmpl", "chat.completion.chunk")
 _text_chunk = _chunks("cmpl", "text_completion")
 
 
-def _delta(delta: JSON, finish_reason: str | None = None) -> list[JSON]:
-    return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}]
+def _delta(delta: JSON, finish_reason: str | None = None, scored: LogProbs | None = None) -> list[JSON]:
+    told = scored and scored.for_chat()
+    return [{"index": 0, "delta": delta, "logprobs": told, "finish_reason": finish_reason}]
 
 
-def _text_choice(text: str, finish_reason: str | None = None) -> list[JSON]:
-    return [{"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}]
+def _text_choice(text: str, finish_reason: str | None = None, scored: LogProbs | None = None) -> list[JSON]:
+    told = scored and scored.for_text()
+    return [{"index": 0, "text": text, "logprobs": told, "finish_reason": finish_reason}]
 
 
 def _plain(ended: Completion) -> JsonObject:
@@ -111,7 +116,7 @@ _DONE: Final = b"data: [DONE]\n\n"
 CHAT: Final = AnswerFormat(
     whole=_chat,
     first=lambda job: [_chat_chunk(job, _delta({"role": "assistant", "content": ""}))],
-    text=lambda job, text: _chat_chunk(job, _delta({"content": text})),
+    text=lambda job, text, scored: _chat_chunk(job, _delta({"content": text}, scored=scored)),
     reasoning=lambda job, text: _chat_chunk(job, _delta({"reasoning_content": text})),
     last=lambda ended: _chat_chunk(ended.job, _delta({}, ended.job.finish_reason)),
     usage=lambda ended: _chat_chunk(ended.job, [], _usage(ended)),
@@ -120,7 +125,7 @@ CHAT: Final = AnswerFormat(
 TEXT: Final = AnswerFormat(
     whole=_whole(text_completion),
     first=lambda _job: [],
-    text=lambda job, text: _text_chunk(job, _text_choice(text)),
+    text=lambda job, text, scored: _text_chunk(job, _text_choice(text, scored=scored)),
     last=lambda ended: _text_chunk(ended.job, _text_choice("", ended.job.finish_reason)),
     usage=lambda ended: _text_chunk(ended.job, [], _usage(ended)),
     closing=_DONE,
@@ -128,6 +133,6 @@ TEXT: Final = AnswerFormat(
 PLAIN: Final = AnswerFormat(
     whole=_plain,
     first=lambda _job: [],
-    text=lambda _job, text: {"text": text},
+    text=lambda _job, text, _scored: {"text": text},
     last=lambda ended: {"finish_reason": ended.job.finish_reason, "usage": _usage(ended)},
 )

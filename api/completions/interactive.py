@@ -18,6 +18,7 @@ from api.http.body import parse
 from api.runtime.api_keys import Caller
 from api.runtime.services import Services
 from jobs import lifecycle, queries, submission
+from jobs.answers import log_probs
 from jobs.engines import registry
 from jobs.errors import (
     ContextLengthExceededError,
@@ -145,7 +146,7 @@ async def follow(
 
     Text that Redis did not deliver comes just before the end.
     """
-    num_sent = 0
+    num_sent = num_scored = 0
     row = asyncio.create_task(until_ended(services, job_id, tenant_id=tenant_id))
     try:
         async with aclosing(services.live.deltas(job_id)) as deltas:
@@ -153,17 +154,18 @@ async def follow(
                 delta = await _next(deltas, row)
                 if delta is None:
                     break
-                new = delta.after(num_sent)
-                if new.num_chars:
+                new = delta.after(num_sent, num_scored)
+                if not new.is_empty:
                     num_sent += new.num_chars
+                    num_scored = new.log_probs.end if new.log_probs else num_scored
                     yield new
                 if delta.is_last:
                     found = await services.poller.now(job_id, tenant_id=tenant_id)
                     if found is None or found.finalized_at is not None:
                         break
         ended = await row
-        rest = ended.output.after(num_sent)
-        if rest.num_chars:
+        rest = ended.output.after(num_sent, num_scored)
+        if not rest.is_empty:
             yield rest
         yield ended
     finally:
@@ -209,7 +211,10 @@ async def until_ended(services: Services, job_id: UUID, *, tenant_id: UUID) -> C
     result = await services.transactions.run(read, tenant_ids=[tenant_id])
     if result is None:
         return Completion(job, OutputPiece("", ""), 0)
-    return Completion(job, OutputPiece(result.reasoning or "", result.output), result.reasoning_tokens)
+    scored = None if result.log_probs is None else log_probs.read(result.log_probs)
+    return Completion(
+        job, OutputPiece(result.reasoning or "", result.output, scored), result.reasoning_tokens
+    )
 
 
 async def longest_prompt(services: Services, num_bytes: int) -> int | None:
@@ -306,7 +311,7 @@ def _submit(
         raise ModelNotFoundError(f"This server does not serve the model {model!r}.", param="model")
     capacities = registered.get(model) or [by.default_capacity]
     room = max(min(each.max_seq_len, each.max_tokens_in_pool) for each in capacities) - parsed.prompt_tokens
-    max_tokens = parsed.generation.max_tokens or max(1, min(default_max_tokens, room))
+    max_tokens = parsed.generation.tokens_within(max(1, min(default_max_tokens, room)))
     placed = parsed.placement
     spec = JobSpec(
         text=parsed.text,

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from api.http.fields import Seconds, example
-from api.http.replies import IF_TOLD, PromptDetails
+from api.http.replies import IF_TOLD, ChatLogProbs, PromptDetails
 from jobs.views import FinishReasonName
 
 _USAGE: dict[str, Any] = {
@@ -55,7 +55,7 @@ class ChatChoice(BaseModel):
 
     index: Literal[0]
     message: AssistantMessage
-    logprobs: None
+    logprobs: ChatLogProbs | None = Field(description="Of the visible text's tokens; null: not asked for.")
     finish_reason: FinishReasonName
 
 
@@ -93,12 +93,25 @@ class ChatCompletionReply(BaseModel):
     system_fingerprint: None
 
 
+class TextLogProbsReply(BaseModel):
+    """The log probabilities of a text's tokens, by their places."""
+
+    tokens: list[str] = Field(
+        description="A token that ends inside a character is written as `bytes:` and its bytes."
+    )
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]] | None = Field(
+        description="The most likely tokens in the place of each, and that token; null: none were asked for."
+    )
+    text_offset: list[int] = Field(description="Where each token begins in `text`, in characters.")
+
+
 class TextChoice(BaseModel):
     """The only choice."""
 
     index: Literal[0]
     text: str
-    logprobs: None
+    logprobs: TextLogProbsReply | None = Field(description="Of the text's tokens; null: not asked for.")
     finish_reason: FinishReasonName
 
 

@@ -46,6 +46,7 @@ from jobs.states.batch import Endpoint
 router = APIRouter(tags=["interactive"])
 
 T = TypeVar("T")
+_SCORE_BYTES: Final = 70  # of a log probability as JSON
 _ERRORS: Final = (400, 404, 409, 413, 500, 503, 504)
 _CHAT_EVENTS: Final = {
     EVENT_STREAM: 'data: {"object":"chat.completion.chunk","choices":[{"delta":{"content":"Paris"},…}],…}\n\n'
@@ -162,7 +163,16 @@ async def _answer(
             await give_up(services, job.id, tenant_id=job.tenant_id)
     if (error := error_of(ended.job)) is not None:
         raise error
-    return JSONResponse(shape.whole(ended), headers=REPLAYED if is_repeated else None)
+    headers = REPLAYED if is_repeated else None
+    if (scored := ended.output.log_probs) is not None:
+        num_bytes = len(scored) * (1 + scored.num_top) * _SCORE_BYTES
+        body = await services.compute(num_bytes, _written, shape, ended)
+        return Response(body, media_type=JSONResponse.media_type, headers=headers)
+    return JSONResponse(shape.whole(ended), headers=headers)
+
+
+def _written(shape: AnswerFormat, ended: Completion) -> bytes:
+    return to_json(shape.whole(ended))
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,3 +83,27 @@ def page(data: Sequence[Mapping[str, Any]], *, has_more: bool) -> dict[str, Any]
         "last_id": data[-1]["id"] if data else None,
         "has_more": has_more,
     }
+
+
+class TokenLogProbReply(BaseModel):
+    """A token and how likely the model found it in its place."""
+
+    token: str = Field(description="One that ends inside a character is written by its bytes.")
+    logprob: float = Field(description="-9999.0: as good as impossible.")
+    bytes: list[int]
+
+
+class ScoredTokenReply(TokenLogProbReply):
+    """A token of the answer."""
+
+    top_logprobs: list[TokenLogProbReply] = Field(
+        description="The most likely tokens in its place, the most likely one first; as many as were asked"
+        " for."
+    )
+
+
+class ChatLogProbs(BaseModel):
+    """The log probabilities of an answer's tokens."""
+
+    content: list[ScoredTokenReply]
+    refusal: None

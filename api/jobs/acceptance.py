@@ -14,7 +14,7 @@ from api.http.callbacks import Callback, check_callback
 from api.jobs.requests import JobRequest
 from api.runtime.services import Acceptance
 from jobs.models import JsonObject
-from jobs.prompts.abilities import SamplingFields, needs_whole
+from jobs.prompts.abilities import LogProbFields, SamplingFields, needs_whole
 from jobs.prompts.counter import PromptCounter, count_short, count_some
 from jobs.prompts.guides import Guide
 from jobs.prompts.messages import Message, build_messages, canonical
@@ -26,7 +26,13 @@ from jobs.validation import SAMPLING, WINDOWS
 from jobs.views import PRIORITIES
 
 # Fields of later releases, none of which has a default.
-_NEWER: Final = ("share_equal", "cache", *StructuredFields.model_fields, *SamplingFields.model_fields)
+_NEWER: Final = (
+    "share_equal",
+    "cache",
+    *StructuredFields.model_fields,
+    *SamplingFields.model_fields,
+    *LogProbFields.model_fields,
+)
 
 
 def request_sha256(request: JobRequest) -> bytes:
@@ -100,6 +106,7 @@ def draft(request: JobRequest, acceptance: Acceptance) -> Draft:
     guide = request.guide_on(model, takes)
     sampling = request.model_dump(include=SAMPLING, exclude_none=True)
     sampling |= request.picked(model, takes, max_tokens=request.max_tokens)
+    sampling |= request.scored(model, takes, max_tokens=request.max_tokens)
     messages = with_words(messages, guide)
     return Draft(
         request, callback, canonical(messages, variables=request.chat_template_kwargs), sampling, guide

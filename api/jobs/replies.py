@@ -6,7 +6,15 @@ from pydantic import BaseModel, Field, with_config
 from typing_extensions import TypedDict
 
 from api.http.fields import example
-from api.http.replies import IF_TOLD, DeletionReply, ListReply, PromptDetails, gone_example, page_example
+from api.http.replies import (
+    IF_TOLD,
+    ChatLogProbs,
+    DeletionReply,
+    ListReply,
+    PromptDetails,
+    gone_example,
+    page_example,
+)
 from jobs.states import AttemptOutcome
 from jobs.validation import choice
 from jobs.views import FinishReasonName, JobError, JobObject, JobWithQueueObject, Moment
@@ -157,6 +165,7 @@ class ResultReply(BaseModel):
             "completion_tokens_details": {"reasoning_tokens": 0},
         },
         error=None,
+        logprobs=None,
     )
 
     id: str
@@ -170,6 +179,9 @@ class ResultReply(BaseModel):
     finish_reason: FinishReasonName | None
     usage: Usage
     error: JobError | None
+    logprobs: ChatLogProbs | None = Field(
+        description="Of the output's tokens; null: the job did not ask for them."
+    )
 
 
 class DeletedReply(DeletionReply[Literal["job"]]):

@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag
 
 from api.http.fields import example
 from api.http.identifiers import PageQuery
-from jobs.prompts.abilities import SamplingFields
+from jobs.prompts.abilities import LogProbFields, SamplingFields
 from jobs.prompts.messages import Role, Task
 from jobs.prompts.structured import StructuredFields
 from jobs.validation import (
@@ -51,7 +51,7 @@ Input = Annotated[
 ]
 
 
-class JobRequest(StructuredFields, SamplingFields):
+class JobRequest(StructuredFields, LogProbFields, SamplingFields):
     """A job to run; only `input` is required."""
 
     model_config = example(

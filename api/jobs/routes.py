@@ -6,6 +6,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse
+from pydantic_core import to_json
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
@@ -23,9 +24,10 @@ from api.jobs.responses import job_response, polled_job_response
 from api.runtime.api_keys import Caller
 from api.runtime.services import Acceptance, Services
 from jobs import deletion, ids, lifecycle, queries, submission
+from jobs.answers import log_probs
 from jobs.database.paging import Range
 from jobs.errors import JobNotFinishedError, NotFoundError
-from jobs.models import Job, Result
+from jobs.models import Job, JsonObject, Result
 from jobs.prompts.openai import usage_object
 from jobs.queries import JobFilter
 from jobs.states import TERMINAL
@@ -38,6 +40,8 @@ router = APIRouter(tags=["jobs"])
 
 # Parsing a body of this size takes half a millisecond, less than handing it to a thread.
 _SMALL_BYTES = 2048
+# How much longer packed log probabilities are as JSON.
+_AS_JSON = 16
 
 IfNoneMatch = Annotated[
     str | None, Header(alias="If-None-Match", description="An ETag from an earlier response.")
@@ -118,25 +122,28 @@ async def get_job(
     summary="Get a job's result",
     responses=responses(200, ResultReply, "The output, partial unless the job completed", 404, 409, 503),
 )
-async def get_result(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
+async def get_result(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantDep) -> Response:
     """Get the output of a job that has ended, in any state."""
     job, result = await services.transact(_read_result, job_id=job_id, tenant_id=tenant_id)
-    return JSONResponse(
-        {
-            "id": ids.job_id(job.id),
-            "state": job.state,
-            "output": result.output if result else None,
-            "reasoning_content": result.reasoning if result else None,
-            "finish_reason": job.finish_reason,
-            "usage": usage_object(
-                prompt_tokens=job.prompt_tokens,
-                completion_tokens=job.completion_tokens,
-                reasoning_tokens=result.reasoning_tokens if result else 0,
-                cached_tokens=job.cached_tokens,
-            ),
-            "error": job.error,
-        }
-    )
+    body: JsonObject = {
+        "id": ids.job_id(job.id),
+        "state": job.state,
+        "output": result.output if result else None,
+        "reasoning_content": result.reasoning if result else None,
+        "finish_reason": job.finish_reason,
+        "usage": usage_object(
+            prompt_tokens=job.prompt_tokens,
+            completion_tokens=job.completion_tokens,
+            reasoning_tokens=result.reasoning_tokens if result else 0,
+            cached_tokens=job.cached_tokens,
+        ),
+        "error": job.error,
+        "logprobs": None,
+    }
+    if result is None or result.log_probs is None:
+        return JSONResponse(body)
+    written = await services.compute(_AS_JSON * len(result.log_probs), _with_scores, body, result.log_probs)
+    return Response(written, media_type=JSONResponse.media_type)
 
 
 @router.post(
@@ -165,6 +172,10 @@ async def delete_job(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantD
     if not deleted:
         raise JobNotFinishedError("Only a job that has ended can be deleted; cancel it first.")
     return JSONResponse({"id": ids.job_id(job_id), "object": "job", "deleted": True})
+
+
+def _with_scores(body: JsonObject, packed: bytes) -> bytes:
+    return to_json(body | {"logprobs": log_probs.read(packed).for_chat()})
 
 
 def _parse_job(

@@ -80,7 +80,7 @@ class Estimator:
     def _add(self, number: int, custom_id: str, asked: Generation) -> None:
         found = self.found
         prompt_tokens = self._count(asked.canonical)
-        max_tokens = asked.max_tokens or self._default_max_tokens
+        max_tokens = asked.tokens_within(self._default_max_tokens)
         excess = find_least_excess(self._capacities, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
         if excess is not None:
             found.num_never_fit += 1

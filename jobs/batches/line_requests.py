@@ -125,7 +125,7 @@ class LineReader:
             text=NewText(asked.canonical, counted),
             task="generate",
             model=asked.model,
-            max_tokens=asked.max_tokens or self.tools.default_max_tokens,
+            max_tokens=asked.tokens_within(self.tools.default_max_tokens),
             sampling=asked.sampling,
             custom_id=request.custom_id,
             metadata=body.metadata,

@@ -16,6 +16,8 @@ from sqlalchemy import Row, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from jobs import batches, files, ids, lifecycle, telemetry
+from jobs.answers import log_probs
+from jobs.answers.completions import chat_completion, text_completion
 from jobs.batches.lines import CANCELLED, EXPIRED, answered_line, read_error, unanswered_line
 from jobs.database import database_now
 from jobs.errors import LongbatchError
@@ -24,7 +26,7 @@ from jobs.live_output import OutputPiece
 from jobs.models import Job, JsonObject, Result
 from jobs.models.batch import Batch
 from jobs.models.file import File
-from jobs.prompts.openai import chat_completion, error_object, text_completion, too_long_message, usage_object
+from jobs.prompts.openai import error_object, too_long_message, usage_object
 from jobs.responses.objects import NOTHING, ResponseOutput, ResponseState, response_object
 from jobs.responses.rows import repeated_by
 from jobs.states import JobState
@@ -49,9 +51,13 @@ _CALLERS_FAULTS: Final = frozenset(
 )
 
 _Ended = Row[*tuple[Any, ...]]
-_Generated = Row[UUID, str, str | None, int]  # of `_RESULTS`
+_Generated = Row[UUID, str, str | None, int, bytes | None]  # of `_RESULTS`
 # Without the token ids, which no line shows.
-_RESULTS: Final = select(Result.job_id, Result.output, Result.reasoning, Result.reasoning_tokens)
+_RESULTS: Final = select(
+    Result.job_id, Result.output, Result.reasoning, Result.reasoning_tokens, Result.log_probs
+)
+# What a byte of packed log probabilities may become in a line.
+_TIMES_AS_JSON: Final = 16
 
 
 @dataclass(slots=True)
@@ -165,7 +171,8 @@ def _move_on(session: Session, batch: Batch, *, lifetime: timedelta) -> bool:
 def _ended_jobs(session: Session, batch: Batch) -> list[_Ended]:
     """Read unreported finished jobs: as many as fit one transaction, one at least."""
     reasoning = func.coalesce(func.octet_length(Result.reasoning), 0)
-    size = (func.coalesce(func.octet_length(Result.output), 0) + reasoning).label("size")
+    scored = func.coalesce(func.octet_length(Result.log_probs), 0) * _TIMES_AS_JSON
+    size = (func.coalesce(func.octet_length(Result.output), 0) + reasoning + scored).label("size")
     rows = session.execute(
         select(
             Job.id,
@@ -273,6 +280,7 @@ def _completion(
         text=result.output if result else "",
         finish_reason=row.finish_reason,
         usage=usage,
+        log_probs=log_probs.read(result.log_probs) if result and result.log_probs else None,
     )
 
 

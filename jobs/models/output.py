@@ -17,6 +17,7 @@ class GeneratedColumns:
     replaced: Mapped[bool] = mapped_column(server_default=text("false"))
     reasoning: Mapped[str | None]
     reasoning_tokens: Mapped[int] = mapped_column(server_default="0")
+    log_probs: Mapped[bytes | None]
 
 
 class Result(GeneratedColumns, Base):
@@ -32,6 +33,8 @@ class Result(GeneratedColumns, Base):
         replaced: the text held characters that Postgres cannot store; U+FFFD replaces them.
         reasoning: what the model thought before the visible text. Null: nothing.
         reasoning_tokens: how many of the generated tokens were thinking, its tags included.
+        log_probs: of the tokens, as `answers.log_probs` packs them: up to 8 bytes for each of them and of
+            their alternatives, `MAX_SCORES` in all. Null: the request asked for none.
     """
 
     __tablename__ = "results"
@@ -52,6 +55,7 @@ class Checkpoint(GeneratedColumns, Base):
         replaced: as in `Result`.
         reasoning: as in `Result`.
         reasoning_tokens: as in `Result`.
+        log_probs: as in `Result`.
     """
 
     __tablename__ = "checkpoints"

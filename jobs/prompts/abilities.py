@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from jobs.answers.log_probs import MAX_SCORES, MAX_TOP
 from jobs.database.base import JsonObject
 from jobs.errors import InvalidRequestError, UnsupportedParameterError
 from jobs.prompts.guides import GuideKind
@@ -19,8 +20,14 @@ PENALTIES: Final[Mapping[str, float]] = {
     "presence_penalty": 0,
     "repetition_penalty": 1,
 }
+# The log probability of each token, and those of others in its place.
+SCORED: Final = frozenset({"logprobs", "top_logprobs"})
 ABILITIES: Final = (
-    ALWAYS | GUIDED | PENALTIES.keys() | {"min_p", "logit_bias", "bad_words", "stop_token_ids", "ignore_eos"}
+    ALWAYS
+    | GUIDED
+    | SCORED
+    | PENALTIES.keys()
+    | {"min_p", "logit_bias", "bad_words", "stop_token_ids", "ignore_eos"}
 )
 # An engine that went on in the middle would not see what they are about.
 _WHOLE: Final = frozenset({*PENALTIES, "bad_words"})
@@ -86,6 +93,73 @@ class SamplingFields(Closed):
             message = "min_tokens: must not exceed max_tokens."
             raise InvalidRequestError(message, param="min_tokens")
         return found
+
+
+class LogProbFields(Closed):
+    """What a request may ask of the log probabilities of its answer's tokens, as OpenAI's chat does."""
+
+    logprobs: bool | None = Field(None, description="Return the log probability of each token of the answer.")
+    top_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_TOP,
+        description="Return so many of the most likely tokens in the place of each; needs `logprobs`.",
+    )
+
+    def scored(self, model: str, takes: Takes, *, max_tokens: int | None) -> JsonObject:
+        """Return what is asked for, as a job's sampling has it.
+
+        Args:
+            model: that is to answer.
+            takes: what its engines take.
+            max_tokens: of the request; None: it has no limit of its own.
+
+        Raises:
+            InvalidRequestError: `top_logprobs` is set without `logprobs`, or they are more than is kept.
+            UnsupportedParameterError: not every engine of the model tells them.
+        """
+        if self.logprobs:
+            return scored(self.top_logprobs or 0, "top_logprobs", model, takes, max_tokens=max_tokens)
+        if self.top_logprobs:
+            message = "top_logprobs: needs logprobs to be true."
+            raise InvalidRequestError(message, param="top_logprobs")
+        return {}
+
+
+# A text completion asks for them by one number.
+TextLogProbs = Annotated[
+    Annotated[int, Field(ge=0, le=MAX_TOP)] | None,
+    BeforeValidator(lambda value: None if value is False else value),
+]
+
+
+def scored(num_top: int, param: str, model: str, takes: Takes, *, max_tokens: int | None) -> JsonObject:
+    """Return the log probabilities that a request asks for, as a job's sampling has them.
+
+    Args:
+        num_top: alternatives of each token.
+        param: the field that asks for those.
+        model: that is to answer.
+        takes: what its engines take.
+        max_tokens: of the request; None: it has no limit of its own.
+
+    Raises:
+        InvalidRequestError: they are more than is kept.
+        UnsupportedParameterError: not every engine of the model tells them.
+    """
+    if is_lacking("logprobs", model, takes):
+        raise refusal("logprobs", ["logprobs"], model, takes)
+    if num_top and is_lacking("top_logprobs", model, takes):
+        raise refusal(param, ["top_logprobs"], model, takes)
+    if max_tokens is not None and max_tokens > most_scored(num_top):
+        least = f"max_tokens must not exceed {most_scored(num_top)} with {num_top} of them for each token"
+        raise InvalidRequestError(f"{param}: {least}.", param=param)
+    return {"logprobs": num_top}
+
+
+def most_scored(num_top: int) -> int:
+    """Return for how many tokens log probabilities are kept, with so many alternatives of each."""
+    return MAX_SCORES // (1 + num_top)
 
 
 def needs_whole(sampling: Mapping[str, object]) -> bool:

@@ -10,7 +10,16 @@ from pydantic_core import PydanticCustomError
 from jobs.database.base import JsonObject
 from jobs.errors import InvalidRequestError, UnsupportedParameterError
 from jobs.prompts import messages
-from jobs.prompts.abilities import UNKNOWN, SamplingFields, Takes, needs_whole
+from jobs.prompts.abilities import (
+    UNKNOWN,
+    LogProbFields,
+    SamplingFields,
+    Takes,
+    TextLogProbs,
+    most_scored,
+    needs_whole,
+    scored,
+)
 from jobs.prompts.guides import Guide
 from jobs.prompts.messages import Message
 from jobs.prompts.structured import StructuredFields, with_words
@@ -36,7 +45,6 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "echo": (False,),
     "function_call": ("none",),
     "functions": ([],),
-    "logprobs": (False,),
     "modalities": (["text"],),
     "n": (1,),
     "parallel_tool_calls": (False, True),
@@ -122,7 +130,7 @@ class _Generation(StructuredFields, SamplingFields):
     )
 
 
-class ChatRequest(_Generation):
+class ChatRequest(LogProbFields, _Generation):
     """The body of /v1/chat/completions."""
 
     model_config = ConfigDict(
@@ -158,6 +166,17 @@ class TextRequest(_Generation):
     )
 
     prompt: Annotated[NonEmpty, BeforeValidator(_prompt)]
+    logprobs: TextLogProbs = Field(
+        None,
+        description="Return the log probability of each token, and so many of the most likely tokens in its"
+        " place.",
+    )
+
+    def scored(self, model: str, takes: Takes, *, max_tokens: int | None) -> JsonObject:
+        """Return what is asked for, as `LogProbFields.scored` does."""
+        if self.logprobs is None:
+            return {}
+        return scored(self.logprobs, "logprobs", model, takes, max_tokens=max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +209,19 @@ class Generation:
         """True if one request must generate the whole answer."""
         return self.guide is not None or needs_whole(self.sampling)
 
+    def tokens_within(self, default: int) -> int:
+        """Return its limit of tokens; without one of its own the default, or for how many all is kept."""
+        if self.max_tokens is not None:
+            return self.max_tokens
+        num_top = self.sampling.get("logprobs")
+        return min(default, most_scored(num_top)) if isinstance(num_top, int) else default
 
+
+# What is supported by one of them is not neutral there.
+_NEUTRAL_IN: Final = {
+    kind: {name: values for name, values in _NEUTRAL.items() if name not in kind.model_fields}
+    for kind in (ChatRequest, TextRequest)
+}
 _SAMPLED: Final = {
     kind: tuple(name for name in kind.model_fields if name in SAMPLING) for kind in (ChatRequest, TextRequest)
 }
@@ -207,8 +238,8 @@ def validate_request(endpoint: Endpoint, body: Mapping[str, Any], takes: Takes =
     Raises:
         InvalidRequestError: a parameter is invalid or not supported; `param` names it.
     """
-    given = supported(body)
     kind: type[ChatRequest | TextRequest] = ChatRequest if endpoint is Endpoint.CHAT else TextRequest
+    given = supported(body, _NEUTRAL_IN[kind])
     try:
         request = kind.model_validate(given)
     except ValidationError as error:
@@ -220,41 +251,14 @@ def validate_request(endpoint: Endpoint, body: Mapping[str, Any], takes: Takes =
         max_tokens=max_tokens,
         sampling=_DEFAULTS
         | {name: value for name in _SAMPLED[kind] if (value := getattr(request, name)) is not None}
-        | request.picked(request.model, takes, max_tokens=max_tokens),
+        | request.picked(request.model, takes, max_tokens=max_tokens)
+        | request.scored(request.model, takes, max_tokens=max_tokens),
         stream=request.stream,
         include_usage=request.stream_options is not None and request.stream_options.include_usage,
         share_equal=request.share_equal,
         cache=request.cache,
         guide=guide,
     )
-
-
-def chat_completion(
-    *,
-    identifier: str,
-    created: int,
-    model: str,
-    text: str,
-    finish_reason: str,
-    usage: JsonObject,
-    reasoning: str | None = None,
-) -> JsonObject:
-    """Build a `chat.completion`; `identifier` has no prefix, `created` is Unix time."""
-    choice: JsonObject = {
-        "index": 0,
-        "message": {"role": "assistant", "content": text, "reasoning_content": reasoning, "refusal": None},
-        "logprobs": None,
-        "finish_reason": finish_reason,
-    }
-    return _object("chat.completion", f"chatcmpl-{identifier}", created, model, choice, usage)
-
-
-def text_completion(
-    *, identifier: str, created: int, model: str, text: str, finish_reason: str, usage: JsonObject
-) -> JsonObject:
-    """Build a `text_completion`; the arguments are those of `chat_completion`."""
-    choice: JsonObject = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
-    return _object("text_completion", f"cmpl-{identifier}", created, model, choice, usage)
 
 
 def usage_object(
@@ -359,17 +363,3 @@ def _canonical(request: ChatRequest | TextRequest, guide: Guide | None) -> str:
         return messages.canonical_text(request.prompt)
     turns = with_words([Message(turn.role, turn.content) for turn in request.messages], guide)
     return messages.canonical(turns, variables=request.chat_template_kwargs)
-
-
-def _object(
-    kind: str, identifier: str, created: int, model: str, choice: JsonObject, usage: JsonObject
-) -> JsonObject:
-    return {
-        "id": identifier,
-        "object": kind,
-        "created": created,
-        "model": model,
-        "choices": [choice],
-        "usage": usage,
-        "system_fingerprint": None,
-    }

@@ -36,6 +36,7 @@ class TokenBytes:
         self.drops_first_space = any(_drops_first_space(part) for part in parts)
         added = backend.get_added_tokens_decoder()
         self._backend = backend
+        self._names = {token_id: token.content.encode() for token_id, token in added.items()}
         # Added tokens are their own text. At worst two threads cache the same bytes, so no lock is needed.
         self._known = {
             token_id: b"" if token.special else token.content.encode() for token_id, token in added.items()
@@ -47,6 +48,10 @@ class TokenBytes:
             piece = self._backend.id_to_token(token_id) if token_id >= 0 else None
             known = self._known[token_id] = b"" if piece is None else self._to_bytes(piece)
         return known
+
+    def spelled(self, token_id: int) -> bytes:
+        """Return the token's bytes; of a special token, which has none, its name."""
+        return self[token_id] or self._names.get(token_id, b"")
 
     def ids_of(self, spelled: bytes) -> Sequence[int]:
         """Return every id with exactly these bytes. The first call reads the whole vocabulary."""

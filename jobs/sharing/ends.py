@@ -42,7 +42,7 @@ _AT_ONCE: Final = 32
 # Twins that one round ends.
 MOST_SETTLED: Final = 500
 
-_COPIED: Final = ("output", "output_ids", "replaced", "reasoning", "reasoning_tokens")
+_COPIED: Final = ("output", "output_ids", "replaced", "reasoning", "reasoning_tokens", "log_probs")
 
 
 def share(session: Session, ended: Sequence[Job]) -> bool:

@@ -30,11 +30,11 @@ KINDS: Sequence[Kind] = (*ID_KINDS, "openai")
 LACKS: Mapping[Kind, list[str]] = {
     "vllm": [],
     "sglang": ["bad_words"],
-    "trtllm-serve": ["bad_words", "log_probabilities", "logit_bias"],
+    "trtllm-serve": ["bad_words", "logit_bias", "logprobs", "top_logprobs"],
     "openai": [
         *("bad_words", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "ignore_eos"),
-        *("log_probabilities", "logit_bias", "lora", "min_p", "min_tokens", "repetition_penalty"),
-        *("stop_token_ids", "top_k"),
+        *("logit_bias", "logprobs", "lora", "min_p", "min_tokens", "repetition_penalty"),
+        *("stop_token_ids", "top_k", "top_logprobs"),
     ],
 }
 WHOLE = {"max_batch_size": 4, "max_blocks": 64, "tokens_per_block": 32}

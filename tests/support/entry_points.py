@@ -133,6 +133,7 @@ def ask(
     is_endless: bool = False,
     sampling: Sampling = _GREEDY,
     guide: Guide | None = None,
+    num_top: int | None = None,
 ) -> Run:
     """A request that is on its way, made as a worker makes it.
 
@@ -140,6 +141,7 @@ def ask(
         sampling: how tokens are picked.
         is_endless: only `max_tokens` ends the answer.
         guide: the form that the engine must give it.
+        num_top: tokens in the place of each one to score, besides that one; None: none at all.
     """
     running = RunningJob(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + 600)
     abilities = model.abilities
@@ -154,11 +156,12 @@ def ask(
         stops=tuple(stops),
         vocabulary=tokenizer.token_bytes,
         guide=guide,
+        num_top=num_top,
     )
     answer: Answer | TextAnswer = TextAnswer(tokenizer, max_tokens=max_tokens, stops=stops)
     if abilities.gives_ids:
         ends = EndTokens(sampling.stop_token_ids)
-        answer = Answer(tokenizer, max_tokens=max_tokens, stops=stops, ends=ends)
+        answer = Answer(tokenizer, max_tokens=max_tokens, stops=stops, ends=ends, num_top=num_top)
     answer.begin_segment(until=max_tokens)
     stream = Stream(model.call(request), put=running.inbox.put)
     stream.start()

@@ -84,6 +84,7 @@ class StandIn:
         num_waiting: requests that wait inside, in the metrics.
         caches: it caches prefixes.
         pace: seconds between two tokens; a closed connection is noticed then.
+        forgets_scores: it tells log probabilities of no token, whatever it is asked.
         is_reading: it reads the prompt until the request is stopped.
         bodies: what was asked, by path.
         left: ids of requests that ended because their stream was cut or an abort came.
@@ -106,6 +107,7 @@ class StandIn:
     caches: bool = True
     pace: float = 0.0
     is_reading: bool = False
+    forgets_scores: bool = False
     port: int = 0
     bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -194,21 +196,36 @@ class StandIn:
         given = prompt[-1] - 999 if isinstance(prompt[-1], int) else 0
         return given if 0 < given < len(prompt) and prompt[-given:] == [*range(1000, 1000 + given)] else 0
 
-    def event(self, ids: Sequence[int], *, reason: str | None, message: str = "") -> object:
-        """One event, for all ids so far."""
+    def event(
+        self, ids: Sequence[int], *, reason: str | None, message: str = "", num_top: int | None = None
+    ) -> object:
+        """One event, for all ids so far; vLLM counts a token that is not among the top besides them."""
+        top = [(7, -0.5), (8, -0.75)]
+        is_scored = num_top is not None and not self.forgets_scores
         if self.kind == "sglang":
             why = {"type": reason, "message": message} if reason else None
             sent = ids if self.repeats else ids[-1:]
-            return {
-                "output_ids": list(sent),
-                "meta_info": {"completion_tokens": len(ids), "finish_reason": why},
-            }
+            about: dict[str, object] = {"completion_tokens": len(ids), "finish_reason": why}
+            if is_scored:
+                about["output_token_logprobs"] = [[log_prob_of(each), each, None] for each in sent]
+                about["output_top_logprobs"] = [[[lp, each, None] for each, lp in top[:num_top]]] * len(sent)
+            return {"output_ids": list(sent), "meta_info": about}
         choice: dict[str, object] = {"index": 0, "text": "", "finish_reason": reason}
         if self.kind == "openai":
             choice["text"] = f"{chr(97 + (ids[-1] - 1000) % 26)} "
         else:
             choice["token_ids"] = list(ids[-1:])
+            if is_scored:
+                told = {
+                    f"token_id:{each}": lp for each, lp in [(ids[-1], log_prob_of(ids[-1])), *top[:num_top]]
+                }
+                choice["logprobs"] = {"token_logprobs": [log_prob_of(ids[-1])], "top_logprobs": [told]}
         return {"id": "cmpl-1", "choices": [choice]}
+
+
+def log_prob_of(token_id: int) -> float:
+    """How likely a token of the answer is, which tells its place."""
+    return -1 - (token_id - 1000) / 256
 
 
 class _Server(ThreadingHTTPServer):
@@ -313,7 +330,8 @@ class _Handler(BaseHTTPRequestHandler):
             ids.append(1000 + num_given + len(ids))
             is_stopped = len(ids) == self.stand_in.stops_after
             reason = "stop" if is_stopped else "length" if len(ids) == num else None
-            self._event(self.stand_in.event(ids, reason=reason))
+            num_top = body.get("top_logprobs_num", body.get("logprobs"))
+            self._event(self.stand_in.event(ids, reason=reason, num_top=num_top))
             if is_stopped:
                 break
         if self.stand_in.kind in ("vllm", "openai"):

@@ -9,7 +9,7 @@ from jobs.prompts.abilities import ABILITIES
 
 # What engines can do besides `ABILITIES`, and no job can ask for: the API refuses it by name before an engine
 # is chosen.
-EXTRAS: Final = frozenset({"log_probabilities", "lora"})
+EXTRAS: Final = frozenset({"lora"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ def abilities_finding(abilities: Abilities, *, blocks_per_sequence: int) -> Find
 
 def _extras(abilities: Abilities) -> str:
     if not (found := EXTRAS - abilities.lacks):
-        return "no log probabilities or LoRA"
+        return "no LoRA"
     return f"the engine also has {_listed(found)}, which no job can ask for"
 
 
@@ -122,4 +122,4 @@ def _state(abilities: Abilities, blocks_per_sequence: int) -> tuple[str, bool]:
 
 
 def _listed(names: frozenset[str]) -> str:
-    return ", ".join(sorted(names)).replace("_probabilities", " probabilities")
+    return ", ".join(sorted(names))

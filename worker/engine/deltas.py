@@ -2,14 +2,20 @@
 
 from dataclasses import dataclass
 
+from jobs.answers.log_probs import Score
 from jobs.states import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
 class TokenDelta:
-    """The token ids that the engine generated."""
+    """The token ids that the engine generated.
+
+    Attributes:
+        scores: the log probabilities of each, where the request asks for them.
+    """
 
     ids: list[int]
+    scores: list[Score] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,8 @@ class Request:
         stops: stop strings, for servers that must end the answer themselves.
         vocabulary: the bytes of each token id, for servers whose streams leave ids out; None if unknown.
         guide: the form that the engine must give the answer; None: any.
+        num_top: tokens in the place of each one whose log probabilities it must tell, besides that of the one
+            itself; None: it need not tell any.
         cache_salt: the engine reuses for it what requests with the same salt left in its cache, and nothing
             else; None: of any request without one.
     """
@@ -104,11 +106,14 @@ class Request:
     vocabulary: TokenBytes | None = None
     cache_salt: str | None = None
     guide: Guide | None = None
+    num_top: int | None = None
 
     @property
     def needed(self) -> frozenset[str]:
         """Names of the abilities without which an engine would answer otherwise."""
-        return self.sampling.needed | ({self.guide.kind.value} if self.guide else frozenset())
+        scores = {"logprobs"} if self.num_top is not None else set()
+        scores |= {"top_logprobs"} if self.num_top else set()
+        return self.sampling.needed | scores | ({self.guide.kind.value} if self.guide else set())
 
 
 def prompt_text(tokenizer: Tokenizer, ids: TokenIds, *, adds_bos: bool) -> str:

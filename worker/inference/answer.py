@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from jobs.answers.log_probs import Score, ScoredTokens
 from jobs.checkpoints import Output
 from jobs.live_output import OutputPiece
 from jobs.prompts.thinking import ThinkingTags
@@ -48,8 +49,18 @@ class Answer:
         stops: Sequence[str] = (),
         is_whole: bool = False,
         ends: EndTokens = _OWN,
+        num_top: int | None = None,
     ) -> None:
-        """Args: is_whole: one request must generate all of it. ends: its end tokens."""
+        """Set up an empty answer.
+
+        Args:
+            tokenizer: of the model.
+            max_tokens: most of its tokens.
+            stops: its stop strings.
+            is_whole: one request must generate all of it.
+            ends: its end tokens.
+            num_top: alternatives of each token whose scores are kept; None: it has no scores.
+        """
         self.is_resumable = not is_whole
         self._fingerprint = tokenizer.fingerprint
         self._named_ends = frozenset(ends.besides)
@@ -61,7 +72,11 @@ class Answer:
         self._ids: list[int] = []
         self._num_resumed = 0
         self._num_reasoning = 0
+        self._scored = None if num_top is None else ScoredTokens(num_top, spell=tokenizer.token_bytes.spelled)
+        self._num_unseen = 0  # tokens before the first one with visible text
+        self._num_told = 0  # tokens whose scores were taken
         self._run_end = max_tokens
+        self._is_final = False
         self.finish_reason: FinishReason | None = None
 
     @property
@@ -109,23 +124,34 @@ class Answer:
         self._num_resumed = len(self._ids)
         self._run_end = min(until, self._max_tokens)
 
-    def resume(self, ids: Sequence[int]) -> None:
-        """Start with these tokens of an earlier run, as if this one had generated them."""
-        self.push(ids)
+    def resume(self, ids: Sequence[int], scores: Sequence[Score] | None = None) -> None:
+        """Start with these tokens of an earlier run, as if this one had generated them.
+
+        Without the scores that it needs it starts over.
+        """
+        if self._scored is not None and len(scores or ()) != len(ids):
+            return
+        self.push(ids, scores)
         self._num_resumed = len(self._ids)
 
     def take(self, delta: EngineDelta) -> None:
         """Append a delta of the stream, unless the answer has ended."""
         if isinstance(delta, TokenDelta):
-            self.push(delta.ids)
+            self.push(delta.ids, delta.scores)
 
-    def push(self, ids: Sequence[int]) -> None:
-        """Append tokens until the answer ends; the rest is dropped."""
+    def push(self, ids: Sequence[int], scores: Sequence[Score] | None = None) -> None:
+        """Append tokens until the answer ends; the rest is dropped.
+
+        Raises:
+            ValueError: the answer has scores, and these tokens have not.
+        """
+        if self._scored is not None and len(scores or ()) != len(ids):
+            raise ValueError("tokens without their log probabilities")
         # One by one: otherwise we could not know which token completed a stop string.
-        for token_id in ids:
+        for place, token_id in enumerate(ids):
             if self.finish_reason is not None:
                 return
-            self._push_one(token_id)
+            self._push_one(token_id, scores[place] if scores else None)
 
     def finish(self) -> FinishReason:
         """End the answer because the engine did, and return why. Below the limit it was an end token."""
@@ -137,6 +163,7 @@ class Answer:
         """Return the final output in storable form, complete or cut off. Call it once."""
         self._write(self._detokenizer.flush())
         self._output.flush()
+        self._is_final = True
         return self.snapshot()
 
     def snapshot(self) -> Output:
@@ -152,13 +179,38 @@ class Answer:
             is_resumable=self.is_resumable,
             reasoning=reasoning,
             reasoning_tokens=self._num_reasoning,
+            log_probs=self._packed_scores(),
         )
+
+    def take_log_probs(self) -> bytes | None:
+        """Return the scores of tokens whose text became final since the last call; None: there are none."""
+        if self._scored is None:
+            return None
+        begin, end = self._seen()
+        first = max(begin, self._num_told)
+        if end <= first:
+            return None
+        self._num_told = end
+        return self._scored.packed(begin=begin, end=end, first=first)
 
     def take_new(self) -> OutputPiece:
         """Return the output that became final since the last call, in storable form."""
         return self._output.take()
 
-    def _push_one(self, token_id: int) -> None:
+    def _packed_scores(self) -> bytes | None:
+        if self._scored is None:
+            return None
+        begin, end = self._seen()
+        return self._scored.packed(begin=begin, end=end)
+
+    def _seen(self) -> tuple[int, int]:
+        """Return the first token with visible text, and the one after the last whose text is final."""
+        if self._scored is None:
+            return 0, 0
+        end = self._scored.num_within(self._output.num_withheld, is_final=self._is_final)
+        return self._num_unseen, max(self._num_unseen, end)
+
+    def _push_one(self, token_id: int, score: Score | None) -> None:
         # A request names one end token to the engine; a model may have others.
         if token_id in self._eos_ids:
             self.finish_reason = FinishReason.STOP
@@ -166,7 +218,12 @@ class Answer:
         self._ids.append(token_id)
         splitter = self._output.splitter
         was_over = splitter is None or splitter.has_ended
-        self._write(self._detokenizer.push([token_id]))
+        text = self._detokenizer.push([token_id])
+        self._write(text)
+        if self._scored is not None and score is not None:
+            self._scored.add(token_id, score, num_chars=len(text))
+            if splitter is not None and splitter.has_begun and not splitter.is_visible:
+                self._num_unseen = len(self._ids)
         if splitter is not None and splitter.has_begun and not was_over:
             self._num_reasoning = len(self._ids)
         if self.finish_reason is None and len(self._ids) >= self._max_tokens:

@@ -16,6 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import checkpoints, ids, telemetry
+from jobs.answers.log_probs import read_scores
 from jobs.checkpoints import Output
 from jobs.database import transaction
 from jobs.errors import (
@@ -62,7 +63,7 @@ from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import JobRun, Recorder
 from worker.inference.refusals import Refusals, Verdict
 from worker.inference.run_stream import RunStream
-from worker.inference.sampling import sampling_of, stop_ids_of, stops_of
+from worker.inference.sampling import num_top_of, sampling_of, stop_ids_of, stops_of
 from worker.inference.text_answer import TextAnswer
 
 T = TypeVar("T")
@@ -138,7 +139,14 @@ class Runner:
         if not model.served.abilities.gives_ids:
             return TextAnswer(tokenizer, max_tokens=job.max_tokens, stops=stops)
         ends = EndTokens(stop_ids_of(job), ignores_own=bool(job.sampling.get("ignore_eos")))
-        return Answer(tokenizer, max_tokens=job.max_tokens, stops=stops, is_whole=job.is_whole, ends=ends)
+        return Answer(
+            tokenizer,
+            max_tokens=job.max_tokens,
+            stops=stops,
+            is_whole=job.is_whole,
+            ends=ends,
+            num_top=num_top_of(job),
+        )
 
     async def _try(self, run: JobRun, model: EngineModel) -> RunEnd:
         """Generate the answer; whatever goes wrong becomes the outcome."""
@@ -181,7 +189,8 @@ class Runner:
             prompt = prefetched
         self._split_thinking(run, prompt)
         if saved is not None and saved.fingerprint == self.counter.fingerprint:
-            run.answer.resume(unpack_ids(saved.packed_ids).tolist())
+            scores = None if saved.log_probs is None else read_scores(saved.log_probs)
+            run.answer.resume(unpack_ids(saved.packed_ids).tolist(), scores)
         run.job.take_over(run.answer.num_tokens)
         return prompt
 
@@ -244,6 +253,7 @@ class Runner:
             stops=() if answer.has_own_stops else stops_of(run.claim.job),
             vocabulary=tokenizer.token_bytes,
             guide=None if run.guide is None or run.guide.in_words else run.guide,
+            num_top=num_top_of(run.claim.job),
         )
 
     async def _follow(self, run: JobRun, stream: RunStream, model: EngineModel) -> RunEnd:

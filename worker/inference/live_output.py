@@ -94,7 +94,7 @@ class OutputPublisher:
         """Publish the new text, unless the last delta is more recent than the interval."""
         now = time.monotonic()
         if now - self._published_at >= self._interval:
-            self._publish(self._answer.take_new())
+            self._publish(self._answer.take_new(), self._answer.take_log_probs())
             self._published_at = now
 
     def collect(self) -> None:
@@ -110,11 +110,20 @@ class OutputPublisher:
         if is_final and self._interval and not self._has_published:
             return
         rest = self._answer.take_new() if is_final else OutputPiece("", "")
-        self._publish(self._certain.joined(rest), is_last=True)
+        # Another run publishes its scores anew.
+        self._publish(
+            self._certain.joined(rest), self._answer.take_log_probs() if is_final else None, is_last=True
+        )
 
-    def _publish(self, new: OutputPiece, *, is_last: bool = False) -> None:
-        num_tokens = self._answer.num_tokens
-        delta = Delta(self._num_published, new.text, num_tokens, is_last=is_last, reasoning=new.reasoning)
+    def _publish(self, new: OutputPiece, log_probs: bytes | None, *, is_last: bool = False) -> None:
+        delta = Delta(
+            self._num_published,
+            new.text,
+            self._answer.num_tokens,
+            is_last=is_last,
+            reasoning=new.reasoning,
+            log_probs=log_probs or b"",
+        )
         self._put(self._job_id, delta)
         self._num_published += new.num_chars
         self._has_published = True

@@ -39,6 +39,12 @@ class OutputText:
         if self._stops is not None:
             self._deltas.append(self._stops.flush())
 
+    @property
+    def num_withheld(self) -> int:
+        """Characters at the end that are not part of the text, or not yet."""
+        held = self.splitter.num_held if self.splitter else 0
+        return held + (self._stops.num_withheld if self._stops else 0)
+
     def raw(self) -> str:
         """Return the whole visible text, unsanitized."""
         return "".join(self._deltas)
@@ -79,6 +85,12 @@ class StopMatcher:
         self._max_held = max(map(len, stops), default=1) - 1
         self._held = ""
         self.matched: str | None = None
+        self._num_dropped = 0
+
+    @property
+    def num_withheld(self) -> int:
+        """Characters at the end that it held back or, after a match, dropped."""
+        return len(self._held) or self._num_dropped
 
     def push(self, text: str) -> tuple[str, str | None]:
         """Return the text that is now final, and the stop string that ended it or None.
@@ -92,7 +104,7 @@ class StopMatcher:
         if found:
             end, begin = min(found)
             self.matched = window[begin:end]
-            self._held = ""
+            self._held, self._num_dropped = "", len(window) - begin
             return window[:begin], self.matched
         keep = self._num_held(window)
         self._held = window[len(window) - keep :]

@@ -73,6 +73,11 @@ def stops_of(job: Job | StartedJob) -> tuple[str, ...]:
     return (stops,) if isinstance(stops, str) else tuple(stops) if isinstance(stops, list) else ()
 
 
+def num_top_of(job: Job | StartedJob) -> int | None:
+    """Return how many tokens in the place of each one are to be scored; None: not even that one."""
+    return _int(job.sampling.get("logprobs"))
+
+
 def stop_ids_of(job: Job | StartedJob) -> tuple[int, ...]:
     """Return the tokens before which the job's answer ends, besides the model's own."""
     return tuple(_list(job.sampling.get("stop_token_ids")))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from jobs.answers.log_probs import Score
 from jobs.checkpoints import Output
 from jobs.live_output import OutputPiece
 from jobs.prompts.thinking import ThinkingTags
@@ -80,7 +81,10 @@ class TextAnswer:
         """Start a run, which always requests the whole answer."""
         self._has_begun = False
 
-    def resume(self, ids: Sequence[int]) -> None:
+    def take_log_probs(self) -> None:
+        """Return None: an engine that answers in text alone tells no scores."""
+
+    def resume(self, ids: Sequence[int], scores: Sequence[Score] | None = None) -> None:
         """Ignore the tokens of an earlier run: this one starts over."""
 
     def take(self, delta: EngineDelta) -> None:

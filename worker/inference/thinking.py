@@ -43,6 +43,16 @@ class ThinkingSplitter:
         """True once all further text is visible, and some text was not."""
         return self._place is _Place.ENDED or (self._place is _Place.VISIBLE and self._has_thought)
 
+    @property
+    def is_visible(self) -> bool:
+        """True once all further text is visible."""
+        return self._place is _Place.VISIBLE
+
+    @property
+    def num_held(self) -> int:
+        """Characters that are held back."""
+        return len(self._held)
+
     def push(self, text: str) -> OutputPiece:
         """Return the thinking and the visible text that are now certain."""
         self._held += text

@@ -194,7 +194,7 @@ def test_every_ended_job_has_a_result(
     answer = http.get(f"/v1/jobs/{stored(sessions, state)}/result")
     result = answer.json()
     assert answer.status_code == 200
-    names = ["id", "state", "output", "reasoning_content", "finish_reason", "usage", "error"]
+    names = ["id", "state", "output", "reasoning_content", "finish_reason", "usage", "error", "logprobs"]
     assert list(result) == names
     assert result["state"] == state
     has_output = state in (JobState.COMPLETED, JobState.CANCELLED)

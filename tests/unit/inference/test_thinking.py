@@ -86,7 +86,7 @@ def test_any_cutting_of_a_text_gives_the_same_thinking_and_the_same_text(
 def test_thinking_is_what_stands_between_the_tags_at_the_beginning(
     *, text: str, is_open: bool, reasoning: str, visible: str
 ) -> None:
-    assert split([text], is_open=is_open) == (reasoning, visible)
+    assert split([text], is_open=is_open) == OutputPiece(reasoning, visible)
 
 
 def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -109,7 +109,7 @@ def told(tokenizer: Tokenizer, runs: list[list[int]], *, max_tokens: int = 1000)
         answer.split_thinking(tokenizer.thinking, is_open=False)
         publisher = OutputPublisher(
             lambda _, delta: deltas.append(
-                decode({k.encode(): v.encode() for k, v in encode(delta).items()})
+                decode({k.encode(): str(v).encode() for k, v in encode(delta).items()})
             ),
             uuid7(),
             answer,

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from tritonclient.grpc import model_config_pb2
 
+from jobs.answers.log_probs import Score
 from jobs.errors import EngineUnableError
 from jobs.ids import uuid7
 from jobs.models import Job
-from jobs.prompts.abilities import GUIDED, PENALTIES
+from jobs.prompts.abilities import GUIDED, PENALTIES, SCORED
 from jobs.prompts.guides import Guide, GuideKind
 from jobs.prompts.tokenizer import Tokenizer, unpack_ids
 from jobs.settings import TritonSettings
@@ -19,6 +20,7 @@ from jobs.states import FinishReason
 from support import CAPACITY
 from worker.engine.abilities import EXTRAS, abilities_finding
 from worker.engine.deadlines import FLOOR_SECONDS, deadlines_for
+from worker.engine.deltas import TokenDelta
 from worker.engine.engine import ServedModel
 from worker.engine.exposition import parse
 from worker.engine.gauges import Gauges
@@ -277,15 +279,28 @@ def test_what_no_job_asks_for_is_declared_by_a_model_s_inputs() -> None:
     extras = frozenset({"return_log_probs", "presence_penalty", "lora_task_id"})
     llmapi = frozenset({"sampling_param_frequency_penalty", "lora_id"})
     known: list[tuple[Adapter, set[str]]] = [
-        (IdsAdapter("m", DIRECT.inputs), set(EXTRAS)),
-        (IdsAdapter("m", DIRECT.inputs | extras), set()),
-        (text_adapter("bls", {"return_log_probs"}), {"lora"}),
-        (VllmAdapter("m", frozenset()), {"log_probabilities"}),
-        (VllmAdapter("m", frozenset({"return_logprobs"})), set()),
-        (LlmapiAdapter("m", frozenset(), is_streaming=True), set(EXTRAS)),
-        (LlmapiAdapter("m", llmapi, is_streaming=True), {"log_probabilities"}),
+        (IdsAdapter("m", DIRECT.inputs), {"lora", "logprobs", "top_logprobs"}),
+        (IdsAdapter("m", DIRECT.inputs | extras), {"top_logprobs"}),
+        (text_adapter("bls", {"return_log_probs"}), {"lora", "logprobs", "top_logprobs"}),
+        (VllmAdapter("m", frozenset({"return_logprobs"})), {"logprobs", "top_logprobs"}),
+        (LlmapiAdapter("m", frozenset(), is_streaming=True), {"lora", "logprobs", "top_logprobs"}),
+        (LlmapiAdapter("m", llmapi, is_streaming=True), {"logprobs", "top_logprobs"}),
     ]
-    assert [adapter.abilities.lacks & EXTRAS for adapter, _ in known] == [lacks for _, lacks in known]
+    found = [adapter.abilities.lacks & (EXTRAS | SCORED) for adapter, _ in known]
+    assert found == [lacks for _, lacks in known]
+
+
+def test_log_probabilities_of_tensorrt_llm_are_of_a_response_or_of_all_so_far() -> None:
+    adapter = IdsAdapter("m", DIRECT.inputs | {"return_log_probs"})
+    request = replace(request_of(Sampling()), num_top=0)
+    assert adapter.tensors(request)["return_log_probs"].tolist() == [[True]]
+    assert "return_log_probs" not in adapter.tensors(request_of(Sampling()))
+    ids = np.array([5, 6], dtype=np.int32).tobytes()
+    for told in ([-1.5, -2.0], [-9.0, -1.5, -2.0]):
+        outputs = {"output_ids": ids, "output_log_probs": np.array(told, dtype=np.float32).tobytes()}
+        assert adapter.delta(outputs) == TokenDelta([5, 6], [Score(-1.5), Score(-2.0)])
+    with pytest.raises(ValueError, match="1 log probabilities for 2 tokens"):
+        adapter.delta({"output_ids": ids, "output_log_probs": np.zeros(1, dtype=np.float32).tobytes()})
 
 
 GUIDE_INPUTS = {"guided_decoding_guide_type", "guided_decoding_guide"}

@@ -4,12 +4,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from jobs.answers.log_probs import Score
 from jobs.errors import RetryableEngineError
 from jobs.states import FinishReason
 from worker.engine.deltas import TextDelta, TokenDelta, cached_prompt
 from worker.engine.http.call import Event, HttpEnd
 from worker.engine.request import Request
 
+# How vLLM names a token by its id.
+_ID_NAME: Final = "token_id:"
 _REASONS: Final = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
@@ -79,13 +82,35 @@ class Completions:
         if not self.has_ids and (text or reason in _REASONS):
             found.append(TextDelta(text, reason=_REASONS.get(reason)))
         elif self.has_ids and ids:
-            found.append(TokenDelta([int(each) for each in ids]))
+            found.append(self._delta([int(each) for each in ids], choice.get("logprobs")))
         if reason:
             is_known = reason in _REASONS
             error = None if is_known else RetryableEngineError(said=f"finish_reason {reason}")
             is_limit, is_certain = reason == "length", is_known or self.reports_own_end
             found.append(HttpEnd(error, is_limit=is_limit, confirmed=is_certain))
         return found
+
+    def _delta(self, ids: list[int], told: Mapping[str, Any] | None) -> TokenDelta:
+        """Read the scores of these tokens, whose names are their ids.
+
+        Raises:
+            ValueError: scores were asked for, and not all came.
+        """
+        if self.request.num_top is None:
+            return TokenDelta(ids)
+        own = (told or {}).get("token_logprobs") or []
+        tops = (told or {}).get("top_logprobs") or [None] * len(own)
+        if len(own) != len(ids):
+            raise ValueError(f"{len(own)} log probabilities for {len(ids)} tokens")
+        scores = [_score(*each, self.request.num_top) for each in zip(own, tops, strict=True)]
+        return TokenDelta(ids, scores)
+
+
+def _score(log_prob: float, top: Mapping[str, float] | None, num_top: int) -> Score:
+    """Read a token's score. What is told of others may include the token itself beyond their number."""
+    found = [(int(name.removeprefix(_ID_NAME)), float(each)) for name, each in (top or {}).items()]
+    found.sort(key=lambda each: -each[1])
+    return Score(float(log_prob), found[:num_top])
 
 
 def id_fields(request: Request) -> Mapping[str, Any]:

@@ -3,13 +3,14 @@
 Source: llama.cpp's server of October 2026, `/completion`, `/props` and `/slots`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
 
+from jobs.answers.log_probs import Score
 from jobs.errors import EngineUnavailableError, RetryableEngineError
 from jobs.prompts.guides import Guide, GuideKind, choice_grammar
 from jobs.settings import EngineSettings
@@ -19,6 +20,7 @@ from worker.engine.gauges import Gauges
 from worker.engine.http.call import Event, HttpEnd
 from worker.engine.http.capacity import ReportedSizes
 from worker.engine.http.engine import Encoding, HttpKind
+from worker.engine.http.llama_scores import SCORES, SIGN_OF_LIFE, Scoring, scores_in
 from worker.engine.http.models import ModelCard
 from worker.engine.http.server import HttpServer
 from worker.engine.http.spelling import settle
@@ -83,11 +85,16 @@ class _Completion:
     generated again, in a request that is not streamed and so shows all of its ids. Not so where the answer is
     guided, as another request would begin its grammar anew: any sequence that spells the text will do.
 
+    Missing ids have no scores either, streamed or not. Where scores are asked for, the answer is held back
+    from there on, and at its end `Scoring` asks for what is missing.
+
     Attributes:
         num_whole: the number of tokens of a request that is not streamed; None streams up to `max_tokens`.
         given: the ids so far.
         unsettled: ids whose text has not come, after the first missing one, which is None.
         text: what came of their text; the server holds back what may become a stop string.
+        unsettled_scores: of the unsettled ids.
+        held: ids and scores from the first missing score on.
     """
 
     model_name: str
@@ -96,6 +103,8 @@ class _Completion:
     given: list[int] = field(default_factory=list)
     unsettled: list[int | None] = field(default_factory=list)
     text: str = ""
+    unsettled_scores: list[Score | None] = field(default_factory=list)
+    held: list[tuple[int, Score | None]] = field(default_factory=list)
 
     path = "/completion"
     refuses_reliably = True
@@ -114,7 +123,8 @@ class _Completion:
             "stream": is_streamed,
             "return_tokens": True,
             "return_progress": is_streamed,
-            "response_fields": list(_FIELDS),
+            "response_fields": [*_FIELDS, SCORES],
+            **({} if request.num_top is None else {"n_probs": max(1, request.num_top)}),  # 0: none at all
             **_changing(request),
             **_picking(request.sampling),
             **_guided(request.guide),
@@ -127,32 +137,63 @@ class _Completion:
         ids = [int(each) for each in event.get("tokens") or ()]
         num_known = len(self.given) + len(self.unsettled) + len(ids)
         num_missing = max(0, int(event.get("tokens_predicted") or num_known) - num_known)
+        scores = None if self.request.num_top is None else self._scores(event, ids)
         if event.get("stop"):
-            return self._end(event, ids, num_missing=num_missing)
+            return self._end(event, ids, scores, num_missing=num_missing)
         if not num_missing and not self.unsettled:
-            return self._give(ids)
+            return self._give(ids, scores)
         self.unsettled += [*repeat(None, num_missing), *ids]
+        self.unsettled_scores += [*repeat(None, num_missing), *(scores or ())]
         self.text += event.get("content") or ""
-        if not self.text:
-            return []
+        return self._settle() if self.text else []
+
+    def stop(self) -> None:
+        """Return None: the server ends a request when its stream is cut."""
+
+    def _settle(self) -> list[Event]:
+        """Find the missing ids, or have all that are unsettled generated again."""
         settled = settle(
             self.unsettled, self.text, self.request.vocabulary, is_any_right=self.request.guide is not None
         )
         if settled is None:
             return [self._continued(num_whole=len(self.unsettled))]
-        self.unsettled, self.text = [], ""
-        return self._give(settled)
+        scores = None if self.request.num_top is None else self.unsettled_scores
+        self.unsettled, self.text, self.unsettled_scores = [], "", []
+        return self._give(settled, scores)
 
-    def stop(self) -> None:
-        """Return None: the server ends a request when its stream is cut."""
-
-    def _give(self, ids: list[int]) -> list[Event]:
+    def _give(self, ids: list[int], scores: Sequence[Score | None] | None) -> list[Event]:
         self.given += ids
-        return [TokenDelta(ids)] if ids else []
+        if scores is None:
+            return [TokenDelta(ids)] if ids else []
+        whole = [each for each in scores if each is not None]
+        if not self.held and len(whole) == len(ids):
+            return [TokenDelta(ids, whole)] if ids else []
+        self.held += zip(ids, scores, strict=True)
+        return [SIGN_OF_LIFE]
 
-    def _end(self, event: Mapping[str, Any], ids: list[int], *, num_missing: int) -> list[Event]:
-        """Read the last event. Missing ids at the end are generated again, unless the context has ended."""
-        stop_type, found = event.get("stop_type"), self._give(ids)
+    def _scores(self, event: Mapping[str, Any], ids: Sequence[int]) -> Sequence[Score | None]:
+        """Read the scores of an event's tokens; a whole answer lacks those that end inside a character."""
+        return scores_in(event, ids, self.request.vocabulary if self.num_whole else None)
+
+    def _end(
+        self,
+        event: Mapping[str, Any],
+        ids: list[int],
+        scores: Sequence[Score | None] | None,
+        *,
+        num_missing: int,
+    ) -> list[Event]:
+        """Read the last event, and score the tokens that are held back."""
+        *found, end = self._ended(event, self._give(ids, scores), num_missing=num_missing)
+        if not self.held or not isinstance(end, HttpEnd) or end.error is not None or end.rest is not None:
+            return [*found, end]
+        ids = [*self.request.ids.tolist(), *self.given]
+        before = ids[: len(ids) - len(self.held)]
+        return [*found, HttpEnd(rest=Scoring(before, self.held, self.request.num_top or 0, end))]
+
+    def _ended(self, event: Mapping[str, Any], found: list[Event], *, num_missing: int) -> list[Event]:
+        """Read how it ended. Missing ids at the end are generated again, unless the context has ended."""
+        stop_type = event.get("stop_type")
         num_asked = self.num_whole or self.request.max_tokens
         num_missing += len(self.unsettled)
         if stop_type not in {"eos", "word", "limit"}:
@@ -173,7 +214,8 @@ class _Completion:
         ids = np.concatenate([self.request.ids, np.array(self.given, dtype=np.int32)])
         num_left = self.request.max_tokens - len(self.given)
         request = replace(self.request, ids=ids, max_tokens=num_left, guide=None)
-        return HttpEnd(rest=_Completion(self.model_name, request, num_whole and min(num_whole, num_left)))
+        num_whole = num_whole and min(num_whole, num_left)
+        return HttpEnd(rest=_Completion(self.model_name, request, num_whole, held=self.held))
 
 
 def _picking(sampling: Sampling) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from prometheus_client.samples import Sample
 
+from jobs.answers.log_probs import Score
 from jobs.errors import RetryableEngineError
 from jobs.prompts.guides import Guide, GuideKind, choice_grammar
 from jobs.settings import EngineSettings
@@ -90,6 +91,7 @@ class _Generation:
             "input_ids": request.ids.tolist(),
             "sampling_params": {name: value for name, value in found.items() if value is not None},
             "stream": True,
+            **({} if request.num_top is None else _scored(request.num_top)),
         }
 
     def read(self, event: Mapping[str, Any]) -> list[Event]:
@@ -102,7 +104,7 @@ class _Generation:
             raise ValueError(f"{len(ids)} ids after {num_seen} are not {num_total}")
         new = ids[num_seen:] if is_repeating else ids
         self.ids += new
-        found: list[Event] = [TokenDelta(new)] if new else []
+        found: list[Event] = [TokenDelta(new, self._scores(about, len(new)))] if new else []
         if reason := about.get("finish_reason"):
             found += [*cached_prompt(about, "cached_tokens"), _end(reason)]
         return found
@@ -110,6 +112,28 @@ class _Generation:
     def stop(self) -> tuple[str, Mapping[str, Any]]:
         """Abort the request by its id; its stream then ends with the reason `abort`."""
         return "/abort_request", {"rid": self.request.request_id}
+
+    def _scores(self, about: Mapping[str, Any], num_new: int) -> list[Score] | None:
+        """Read the scores of the new tokens, of whichever tokens the event tells.
+
+        Raises:
+            ValueError: they were asked for, and not all came.
+        """
+        if self.request.num_top is None:
+            return None
+        own = list(about.get("output_token_logprobs") or ())
+        tops = list(about.get("output_top_logprobs") or [None] * len(own))
+        if len(own) not in (num_new, len(self.ids)) or len(tops) != len(own):
+            raise ValueError(f"{len(own)} log probabilities for {num_new} of {len(self.ids)} tokens")
+        return [
+            Score(float(log_prob), [(int(each[1]), float(each[0])) for each in top or ()])
+            for (log_prob, *_), top in zip(own[-num_new:], tops[-num_new:], strict=True)
+        ]
+
+
+def _scored(num_top: int) -> Mapping[str, object]:
+    """Ask for the log probabilities of the answer's tokens, none of the prompt's."""
+    return {"return_logprob": True, "top_logprobs_num": num_top, "logprob_start_len": -1}
 
 
 def _guided(guide: Guide | None) -> Mapping[str, str]:

@@ -28,6 +28,8 @@ def _fields(request: Request) -> Mapping[str, object]:
         "return_token_ids": True,
         "cache_salt": request.cache_salt,
         "bad_words": list(request.sampling.bad_words) or None,
+        "logprobs": request.num_top,
+        "return_tokens_as_token_ids": None if request.num_top is None else True,
     }
     return {**id_fields(request), **_guided(request.guide), **own}
 

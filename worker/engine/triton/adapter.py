@@ -123,13 +123,14 @@ def lacking(inputs: frozenset[str], *, prefix: str) -> frozenset[str]:
         "top_p": {f"{prefix}top_p"},
         "top_k": {f"{prefix}top_k"},
         "min_tokens": {"min_tokens", "min_length"},
-        "log_probabilities": {"return_log_probs"},
+        "logprobs": {"return_log_probs"},
         "lora": {"lora_task_id"},
         "ignore_eos": {"end_id"},
         **{name: {name} for name in PENALTIES},
     }
     found = frozenset(parameter for parameter, tensors in names.items() if not tensors & inputs)
-    found |= {"min_p", "logit_bias"}  # no input that we know, or one of a size that nothing tells
+    # No input that we know, or one of a size that nothing tells; no output of others than the picked token.
+    found |= {"min_p", "logit_bias", "top_logprobs"}
     return found if inputs >= GUIDE_INPUTS else found | GUIDED
 
 

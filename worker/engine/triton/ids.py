@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jobs.answers.log_probs import Score
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TokenDelta
 from worker.engine.request import Request
@@ -63,6 +64,8 @@ class IdsAdapter:
             "end_id": np.array([[request.end_id]], dtype=np.int32),
             "pad_id": np.array([[request.pad_id]], dtype=np.int32),
         }
+        if request.num_top is not None:
+            tensors["return_log_probs"] = np.array([[True]])
         tensors |= sampling_tensors(request.sampling, self.inputs, prefix="runtime_") | guide_tensors(
             request.guide
         )
@@ -77,11 +80,22 @@ class IdsAdapter:
 
         Shapes:
             output_ids: INT32 `[1, beams, tokens]`; sequence_length: INT32 `[1, beams]`, valid tokens.
+            output_log_probs: FP32 `[1, beams, tokens]`, of this response or of all so far, if requested.
+
+        Raises:
+            ValueError: log probabilities were not returned for all tokens.
         """
         ids = np.frombuffer(outputs.get("output_ids", b""), dtype=np.int32)
         lengths = np.frombuffer(outputs.get("sequence_length", b""), dtype=np.int32)
         found: list[int] = (ids[: lengths[0]] if len(lengths) else ids).tolist()
-        return TokenDelta(found) if found else None
+        if not found:
+            return None
+        log_probs = np.frombuffer(outputs.get("output_log_probs", b""), dtype=np.float32)
+        if not len(log_probs):
+            return TokenDelta(found)
+        if len(log_probs) < len(found):
+            raise ValueError(f"{len(log_probs)} log probabilities for {len(found)} tokens")
+        return TokenDelta(found, [Score(each) for each in log_probs[-len(found) :].tolist()])
 
 
 def stop_tensors() -> Tensors:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jobs.prompts.abilities import ABILITIES, GUIDED
+from jobs.prompts.abilities import ABILITIES, GUIDED, SCORED
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TextDelta
 from worker.engine.request import Request, Sampling
@@ -60,7 +60,7 @@ class LlmapiAdapter:
 
     def _lacks(self) -> frozenset[str]:
         taken = {each.removeprefix(_PREFIX) for each in self.inputs}
-        lacks = ABILITIES - taken | GUIDED | {"log_probabilities"}
+        lacks = ABILITIES - taken | GUIDED | SCORED
         return lacks if "lora_id" in taken else lacks | {"lora"}
 
     def tensors(self, request: Request) -> Tensors:

@@ -24,6 +24,8 @@ _NEEDED: Final[dict[Kind, frozenset[str]]] = {
 # Names in TensorRT-LLM's model repository; an ensemble's configuration names its own.
 _ENGINE: Final = "tensorrt_llm"
 _PREPROCESSING: Final = "preprocessing"
+# Where text is all that comes back, as many values as there are tokens count them, even if they mean nothing.
+_COUNTED_BY: Final = "return_log_probs"
 _TRUE: Final = frozenset({"true", "1", "t", "y", "yes"})
 _FALSE: Final = frozenset({"false", "0", "f", "n", "no"})
 
@@ -94,6 +96,8 @@ def adapter_for(offer: Offer, settings: TritonSettings) -> Adapter:
         )
     name: str = offer.entry.name
     inputs = _usable(offer)
+    if kind in ("ensemble", "bls"):
+        inputs |= {_COUNTED_BY} & offer.inputs
     if kind == "ids":
         return IdsAdapter(name, inputs, reuses_prefix=reuses_prefix(offer.engine))
     if kind == "vllm":

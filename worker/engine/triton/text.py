@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from jobs.prompts.abilities import SCORED
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TextDelta
 from worker.engine.request import Request
@@ -67,7 +68,8 @@ class TextAdapter:
         )
 
     def _lacks(self) -> frozenset[str]:
-        found = lacking(self.inputs, prefix="") | {"stop_token_ids"}  # only one end token
+        # Only one end token; log probabilities of tokens that the text does not show.
+        found = lacking(self.inputs, prefix="") | SCORED | {"stop_token_ids"}
         return found if "bad_words" in self.inputs else found | {"bad_words"}
 
     def tensors(self, request: Request) -> Tensors:

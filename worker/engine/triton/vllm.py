@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jobs.prompts.abilities import GUIDED
+from jobs.prompts.abilities import GUIDED, SCORED
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TextDelta
 from worker.engine.request import Request
@@ -33,15 +33,12 @@ class VllmAdapter:
             takes_ids=False,
             gives_ids=False,
             adds_bos=True,
-            lacks=self._lacks(),
+            # Which fields guide an answer depends on the release, and others are ignored. Its log
+            # probabilities are of tokens that its text does not show.
+            lacks=GUIDED | SCORED | {"logit_bias"},
             credits_reuse=True,
             keeps_state_in_slot=False,
         )
-
-    def _lacks(self) -> frozenset[str]:
-        # Which fields guide an answer depends on the release, and others are ignored.
-        lacks = GUIDED | {"logit_bias"}
-        return lacks if "return_logprobs" in self.inputs else lacks | {"log_probabilities"}
 
     def tensors(self, request: Request) -> Tensors:
         """Build the request's tensors.
