@@ -7,22 +7,25 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, timedelta
-from typing import Any, Final, cast
+from typing import Final, cast
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, Subquery, Table, delete, func, select, union_all
+from sqlalchemy import ColumnElement, Subquery, Table, func, select, union_all
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import Session
 
 from jobs.errors import InvalidRequestError
 from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.models.tenant import UsageDay, UsageEntry
+from jobs.tenants.notes import Notes
 
 _DEFAULT_DAYS: Final = 30
 MAX_DAYS: Final = 366
 _SUMS: Final = ("num_jobs", "prompt_tokens", "cached_tokens", "completion_tokens")
 _KEYS: Final = ("tenant_id", "day", "model", "state")
+_ENTRIES: Final = Notes(UsageEntry, UsageDay, keys=_KEYS, sums=_SUMS)
+unsummed, add_up = _ENTRIES.unsummed, _ENTRIES.add_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,36 +113,6 @@ def period(first: date | None, last: date | None, *, today: date) -> tuple[date,
     return start, end
 
 
-def unsummed() -> Select[UUID]:
-    """Select records that are not yet summed up, oldest first."""
-    return select(UsageEntry.id).order_by(UsageEntry.id)
-
-
-def add_up(session: Session, *, limit: int = 5000, only: Sequence[UUID] | None = None) -> int:
-    """Add some records to their days. Readers see the same sums all the time.
-
-    Args:
-        session: the caller's transaction.
-        limit: most records to add.
-        only: of these records; None: of all.
-
-    Returns:
-        How many were added.
-    """
-    some = unsummed() if only is None else unsummed().where(UsageEntry.id.in_(only))
-    taken = session.scalars(some.limit(limit).with_for_update(skip_locked=True)).all()
-    notes = delete(UsageEntry).where(UsageEntry.id.in_(taken)).returning(*_columns(UsageEntry)).cte("notes")
-    keys = [notes.c[name] for name in _KEYS]
-    sums = [func.sum(notes.c[name]) for name in _SUMS]
-    # In one order, so that two rounds cannot deadlock.
-    summed = select(*keys, *sums).group_by(*keys).order_by(*keys)
-    statement = insert(UsageDay).from_select([*_KEYS, *_SUMS], summed)
-    more = {name: getattr(UsageDay, name) + statement.excluded[name] for name in _SUMS}
-    if taken:
-        session.execute(statement.on_conflict_do_update(index_elements=list(_KEYS), set_=more))
-    return len(taken)
-
-
 def read(session: Session, tenant_id: UUID | None, *, first: date, last: date) -> list[DailyUsage]:
     """Read the usage of a tenant, or of all together, on these days, newest first."""
     every = _between(first, last, None if tenant_id is None else [tenant_id])
@@ -206,14 +179,10 @@ def _between(first: date, last: date, tenant_ids: Collection[UUID] | None) -> Su
     """Select the days, and entries that are not yet summed up, of these tenants or of all."""
     parts = []
     for table in (UsageDay, UsageEntry):
-        query = select(*_columns(table)).where(table.day.between(first, last))
+        query = select(*_ENTRIES.columns(table)).where(table.day.between(first, last))
         parts.append(query if tenant_ids is None else query.where(table.tenant_id.in_(tenant_ids)))
     return union_all(*parts).subquery()
 
 
 def _sums(every: Subquery) -> list[ColumnElement[int]]:
     return [func.sum(every.c[name]) for name in _SUMS]
-
-
-def _columns(table: type[UsageDay] | type[UsageEntry]) -> list[InstrumentedAttribute[Any]]:
-    return [getattr(table, name) for name in (*_KEYS, *_SUMS)]

@@ -15,6 +15,17 @@ _SEND_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 15.0
 
 
+async def run_to_end(
+    call: EngineCall, put: Callable[[EngineDelta | StreamEnd], None], *, sent: Callable[[], None]
+) -> StreamEnd:
+    """Send a request and pass on its deltas; whatever goes wrong becomes the end of its stream."""
+    try:
+        return await call.run(put, sent=sent)
+    except Exception as error:  # noqa: BLE001  # the coroutine's entry point
+        telemetry.logger().exception(telemetry.LOOP_FAILED, loop="stream")
+        return StreamEnd(RetryableEngineError(said=storable(repr(error))), confirmed=False)
+
+
 class Stream:
     """One request and its connection, which the engine loop serves.
 
@@ -65,11 +76,7 @@ class Stream:
         return self._has_ended.wait(_SEND_SECONDS)
 
     async def _run(self) -> None:
-        try:
-            ended = await self._call.run(self._put, sent=self._is_on_its_way.set)
-        except Exception as error:  # noqa: BLE001  # the entry point: its owner must learn of the end
-            telemetry.logger().exception(telemetry.LOOP_FAILED, loop="stream")
-            ended = StreamEnd(RetryableEngineError(said=storable(repr(error))), confirmed=False)
+        ended = await run_to_end(self._call, self._put, sent=self._is_on_its_way.set)
         self._is_on_its_way.set()
         self._has_ended.set()
         self._put(ended)

@@ -5,11 +5,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from jobs import telemetry
-from jobs.errors import RetryableEngineError
 from worker.engine.deltas import EngineDelta
 from worker.engine.engine import EngineCall, StreamEnd
-from worker.engine.storable import storable
+from worker.engine.stream import run_to_end
 
 _CLOSE_SECONDS: Final = 15.0
 
@@ -45,13 +43,4 @@ class RunStream:
                 await self._call.close()
 
     async def _run(self) -> None:
-        try:
-            ended = await self._call.run(self._put, sent=_ignore)
-        except Exception as error:  # noqa: BLE001  # the entry point: its owner must learn of the end
-            telemetry.logger().exception(telemetry.LOOP_FAILED, loop="stream")
-            ended = StreamEnd(RetryableEngineError(said=storable(repr(error))), confirmed=False)
-        self._put(ended)
-
-
-def _ignore() -> None:
-    """Nobody waits for the request to be on its way."""
+        self._put(await run_to_end(self._call, self._put, sent=lambda: None))
