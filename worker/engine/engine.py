@@ -1,7 +1,7 @@
 """The interface of an engine: every kind implements it, and nothing above it knows the kind.
 
-All of it is asyncio. Code in threads uses `client.EngineClient` and `stream.Stream`, which run it on the one
-event loop of `loop`.
+All of it is asyncio, on the one event loop of `loop`, where runs of jobs are coroutines. Code in threads uses
+`client.EngineClient` and `stream.Stream`.
 """
 
 from collections.abc import Callable
