@@ -8,9 +8,12 @@ import pytest
 
 from cli.stack.servers.engine_options import EngineOptions
 from entry_points import REFERENCE, Served
+from jobs.errors import EngineUnableError
 from jobs.prompts.tokenizer import Tokenizer
+from jobs.states import FinishReason
 from local_engine import RunningEngine, running_engine
 from worker.engine.request import Sampling
+from worker.inference.outcome import Finished
 
 ARTICLE = REFERENCE[:6000]
 HOT: Final[dict[str, Any]] = {"temperature": 1.0, "runtime_top_k": 0, "runtime_top_p": 1.0}
@@ -45,6 +48,22 @@ def test_a_temperature_alone_samples_and_a_seed_decides_what(served: Served) -> 
     *others, one, same = said(served, *seeds)
     assert one == same
     assert len({*others, one}) == 4
+
+
+def test_an_answer_has_the_fewest_tokens_that_are_asked_for(served: Served) -> None:
+    def num_tokens(sampling: Sampling) -> int:
+        run = served.ask(served.prompt(ARTICLE), sampling=sampling)
+        assert run.follow() == Finished(FinishReason.STOP)
+        run.close()
+        return run.answer.output().num_tokens
+
+    by_itself = num_tokens(Sampling())
+    if "min_tokens" in served.model.abilities.lacks:
+        with pytest.raises(EngineUnableError, match="min_tokens"):
+            num_tokens(Sampling(min_tokens=by_itself + 25))
+    else:
+        assert num_tokens(Sampling(min_tokens=by_itself + 25)) >= by_itself + 25
+        assert num_tokens(Sampling(min_tokens=1)) == by_itself
 
 
 def test_temperature_0_is_greedy_whatever_else_is_asked(served: Served) -> None:

@@ -1,7 +1,7 @@
 """The scripted answer of a sequence, and where in its prompt the answer begins."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol
 
@@ -54,6 +54,7 @@ class Ask:
         temperature: temperature of the draws; 0 if the request is greedy for any reason: nothing is drawn.
         ends: it names an end token; without one the model never stops by itself.
         stop_words: token sequences after which the answer ends.
+        min_tokens: the fewest tokens before an end token.
     """
 
     ids: TokenIds
@@ -62,6 +63,7 @@ class Ask:
     temperature: float = 0.0
     ends: bool = True
     stop_words: tuple[tuple[int, ...], ...] = ()
+    min_tokens: int = 0
 
     def generator(self) -> Random | None:
         """Create the random generator of this request. Returns None if it is greedy.
@@ -117,17 +119,20 @@ class Speech:
         start: number of its tokens that the prompt already holds.
         stop_at: tokens left up to and including the one that completes a stop word; None if none does.
         ends: the end token stops it.
+        min_tokens: not before so many; the script begins again until then.
     """
 
     script: Script
     start: int
     stop_at: int | None
     ends: bool
+    min_tokens: int = 0
 
     def token(self, index: int) -> int | None:
         """Return the token after `index` others, or None for the end token."""
         place = self.start + index
-        if self.ends and self.script.length is not None and place >= self.script.length:
+        length = self.script.length
+        if self.ends and length is not None and place >= length and index >= self.min_tokens:
             return None
         opening = self.script.opening
         if place < len(opening):
@@ -148,10 +153,9 @@ def prepare(speaker: Speaker, ask: Ask) -> Speech:
     """Compute the answer to the prompt up to its last header, less what the prompt holds."""
     boundary = speaker.markup.answer_start(ask.ids)
     script = speaker.script(ask.ids[:boundary], ask)
-    speech = Speech(script=script, start=len(ask.ids) - boundary, stop_at=None, ends=ask.ends)
-    if not ask.stop_words:
-        return speech
-    return Speech(script, speech.start, _first_stop(speech, ask), ask.ends)
+    start = len(ask.ids) - boundary
+    speech = Speech(script=script, start=start, stop_at=None, ends=ask.ends, min_tokens=ask.min_tokens)
+    return replace(speech, stop_at=_first_stop(speech, ask)) if ask.stop_words else speech
 
 
 def _first_stop(speech: Speech, ask: Ask) -> int | None:

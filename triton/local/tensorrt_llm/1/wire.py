@@ -31,7 +31,7 @@ def read_ask(request: PbRequest) -> Ask:
     """Read what the request asks for.
 
     Shapes:
-        input_ids: INT32 `[1, tokens]`; input_lengths, request_output_len, end_id: INT32 `[1, 1]`.
+        input_ids: INT32 `[1, tokens]`; input_lengths, request_output_len, end_id, min_length: INT32 `[1, 1]`.
         runtime_top_k: INT32 `[1, 1]`; runtime_top_p, temperature: FP32 `[1, 1]`.
         stop_words_list: INT32 `[1, 2, n]`, row 0 token ids, row 1 the words' ends, padded with -1.
 
@@ -58,6 +58,7 @@ def read_ask(request: PbRequest) -> Ask:
         temperature=_temperature(request),
         ends=_scalar(request, "end_id", -1) >= 0,
         stop_words=_words(read_input(request, "stop_words_list")),
+        min_tokens=_scalar(request, "min_length", 0),
     )
 
 

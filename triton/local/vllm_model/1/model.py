@@ -72,8 +72,7 @@ class TritonPythonModel:
         ids: list[int] = []
         held = max(map(len, stops), default=1) - 1  # characters that may begin a stop string
         text, counted = "", 0
-        # As in vLLM, no end token comes before this many tokens; the inner engine can only do all or nothing.
-        end_id = -1 if int(asked.get("min_tokens", 0)) >= max_tokens else self._end_id
+        end_id = -1 if asked.get("ignore_eos") else self._end_id
         prompt = _value(request, "text_input", absent=b"").decode()
         for new in self._generate(prompt, max_tokens, end_id, request_id, _sampling(asked)):
             if sender.is_cancelled():
@@ -104,10 +103,12 @@ class TritonPythonModel:
 def _sampling(asked: dict[str, Any]) -> list[PbTensor]:
     """Convert vLLM's parameters to the engine's tensors. By default temperature is 1, the seed random."""
     temperature = asked.get("temperature", 1.0)
+    values = {"min_length": np.int32(asked.get("min_tokens", 0))}
     if temperature == 0:
-        return [pb_utils.Tensor("runtime_top_k", np.array([[1]], dtype=np.int32))]
+        values["runtime_top_k"] = np.int32(1)
+        return [pb_utils.Tensor(name, np.array([[value]])) for name, value in values.items()]
     seed = asked.get("seed", -1)
-    values = {
+    values |= {
         "temperature": np.float32(temperature),
         "runtime_top_k": np.int32(max(0, asked.get("top_k", 0))),
         "runtime_top_p": np.float32(asked.get("top_p", 1.0)),
