@@ -127,6 +127,43 @@ def test_a_native_job_has_its_form(client: Client, form: dict[str, Any]) -> None
     assert is_city(client.result(job["id"])["output"])
 
 
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"not": {"required": ["zz"]}},
+        {
+            "properties": {
+                "a": {
+                    "type": "array",
+                    "items": {"type": "boolean"},
+                    "minItems": 1,
+                    "maxItems": 2,
+                    "contains": True,
+                }
+            }
+        },
+        {"properties": {"a": {"type": "string", "format": "nosuch", "maxLength": 4}}},
+        {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+    ],
+)
+def test_an_answer_is_guided_by_what_the_engine_knows_of_its_schema(
+    sdk: openai.OpenAI, unknown: dict[str, Any]
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "required": ["a"],
+        "additionalProperties": False,
+        **unknown,
+    }
+    form: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    answer = sdk.chat.completions.create(
+        model=MODEL, messages=ASKED, response_format=form, max_tokens=60, temperature=0
+    )
+    assert answer.choices[0].finish_reason == "stop"
+    assert set(json.loads(answer.choices[0].message.content or "")) == {"a"}
+
+
 def test_an_answer_that_is_cut_says_so(sdk: openai.OpenAI) -> None:
     answer = sdk.chat.completions.create(model=MODEL, messages=ASKED, response_format=FORMAT, max_tokens=3)
     assert answer.choices[0].finish_reason == "length"

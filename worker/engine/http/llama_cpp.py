@@ -20,6 +20,7 @@ from worker.engine.gauges import Gauges
 from worker.engine.http.call import Event, HttpEnd
 from worker.engine.http.capacity import ReportedSizes
 from worker.engine.http.engine import Encoding, HttpKind
+from worker.engine.http.guiding_schemas import guiding
 from worker.engine.http.llama_scores import SCORES, SIGN_OF_LIFE, Scoring, scores_in
 from worker.engine.http.models import ModelCard
 from worker.engine.http.server import HttpServer
@@ -250,7 +251,7 @@ def _guided(guide: Guide | None) -> Mapping[str, object]:
         case None:
             return {}
         case Guide(GuideKind.JSON):
-            return {"json_schema": guide.schema}
+            return {"json_schema": guiding(guide.schema)}
         case Guide(GuideKind.CHOICE):
             return {"grammar": choice_grammar(guide.choices)}
         case Guide(_, content):

@@ -1,0 +1,97 @@
+"""What guides llama.cpp of a caller's schema: what it understands, bounded where it would not end."""
+
+from typing import Any
+
+import pytest
+
+from worker.engine.http.guiding_schemas import guiding
+
+LARGEST = 2**53 - 1
+OPEN = {"type": "object", "properties": {"a": {"type": "string"}}}
+
+
+def guide_of(schema: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in guiding(schema).items() if name != "x-guidance"}
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"not": {"required": ["b"]}},
+        {"if": {"required": ["a"]}, "then": {"required": ["b"]}},
+        {"uniqueItems": True},
+        {"contains": {"const": 1}},
+        {"format": "nosuch"},
+        {"description": "A thing"},
+        {"x-guidance": {"lenient": True}},
+        {"$ref": "#anchor"},
+    ],
+)
+def test_what_the_engine_does_not_know_is_left_out_so_that_it_guides_by_the_rest(
+    unknown: dict[str, Any],
+) -> None:
+    assert guide_of({"type": "object", **unknown}) == {"type": "object"}
+    nested = {"type": "array", "prefixItems": [{"type": "string", **unknown}], "items": unknown}
+    assert guide_of(nested) == {"type": "array", "prefixItems": [{"type": "string"}], "items": {}}
+
+
+def test_it_writes_json_on_one_line_whatever_the_schema_says() -> None:
+    assert guiding({"x-guidance": {"nonsense": 1}})["x-guidance"] == {
+        "whitespace_flexible": False,
+        "item_separator": ", ",
+        "key_separator": ": ",
+    }
+
+
+def test_one_of_guides_as_any_of() -> None:
+    assert guide_of({"oneOf": [{"const": 1}, {"const": 2}]}) == {"anyOf": [{"const": 1}, {"const": 2}]}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ({}, {"minimum": -LARGEST, "maximum": LARGEST}),
+        ({"minimum": 3}, {"minimum": 3, "maximum": LARGEST}),
+        ({"exclusiveMaximum": 3}, {"minimum": -LARGEST, "exclusiveMaximum": 3}),
+        ({"minimum": 10**20}, {"minimum": 10**20, "maximum": 2 * 10**20}),
+        ({"maximum": -(10**20)}, {"minimum": -2 * 10**20, "maximum": -(10**20)}),
+    ],
+)
+def test_integers_have_an_end(bounds: dict[str, int], expected: dict[str, int]) -> None:
+    assert guide_of({"type": "integer", **bounds}) == {"type": "integer", **expected}
+    assert guide_of({"type": ["null", "integer"], **bounds}) == {"type": ["null", "integer"], **expected}
+    assert guide_of({"type": "string", **bounds}) == {"type": "string", **bounds}
+
+
+def test_a_decimal_count_is_a_count() -> None:
+    assert guide_of({"maxItems": 2.0, "type": "array"}) == {"maxItems": 2, "type": "array"}
+
+
+def test_objects_get_the_properties_that_are_listed_and_no_others() -> None:
+    closed = {**OPEN, "additionalProperties": False}
+    assert guide_of(OPEN) == closed
+    assert guide_of({"$defs": {"o": OPEN}, "items": {"$ref": "#/$defs/o"}})["$defs"] == {"o": closed}
+    assert guide_of({"anyOf": [OPEN, {"type": "null"}]}) == {"anyOf": [closed, {"type": "null"}]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {**OPEN, "additionalProperties": True},
+        {**OPEN, "additionalProperties": {"type": "string"}},
+        {**OPEN, "patternProperties": {"^x": {"type": "string"}}},
+        {**OPEN, "required": ["b"]},
+        {**OPEN, "minProperties": 2},
+        {**OPEN, "$ref": "#/$defs/b", "$defs": {"b": {"type": "object"}}},
+        {"allOf": [OPEN, {"properties": {"b": {"type": "string"}}}]},
+        {"$defs": {"o": OPEN}, "allOf": [{"$ref": "#/$defs/o"}, {"required": ["b"]}]},
+        {"type": "object"},
+    ],
+)
+def test_objects_that_may_need_other_properties_stay_open(schema: dict[str, Any]) -> None:
+    def is_closed(found: Any) -> bool:  # noqa: ANN401  # JSON
+        if isinstance(found, dict):
+            return found.get("additionalProperties") is False or any(map(is_closed, found.values()))
+        return isinstance(found, list) and any(map(is_closed, found))
+
+    assert not is_closed(guide_of(schema))

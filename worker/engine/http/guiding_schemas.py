@@ -1,0 +1,154 @@
+"""The schemas that guide llama.cpp's answers: what it understands of a caller's, so that it guides at all.
+
+Its compiler (LLGuidance; without it llama.cpp's own) gives up on a schema with one keyword that it does not
+know, and the server then leaves the answer unguided without a word. So what it does not know is left out.
+Answers are checked against the caller's schema afterwards: a guide only makes right ones likely.
+
+Source: LLGuidance's docs/json_schema.md on what it implements; tried on llama.cpp of October 2026.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+Json = Mapping[str, Any]
+
+# What is passed on as it is.
+_VALUES: Final = frozenset(
+    {
+        *("$schema", "$id", "type", "const", "enum", "required", "pattern"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    }
+)
+_COUNTS: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
+_SCHEMAS: Final = frozenset({"items", "additionalItems"})
+_LISTS: Final = frozenset({"allOf", "anyOf", "prefixItems", "items"})
+_MAPS: Final = frozenset({"properties", "$defs", "definitions"})
+_FORMATS: Final = frozenset(
+    {
+        *("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"),
+    }
+)
+# Properties beside these say nothing of others that an answer may have, or an intersection must stay open.
+_OPENING: Final = frozenset(
+    {
+        *(
+            "additionalProperties",
+            "patternProperties",
+            "unevaluatedProperties",
+            "minProperties",
+            "propertyNames",
+        ),
+        *(
+            "allOf",
+            "anyOf",
+            "oneOf",
+            "not",
+            "if",
+            "dependentSchemas",
+            "dependentRequired",
+            "dependencies",
+            "$ref",
+        ),
+    }
+)
+# A schema that they combine is closed by what it is combined with, which lies elsewhere.
+_COMBINING: Final = (
+    "allOf",
+    "if",
+    "dependentSchemas",
+    "dependencies",
+    "$dynamicRef",
+    "unevaluatedProperties",
+)
+# Integers that every reader of JSON understands (RFC 7493); where nothing bounds them, digits have no end.
+_MAX_INTEGER: Final = 2**53 - 1
+# On one line, as Python writes JSON: a blank may otherwise be followed by blanks without end.
+_OPTIONS: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+def guiding(schema: Json) -> dict[str, Any]:
+    """Return what llama.cpp understands of a schema, bounded where nothing but itself would end an answer.
+
+    Objects whose properties are listed get no others, as with XGrammar, unless the schema speaks of others.
+    """
+    return {**_reduced(schema, closes=not _combines(schema)), "x-guidance": _OPTIONS}
+
+
+def _reduced(schema: Any, *, closes: bool) -> Any:  # noqa: ANN401  # JSON
+    """Reduce a schema or subschema; its depth is bounded where it is accepted."""
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for name, value in schema.items():
+        if name in _VALUES:
+            found[name] = value
+        elif name in _COUNTS:
+            found[name] = int(value)  # 2.0 is a count in JSON Schema
+        elif name in _LISTS and isinstance(value, list):
+            found[name] = [_reduced(each, closes=closes) for each in value]
+        elif name in _SCHEMAS:
+            found[name] = _reduced(value, closes=closes)
+        elif name in _MAPS and isinstance(value, dict):
+            found[name] = {key: _reduced(each, closes=closes) for key, each in value.items()}
+    _add_special(found, schema, closes=closes)
+    _bound_integers(found)
+    if closes and "properties" in schema and _is_closed_by_its_properties(schema):
+        found["additionalProperties"] = False
+    return found
+
+
+def _add_special(found: dict[str, Any], schema: Json, *, closes: bool) -> None:
+    """Add what is understood under conditions alone."""
+    one_of = schema.get("oneOf")
+    if isinstance(one_of, list) and "anyOf" not in schema:
+        found["anyOf"] = [_reduced(each, closes=closes) for each in one_of]
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+        found["$ref"] = reference
+    if schema.get("format") in _FORMATS:
+        found["format"] = schema["format"]
+    patterns = schema.get("patternProperties", {})
+    if len(patterns) <= 1:  # several must exclude each other
+        if patterns:
+            found["patternProperties"] = {
+                key: _reduced(each, closes=closes) for key, each in patterns.items()
+            }
+        if "additionalProperties" in schema:
+            found["additionalProperties"] = _reduced(schema["additionalProperties"], closes=closes)
+    if "properties" not in schema and not patterns:
+        found |= {name: int(schema[name]) for name in ("minProperties", "maxProperties") if name in schema}
+
+
+def _bound_integers(found: dict[str, Any]) -> None:
+    kinds = found.get("type")
+    if "integer" not in (kinds if isinstance(kinds, list) else [kinds]):
+        return
+    if "minimum" not in found and "exclusiveMinimum" not in found:
+        found["minimum"] = min(-_MAX_INTEGER, *_numbers(found, "maximum", "exclusiveMaximum"))
+    if "maximum" not in found and "exclusiveMaximum" not in found:
+        found["maximum"] = max(_MAX_INTEGER, *_numbers(found, "minimum", "exclusiveMinimum"))
+
+
+def _numbers(found: Json, *names: str) -> list[float]:
+    """Return the bounds among these keywords, and 0, so that there is one."""
+    given = [found[name] for name in names if isinstance(found.get(name), int | float)]
+    return [0, *(2 * each for each in given)]
+
+
+def _is_closed_by_its_properties(schema: Json) -> bool:
+    required, properties = schema.get("required", ()), schema["properties"]
+    return (
+        not _OPENING & schema.keys()
+        and isinstance(properties, dict)
+        and isinstance(required, list | tuple)
+        and all(name in properties for name in required)
+    )
+
+
+def _combines(schema: Any) -> bool:  # noqa: ANN401  # JSON
+    if isinstance(schema, dict):
+        has_siblings = "$ref" in schema and ("properties" in schema or "required" in schema)
+        return (
+            has_siblings or any(name in schema for name in _COMBINING) or any(map(_combines, schema.values()))
+        )
+    return isinstance(schema, list) and any(map(_combines, schema))
