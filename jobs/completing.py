@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from jobs import job_rows
 from jobs.checkpoints import Output
 from jobs.database import direct, note_ended
+from jobs.database.direct import Query, Rows
 from jobs.database.hot import PREPARED
 from jobs.database.row_sets import array_parameters
 from jobs.engines import attempts, reservations
@@ -67,7 +68,22 @@ def complete_all(session: Session, completions: Sequence[JobCompletion]) -> Comp
     job. An end that is not stored is charged as if its worker died now: up to its checkpoint. Whoever stores
     it charges the rest (`reservations.charge_late`).
     """
-    trees = {each.summary_id for each in completions if each.summary_id is not None}
+    free_trees = tree_progress.lock_free(session, trees_of(completions))
+    return completed(session, direct.fetch(session, *completing(completions, free_trees=free_trees)))
+
+
+def trees_of(completions: Sequence[JobCompletion]) -> set[UUID]:
+    """Return the trees that these jobs are part of, of which `completing` must be told the free ones."""
+    return {each.summary_id for each in completions if each.summary_id is not None}
+
+
+def completing(completions: Sequence[JobCompletion], *, free_trees: Sequence[UUID] = ()) -> Query:
+    """Return the query of `complete_all`; `completed` reads its rows, and does what is left.
+
+    Args:
+        completions: the answers.
+        free_trees: trees that the transaction has locked; of others no job is completed.
+    """
     outputs = [each.output for each in completions]
     given = {
         "ids": [each.lease.job_id for each in completions],
@@ -84,9 +100,13 @@ def complete_all(session: Session, completions: Sequence[JobCompletion]) -> Comp
         "log_probs": [each.log_probs for each in outputs],
         "cached": [each.cached_tokens for each in outputs],
         "new_ids": [uuid7() for _ in completions],
-        "free_trees": tree_progress.lock_free(session, trees),
+        "free_trees": list(free_trees),
     }
-    rows = direct.fetch(session, _COMPLETE, given)
+    return Query(_COMPLETE, given)
+
+
+def completed(session: Session, rows: Rows) -> Completed:
+    """Read the rows of `completing`, and tell and advance what follows from these ends."""
     ended = [job_id for job_id, _ in rows]
     job_rows.expire_loaded(session, ended)
     note_ended(session, ended)

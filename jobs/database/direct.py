@@ -1,13 +1,17 @@
-"""Hot statements sent straight to libpq: SQLAlchemy and the driver take several times as long over them."""
+"""Hot statements sent straight to libpq: SQLAlchemy and the driver take several times as long over them.
+
+Several that need nothing of each other go in one message: waiting for an answer takes longer than most do.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psycopg
-from psycopg import capabilities, errors
+from psycopg import capabilities, errors, generators
+from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
@@ -21,6 +25,15 @@ from jobs.database import hot
 from jobs.database.packed_arrays import packer_of
 
 Statement = TextClause | TextualSelect
+Rows = Sequence[tuple[Any, ...]]
+
+
+class Query(NamedTuple):
+    """A statement that returns rows, and the values of its parameters, which have types."""
+
+    statement: Statement
+    given: Mapping[str, Any]
+
 
 _NAMES: Final = "longbatch.direct_names"
 _STALE: Final = "longbatch.direct_stale"
@@ -45,7 +58,7 @@ def allow_direct(engine: Engine) -> None:
     event.listen(engine, "rollback", forget)
 
 
-def fetch(session: Session, statement: Statement, given: Mapping[str, Any]) -> Sequence[tuple[Any, ...]]:
+def fetch(session: Session, statement: Statement, given: Mapping[str, Any]) -> Rows:
     """Execute a statement that returns rows, in the session's transaction; prepare it where that is right.
 
     It may take the usual way: through another driver, or if anything listens to what is executed.
@@ -58,19 +71,34 @@ def fetch(session: Session, statement: Statement, given: Mapping[str, Any]) -> S
     Raises:
         DBAPIError: as `session.execute` does.
     """
+    (rows,) = fetch_all(session, [Query(statement, given)])
+    return rows
+
+
+def fetch_all(session: Session, queries: Sequence[Query]) -> list[Rows]:
+    """Execute statements one after the other, as `fetch` does, and wait once for all their rows.
+
+    Raises:
+        DBAPIError: of the first that fails; those after it were not executed.
+    """
     session.flush()
     connection = session.connection()
     driver = connection.connection.driver_connection
     if not isinstance(driver, psycopg.Connection) or not _can_send(connection, driver):
-        return [tuple(row) for row in session.execute(statement, given)]
-    compiled = _compile(statement)
+        return [[tuple(row) for row in session.execute(each.statement, each.given)] for each in queries]
+    place = 0
     try:
-        values = [None if given[name] is None else pack(given[name]) for name, pack in compiled.packers]
-        result = _execute(connection, driver, compiled, values)
+        results = _send(connection, driver, [_written(each) for each in queries])
+        for place, result in enumerate(results):  # noqa: B007  # the one that failed
+            _checked(result)
     except psycopg.Error as error:
         hot.fail_next(connection, error)
-        session.execute(statement, given)  # SQLAlchemy translates it, and drops lost connections
+        session.execute(*queries[place])  # SQLAlchemy translates it, and drops lost connections
         raise
+    return [_rows(driver, each) for each in results]
+
+
+def _rows(driver: "psycopg.Connection[Any]", result: PGresult) -> Rows:
     loader = Transformer.from_context(driver)
     loader.set_pgresult(result)
     return loader.load_rows(0, result.ntuples, tuple)
@@ -91,21 +119,80 @@ def _compile(statement: Statement) -> _Compiled:
     return _Compiled(str(compiled).encode(), types, packers)
 
 
-def _execute(
-    connection: Connection,
-    driver: "psycopg.Connection[Any]",
-    compiled: _Compiled,
-    values: list[Any],
-) -> PGresult:
-    pgconn, formats = driver.pgconn, [_BINARY] * len(values)
-    if pgconn.transaction_status == TransactionStatus.IDLE:
-        _checked(pgconn.exec_(b"BEGIN"))
-    if driver.prepare_threshold is None:  # see `hot`
-        return _checked(pgconn.exec_params(compiled.sql, values, compiled.types, formats, _BINARY))
+_Values = list[Any]  # bytes or None, in the order of the parameters
+_Written = tuple[_Compiled, _Values]
+
+
+def _written(query: Query) -> _Written:
+    compiled = _compile(query.statement)
+    return compiled, [
+        None if query.given[name] is None else pack(query.given[name]) for name, pack in compiled.packers
+    ]
+
+
+def _send(
+    connection: Connection, driver: "psycopg.Connection[Any]", written: Sequence[_Written]
+) -> list[PGresult]:
+    """Execute the statements in the transaction, as prepared ones where that is right; see `hot`."""
+    pgconn = driver.pgconn
+    is_idle = pgconn.transaction_status == TransactionStatus.IDLE
+    if driver.prepare_threshold is None:
+        if is_idle:
+            _checked(pgconn.exec_(b"BEGIN"))
+        return [
+            pgconn.exec_params(each.sql, values, each.types, _binary(values), _BINARY)
+            for each, values in written
+        ]
     if hot.must_discard_plans(connection):
         _checked(pgconn.exec_(b"DISCARD PLANS"))
-    name = _prepare(connection, pgconn, compiled)
-    return _checked(pgconn.exec_prepared(name, values, formats, _BINARY))
+    prepared = [(_prepare(connection, pgconn, each), values) for each, values in written]
+    if (is_idle or len(prepared) > 1) and capabilities.has_pipeline():
+        return _send_together(driver, prepared, begins=is_idle)
+    if is_idle:
+        _checked(pgconn.exec_(b"BEGIN"))
+    return [pgconn.exec_prepared(name, values, _binary(values), _BINARY) for name, values in prepared]
+
+
+_Prepared = tuple[bytes, _Values]
+
+
+def _send_together(
+    driver: "psycopg.Connection[Any]", prepared: Sequence[_Prepared], *, begins: bool
+) -> list[PGresult]:
+    """Send statements in one message, after BEGIN if they begin the transaction, and await all results."""
+    pgconn = driver.pgconn
+    pgconn.enter_pipeline_mode()
+    try:
+        results = driver.wait(_exchange(pgconn, prepared, begins=begins))
+    finally:
+        _leave_pipeline(driver)
+    if begins:
+        _checked(results.pop(0))
+    return results
+
+
+def _exchange(pgconn: PGconn, prepared: Sequence[_Prepared], *, begins: bool) -> PQGen[list[PGresult]]:
+    if begins:
+        pgconn.send_query_params(b"BEGIN", None)
+    for name, values in prepared:
+        pgconn.send_query_prepared(name, values, _binary(values), _BINARY)
+    pgconn.pipeline_sync()
+    yield from generators.send(pgconn)
+    results: list[PGresult] = []
+    while not results or results[-1].status != ExecStatus.PIPELINE_SYNC:
+        results += yield from generators.fetch_many(pgconn)
+    return results[:-1]
+
+
+def _leave_pipeline(driver: "psycopg.Connection[Any]") -> None:
+    try:
+        driver.pgconn.exit_pipeline_mode()
+    except psycopg.Error:  # it was lost, or what it waits for was cut off
+        driver.close()
+
+
+def _binary(values: _Values) -> Sequence[int]:
+    return [_BINARY] * len(values)
 
 
 def _prepare(connection: Connection, pgconn: PGconn, compiled: _Compiled) -> bytes:

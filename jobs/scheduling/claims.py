@@ -84,6 +84,7 @@ def start_jobs(
     locked: tuple[EngineRow, datetime] | None,
     policy: ClaimPolicy,
     *,
+    load: EngineLoad | None = None,
     preview: Preview | None = None,
     limit: int | None = None,
     ended: Sequence[FreedSlot] = (),
@@ -94,6 +95,7 @@ def start_jobs(
         session: the caller's transaction.
         locked: the engine's row and the time, as `engine_load.lock` returned them in this transaction.
         policy: of the claims.
+        load: of the engine, read since then and since reservations were closed; None: it is read now.
         preview: candidates read a moment ago; the queue is read again only if a slot stays free, or if jobs
             wait that begin with what the engine has, and it has none of them.
         limit: most jobs to start; None: as many as there are slots.
@@ -102,7 +104,7 @@ def start_jobs(
     if locked is None or locked[0].paused_reason is not None:
         return ClaimResult()
     engine, now = locked
-    load = engine_load.read(session, engine)
+    load = load or engine_load.read(session, engine)
     if policy.replay is not None:
         answered = {each.lease_id: Answered(each.generated_tokens, each.cached_tokens) for each in ended}
         policy.replay.observe(load.guests, capacity=load.capacity, answered=answered)

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Text, bindparam, text
 from sqlalchemy.orm import Session
 
 from jobs.database import direct
+from jobs.database.direct import Query, Rows
 from jobs.database.hot import PREPARED
 from jobs.engines import registry
 from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
@@ -61,12 +62,31 @@ def lock(session: Session, engine_name: str) -> tuple[EngineRow, datetime] | Non
     Returns:
         None if the engine never registered.
     """
-    return _row(direct.fetch(session, _LOCK, {"engine_name": engine_name}))
+    return locked(direct.fetch(session, *locking(engine_name)))
+
+
+def locking(engine_name: str) -> Query:
+    """Return the query of `lock`; `locked` takes its rows."""
+    return Query(_LOCK, {"engine_name": engine_name})
+
+
+def locked(found: Rows) -> tuple[EngineRow, datetime] | None:
+    """Return what `lock` does, from the rows of its query."""
+    return _row(found)
 
 
 def read(session: Session, engine: Engine | EngineRow) -> EngineLoad:
     """Read what is reserved on this engine now."""
-    found = direct.fetch(session, _RESERVED, {"engine_name": engine.name, "model": engine.model})
+    return load_of(engine, direct.fetch(session, *reading(engine.name)))
+
+
+def reading(engine_name: str) -> Query:
+    """Return the query of `read`; `load_of` takes its rows."""
+    return Query(_RESERVED, {"engine_name": engine_name})
+
+
+def load_of(engine: Engine | EngineRow, found: Rows) -> EngineLoad:
+    """Return what `read` does, from the rows of its query."""
     rows = [_Reserved(*row[1:]) for row in found if row[1] is not None]
     return _load_of(engine, rows, interactive_waits=found[0][0])
 
@@ -100,7 +120,7 @@ def _load_of(
     )
 
 
-def _row(found: Sequence[tuple[Any, ...]]) -> tuple[EngineRow, datetime] | None:
+def _row(found: Rows) -> tuple[EngineRow, datetime] | None:
     return (EngineRow(*found[0][:-1]), found[0][-1]) if found else None
 
 
@@ -145,14 +165,15 @@ _RESERVED: Final = (
         {", ".join(f"{'jobs' if name in _OF_JOB else 'reserved'}.{name}" for name in _Reserved._fields)}
     FROM (
         SELECT EXISTS (
-            SELECT FROM jobs WHERE state = 'queued' AND model = :model AND lane = '{Lane.INTERACTIVE.value}'
+            SELECT FROM jobs WHERE state = 'queued' AND lane = '{Lane.INTERACTIVE.value}'
+                AND model = (SELECT model FROM engines WHERE name = :engine_name)
                 AND tenant_id <> ALL ({HALTED_TENANTS})
         ) AS interactive
     ) AS waiting
     LEFT JOIN reservations AS reserved ON reserved.engine_name = :engine_name
     LEFT JOIN jobs ON jobs.id = reserved.job_id AND jobs.lease_id = reserved.lease_id
     """)  # noqa: S608  # built from constants
-    .bindparams(bindparam("engine_name", type_=Text()), bindparam("model", type_=Text()))
+    .bindparams(bindparam("engine_name", type_=Text()))
     .execution_options(**PREPARED)
 )
 

@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from jobs import lifecycle
+from jobs import completing
 from jobs.completing import Completed, JobCompletion
+from jobs.database import direct
 from jobs.engines import reservations
 from jobs.scheduling import claims, engine_load
 from jobs.scheduling.claims import ClaimResult, FreedSlot
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.trees import progress as tree_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,9 @@ def tick(
 ) -> TickResult:
     """Store the answers of these runs, free their slots, and start every job that fits then.
 
+    All that needs no decision of ours goes in one message: the engine's lock, `lifecycle.complete_all`, and
+    reading what is reserved then.
+
     Args:
         session: the caller's transaction.
         engine_name: where they ran.
@@ -44,15 +50,29 @@ def tick(
         ended: runs of this engine.
         preview: as in `claims.start_jobs`.
     """
-    locked = engine_load.lock(session, engine_name)  # before any job's row, here as everywhere
-    completed = lifecycle.complete_all(session, ended)
+    found, free_trees = [], list[UUID]()
+    asked = [engine_load.locking(engine_name)]  # before any job's row, here as everywhere
+    if trees := completing.trees_of(ended):  # they come between
+        found, asked = direct.fetch_all(session, asked), []
+        free_trees = tree_progress.lock_free(session, trees)
+    if ended:
+        asked.append(completing.completing(ended, free_trees=free_trees))
+    # What is about to drain must do so before the reservations are read.
+    is_done = all(each.engine_is_done for each in ended)
+    if policy is not None and is_done:
+        asked.append(engine_load.reading(engine_name))
+    rows = iter([*found, *direct.fetch_all(session, asked)])
+    locked = engine_load.locked(next(rows))
+    completed = completing.completed(session, next(rows)) if ended else Completed()
     for each in ended:
         # A job that is not stored yet does not say what it generated; whoever stores it lets it drain.
         if not each.engine_is_done and each.lease.job_id in completed.job_ids:
             reservations.drain(session, each.lease.lease_id)
-    if policy is None:
+    if policy is None or locked is None:
         return TickResult(completed, ClaimResult())
     freed = [
         FreedSlot(each.lease.lease_id, each.output.num_tokens, each.output.cached_tokens) for each in ended
     ]
-    return TickResult(completed, claims.start_jobs(session, locked, policy, preview=preview, ended=freed))
+    load = engine_load.load_of(locked[0], next(rows)) if is_done else None
+    claimed = claims.start_jobs(session, locked, policy, load=load, preview=preview, ended=freed)
+    return TickResult(completed, claimed)

@@ -1,5 +1,6 @@
 """Hot statements sent straight to libpq do what they do through SQLAlchemy."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,11 +26,13 @@ from sqlalchemy.types import TypeEngine
 
 from jobs import database
 from jobs.database import direct
+from jobs.database.direct import Query
 from jobs.database.hot import PREPARED
 from jobs.database.row_sets import array_parameters
 from jobs.ids import uuid7
 from jobs.models import Tenant
 from jobs.settings import DatabaseSettings
+from support import eventually
 
 KINDS: dict[str, tuple[TypeEngine[Any], list[object]]] = {
     "a": (Uuid(), [UUID(int=7), UUID(int=0)]),
@@ -119,6 +122,79 @@ def test_a_lost_connection_is_replaced(sessions: sessionmaker[Session], engine: 
 
     with pytest.raises(OperationalError) as caught:
         lose()
+    assert caught.value.connection_invalidated
+    with database.transaction(sessions) as session:
+        assert direct.fetch(session, QUOTIENT, {"divisor": 4, "word": ""}) == [(3, "it's 100%")]
+
+
+def test_statements_of_one_message_run_in_order_and_in_the_transaction(
+    sessions: sessionmaker[Session],
+) -> None:
+    adds = text("INSERT INTO tenants (id, name) VALUES (:id, 'new') RETURNING name").bindparams(
+        bindparam("id", type_=Uuid())
+    )
+    counts = text("SELECT count(*) FROM tenants WHERE id = :id").bindparams(bindparam("id", type_=Uuid()))
+    given = {"id": uuid7()}
+    with sessions() as session:
+        asked = [Query(counts, given), Query(adds, given), Query(counts, given)]
+        assert direct.fetch_all(session, asked) == [[(0,)], [("new",)], [(1,)]]
+        assert direct.fetch_all(session, []) == []
+        session.rollback()
+        assert direct.fetch_all(session, [Query(counts, given)] * 2) == [[(0,)], [(0,)]]
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_statement_that_fails_ends_its_message_and_spares_the_next(
+    sessions: sessionmaker[Session], place: int
+) -> None:
+    queries = [Query(QUOTIENT, {"divisor": 2 + each, "word": ""}) for each in range(3)]
+    bad = [*queries[:place], Query(QUOTIENT, {"divisor": 0, "word": ""}), *queries[place + 1 :]]
+    with pytest.raises(DataError, match="division by zero"), database.transaction(sessions) as session:
+        direct.fetch_all(session, bad)
+    with database.transaction(sessions) as session:
+        assert [rows[0][0] for rows in direct.fetch_all(session, queries)] == [6, 4, 3]
+
+
+def test_a_connection_lost_below_a_message_is_replaced(
+    sessions: sessionmaker[Session], engine: Engine
+) -> None:
+    def lose() -> None:
+        with database.transaction(sessions) as session, engine.begin() as other:
+            process_id = session.scalar(text("SELECT pg_backend_pid()"))
+            other.execute(text("SELECT pg_terminate_backend(:id, 10000)"), {"id": process_id})
+            direct.fetch_all(session, [Query(QUOTIENT, {"divisor": 3, "word": ""})] * 2)
+
+    with pytest.raises(OperationalError) as caught:
+        lose()
+    assert caught.value.connection_invalidated
+    with database.transaction(sessions) as session:
+        queries = [Query(QUOTIENT, {"divisor": 4, "word": ""})] * 2
+        assert direct.fetch_all(session, queries) == [[(3, "it's 100%")]] * 2
+
+
+def test_a_message_cut_off_while_it_waits_leaves_a_usable_pool(
+    sessions: sessionmaker[Session], engine: Engine
+) -> None:
+    sleeps = text("SELECT pg_sleep(:seconds)::text").bindparams(bindparam("seconds", type_=Float(53)))
+    process_id: list[int] = []
+
+    def kill() -> None:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as other:
+            sleeping = text(
+                "SELECT count(*) FROM pg_stat_activity WHERE pid = :id AND wait_event = 'PgSleep'"
+            )
+            eventually(lambda: other.scalar(sleeping, {"id": process_id[0]}))
+            other.execute(text("SELECT pg_terminate_backend(:id, 10000)"), {"id": process_id[0]})
+
+    with database.transaction(sessions) as session:
+        process_id.append(session.scalar(text("SELECT pg_backend_pid()")))
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(OperationalError) as caught, database.transaction(sessions) as session:
+        direct.fetch_all(
+            session, [Query(QUOTIENT, {"divisor": 3, "word": ""}), Query(sleeps, {"seconds": 60.0})]
+        )
+    killer.join()
     assert caught.value.connection_invalidated
     with database.transaction(sessions) as session:
         assert direct.fetch(session, QUOTIENT, {"divisor": 4, "word": ""}) == [(3, "it's 100%")]
