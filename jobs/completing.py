@@ -66,7 +66,7 @@ def complete_all(session: Session, completions: Sequence[JobCompletion]) -> Comp
     Waits for no row, neither a job's nor a tree's: one that another transaction is changing would hold up all
     the others. Closes the reservation of every request that the engine is done with, whatever becomes of its
     job. An end that is not stored is charged as if its worker died now: up to its checkpoint. Whoever stores
-    it charges the rest (`reservations.charge_late`).
+    it charges the rest: this, if the end shares a later transaction, otherwise `reservations.charge_late`.
     """
     free_trees = tree_progress.lock_free(session, trees_of(completions))
     return completed(session, direct.fetch(session, *completing(completions, free_trees=free_trees)))
@@ -174,7 +174,7 @@ _COMPLETE: Final = (
             (SELECT num_tokens FROM checkpoints WHERE checkpoints.job_id = given.id), 0
         ) END AS produced, given.cached
         FROM given LEFT JOIN ended USING (id) WHERE is_done
-    ), noted AS ({usage.NOTE_ENDED}), {reservations.CLOSED}, settled AS ({reservations.SETTLE})
+    ), noted AS ({usage.NOTE_ENDED}), {reservations.CLOSED}, settled AS ({reservations.SETTLE_WITH_LATE})
     SELECT id, is_followed FROM ended
     """)  # noqa: S608  # built from constants
     .bindparams(

@@ -29,16 +29,35 @@ CLOSED: Final = """
             freed.produced, freed.cached
     )
 """
-SETTLE: Final = """
-    INSERT INTO account_shards AS shard (tenant_id, model, engine_name, served)
-    SELECT jobs.tenant_id, jobs.model, closed.engine_name,
-        sum((closed.produced - closed.output_tokens
-            + coalesce(jobs.prompt_tokens - closed.cached - closed.charged_prompt, 0)) / tenants.weight)
-    FROM closed JOIN jobs ON jobs.id = closed.job_id JOIN tenants ON tenants.id = jobs.tenant_id
+_TO_SETTLE: Final = """
+    SELECT jobs.tenant_id, jobs.model, closed.engine_name, closed.produced - closed.output_tokens
+        + coalesce(jobs.prompt_tokens - closed.cached - closed.charged_prompt, 0) AS num_tokens
+    FROM closed JOIN jobs ON jobs.id = closed.job_id
     WHERE closed.state = 'held'
+"""
+# Of jobs `ended(id, lease_id, tenant_id, model, engine_name)` that generated `given(id, produced)`: what
+# `charge_late` charges, before this statement deletes their checkpoints.
+_LATE: Final = """
+    SELECT ended.tenant_id, ended.model, ended.engine_name,
+        given.produced - coalesce(checkpoints.num_tokens, 0) AS num_tokens
+    FROM ended JOIN given USING (id) LEFT JOIN checkpoints ON checkpoints.job_id = ended.id
+    WHERE NOT EXISTS (SELECT FROM reservations WHERE reservations.lease_id = ended.lease_id)
+"""
+
+
+def _settling(rows: str) -> str:
+    """Return the statement that adds tokens to accounts, each of them once."""
+    return f"""
+    INSERT INTO account_shards AS shard (tenant_id, model, engine_name, served)
+    SELECT tenant_id, model, engine_name, sum(num_tokens / tenants.weight)
+    FROM ({rows}) AS charged JOIN tenants ON tenants.id = tenant_id
     GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
     ON CONFLICT (tenant_id, model, engine_name) DO UPDATE SET served = shard.served + excluded.served
-"""
+"""  # noqa: S608  # built from constants
+
+
+SETTLE: Final = _settling(_TO_SETTLE)
+SETTLE_WITH_LATE: Final = _settling(f"{_TO_SETTLE} UNION ALL {_LATE}")
 _CHARGE_LATE: Final = text("""
     INSERT INTO account_shards AS shard (tenant_id, model, engine_name, served)
     SELECT jobs.tenant_id, jobs.model, jobs.engine_name,

@@ -408,6 +408,31 @@ def test_an_account_is_charged_for_what_was_computed_and_generated_whoever_held_
         assert session.get_one(Job, claim.lease.job_id).cached_tokens == cached
 
 
+@pytest.mark.parametrize("num_saved", [0, 2])
+def test_an_answer_whose_tree_was_held_is_charged_for_whoever_stores_it(
+    sessions: sessionmaker[Session], desk: Desk, running: list[Claim], num_saved: int
+) -> None:
+    part, other_part, good = running[:3]
+    output = output_of("a few more tokens than none")
+    before = served(sessions, part)
+    with transaction(sessions) as session:
+        (tree,) = create(session, ready_document(session, text_of(50)))
+        parts = [part.lease.job_id, other_part.lease.job_id]
+        session.execute(update(Job).where(Job.id.in_(parts)).values(summary_id=tree.id))
+        if num_saved:
+            leases.checkpoint(session, part.lease, output_of("a few", num_saved))
+    with sessions() as other, other.begin():
+        other.execute(select(Summary.id).where(Summary.id == tree.id).with_for_update())
+        late = [hand_in(desk, each, output, tree_id=tree.id) for each in (part, other_part)]
+        for _ in range(3):
+            desk.tick(None)
+        assert not any(each.done() for each in late)
+    late.append(hand_in(desk, good, output))
+    tick_until_done(desk, late)
+    expected = sum(output.num_tokens - each.output_tokens for each in (part, other_part, good))
+    assert served(sessions, part) - before == expected
+
+
 class Unreadable(History):
     """A history that fails every claim."""
 
