@@ -80,7 +80,7 @@ class SamplingFields(Closed):
             InvalidRequestError: more tokens are wanted than may come.
             UnsupportedParameterError: not every engine of the model takes one of them.
         """
-        given = {name: getattr(self, name) for name in SamplingFields.model_fields}
+        given = {name: getattr(self, name) for name in _SAMPLING_NAMES}
         found = {
             name: value
             for name, value in given.items()
@@ -160,6 +160,10 @@ def scored(num_top: int, param: str, model: str, takes: Takes, *, max_tokens: in
 def most_scored(num_top: int) -> int:
     """Return for how many tokens log probabilities are kept, with so many alternatives of each."""
     return MAX_SCORES // (1 + num_top)
+
+
+# Pydantic takes as long to say them as to check most requests.
+_SAMPLING_NAMES: Final = tuple(SamplingFields.model_fields)
 
 
 def needs_whole(sampling: Mapping[str, object]) -> bool:

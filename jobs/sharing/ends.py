@@ -8,6 +8,7 @@ statement leaves nothing to repair.
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from functools import cache
 from typing import Final
 from uuid import UUID
 
@@ -81,6 +82,7 @@ def hand_on(session: Session, ended: Sequence[Job]) -> None:
                 _promote(session, heir, leader)
 
 
+@cache  # a round asks twice a second, and building it takes ten times as long as its answer
 def left_alone() -> Select[UUID]:
     """Select twins without a leader, and those for which there is an end, by digest and age."""
     first, after, leader, ended, refused, oldest, twin = (aliased(Job) for _ in range(7))
