@@ -10,6 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.models import Checkpoint, Job, Result
+from jobs.prompts.tools.calls import MadeCall, read_calls, write_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Output:
         is_resumable: another run can continue from these ids; otherwise the next one starts over.
         reasoning: the thinking before the text, storable in Postgres.
         reasoning_tokens: how many of the tokens were thinking.
+        calls: of functions, whose markup is not part of the text.
         cached_tokens: prompt tokens that the engine had in its cache at the job's first run; None: this is
             not of that run, or the engine did not tell.
         log_probs: of its tokens, as `answers.log_probs` packs them; None: the job asks for none.
@@ -38,6 +40,7 @@ class Output:
     is_resumable: bool = True
     reasoning: str = ""
     reasoning_tokens: int = 0
+    calls: tuple[MadeCall, ...] = ()
     cached_tokens: int | None = None
     log_probs: bytes | None = None
 
@@ -53,6 +56,7 @@ def save(session: Session, job_id: UUID, output: Output) -> None:
         "reasoning": output.reasoning or None,
         "reasoning_tokens": output.reasoning_tokens,
         "log_probs": output.log_probs,
+        "tool_calls": write_calls(output.calls),
     }
     session.execute(
         insert(Checkpoint)
@@ -79,7 +83,13 @@ def load(session: Session, job_id: UUID) -> Output | None:
         reasoning=found.reasoning or "",
         reasoning_tokens=found.reasoning_tokens,
         log_probs=found.log_probs,
+        calls=read_calls(found.tool_calls),
     )
+
+
+def drop(session: Session, job_id: UUID) -> None:
+    """Forget the job's checkpoint, if it has one: its next run starts over."""
+    session.execute(delete(Checkpoint).where(Checkpoint.job_id == job_id))
 
 
 def told(output: Output | None) -> dict[str, Any]:
@@ -98,6 +108,7 @@ def into_results(session: Session, job_ids: Sequence[UUID]) -> None:
     if not job_ids:
         return
     names = ["job_id", "output", "output_ids", "replaced", "reasoning", "reasoning_tokens", "log_probs"]
+    names.append("tool_calls")
     deletion = delete(Checkpoint).where(Checkpoint.job_id.in_(job_ids))
     deleted = deletion.returning(*(getattr(Checkpoint, name) for name in names)).cte("deleted")
     session.execute(insert(Result).from_select(names, select(*deleted.c)))

@@ -18,6 +18,7 @@ from jobs.database.row_sets import array_parameters
 from jobs.engines import attempts, reservations
 from jobs.ids import uuid7
 from jobs.models import Job
+from jobs.prompts.tools.calls import write_calls
 from jobs.sharing import ends
 from jobs.states import FinishReason
 from jobs.tenants import usage
@@ -98,6 +99,7 @@ def completing(completions: Sequence[JobCompletion], *, free_trees: Sequence[UUI
         "reasoning": [each.reasoning or None for each in outputs],
         "reasoning_tokens": [each.reasoning_tokens for each in outputs],
         "log_probs": [each.log_probs for each in outputs],
+        "tool_calls": [write_calls(each.calls) for each in outputs],
         "cached": [each.cached_tokens for each in outputs],
         "new_ids": [uuid7() for _ in completions],
         "free_trees": list(free_trees),
@@ -133,10 +135,11 @@ _COMPLETE: Final = (
     WITH given AS (
         SELECT * FROM unnest(
             :ids, :lease_ids, :produced, :reasons, :since, :are_done,
-            :outputs, :output_ids, :replaced, :reasoning, :reasoning_tokens, :log_probs, :cached, :new_ids
+            :outputs, :output_ids, :replaced, :reasoning, :reasoning_tokens, :log_probs,
+            :tool_calls, :cached, :new_ids
         ) AS given(
             id, lease_id, produced, reason, since, is_done,
-            output, output_ids, replaced, reasoning, reasoning_tokens, log_probs, cached, new_id
+            output, output_ids, replaced, reasoning, reasoning_tokens, log_probs, tool_calls, cached, new_id
         )
     ), owned AS (
         SELECT jobs.id FROM given JOIN jobs ON jobs.id = given.id AND jobs.lease_id = given.lease_id
@@ -155,8 +158,9 @@ _COMPLETE: Final = (
     ), dropped AS (
         DELETE FROM checkpoints USING ended WHERE checkpoints.job_id = ended.id
     ), stored AS (
-        INSERT INTO results (job_id, output, output_ids, replaced, reasoning, reasoning_tokens, log_probs)
-        SELECT id, output, output_ids, replaced, reasoning, reasoning_tokens, log_probs
+        INSERT INTO results
+            (job_id, output, output_ids, replaced, reasoning, reasoning_tokens, log_probs, tool_calls)
+        SELECT id, output, output_ids, replaced, reasoning, reasoning_tokens, log_probs, tool_calls
         FROM ended JOIN given USING (id)
     ), told AS (
         INSERT INTO webhook_events (id, tenant_id, job_id, type)
@@ -191,6 +195,7 @@ _COMPLETE: Final = (
             reasoning=Text(),
             reasoning_tokens=Integer(),
             log_probs=LargeBinary(),
+            tool_calls=Text(),
             cached=Integer(),
             new_ids=Uuid(),
             free_trees=Uuid(),

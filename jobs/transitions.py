@@ -147,6 +147,8 @@ def requeue(
     _record(session, lease, run, output)
     if output is not None and output.num_tokens and output.is_resumable:
         checkpoints.save(session, lease.job_id, output)
+    elif output is not None and not output.is_resumable:
+        checkpoints.drop(session, lease.job_id)
     kept = checkpoints.told(output) | checkpoints.progress_kept()
     move(session, verb, *fence(lease), **values, **UNHELD, **kept)
     return JobState.QUEUED

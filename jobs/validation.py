@@ -27,7 +27,9 @@ MAX_TOP_K: Final = 1024  # TensorRT-LLM's sampling kernels take no more
 # An error repeats a caller's own field name, but no more of it than a real name would need.
 _MAX_PARAM_CHARS: Final = 64
 # What pydantic puts into a location besides field names: the branches of a union, and "this is a key".
-_BRANCHES: Final = frozenset({"text", "messages", "[key]"})
+_BRANCHES: Final = frozenset(
+    {"text", "messages", "[key]", "[plain]", "[assistant]", "[tool]", "[mode]", "[named]"}
+)
 # Template variables are switches and short texts; they are kept with each prompt.
 _MAX_VARIABLES_BYTES: Final = 4096
 _MAX_VARIABLES_DEPTH: Final = 16  # far below what any JSON reader or Jinja can recurse into

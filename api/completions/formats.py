@@ -11,6 +11,9 @@ from jobs.answers.log_probs import LogProbs
 from jobs.live_output import OutputPiece
 from jobs.models import Job, JsonObject
 from jobs.prompts.openai import usage_object
+from jobs.prompts.tools import frames
+from jobs.prompts.tools.calls import call_objects
+from jobs.prompts.tools.frames import CallPart, FrameReader, TextPart, call_piece
 
 JSON = dict[str, Any]
 
@@ -24,6 +27,7 @@ class AnswerFormat:
         first: makes the first chunks of a stream.
         text: makes the chunk of new text and the scores of its tokens.
         reasoning: makes the chunk of new thinking; None: this format's answers have none.
+        call: makes the chunk of a part of a call; None: this format's answers have none.
         last: makes the chunk with the finish reason.
         usage: makes the chunk of token counts, sent if the request asks for it; None: `last` has them.
         closing: bytes that end the stream, sent as they are.
@@ -34,13 +38,21 @@ class AnswerFormat:
     text: Callable[[Job, str, LogProbs | None], JsonObject]
     last: Callable[[Completion], JsonObject]
     reasoning: Callable[[Job, str], JsonObject] | None = None
+    call: Callable[[Job, CallPart], JsonObject] | None = None
     usage: Callable[[Completion], JsonObject] | None = None
     closing: bytes = b""
 
-    def pieces(self, job: Job, new: OutputPiece) -> list[JsonObject]:
-        """Make the chunks of new output."""
+    def pieces(self, job: Job, new: OutputPiece, reader: FrameReader) -> list[JsonObject]:
+        """Make the chunks of new output; the reader is the stream's own."""
         chunks = [self.reasoning(job, new.reasoning)] if self.reasoning and new.reasoning else []
-        return [*chunks, self.text(job, new.text, new.log_probs)] if new.text or new.log_probs else chunks
+        scores = new.log_probs
+        for part in reader.push(new.text):
+            if isinstance(part, TextPart):
+                chunks.append(self.text(job, part.text, scores))
+                scores = None
+            elif self.call is not None:
+                chunks.append(self.call(job, part))
+        return chunks if scores is None else [*chunks, self.text(job, "", scores)]
 
 
 def _created(job: Job) -> int:
@@ -64,7 +76,7 @@ def _whole(make: Callable[..., JsonObject]) -> Callable[[Completion], JsonObject
             identifier=job.id.hex,
             created=_created(job),
             model=job.model,
-            text=ended.output.text,
+            text=frames.unframed(ended.output.text)[0],
             finish_reason=job.finish_reason,
             usage=_usage(ended),
             log_probs=ended.output.log_probs,
@@ -74,7 +86,9 @@ def _whole(make: Callable[..., JsonObject]) -> Callable[[Completion], JsonObject
 
 
 def _chat(ended: Completion) -> JsonObject:
-    return _whole(partial(chat_completion, reasoning=ended.output.reasoning or None))(ended)
+    _, calls = frames.unframed(ended.output.text)
+    objects = call_objects(calls, ended.job.id)
+    return _whole(partial(chat_completion, reasoning=ended.output.reasoning or None, calls=objects))(ended)
 
 
 def _chunks(prefix: str, kind: str) -> Callable[..., JsonObject]:
@@ -103,6 +117,10 @@ def _delta(delta: JSON, finish_reason: str | None = None, scored: LogProbs | Non
     return [{"index": 0, "delta": delta, "logprobs": told, "finish_reason": finish_reason}]
 
 
+def _call_delta(job: Job, part: CallPart) -> list[JSON]:
+    return _delta({"tool_calls": [call_piece(part, job.id)]})
+
+
 def _text_choice(text: str, finish_reason: str | None = None, scored: LogProbs | None = None) -> list[JSON]:
     told = scored and scored.for_text()
     return [{"index": 0, "text": text, "logprobs": told, "finish_reason": finish_reason}]
@@ -118,6 +136,7 @@ CHAT: Final = AnswerFormat(
     first=lambda job: [_chat_chunk(job, _delta({"role": "assistant", "content": ""}))],
     text=lambda job, text, scored: _chat_chunk(job, _delta({"content": text}, scored=scored)),
     reasoning=lambda job, text: _chat_chunk(job, _delta({"reasoning_content": text})),
+    call=lambda job, part: _chat_chunk(job, _call_delta(job, part)),
     last=lambda ended: _chat_chunk(ended.job, _delta({}, ended.job.finish_reason)),
     usage=lambda ended: _chat_chunk(ended.job, [], _usage(ended)),
     closing=_DONE,

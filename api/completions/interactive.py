@@ -31,11 +31,13 @@ from jobs.live_output import Delta, OutputPiece
 from jobs.models import Job
 from jobs.prompts import openai
 from jobs.prompts.abilities import Takes
-from jobs.prompts.chat_template import ChatTemplateError
+from jobs.prompts.chat_template import ChatTemplateError, ToolsNotTakenError
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.openai import Generation
 from jobs.prompts.store import CountedPrompt, NewText
 from jobs.prompts.tokenizer import Tokenizer
+from jobs.prompts.tools import frames
+from jobs.prompts.tools.calls import read_calls
 from jobs.states.batch import Endpoint
 from jobs.submission import JobSpec, Submitter
 from jobs.validation import from_validation
@@ -51,7 +53,7 @@ class ParsedRequest:
     Attributes:
         generation: what it asks the model to generate.
         text: its prompt, counted unless it is long and nobody waits for the answer.
-        guide: the form that its answer must have; None: any.
+        guide: what its answer must be; None: any text will do.
         placement: of its job.
         request_sha256: of its meaning; empty: it cannot be repeated.
     """
@@ -74,7 +76,7 @@ class Completion:
 
     Attributes:
         job: its row.
-        output: whole or partial.
+        output: whole or partial; calls are framed within its text.
         reasoning_tokens: how many of its tokens were thinking.
     """
 
@@ -212,9 +214,8 @@ async def until_ended(services: Services, job_id: UUID, *, tenant_id: UUID) -> C
     if result is None:
         return Completion(job, OutputPiece("", ""), 0)
     scored = None if result.log_probs is None else log_probs.read(result.log_probs)
-    return Completion(
-        job, OutputPiece(result.reasoning or "", result.output, scored), result.reasoning_tokens
-    )
+    visible = frames.framed(result.output, read_calls(result.tool_calls))
+    return Completion(job, OutputPiece(result.reasoning or "", visible, scored), result.reasoning_tokens)
 
 
 async def longest_prompt(services: Services, num_bytes: int) -> int | None:
@@ -266,7 +267,7 @@ def _parse_request(
 ) -> ParsedRequest:
     generation = openai.validate_request(endpoint, body, takes)
     counted = count_waiting(generation, tokenizer, most_tokens)
-    guide = None if generation.guide is None else NewText(generation.guide.written())
+    guide = None if (form := generation.form.written()) is None else NewText(form)
     text, meaning = NewText(generation.canonical, counted), meaning_sha256(route, body)
     return ParsedRequest(generation, text, guide, request_sha256=meaning)
 
@@ -293,6 +294,8 @@ def count_waiting(
             is_least=True,
         )
         raise ContextLengthExceededError(message, param=param, details=error.details) from None
+    except ToolsNotTakenError as error:
+        raise error.refusal(generation.model) from None
     except ChatTemplateError as error:
         raise InvalidRequestError(error.message, param=error.param or param) from None
 

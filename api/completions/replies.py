@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from api.http.fields import Seconds, example
-from api.http.replies import IF_TOLD, ChatLogProbs, PromptDetails
+from api.http.replies import IF_TOLD, ChatLogProbs, PromptDetails, ToolCallReply
 from jobs.views import FinishReasonName
 
 _USAGE: dict[str, Any] = {
@@ -43,11 +43,14 @@ class AssistantMessage(BaseModel):
     """The model's answer."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None = Field(description="Null if it only calls functions.")
     reasoning_content: str | None = Field(
         description="What the model thought first, without its tags; null: nothing."
     )
     refusal: None
+    tool_calls: list[ToolCallReply] = Field(
+        [], description="The functions that it calls; left out if there are none."
+    )
 
 
 class ChatChoice(BaseModel):

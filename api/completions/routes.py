@@ -40,6 +40,7 @@ from jobs.errors import (
 )
 from jobs.models import Job, JsonObject
 from jobs.prompts.openai import ChatRequest, TextRequest
+from jobs.prompts.tools.frames import FrameReader
 from jobs.states import JobState
 from jobs.states.batch import Endpoint
 
@@ -193,7 +194,7 @@ class _Asked:
 async def _events(services: Services, asked: _Asked, shape: AnswerFormat) -> AsyncGenerator[bytes, None]:
     """Yield the answer as server-sent events; a reader that leaves for good cancels the job."""
     job, tenant_id = asked.job, asked.job.tenant_id
-    has_ended = not asked.ends_with_reader
+    has_ended, reader = not asked.ends_with_reader, FrameReader()
     try:
         for chunk in shape.first(job):
             yield _event(chunk)
@@ -206,7 +207,7 @@ async def _events(services: Services, asked: _Asked, shape: AnswerFormat) -> Asy
                 elif each is None:
                     yield HEARTBEAT
                 else:
-                    for chunk in shape.pieces(job, each):
+                    for chunk in shape.pieces(job, each, reader):
                         yield _event(chunk)
     except LongbatchError as error:
         yield _error_event(error)

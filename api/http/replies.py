@@ -35,6 +35,23 @@ class PromptDetails(BaseModel):
     cached_tokens: int = Field(description="What the engine had in its cache when it got the request.")
 
 
+class CalledFunctionReply(BaseModel):
+    """A function that the model calls."""
+
+    name: str
+    arguments: str = Field(
+        description="JSON as the model wrote it; an answer that max_tokens cut may end within it."
+    )
+
+
+class ToolCallReply(BaseModel):
+    """A call of a function."""
+
+    id: str = Field(description="Names the call in the message with its result.")
+    type: Literal["function"]
+    function: CalledFunctionReply
+
+
 IF_TOLD: Any = Field(None, description="Left out where the engine does not tell.")
 
 

@@ -91,6 +91,6 @@ async def object_events(
 _ENDED: Final = frozenset({*BATCH_TERMINAL, *SUMMARY_TERMINAL})
 
 
-def event(name: str, fields: Any, *, identifier: int) -> bytes:  # noqa: ANN401  # JSON
+def event(name: str, fields: Any, *, identifier: int | str) -> bytes:  # noqa: ANN401  # JSON
     """Encode one server-sent event."""
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (identifier, name.encode(), to_json(fields))
+    return b"id: %s\nevent: %s\ndata: %s\n\n" % (str(identifier).encode(), name.encode(), to_json(fields))

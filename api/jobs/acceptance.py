@@ -13,13 +13,15 @@ from typing import Final
 from api.http.callbacks import Callback, check_callback
 from api.jobs.requests import JobRequest
 from api.runtime.services import Acceptance
+from jobs.errors import InvalidRequestError
 from jobs.models import JsonObject
 from jobs.prompts.abilities import LogProbFields, SamplingFields, needs_whole
 from jobs.prompts.counter import PromptCounter, count_short, count_some
-from jobs.prompts.guides import Guide
-from jobs.prompts.messages import Message, build_messages, canonical
+from jobs.prompts.messages import build_messages, canonical
 from jobs.prompts.store import CountedPrompt, NewText
-from jobs.prompts.structured import StructuredFields, with_words
+from jobs.prompts.structured import with_words
+from jobs.prompts.tools.forms import ANY_FORM, AnswerFields, AnswerForm
+from jobs.prompts.tools.turns import messages_of
 from jobs.sharing import sharing_of
 from jobs.submission import JobSpec
 from jobs.validation import SAMPLING, WINDOWS
@@ -29,7 +31,7 @@ from jobs.views import PRIORITIES
 _NEWER: Final = (
     "share_equal",
     "cache",
-    *StructuredFields.model_fields,
+    *AnswerFields.model_fields,
     *SamplingFields.model_fields,
     *LogProbFields.model_fields,
 )
@@ -51,14 +53,14 @@ class Draft:
     Attributes:
         prompt: its canonical JSON.
         sampling: as a job has it.
-        guide: the form that its answer must have; None: any.
+        form: what its answer must be.
     """
 
     request: JobRequest
     callback: Callback
     prompt: str
     sampling: JsonObject
-    guide: Guide | None = None
+    form: AnswerForm = ANY_FORM
 
     def specification(self, counted: CountedPrompt | None, acceptance: Acceptance) -> JobSpec:
         """Build the job; a prompt that is not counted yet is counted now if it is short.
@@ -68,9 +70,8 @@ class Draft:
         """
         request, tokenizer = self.request, acceptance.tokenizer
         if counted is None and tokenizer is not None:
-            counted = count_short(
-                self.prompt, PromptCounter(tokenizer), max_chars=acceptance.max_inline_chars
-            )
+            model, most = acceptance.settings.engine.model, acceptance.max_inline_chars
+            counted = count_short(self.prompt, PromptCounter(tokenizer), max_chars=most, model=model)
         return JobSpec(
             text=NewText(self.prompt, counted),
             task=request.task,
@@ -84,8 +85,8 @@ class Draft:
             webhook_secret=self.callback.secret,
             webhook_includes_output=request.webhook_include_output,
             window=WINDOWS[request.completion_window] if request.completion_window else None,
-            guide=None if self.guide is None else NewText(self.guide.written()),
-            is_whole=self.guide is not None or needs_whole(self.sampling),
+            guide=None if (form := self.form.written()) is None else NewText(form),
+            is_whole=self.form.guide is not None or needs_whole(self.sampling),
             sharing=sharing_of(
                 request.share_equal, request.cache, default=acceptance.settings.jobs.share_equal
             ),
@@ -96,21 +97,22 @@ def draft(request: JobRequest, acceptance: Acceptance) -> Draft:
     """Check the request and render its prompt.
 
     Raises:
-        InvalidRequestError: its webhook cannot be used, or it asks for a form that no answer can be given.
+        InvalidRequestError: its webhook cannot be used, or it asks for what no answer can be.
     """
     callback = check_callback(request.webhook_url, request.webhook_secret, acceptance.settings.webhooks)
     given = request.input
-    turns = given if isinstance(given, str) else [Message(turn.role, turn.content) for turn in given]
+    turns = given if isinstance(given, str) else messages_of(given, param="input")
     messages = build_messages(task=request.task, input=turns, instructions=request.instructions)
     model, takes = acceptance.settings.engine.model, acceptance.takes
-    guide = request.guide_on(model, takes)
+    form, tools = request.form_on(model, takes)
+    if tools and request.task != "generate":
+        raise InvalidRequestError("tools: only the task generate can have tools.", param="tools")
     sampling = request.model_dump(include=SAMPLING, exclude_none=True)
     sampling |= request.picked(model, takes, max_tokens=request.max_tokens)
     sampling |= request.scored(model, takes, max_tokens=request.max_tokens)
-    messages = with_words(messages, guide)
-    return Draft(
-        request, callback, canonical(messages, variables=request.chat_template_kwargs), sampling, guide
-    )
+    messages = with_words(messages, form.guide)
+    prompt = canonical(messages, variables=request.chat_template_kwargs, tools=tools)
+    return Draft(request, callback, prompt, sampling, form)
 
 
 def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:

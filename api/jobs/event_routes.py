@@ -1,6 +1,6 @@
 """The events of a job over HTTP."""
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
@@ -9,12 +9,11 @@ from api.http.dependencies import CallerDep, ServicesDep
 from api.http.event_responses import EventResponse
 from api.http.identifiers import JobIdDep
 from api.http.openapi import event_responses
-from api.jobs.events import JobEvents
+from api.jobs.events import JobEvents, Place
 from jobs.errors import NotFoundError
 
 router = APIRouter(tags=["events"])
 
-_MAX_DIGITS: Final = 18
 LastEventId = Annotated[
     str | None,
     Header(alias="Last-Event-ID", description="Id of the last event received; text continues after it."),
@@ -37,13 +36,12 @@ async def follow_job(
     """Stream server-sent events until the job ends.
 
     `job` is the job, sent first and whenever its state changes; `progress` reports its tokens so far; `text`
-    is new text, each character once, and `reasoning` what a model thinks before it. Comments keep the
-    connection open while nothing happens.
+    is new text, each character once, `reasoning` what a model thinks before it, and `tool_call` a piece of a
+    call as in OpenAI's chunks. Comments keep the connection open while nothing happens.
     """
-    is_place = last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) <= _MAX_DIGITS
-    num_sent = int(last_event_id) if last_event_id and is_place else 0
+    place = Place.read(last_event_id or "")
     with services.event_streams.opening(caller) as stream:
         job = await services.poller.now(job_id, tenant_id=caller.tenant_id)
         if job is None:
             raise NotFoundError("There is no such job.")
-        return EventResponse(stream, JobEvents(services, job, text=text, num_sent=num_sent).stream())
+        return EventResponse(stream, JobEvents(services, job, text=text, place=place).stream())

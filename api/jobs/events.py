@@ -1,12 +1,15 @@
 """Server-sent events of a job, which a reader can resume where it left off.
 
-Events carry `id: N`, the characters of output sent so far, thinking included. After a break the reader sends
-it back as `Last-Event-ID` and gets the current state, then the text after it.
+Events carry `id: N`, the characters of output sent so far, thinking and calls included; within a call, and
+after one, it names the call, too. After a break the reader sends it back as `Last-Event-ID` and gets the
+current state, then what comes after it.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -15,6 +18,8 @@ from api.runtime.services import Services
 from jobs import queries
 from jobs.live_output import Delta, OutputPiece
 from jobs.models import Job
+from jobs.prompts.tools.calls import read_calls
+from jobs.prompts.tools.frames import CallPart, FrameReader, call_piece, framed
 from jobs.queries import JobStatus
 from jobs.states import TERMINAL
 from jobs.views import job_object
@@ -22,17 +27,47 @@ from jobs.views import job_object
 T = TypeVar("T")
 # Shortest interval between two `progress` events.
 _PROGRESS_SECONDS: Final = 0.5
+_PLACE: Final = re.compile(r"([0-9]{1,18})(?:([ct])([0-9]{1,4}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a reader has come.
+
+    Attributes:
+        num_sent: characters that it has.
+        index: of the last call that has begun; -1: none.
+        is_in_call: it goes on within that call.
+    """
+
+    num_sent: int = 0
+    index: int = -1
+    is_in_call: bool = False
+
+    def written(self) -> str:
+        """Write it as the id of an event."""
+        kind = "" if self.index < 0 else f"{'c' if self.is_in_call else 't'}{self.index}"
+        return f"{self.num_sent}{kind}"
+
+    @classmethod
+    def read(cls, written: str) -> "Place":
+        """Read the id of an event; what is none is the beginning."""
+        found = _PLACE.fullmatch(written)
+        if found is None:
+            return cls()
+        return cls(int(found[1]), -1 if found[3] is None else int(found[3]), found[2] == "c")
 
 
 class JobEvents:
     """One reader of one job's events."""
 
-    def __init__(self, services: Services, job: Job, *, text: bool, num_sent: int) -> None:
-        """Args: text: send new thinking and text too; num_sent: characters that the reader already has."""
+    def __init__(self, services: Services, job: Job, *, text: bool, place: Place) -> None:
+        """Args: text: send new thinking, text and calls too; place: how far the reader has come."""
         self._services = services
         self._job = job
         self._wants_text = text
-        self._num_sent = num_sent
+        self._num_sent = place.num_sent
+        self._reader = FrameReader(index=place.index, is_in_call=place.is_in_call)
         self._reported_tokens = -1
         self._reported_at = float("-inf")
 
@@ -76,11 +111,24 @@ class JobEvents:
         return events
 
     def _of_output(self, new: OutputPiece) -> list[bytes]:
-        events = []
-        for name, text in (("reasoning", new.reasoning), ("text", new.text)):
-            if text:
-                self._num_sent += len(text)
-                events.append(self._event(name, {"text": text}))
+        """Make the events of new output, each with the place after it."""
+        end, events = self._num_sent + new.num_chars, []
+        if new.reasoning:
+            self._num_sent += len(new.reasoning)
+            events.append(self._event("reasoning", {"text": new.reasoning}))
+        index, was_in_call = self._reader.index, self._reader.is_in_call
+        parts = self._reader.push(new.text)
+        for number, part in enumerate(parts, 1):
+            is_call = isinstance(part, CallPart)
+            if isinstance(part, CallPart):
+                index = part.index
+                size, shown = len(part.framed()), ("tool_call", call_piece(part, self._job.id))
+            else:
+                size, shown = len(part.text) + was_in_call, ("text", {"text": part.text})
+            self._num_sent, was_in_call = self._num_sent + size, is_call
+            num_sent = end if number == len(parts) else self._num_sent
+            events.append(event(*shown, identifier=Place(num_sent, index, is_call).written()))
+        self._num_sent = end
         return events
 
     def _progress(self, num_tokens: int) -> bytes | None:
@@ -95,7 +143,8 @@ class JobEvents:
         return self._event("job", job_object(self._job))
 
     def _event(self, name: str, fields: Any) -> bytes:  # noqa: ANN401  # JSON
-        return event(name, fields, identifier=self._num_sent)
+        place = Place(self._num_sent, self._reader.index, self._reader.is_in_call)
+        return event(name, fields, identifier=place.written())
 
     async def _has_ended(self) -> bool:
         found = await self._services.poller.now(self._job.id, tenant_id=self._job.tenant_id)
@@ -107,4 +156,5 @@ class JobEvents:
         result = await self._services.transactions.run(read, tenant_ids=[self._job.tenant_id])
         if result is None:
             return []
-        return self._of_output(OutputPiece(result.reasoning or "", result.output).after(self._num_sent))
+        visible = framed(result.output, read_calls(result.tool_calls))
+        return self._of_output(OutputPiece(result.reasoning or "", visible).after(self._num_sent))

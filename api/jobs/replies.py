@@ -12,6 +12,7 @@ from api.http.replies import (
     DeletionReply,
     ListReply,
     PromptDetails,
+    ToolCallReply,
     gone_example,
     page_example,
 )
@@ -157,6 +158,7 @@ class ResultReply(BaseModel):
         output="The report finds that …",
         finish_reason="stop",
         reasoning_content=None,
+        tool_calls=None,
         usage={
             "prompt_tokens": 91_377,
             "completion_tokens": 212,
@@ -175,6 +177,9 @@ class ResultReply(BaseModel):
     )
     reasoning_content: str | None = Field(
         description="What the model thought before the output, without its tags; null: nothing."
+    )
+    tool_calls: list[ToolCallReply] | None = Field(
+        description="The functions that the answer calls, in OpenAI's form; null: none."
     )
     finish_reason: FinishReasonName | None
     usage: Usage

@@ -1,14 +1,15 @@
 """Requests about jobs: strict types, closed objects, limits with a reason."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Discriminator, Field, Tag
 
 from api.http.fields import example
 from api.http.identifiers import PageQuery
 from jobs.prompts.abilities import LogProbFields, SamplingFields
-from jobs.prompts.messages import Role, Task
-from jobs.prompts.structured import StructuredFields
+from jobs.prompts.messages import Task
+from jobs.prompts.tools.forms import AnswerFields
+from jobs.prompts.tools.turns import AssistantTurn, ToolTurn, turn_kind
 from jobs.validation import (
     MAX_TOP_K,
     CachePolicy,
@@ -34,15 +35,21 @@ def _input_kind(value: object) -> str | None:
 
 
 class InputMessage(Closed):
-    """One turn of a conversation."""
+    """One turn of a system or user."""
 
-    role: Role
+    role: Literal["system", "user"]
     content: Text
 
 
+InputTurn = Annotated[
+    Annotated[InputMessage, Tag("[plain]")]
+    | Annotated[AssistantTurn, Tag("[assistant]")]
+    | Annotated[ToolTurn, Tag("[tool]")],
+    Discriminator(turn_kind),
+]
 Input = Annotated[
     Annotated[NonEmpty, Tag("text")]
-    | Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES), Tag("messages")],
+    | Annotated[list[InputTurn], Field(min_length=1, max_length=MAX_MESSAGES), Tag("messages")],
     Discriminator(
         _input_kind,
         custom_error_type="input_type",
@@ -51,7 +58,7 @@ Input = Annotated[
 ]
 
 
-class JobRequest(StructuredFields, LogProbFields, SamplingFields):
+class JobRequest(AnswerFields, LogProbFields, SamplingFields):
     """A job to run; only `input` is required."""
 
     model_config = example(

@@ -29,6 +29,7 @@ from jobs.database.paging import Range
 from jobs.errors import JobNotFinishedError, NotFoundError
 from jobs.models import Job, JsonObject, Result
 from jobs.prompts.openai import usage_object
+from jobs.prompts.tools.calls import call_objects, read_calls
 from jobs.queries import JobFilter
 from jobs.states import TERMINAL
 from jobs.submission import JobSpec
@@ -130,6 +131,7 @@ async def get_result(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantD
         "state": job.state,
         "output": result.output if result else None,
         "reasoning_content": result.reasoning if result else None,
+        "tool_calls": call_objects(read_calls(result.tool_calls), job.id) or None if result else None,
         "finish_reason": job.finish_reason,
         "usage": usage_object(
             prompt_tokens=job.prompt_tokens,

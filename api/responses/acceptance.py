@@ -67,14 +67,14 @@ def accept(raw: bytes | bytearray, acceptance: Acceptance, most_tokens: int | No
     asked = requests.validate(body, acceptance.takes)
     request, generation = asked.request, asked.generation
     if request.background:
-        tokenizer = acceptance.tokenizer
-        counter = None if tokenizer is None else PromptCounter(tokenizer)
-        limit = acceptance.max_inline_chars
-        counted = None if counter is None else count_short(generation.canonical, counter, max_chars=limit)
+        counted, limit, model = None, acceptance.max_inline_chars, generation.model
+        if acceptance.tokenizer is not None:
+            counter = PromptCounter(acceptance.tokenizer)
+            counted = count_short(generation.canonical, counter, max_chars=limit, model=model)
     else:
         counted = count_waiting(generation, acceptance.tokenizer, most_tokens, param="input")
-    text, guide = NewText(generation.canonical, counted), generation.guide
-    form = None if guide is None else NewText(guide.written())
+    text, written = NewText(generation.canonical, counted), generation.form.written()
+    form = None if written is None else NewText(written)
     placement = _placement(asked, acceptance)
     # Neither the prompt nor the request is carried back to the event loop a second time.
     slim = replace(generation, canonical="")

@@ -1,5 +1,6 @@
 """OpenAI's chat and text completions as response objects."""
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from jobs.answers.log_probs import LogProbs
@@ -7,7 +8,7 @@ from jobs.answers.log_probs import LogProbs
 Json: TypeAlias = dict[str, object]
 
 
-def chat_completion(
+def chat_completion(  # noqa: PLR0913  # what a completion has
     *,
     identifier: str,
     created: int,
@@ -17,11 +18,27 @@ def chat_completion(
     usage: Json,
     reasoning: str | None = None,
     log_probs: LogProbs | None = None,
+    calls: Sequence[Json] = (),
 ) -> Json:
-    """Build a `chat.completion`; `identifier` has no prefix, `created` is Unix time."""
+    """Build a `chat.completion`.
+
+    Args:
+        identifier: without prefix.
+        created: Unix time.
+        model: that answered.
+        text: of the answer.
+        finish_reason: why it ended.
+        usage: its tokens.
+        reasoning: what the model thought; None: nothing.
+        log_probs: of its tokens; None: the request asked for none.
+        calls: of functions, as `tool_calls` have them.
+    """
+    message: Json = {"role": "assistant", "content": text, "reasoning_content": reasoning, "refusal": None}
+    if calls:
+        message |= {"content": text or None, "tool_calls": list(calls)}
     choice: Json = {
         "index": 0,
-        "message": {"role": "assistant", "content": text, "reasoning_content": reasoning, "refusal": None},
+        "message": message,
         "logprobs": log_probs and log_probs.for_chat(),
         "finish_reason": finish_reason,
     }

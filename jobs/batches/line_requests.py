@@ -116,11 +116,12 @@ class LineReader:
         """Build the job of a line; count its prompt now if it is short and not counted yet.
 
         Raises:
-            InvalidRequestError: the chat template fails with its `chat_template_kwargs`.
+            InvalidRequestError: the chat template fails with its `chat_template_kwargs`, or takes no tools.
         """
         asked = body.generation
         if counted is None:
-            counted = count_short(asked.canonical, self.tools.counter, max_chars=self.tools.max_inline_chars)
+            most = self.tools.max_inline_chars
+            counted = count_short(asked.canonical, self.tools.counter, max_chars=most, model=asked.model)
         return JobSpec(
             text=NewText(asked.canonical, counted),
             task="generate",
@@ -132,7 +133,7 @@ class LineReader:
             expires_at=self.expires_at,
             batch_id=self.batch_id,
             batch_line=request.number,
-            guide=None if asked.guide is None else NewText(asked.guide.written()),
+            guide=None if (form := asked.form.written()) is None else NewText(form),
             is_whole=asked.is_whole,
             sharing=sharing_of(asked.share_equal, asked.cache, default=self.tools.shares_equal),
             response=None if body.repeated is None else response_spec(body.repeated),

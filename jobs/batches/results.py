@@ -27,6 +27,7 @@ from jobs.models import Job, JsonObject, Result
 from jobs.models.batch import Batch
 from jobs.models.file import File
 from jobs.prompts.openai import error_object, too_long_message, usage_object
+from jobs.prompts.tools.calls import call_objects, read_calls
 from jobs.responses.objects import NOTHING, ResponseOutput, ResponseState, response_object
 from jobs.responses.rows import repeated_by
 from jobs.states import JobState
@@ -51,10 +52,15 @@ _CALLERS_FAULTS: Final = frozenset(
 )
 
 _Ended = Row[*tuple[Any, ...]]
-_Generated = Row[UUID, str, str | None, int, bytes | None]  # of `_RESULTS`
+_Generated = Row[UUID, str, str | None, int, bytes | None, str | None]  # of `_RESULTS`
 # Without the token ids, which no line shows.
 _RESULTS: Final = select(
-    Result.job_id, Result.output, Result.reasoning, Result.reasoning_tokens, Result.log_probs
+    Result.job_id,
+    Result.output,
+    Result.reasoning,
+    Result.reasoning_tokens,
+    Result.log_probs,
+    Result.tool_calls,
 )
 # What a byte of packed log probabilities may become in a line.
 _TIMES_AS_JSON: Final = 16
@@ -172,7 +178,8 @@ def _ended_jobs(session: Session, batch: Batch) -> list[_Ended]:
     """Read unreported finished jobs: as many as fit one transaction, one at least."""
     reasoning = func.coalesce(func.octet_length(Result.reasoning), 0)
     scored = func.coalesce(func.octet_length(Result.log_probs), 0) * _TIMES_AS_JSON
-    size = (func.coalesce(func.octet_length(Result.output), 0) + reasoning + scored).label("size")
+    calls = func.coalesce(func.octet_length(Result.tool_calls), 0)
+    size = (func.coalesce(func.octet_length(Result.output), 0) + reasoning + scored + calls).label("size")
     rows = session.execute(
         select(
             Job.id,
@@ -266,7 +273,8 @@ def _completion(
         return _response(row, result, repeated[row.id])
     build: Callable[..., JsonObject] = text_completion
     if endpoint is Endpoint.CHAT:
-        build = partial(chat_completion, reasoning=result.reasoning if result else None)
+        calls = call_objects(read_calls(result.tool_calls if result else None), row.id)
+        build = partial(chat_completion, reasoning=result.reasoning if result else None, calls=calls)
     usage = usage_object(
         prompt_tokens=row.prompt_tokens,
         completion_tokens=row.completion_tokens,

@@ -18,6 +18,7 @@ class GeneratedColumns:
     reasoning: Mapped[str | None]
     reasoning_tokens: Mapped[int] = mapped_column(server_default="0")
     log_probs: Mapped[bytes | None]
+    tool_calls: Mapped[str | None]
 
 
 class Result(GeneratedColumns, Base):
@@ -35,6 +36,7 @@ class Result(GeneratedColumns, Base):
         reasoning_tokens: how many of the generated tokens were thinking, its tags included.
         log_probs: of the tokens, as `answers.log_probs` packs them: up to 8 bytes for each of them and of
             their alternatives, `MAX_SCORES` in all. Null: the request asked for none.
+        tool_calls: the calls of functions as JSON (`prompts.tools.calls`). Null: none.
     """
 
     __tablename__ = "results"
@@ -56,6 +58,7 @@ class Checkpoint(GeneratedColumns, Base):
         reasoning: as in `Result`.
         reasoning_tokens: as in `Result`.
         log_probs: as in `Result`.
+        tool_calls: as in `Result`.
     """
 
     __tablename__ = "checkpoints"

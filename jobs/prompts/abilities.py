@@ -13,6 +13,8 @@ from jobs.validation import Closed, StopString
 
 # What workers of the release before pass on too, or refuse by name when the job starts.
 ALWAYS: Final = frozenset({"temperature", "top_p", "top_k", "min_tokens"})
+# Answers may call functions, which their worker finds.
+TOOLS: Final = "tools"
 GUIDED: Final = frozenset(kind.value for kind in GuideKind)
 # The penalties for tokens that came before, by their value that penalizes none.
 PENALTIES: Final[Mapping[str, float]] = {

@@ -4,16 +4,18 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, NoReturn, cast
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from jobs.errors import LongbatchError
-from jobs.prompts.messages import Role
+from jobs.errors import LongbatchError, UnsupportedParameterError
+from jobs.prompts.messages import Conversation, Message, Role
+from jobs.prompts.tools.placeholders import ControlPieces, PlaceholderError, Placeholders
 
 # Replaces a message's content while the template is rendered. No template holds private-use characters.
 _PLACEHOLDER: Final = "\uf8ff{}\uf8fe"
@@ -50,6 +52,23 @@ class TemplateVariablesError(ChatTemplateError):
         super().__init__(message, param="chat_template_kwargs")
 
 
+class ToolsNotTakenError(ChatTemplateError):
+    """The model's chat template takes no tools."""
+
+    code = "unsupported_parameter"
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message, param="tools")
+
+    def refusal(self, model: str) -> UnsupportedParameterError:
+        """Word why requests for this model cannot have tools."""
+        message = (
+            f"tools: the model {model!r} cannot be told of tools: its chat template takes none, or its calls"
+            " are in a form that is not known here."
+        )
+        return UnsupportedParameterError(message, param="tools")
+
+
 @dataclass(frozen=True, slots=True)
 class ControlToken:
     """An added token that only the template may write.
@@ -77,17 +96,27 @@ class ChatTemplate:
     """A compiled chat template; safe to use from several threads.
 
     The template sees placeholders instead of contents, so a conversation's markup depends on its roles alone.
-    Control tokens are searched for in that markup only, before any content is filled in.
+    Control tokens are searched for in that markup only, before any content is filled in. Of calls, and of
+    tools, it sees all that cannot become a control token, and placeholders of the rest.
+
+    Attributes:
+        takes_tools: the template reads the tools that a request defines.
     """
 
     def __init__(
         self, source: str, *, control_tokens: Sequence[ControlToken], variables: Mapping[str, str]
     ) -> None:
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            self._template = environment.from_string(source)
+            names = meta.find_undeclared_variables(environment.parse(source))
         except TemplateError as error:
             raise ChatTemplateError(f"The model's chat template does not compile: {error}") from error
-        self._variables = dict(variables)
+        self.takes_tools = "tools" in names
+        self._variables: dict[str, object] = dict(variables)
+        if "strftime_now" in names and "strftime_now is defined" not in source:
+            self._variables["strftime_now"] = _strftime_now
+        self._controls = ControlPieces([token.text for token in control_tokens])
         self._control_pattern = control_pattern(control_tokens)
         self._cached: Callable[[tuple[Role, ...], str], Skeleton] = lru_cache(maxsize=256)(self._skeleton)
 
@@ -120,6 +149,44 @@ class ChatTemplate:
         pieces.append(_run(markup[position:]))
         return tuple(piece for piece in pieces if piece != ())
 
+    def pieces(self, asked: Conversation) -> list[int | str]:
+        """Render a conversation with tools, or with calls, up to the assistant's answer.
+
+        Returns:
+            Control token ids, and the texts between them, which hold none.
+
+        Raises:
+            ToolsNotTakenError: it has tools, and the template takes none.
+            TemplateVariablesError: the template fails with its variables, and only with them.
+            ChatTemplateError: the template refuses it, or leaves a message or a tool out.
+        """
+        if asked.tools and not self.takes_tools:
+            raise ToolsNotTakenError
+        given = self._checked(asked.variables) if asked.variables else {}
+        try:
+            return self._with_calls(asked, given)
+        except ChatTemplateError:
+            if given:
+                self._with_calls(asked, {})  # otherwise the conversation is at fault
+                raise TemplateVariablesError("The model's chat template fails with them.") from None
+            raise
+
+    def _with_calls(self, asked: Conversation, given: Mapping[str, object]) -> list[int | str]:
+        kept = Placeholders(self._controls)
+        contents = [kept.of(each.content) for each in asked.messages]
+        turns = [_turn(each, content, kept) for each, content in zip(asked.messages, contents, strict=True)]
+        tools = kept.tamed(asked.tools) if asked.tools else None
+        own = {"messages": turns, "add_generation_prompt": True, "tools": tools, "documents": None}
+        try:
+            markup = self._template.render({**given, **own, **self._variables})
+            pieces = _cut(markup, self._control_pattern, kept)
+            _check_whole(asked, Placeholders.indexes_in(markup), pieces)
+        except (*_RENDER_FAULTS, PlaceholderError) as error:
+            raise ChatTemplateError(
+                f"The model's chat template refuses these messages and tools: {error}"
+            ) from error
+        return pieces
+
     def _checked(self, variables: str) -> dict[str, object]:
         """Read the caller's variables, none of which may write markup of its own.
 
@@ -151,6 +218,64 @@ class ChatTemplate:
         messages = [{"role": role, "content": _PLACEHOLDER.format(index)} for index, role in enumerate(roles)]
         own = {"messages": messages, "add_generation_prompt": True, "tools": None, "documents": None}
         return self._template.render({**given, **own, **self._variables})
+
+
+def _check_whole(asked: Conversation, contents: set[int], pieces: Sequence[int | str]) -> None:
+    """Refuse a prompt that leaves out a message or a function; what a turn with calls says may be left out.
+
+    Args:
+        asked: the conversation.
+        contents: the indexes of messages whose content is there.
+        pieces: of the prompt.
+    """
+    wanted = {index for index, each in enumerate(asked.messages) if not each.calls}
+    if missing := wanted - contents:
+        raise TemplateError(f"it leaves out message {min(missing)}")
+    text = "".join(each for each in pieces if isinstance(each, str))
+    names = [call.name for each in asked.messages for call in each.calls]
+    for tool in asked.tools:
+        function = tool["function"]
+        names += [str(function["name"])] if isinstance(function, dict) else []
+    if left := next((each for each in names if each not in text), None):
+        raise TemplateError(f"it leaves out the function {left!r}")
+
+
+def _turn(message: Message, content: str, kept: Placeholders) -> dict[str, object]:
+    """Write a turn as chat templates expect it, with arguments as values where they are JSON of an object."""
+    if message.is_plain:
+        return {"role": message.role, "content": content}
+    if not message.calls:
+        call_id = kept.tamed(message.call_id)
+        name = kept.tamed(message.name)
+        return {"role": message.role, "content": content, "tool_call_id": call_id, "name": name}
+    calls = [
+        {
+            "id": kept.tamed(each.id),
+            "type": "function",
+            "function": {"name": kept.tamed(each.name), "arguments": kept.tamed(_arguments(each.arguments))},
+        }
+        for each in message.calls
+    ]
+    return {"role": message.role, "content": content if message.content else None, "tool_calls": calls}
+
+
+def _arguments(written: str) -> object:
+    try:
+        found: object = json.loads(written)
+    except (ValueError, RecursionError):
+        return written
+    return found if isinstance(found, dict) else written
+
+
+def _cut(markup: str, controls: re.Pattern[str], kept: Placeholders) -> list[int | str]:
+    """Cut markup at its control tokens, and fill in what callers wrote between them."""
+    pieces: list[int | str] = []
+    position = 0
+    for match in controls.finditer(markup):
+        pieces += (kept.filled(markup[position : match.start()]), token_id(match))
+        position = match.end()
+    pieces.append(kept.filled(markup[position:]))
+    return [each for each in pieces if each != ""]
 
 
 def _run(markup: str) -> Run:
@@ -208,6 +333,11 @@ class _GenerationTag(Extension):
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _strftime_now(form: str) -> str:
+    """Write today's date for a template that insists on one; the ids of a prompt keep that of their count."""
+    return datetime.now(UTC).strftime(form)
 
 
 def _to_json(value: object, *, ensure_ascii: bool = False, indent: int | None = None) -> str:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from jobs.errors import InvalidRequestError
 from jobs.prompts import messages
-from jobs.prompts.chat_template import ChatTemplateError, TemplateVariablesError
+from jobs.prompts.chat_template import ChatTemplateError, TemplateVariablesError, ToolsNotTakenError
 from jobs.prompts.encoding import SHORT_CHARS
 from jobs.prompts.prefixes import digests
 from jobs.prompts.store import CountedPrompt, Counter, SetCounter
@@ -66,7 +66,9 @@ class PromptCounter:
         plain = messages.plain_text(canonical)
         if plain is None:
             asked = messages.parse(canonical)
-            ids = self.tokenizer.encode_messages(asked.messages, variables=asked.variables, limit=limit)
+            ids = self.tokenizer.encode_messages(
+                asked.messages, variables=asked.variables, tools=asked.tools, limit=limit
+            )
         else:
             ids = self.tokenizer.encode_plain(plain, limit=limit)
         return self._counted(ids, is_plain=plain is not None)
@@ -90,7 +92,7 @@ class PromptCounter:
             plain = messages.plain_text(canonical)
             if plain is None:
                 asked = messages.parse(canonical)
-                return self.tokenizer.pieces_of(asked.messages, variables=asked.variables)
+                return self.tokenizer.pieces_of(asked.messages, variables=asked.variables, tools=asked.tools)
         except (ChatTemplateError, ValueError):
             return None
         return [plain] if self.tokenizer.bos_id is None else [self.tokenizer.bos_id, plain]
@@ -138,22 +140,30 @@ def _count_together(short: Sequence[str], counter: SetCounter) -> Sequence[Count
         return [None] * len(short)
 
 
-def count_short(canonical: str, counter: Counter, *, max_chars: int) -> CountedPrompt | None:
+def count_short(canonical: str, counter: Counter, *, max_chars: int, model: str = "") -> CountedPrompt | None:
     """Count a prompt now if that is quick, before its job is stored.
+
+    Args:
+        canonical: the prompt.
+        counter: counts it.
+        max_chars: the most characters that are counted now.
+        model: whose prompt it is, for errors.
 
     Returns:
         None: it has more than `max_chars` characters, or the chat template refuses it. A service worker
         counts it later, meets the same error and fails the job with it.
 
     Raises:
-        InvalidRequestError: the chat template fails with its `chat_template_kwargs`, which are tried however
-            long the prompt is.
+        InvalidRequestError: the chat template fails with its `chat_template_kwargs`, or takes no tools; both
+            are tried however long the prompt is.
     """
     try:
         if len(canonical) <= max_chars:
             return counter.count_prompt(canonical)
         if (blank := messages.without_contents(canonical)) is not None:
             counter.count_prompt(blank)
+    except ToolsNotTakenError as error:
+        raise error.refusal(model) from None
     except TemplateVariablesError as error:
         raise InvalidRequestError(error.message, param=error.param) from None
     except ChatTemplateError:

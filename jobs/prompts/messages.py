@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, get_args
 
 from pydantic_core import to_json
 
 from jobs.errors import InvalidRequestError
 from jobs.prompts.delimiters import delimiters
+from jobs.prompts.tools.calls import Json, ToolCall
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
 Task = Literal["generate", "summarize"]
 
 # Stored with each prompt. A change of a task's wording raises its number, so that results stay comparable.
@@ -30,12 +31,23 @@ class Message:
     """One turn of a conversation.
 
     Attributes:
-        role: the speaker; part of the prompt's markup, so only these three are ever rendered.
+        role: the speaker; part of the prompt's markup, so only these four are ever rendered.
         content: any text; always rendered as ordinary tokens.
+        calls: the functions that an assistant's turn calls.
+        call_id: the call whose result this is; None: it is none.
+        name: of the function that was called.
     """
 
     role: Role
     content: str
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str | None = None
+    name: str | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """True if it has a content alone."""
+        return not self.calls and self.call_id is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +57,12 @@ class Conversation:
     Attributes:
         messages: its turns.
         variables: the caller's `chat_template_kwargs` as canonical JSON; empty: none.
+        tools: the functions that the model is told of, as chat templates expect them.
     """
 
     messages: list[Message]
     variables: str = ""
+    tools: tuple[Json, ...] = ()
 
 
 def build_messages(
@@ -91,21 +105,44 @@ def _summarize(document: str, instructions: str | None) -> list[Message]:
 
 
 def _transcript(messages: Sequence[Message]) -> str:
-    return "\n\n".join(f"{message.role}: {message.content}" for message in messages)
+    return "\n\n".join(f"{message.role}: {_said(message)}" for message in messages)
 
 
-def canonical(messages: Sequence[Message], *, variables: Mapping[str, object] | None = None) -> str:
+def _said(message: Message) -> str:
+    """Write what a turn says and calls."""
+    calls = [f"{call.name}({call.arguments})" for call in message.calls]
+    return "\n".join([message.content, *calls] if message.content else calls)
+
+
+def canonical(
+    messages: Sequence[Message],
+    *,
+    variables: Mapping[str, object] | None = None,
+    tools: Sequence[Json] = (),
+) -> str:
     """Write a conversation as canonical JSON, to hash and store: equal conversations, equal text.
 
     Args:
         messages: its turns.
-        variables: the caller's `chat_template_kwargs`. Without any, the JSON is the list of turns alone.
+        variables: the caller's `chat_template_kwargs`. Without any, and without tools, the JSON is the list
+            of turns alone.
+        tools: the functions that the model is told of, in an order that templates keep.
     """
-    turns = [{"content": message.content, "role": message.role} for message in messages]
-    written = to_json(turns).decode()  # keeps this order of keys; five times as fast as `json.dumps`
-    if not variables:
+    written = to_json([_turn(each) for each in messages]).decode()  # five times as fast as `json.dumps`
+    if not variables and not tools:
         return written
-    return f'{{"chat_template_kwargs":{_write(variables)},"messages":{written}}}'
+    told = f'"tools":{to_json(list(tools)).decode()},' if tools else ""
+    return f'{{"chat_template_kwargs":{_write(variables or {})},{told}"messages":{written}}}'
+
+
+def _turn(message: Message) -> Json:
+    """Write a turn, in this order of keys."""
+    turn: Json = {"content": message.content, "role": message.role}
+    if message.calls:
+        turn["calls"] = [asdict(each) for each in message.calls]
+    if message.call_id is not None:
+        turn |= {"call_id": message.call_id, "name": message.name}
+    return turn
 
 
 def _write(variables: Mapping[str, object]) -> str:
@@ -113,18 +150,18 @@ def _write(variables: Mapping[str, object]) -> str:
 
 
 def without_contents(prompt: str) -> str | None:
-    """Blank the contents of a conversation that sets template variables.
+    """Blank the contents of a conversation that sets template variables or tells of tools.
 
     Its template renders the rest the same, and at once however long the contents are.
 
     Returns:
-        None: the prompt sets no variables.
+        None: the prompt has neither.
     """
     if not prompt.startswith("{"):
         return None
     conversation = parse(prompt)
-    blank = [Message(message.role, "") for message in conversation.messages]
-    return canonical(blank, variables=json.loads(conversation.variables))
+    blank = [replace(message, content="") for message in conversation.messages]
+    return canonical(blank, variables=json.loads(conversation.variables or "{}"), tools=conversation.tools)
 
 
 def canonical_text(prompt: str) -> str:
@@ -160,6 +197,14 @@ def parse(text: str) -> Conversation:
             return Conversation([_message(turn) for turn in turns])
         case {"chat_template_kwargs": dict(variables), "messages": list(turns), **rest} if not rest:
             return Conversation([_message(turn) for turn in turns], _write(variables))
+        case {
+            "chat_template_kwargs": dict(variables),
+            "messages": list(turns),
+            "tools": list(tools),
+            **rest,
+        } if not rest:
+            written = _write(variables) if variables else ""
+            return Conversation([_message(turn) for turn in turns], written, tuple(tools))
         case _:
             raise ValueError("a conversation is a JSON list of messages, or an object with variables")
 
@@ -168,7 +213,17 @@ def _message(turn: object) -> Message:
     match turn:
         case {"role": "system" | "user" | "assistant" as role, "content": str(content), **rest} if not rest:
             return Message(role, content)
+        case {"role": "assistant", "content": str(content), "calls": list(calls), **rest} if not rest:
+            return Message("assistant", content, calls=tuple(ToolCall(**each) for each in calls))
+        case {
+            "role": "tool",
+            "content": str(content),
+            "call_id": str(call_id),
+            "name": str(name),
+            **rest,
+        } if not rest:
+            return Message("tool", content, call_id=call_id, name=name)
         case _:
             raise ValueError(
-                f"a message has a role, one of {get_args(Role)}, and a content, and no other key"
+                f"a message has a role, one of {get_args(Role)}, a content, what calls need, and no other key"
             )

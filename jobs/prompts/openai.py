@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
 from pydantic_core import PydanticCustomError
 
 from jobs.database.base import JsonObject
@@ -20,9 +20,10 @@ from jobs.prompts.abilities import (
     needs_whole,
     scored,
 )
-from jobs.prompts.guides import Guide
-from jobs.prompts.messages import Message
 from jobs.prompts.structured import StructuredFields, with_words
+from jobs.prompts.tools.definitions import CHOICE_BRANCHES
+from jobs.prompts.tools.forms import ANY_FORM, AnswerFields, AnswerForm
+from jobs.prompts.tools.turns import TURN_BRANCHES, AssistantTurn, Content, ToolTurn, messages_of, turn_kind
 from jobs.states.batch import Endpoint
 from jobs.validation import (
     MAX_OUTPUT_TOKENS,
@@ -33,7 +34,6 @@ from jobs.validation import (
     NonEmpty,
     Stop,
     TemplateVariables,
-    Text,
     from_validation,
 )
 
@@ -43,7 +43,7 @@ _DEFAULTS: Final[JsonObject] = {"temperature": 1.0}
 _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "best_of": (1,),
     "echo": (False,),
-    "function_call": ("none",),
+    "function_call": ("none",),  # deprecated in favour of tools; a function must be defined as one
     "functions": ([],),
     "modalities": (["text"],),
     "n": (1,),
@@ -55,26 +55,16 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "tools": ([],),
     "top_logprobs": (0,),
 }
+_INSTEAD: Final[Mapping[str, str]] = {
+    "function_call": "is not supported; OpenAI replaced it with tool_choice.",
+    "functions": "is not supported; OpenAI replaced it with tools.",
+}
 # Describe the caller and change nothing.
 _IGNORED: Final = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "user"})
 
 
 def _role(value: object) -> object:
     return "system" if value == "developer" else value
-
-
-def _content(value: object) -> object:
-    """Join the text parts of a content, in order."""
-    if not isinstance(value, list):
-        return value
-    texts: list[str] = []
-    for part in value:
-        match part:
-            case {"type": "text", "text": str(text), **rest} if not rest:
-                texts.append(text)
-            case _:
-                raise PydanticCustomError("content_part", "only parts of type text are supported.")
-    return "".join(texts)
 
 
 def _prompt(value: object) -> object:
@@ -88,15 +78,19 @@ def _prompt(value: object) -> object:
 
 
 class ChatMessage(Closed):
-    """One turn of a conversation."""
+    """One turn of a system or user."""
 
-    role: Annotated[Literal["system", "user", "assistant"], BeforeValidator(_role)]
-    content: Annotated[Text, BeforeValidator(_content)]
-    reasoning_content: Text | None = Field(
-        None,
-        description="What an earlier answer thought, as it was returned; the model does not see it again.",
-    )
+    role: Annotated[Literal["system", "user"], BeforeValidator(_role)]
+    content: Content
     refusal: None = None
+
+
+ChatTurn = Annotated[
+    Annotated[ChatMessage, Tag("[plain]")]
+    | Annotated[AssistantTurn, Tag("[assistant]")]
+    | Annotated[ToolTurn, Tag("[tool]")],
+    Discriminator(turn_kind),
+]
 
 
 class StreamOptions(Closed):
@@ -106,7 +100,7 @@ class StreamOptions(Closed):
     include_obfuscation: bool = False
 
 
-class _Generation(StructuredFields, SamplingFields):
+class _Generation(SamplingFields):
     """The parameters that both endpoints take."""
 
     model: NonEmpty
@@ -130,7 +124,7 @@ class _Generation(StructuredFields, SamplingFields):
     )
 
 
-class ChatRequest(LogProbFields, _Generation):
+class ChatRequest(AnswerFields, LogProbFields, _Generation):
     """The body of /v1/chat/completions."""
 
     model_config = ConfigDict(
@@ -145,7 +139,7 @@ class ChatRequest(LogProbFields, _Generation):
         }
     )
 
-    messages: list[ChatMessage] = Field(min_length=1, max_length=4096)
+    messages: list[ChatTurn] = Field(min_length=1, max_length=4096)
     chat_template_kwargs: TemplateVariables | None = Field(
         None,
         description="Variables for the model's chat template, such as `enable_thinking`; one that the"
@@ -154,7 +148,7 @@ class ChatRequest(LogProbFields, _Generation):
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_OUTPUT_TOKENS)
 
 
-class TextRequest(_Generation):
+class TextRequest(StructuredFields, _Generation):
     """The body of /v1/completions; the prompt is not framed by a chat template."""
 
     model_config = ConfigDict(
@@ -191,7 +185,7 @@ class Generation:
         include_usage: whether the stream ends with the usage.
         share_equal: whether it may run once with equal ones; None: as the server is configured.
         cache: the results that it takes instead of a run; None: none.
-        guide: the form that its answer must have; None: any.
+        form: what its answer must be.
     """
 
     model: str
@@ -202,12 +196,12 @@ class Generation:
     include_usage: bool
     share_equal: bool | None = None
     cache: CachePolicy | None = None
-    guide: Guide | None = None
+    form: AnswerForm = ANY_FORM
 
     @property
     def is_whole(self) -> bool:
         """True if one request must generate the whole answer."""
-        return self.guide is not None or needs_whole(self.sampling)
+        return self.form.guide is not None or needs_whole(self.sampling)
 
     def tokens_within(self, default: int) -> int:
         """Return its limit of tokens; without one of its own the default, or for how many all is kept."""
@@ -244,10 +238,11 @@ def validate_request(endpoint: Endpoint, body: Mapping[str, Any], takes: Takes =
         request = kind.model_validate(given)
     except ValidationError as error:
         raise invalid_request(error, kind) from None  # the original quotes the prompt
-    guide, max_tokens = request.guide_on(request.model, takes), _max_tokens(request)
+    form, canonical = _asked(request, takes)
+    max_tokens = _max_tokens(request)
     return Generation(
         model=request.model,
-        canonical=_canonical(request, guide),
+        canonical=canonical,
         max_tokens=max_tokens,
         sampling=_DEFAULTS
         | {name: value for name in _SAMPLED[kind] if (value := getattr(request, name)) is not None}
@@ -257,7 +252,7 @@ def validate_request(endpoint: Endpoint, body: Mapping[str, Any], takes: Takes =
         include_usage=request.stream_options is not None and request.stream_options.include_usage,
         share_equal=request.share_equal,
         cache=request.cache,
-        guide=guide,
+        form=form,
     )
 
 
@@ -327,7 +322,8 @@ def supported(
         elif not any(
             value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral[name]
         ):
-            raise UnsupportedParameterError(f"{name} is not supported with this value.", param=name)
+            instead = _INSTEAD.get(name, "is not supported with this value.")
+            raise UnsupportedParameterError(f"{name} {instead}", param=name)
     return found
 
 
@@ -336,7 +332,7 @@ def invalid_request(
 ) -> InvalidRequestError:
     """Turn pydantic's first complaint about a body of this kind into an error that names the field."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    named = from_validation(error, branches=branches)
+    named = from_validation(error, branches=branches | TURN_BRANCHES | CHOICE_BRANCHES)
     if first["type"] == "extra_forbidden" and named.param not in kind.model_fields:
         return UnsupportedParameterError(f"There is no parameter {named.param!r} here.", param=named.param)
     return named
@@ -351,15 +347,13 @@ def _max_tokens(request: ChatRequest | TextRequest) -> int | None:
     return request.max_tokens if newer is None else newer
 
 
-def _canonical(request: ChatRequest | TextRequest, guide: Guide | None) -> str:
-    is_in_words = guide is not None and guide.in_words
-    if is_in_words and request.stream:
-        message = "a stream cannot be checked before it is sent."
-        raise InvalidRequestError(f"structured_fallback: {message}", param="structured_fallback")
+def _asked(request: ChatRequest | TextRequest, takes: Takes) -> tuple[AnswerForm, str]:
+    """Return what the answer must be, and the prompt."""
     if isinstance(request, TextRequest):
-        if is_in_words:
-            message = "only a conversation can be asked for a form in words."
-            raise InvalidRequestError(f"structured_fallback: {message}", param="structured_fallback")
-        return messages.canonical_text(request.prompt)
-    turns = with_words([Message(turn.role, turn.content) for turn in request.messages], guide)
-    return messages.canonical(turns, variables=request.chat_template_kwargs)
+        form = AnswerForm(request.guide_on(request.model, takes))
+        form.check_fallback(is_stream=request.stream, is_chat=False)
+        return form, messages.canonical_text(request.prompt)
+    form, tools = request.form_on(request.model, takes)
+    form.check_fallback(is_stream=request.stream, is_chat=True)
+    turns = with_words(messages_of(request.messages, param="messages"), form.guide)
+    return form, messages.canonical(turns, variables=request.chat_template_kwargs, tools=tools)

@@ -14,14 +14,16 @@ import numpy.typing as npt
 import tokenizers
 import zstandard
 
+from jobs.database.base import JsonObject
 from jobs.errors import PromptTooLongError
-from jobs.prompts.chat_template import ChatTemplate, ChatTemplateError
+from jobs.prompts.chat_template import ChatTemplate, ChatTemplateError, ToolsNotTakenError
 from jobs.prompts.control_text import Markup
 from jobs.prompts.encoding import PlainEncoder, TokenIds, UnsafeTextError, concatenate, control_tokens
-from jobs.prompts.messages import Message, Role
+from jobs.prompts.messages import Conversation, Message, Role
 from jobs.prompts.thinking import ThinkingTags, find_tags, opens_thinking, tail_of
 from jobs.prompts.token_bytes import TokenBytes
 from jobs.prompts.tokenizer_files import TokenizerMissingError, ensure_default_tokenizer, tokenizer_directory
+from jobs.prompts.tools.formats import CallMarkup, channel_ids, find_markup
 from jobs.prompts.uncut_text import ChildLimits
 from jobs.settings import TokenizerSettings
 
@@ -61,6 +63,9 @@ class Tokenizer:
         token_bytes: the bytes of each id.
         markup: writes prompts as text, for servers that do not accept ids.
         thinking: the tags between which the model thinks; None if it has none.
+        calls: how the model writes calls; None: no request can have tools.
+        channels: the ids of the tokens between the parts of an answer in channels, with their text; empty:
+            the model's answers have none.
     """
 
     fingerprint: str
@@ -73,17 +78,26 @@ class Tokenizer:
     token_bytes: TokenBytes
     markup: Markup
     thinking: ThinkingTags | None
+    calls: CallMarkup | None
+    channels: dict[int, str]
     _plain: PlainEncoder
     _template: ChatTemplate | None
     _directory: Path
     _limits: ChildLimits | None
+    _tool_format: str
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by name: the receiving process loads its own copy, once."""
-        return _load_once, (self._directory, self._limits)
+        return _load_once, (self._directory, self._limits, self._tool_format)
 
     @classmethod
-    def load(cls, path_or_name: str | None = None, *, limits: ChildLimits | None = None) -> Self:
+    def load(
+        cls,
+        path_or_name: str | None = None,
+        *,
+        limits: ChildLimits | None = None,
+        tool_format: str = "auto",
+    ) -> Self:
         """Load a tokenizer from this machine.
 
         Takes about half a second for 128,000 tokens. Imports transformers only if there is no tokenizer.json.
@@ -91,16 +105,18 @@ class Tokenizer:
         Args:
             path_or_name: a directory or a name in the Hugging Face cache; None means the bundled Llama 3 one.
             limits: of the child processes that encode uncuttable texts; None means the defaults.
+            tool_format: how the model writes calls, a `ToolFormat`; `auto`: as its chat template tells;
+                `none`: no request can have tools.
 
         Raises:
             TokenizerMissingError: it is not on this machine, or does not name an end token.
             ChatTemplateError: its chat template does not compile.
             UnsupportedTokenizerError: its tokens cannot be turned into bytes one by one.
         """
-        return cls._from_directory(tokenizer_directory(path_or_name), limits)
+        return cls._from_directory(tokenizer_directory(path_or_name), limits, tool_format)
 
     @classmethod
-    def _from_directory(cls, directory: Path, limits: ChildLimits | None) -> Self:
+    def _from_directory(cls, directory: Path, limits: ChildLimits | None, tool_format: str) -> Self:
         serialized = (directory / "tokenizer.json").read_bytes()
         config = _read_json(directory / "tokenizer_config.json")
         backend = tokenizers.Tokenizer.from_buffer(serialized)
@@ -113,6 +129,8 @@ class Tokenizer:
         pad_id = backend.token_to_id(named.get("pad_token", ""))
         bos_id = backend.token_to_id(named.get("bos_token", ""))
         token_bytes, plain = TokenBytes(backend), PlainEncoder(backend, serialized, limits=limits)
+        ids = {control.text: control.id for control in controls}
+        template = ChatTemplate(source, control_tokens=controls, variables=named) if source else None
         return cls(
             fingerprint=_fingerprint(serialized, source),
             num_tokens=backend.get_vocab_size(with_added_tokens=True),
@@ -124,14 +142,28 @@ class Tokenizer:
             token_bytes=token_bytes,
             markup=Markup(token_bytes, controls, plain),
             thinking=find_tags(source, controls, _hidden_ids(backend)),
+            channels=channel_ids(source, ids),
+            calls=find_markup(
+                source,
+                ids,
+                _hidden_ids(backend),
+                takes_tools=template is not None and template.takes_tools,
+                setting=tool_format,
+            ),
             _plain=plain,
-            _template=ChatTemplate(source, control_tokens=controls, variables=named) if source else None,
+            _template=template,
             _directory=directory,
             _limits=limits,
+            _tool_format=tool_format,
         )
 
     def encode_messages(
-        self, messages: Sequence[Message], *, variables: str = "", limit: int | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        variables: str = "",
+        tools: Sequence[JsonObject] = (),
+        limit: int | None = None,
     ) -> TokenIds:
         """Encode the prompt that makes the model answer these messages.
 
@@ -141,16 +173,18 @@ class Tokenizer:
         Args:
             messages: the turns of the conversation.
             variables: variables of the caller for the template, as canonical JSON; empty: none.
+            tools: the functions that the model is told of.
             limit: the most tokens that the prompt may have; None means no limit.
 
         Raises:
             TemplateVariablesError: the template fails with these variables.
-            ChatTemplateError: the model has no chat template, or its template refuses these roles.
+            ToolsNotTakenError: there are tools, and the model cannot be told of any.
+            ChatTemplateError: the model has no chat template, or its template refuses these messages.
             UnsafeTextError: the tokenizer cannot encode a content without control tokens.
         """
         found: list[TokenIds] = []
         num = 0
-        for piece in self.pieces_of(messages, variables=variables):
+        for piece in self.pieces_of(messages, variables=variables, tools=tools):
             if isinstance(piece, int):
                 found.append(np.array([piece], dtype=np.int32))
             else:
@@ -158,7 +192,9 @@ class Tokenizer:
             num += len(found[-1])
         return concatenate(found)
 
-    def pieces_of(self, messages: Sequence[Message], *, variables: str = "") -> list[int | str]:
+    def pieces_of(
+        self, messages: Sequence[Message], *, variables: str = "", tools: Sequence[JsonObject] = ()
+    ) -> list[int | str]:
         """Render the prompt as control tokens and the texts between them, which hold none.
 
         Arguments and errors are those of `encode_messages`, which encodes the texts.
@@ -169,6 +205,10 @@ class Tokenizer:
             raise ChatTemplateError(
                 f"A message's role must be one of {get_args(Role)}; {len(strange)} other roles were given."
             )
+        if tools and self.calls is None:
+            raise ToolsNotTakenError
+        if tools or not all(message.is_plain for message in messages):
+            return self._template.pieces(Conversation(list(messages), variables, tuple(tools)))
         skeleton = self._template.skeleton(tuple(message.role for message in messages), variables)
         return [
             piece
@@ -245,14 +285,14 @@ def _one(token_id: int) -> TokenIds:
 
 
 @functools.cache
-def _load_once(directory: Path, limits: ChildLimits | None) -> Tokenizer:
-    return Tokenizer.load(str(directory), limits=limits)
+def _load_once(directory: Path, limits: ChildLimits | None, tool_format: str) -> Tokenizer:
+    return Tokenizer.load(str(directory), limits=limits, tool_format=tool_format)
 
 
 def load_configured(settings: TokenizerSettings) -> Tokenizer:
     """Load the tokenizer that the settings name; raises what `Tokenizer.load` raises."""
     limits = ChildLimits(settings.child_memory_mb, settings.child_seconds)
-    return Tokenizer.load(settings.path, limits=limits)
+    return Tokenizer.load(settings.path, limits=limits, tool_format=settings.tool_format)
 
 
 def _named_tokens(config: Mapping[str, object]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Final
 from jobs.errors import LongbatchError
 
 # Part of the cached directory's name: raise it when the files below are built differently.
-BUILD_VERSION: Final = 2
+BUILD_VERSION: Final = 3
 
 # How Llama 3 and 3.1 split text before merging byte pairs (tokenizer.py of llama-models).
 LLAMA3_PATTERN: Final = (
@@ -38,12 +38,37 @@ LLAMA3_SPECIAL_TOKENS: Final = (
 )
 
 # The prompt format of Llama 3.1. Unlike the published template, it adds no system message with a date and
-# does not trim, so the same messages always give the same prompt.
+# does not trim, so the same messages always give the same prompt. The system message tells of functions.
 LLAMA3_CHAT_TEMPLATE: Final = """\
 {{- bos_token }}
+{%- set told = namespace(tools=not tools) %}
+{%- macro functions() %}
+    {{- 'You may call these functions. To call one, answer with JSON alone, in the form ' }}
+    {{- '{"name": name of the function, "parameters": an object with its arguments}.' }}
+    {%- for tool in tools %}
+        {{- '\\n\\n' + tool | tojson(indent=4) }}
+    {%- endfor %}
+{%- endmacro %}
+{%- if tools and messages[0]['role'] != 'system' %}
+    {{- '<|start_header_id|>system<|end_header_id|>\\n\\n' + functions() + '<|eot_id|>' }}
+    {%- set told.tools = true %}
+{%- endif %}
 {%- for message in messages %}
-    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}
-    {{- message['content'] + '<|eot_id|>' }}
+    {%- set role = 'ipython' if message['role'] == 'tool' else message['role'] %}
+    {{- '<|start_header_id|>' + role + '<|end_header_id|>\\n\\n' }}
+    {%- if message['content'] %}
+        {{- message['content'] }}
+    {%- endif %}
+    {%- if not told.tools %}
+        {{- '\\n\\n' + functions() }}
+        {%- set told.tools = true %}
+    {%- endif %}
+    {%- for call in message['tool_calls'] or [] %}
+        {{- '; ' if not loop.first else '' }}
+        {{- '{"name": ' + call.function.name | tojson + ', "parameters": ' }}
+        {{- call.function.arguments | tojson + '}' }}
+    {%- endfor %}
+    {{- '<|eot_id|>' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}

@@ -129,6 +129,11 @@ class TokenizerSettings(Group):
     path: str | None = Field(
         default=None, description="directory or name for AutoTokenizer; None: the bundled Llama 3 tokenizer"
     )
+    tool_format: Literal["auto", "none", "llama3", "hermes", "harmony"] = Field(
+        default="auto",
+        description="how the model writes calls of functions; auto: as its chat template tells; none:"
+        " requests with tools are refused",
+    )
     child_memory_mb: int = Field(
         default=1024, ge=128, description="memory of the process that counts a text with no safe cut"
     )

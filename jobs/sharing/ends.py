@@ -43,7 +43,15 @@ _AT_ONCE: Final = 32
 # Twins that one round ends.
 MOST_SETTLED: Final = 500
 
-_COPIED: Final = ("output", "output_ids", "replaced", "reasoning", "reasoning_tokens", "log_probs")
+_COPIED: Final = (
+    "output",
+    "output_ids",
+    "replaced",
+    "reasoning",
+    "reasoning_tokens",
+    "log_probs",
+    "tool_calls",
+)
 
 
 def share(session: Session, ended: Sequence[Job]) -> bool:

@@ -84,6 +84,7 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  # end-of-sequence token, or one of the job's stop strings
     LENGTH = "length"  # max_tokens were generated
+    TOOL_CALLS = "tool_calls"  # the answer calls functions
 
 
 class WaitReason(StrEnum):

@@ -77,6 +77,7 @@ class StandIn:
         is_open: whoever has no key may read what it tells of itself; only requests for answers need one.
         repeats: SGLang sends all ids so far in each event.
         limit: its own limit of tokens, at which it clamps without a word.
+        says: the ids of its answer, at whose end it stops; empty: 1000, 1001 and so on.
         stops_after: tokens after which it has matched a stop string, which ids hold and text does not.
         fails_after: tokens after which an error event comes.
         has_metrics: it shows metrics.
@@ -99,6 +100,7 @@ class StandIn:
     is_open: bool = False
     repeats: bool = True
     limit: int = 10**6
+    says: Sequence[int] = ()
     stops_after: int | None = None
     fails_after: int | None = None
     has_metrics: bool = True
@@ -193,6 +195,9 @@ class StandIn:
     def num_given(self, body: Mapping[str, Any]) -> int:
         """How many tokens of the answer the prompt ends with."""
         prompt = body.get("input_ids") or body.get("prompt") or []
+        if self.says:
+            sizes = range(len(self.says) - 1, 0, -1)
+            return next((size for size in sizes if prompt[-size:] == [*self.says[:size]]), 0)
         given = prompt[-1] - 999 if isinstance(prompt[-1], int) else 0
         return given if 0 < given < len(prompt) and prompt[-given:] == [*range(1000, 1000 + given)] else 0
 
@@ -327,8 +332,9 @@ class _Handler(BaseHTTPRequestHandler):
             if len(ids) == self.stand_in.fails_after:
                 self._event({"error": {"message": "the engine broke", "code": 500}})
                 return
-            ids.append(1000 + num_given + len(ids))
-            is_stopped = len(ids) == self.stand_in.stops_after
+            says, place = self.stand_in.says, num_given + len(ids)
+            ids.append(says[place] if says else 1000 + place)
+            is_stopped = len(ids) in (self.stand_in.stops_after, len(says) - num_given if says else None)
             reason = "stop" if is_stopped else "length" if len(ids) == num else None
             num_top = body.get("top_logprobs_num", body.get("logprobs"))
             self._event(self.stand_in.event(ids, reason=reason, num_top=num_top))

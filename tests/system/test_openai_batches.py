@@ -134,7 +134,7 @@ def test_a_line_that_is_refused_or_too_long_fails_alone(sdk: openai.OpenAI) -> N
     }
     assert told == {
         "hot": (400, "temperature", "invalid_value"),
-        "tools": (400, "tools", "unsupported_parameter"),
+        "tools": (400, "tools.0.function", "missing_field"),
         "two": (400, "n", "unsupported_parameter"),
         "stream": (400, "stream", "invalid_value"),
         "strange": (400, "wisdom", "unsupported_parameter"),

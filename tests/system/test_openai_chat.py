@@ -130,7 +130,7 @@ def test_wrong_requests_name_their_parameter(sdk: openai.OpenAI) -> None:
 
     assert refused(n=2).param == "n"
     assert refused(temperature=3).param == "temperature"
-    assert refused(tools=[{"type": "function", "function": {"name": "f"}}]).param == "tools"
+    assert refused(functions=[{"name": "f"}]).param == "functions"
     assert refused(max_tokens=0).param == "max_tokens"
     long = refused(max_tokens=131_072)
     assert (long.code, long.param) == ("context_length_exceeded", "messages")

@@ -1,6 +1,6 @@
 """One answer as it grows: token ids in, text and finish reason out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,6 +9,8 @@ from jobs.checkpoints import Output
 from jobs.live_output import OutputPiece
 from jobs.prompts.thinking import ThinkingTags
 from jobs.prompts.tokenizer import Tokenizer, pack_ids
+from jobs.prompts.tools.harmony import HarmonySplitter
+from jobs.prompts.tools.parser import CallParser
 from jobs.states import FinishReason
 from worker.engine.deltas import EngineDelta, TokenDelta
 from worker.engine.storable import sanitize
@@ -69,6 +71,7 @@ class Answer:
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer)
         self._output = OutputText(stops)
+        self._shown: dict[int, str] = {}
         self._ids: list[int] = []
         self._num_resumed = 0
         self._num_reasoning = 0
@@ -106,18 +109,46 @@ class Answer:
 
     @property
     def has_own_stops(self) -> bool:
-        """True if only we may match its stop strings: they do not end thinking, which is kept apart."""
-        return self._output.splitter is not None and self._output.has_stops
+        """True if only we may match its stop strings: they end neither thinking nor calls, kept apart."""
+        return self._output.is_split and self._output.has_stops
 
     @property
     def ends_here(self) -> bool:
         """True if it may end by our own rules where no engine was told to."""
-        return self.has_own_stops or bool(self._named_ends)
+        return self.has_own_stops or bool(self._named_ends) or self._output.ends_itself
 
     def split_thinking(self, tags: ThinkingTags, *, is_open: bool) -> None:
         """Keep thinking apart from the visible text; call it before the first token."""
-        self._detokenizer = Detokenizer(self._tokenizer, shown=tags.ids)
+        self._show(tags.ids)
         self._output.splitter = ThinkingSplitter(tags, is_open=is_open)
+
+    def split_channels(self, splitter: HarmonySplitter, ids: Mapping[int, str], *, has_calls: bool) -> None:
+        """Keep the parts of an answer in channels apart; call it before the first token.
+
+        Args:
+            splitter: does so.
+            ids: of the tokens around the parts, with their text.
+            has_calls: whether it finds calls, too.
+        """
+        self._show(ids)
+        self._output.splitter = splitter
+        if has_calls:
+            self._output.find_calls(None, is_single=splitter.is_single)
+
+    def find_calls(self, parser: CallParser, ids: Mapping[int, str]) -> None:
+        """Tell calls from text; call it before the first token.
+
+        Args:
+            parser: does so.
+            ids: of the tokens around calls, with their text.
+        """
+        self._show(ids)
+        self._output.find_calls(parser, is_single=parser.is_single)
+
+    def _show(self, ids: Mapping[int, str]) -> None:
+        """Write these tokens as text, though they may be special."""
+        self._shown |= ids
+        self._detokenizer = Detokenizer(self._tokenizer, shown=self._shown)
 
     def begin_segment(self, *, until: int) -> None:
         """Start a run that generates until the answer has `until` or `max_tokens` tokens."""
@@ -168,7 +199,7 @@ class Answer:
 
     def snapshot(self) -> Output:
         """Return the output that is final so far. Later tokens may still change an incomplete character."""
-        text, replaced = sanitize(self._output.raw())
+        text, calls, replaced = self._output.visible()
         reasoning, reasoning_replaced = sanitize(self._output.raw_reasoning())
         return Output(
             text=text,
@@ -180,6 +211,7 @@ class Answer:
             reasoning=reasoning,
             reasoning_tokens=self._num_reasoning,
             log_probs=self._packed_scores(),
+            calls=calls,
         )
 
     def take_log_probs(self) -> bytes | None:

@@ -31,9 +31,9 @@ from jobs.errors import (
 )
 from jobs.prompts import store
 from jobs.prompts.counter import PromptCounter
-from jobs.prompts.guides import Guide
 from jobs.prompts.store import CountedPrompt
 from jobs.prompts.tokenizer import unpack_ids
+from jobs.prompts.tools.forms import ANY_FORM, AnswerForm
 from jobs.scheduling import growth
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.growth import Granted, WaitForBlocks, Yielded
@@ -59,6 +59,7 @@ from worker.inference.outcome import (
     RunEnd,
     SegmentEnded,
 )
+from worker.inference.parts import split
 from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import JobRun, Recorder
 from worker.inference.refusals import Refusals, Verdict
@@ -184,10 +185,10 @@ class Runner:
         prefetched, saved = self.prefetcher.take(job.text_id), None
         if prefetched is None or job.completion_tokens or job.guide_id is not None:
             read = partial(self._read, job, job.text_id, prefetched)
-            prompt, saved, run.guide = await self._in_thread(read)
+            prompt, saved, run.form = await self._in_thread(read)
         else:
             prompt = prefetched
-        self._split_thinking(run, prompt)
+        split(run.answer, run.form, prompt, self.counter.tokenizer)
         if saved is not None and saved.fingerprint == self.counter.fingerprint:
             scores = None if saved.log_probs is None else read_scores(saved.log_probs)
             run.answer.resume(unpack_ids(saved.packed_ids).tolist(), scores)
@@ -196,30 +197,19 @@ class Runner:
 
     def _read(
         self, job: StartedJob, text_id: UUID, prompt: CountedPrompt | None
-    ) -> tuple[CountedPrompt, Output | None, Guide | None]:
-        """Read the prompt, unless it is here already, the checkpoint, and the form of the answer."""
+    ) -> tuple[CountedPrompt, Output | None, AnswerForm]:
+        """Read the prompt, unless it is here already, the checkpoint, and what the answer must be."""
         with transaction(self.sessions) as session:
             if prompt is None:
                 prompt = store.counted(session, store.load(session, text_id), self.counter)
-            guide = None
+            form = ANY_FORM
             if job.guide_id is not None:
-                guide = Guide.read(store.canonical_of(store.load(session, job.guide_id)))
-            return prompt, checkpoints.load(session, job.id), guide
+                form = AnswerForm.read(store.canonical_of(store.load(session, job.guide_id)))
+            return prompt, checkpoints.load(session, job.id), form
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Run what may block, or compute for long, beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, work)
-
-    def _split_thinking(self, run: JobRun, prompt: CountedPrompt) -> None:
-        """Keep the thinking of an answer to a conversation apart; a text without template has no parts.
-
-        Nor has an answer that the engine guides from its first token on.
-        """
-        tokenizer = self.counter.tokenizer
-        is_guided = run.guide is not None and not run.guide.in_words
-        if not is_guided and tokenizer.thinking is not None and not prompt.is_plain:
-            is_open = tokenizer.opens_thinking(unpack_ids(prompt.packed_ids))
-            run.answer.split_thinking(tokenizer.thinking, is_open=is_open)
 
     async def _open(self, run: JobRun, prompt: CountedPrompt, model: EngineModel) -> RunStream:
         prepare = partial(self._request, run, prompt, model)
@@ -239,7 +229,7 @@ class Runner:
             run.claim.job,
             start=len(answer.ids),
             max_tokens=answer.num_wanted,
-            varies=run.guide is not None and run.guide.in_words,
+            varies=run.form.is_unguided,
         )
         return Request(
             request_id=run.claim.lease.lease_id.hex,
@@ -252,7 +242,7 @@ class Runner:
             # A server would end the answer at one that the model only thinks of.
             stops=() if answer.has_own_stops else stops_of(run.claim.job),
             vocabulary=tokenizer.token_bytes,
-            guide=None if run.guide is None or run.guide.in_words else run.guide,
+            guide=run.form.guide if run.form.is_guided else None,
             num_top=num_top_of(run.claim.job),
         )
 

@@ -14,6 +14,7 @@ from jobs.database import database_now, transaction
 from jobs.engines import registry, reservations
 from jobs.errors import EngineBusyError, EngineError, EngineMisconfiguredError
 from jobs.models import Reservation
+from jobs.prompts.abilities import TOOLS
 from jobs.settings import EngineSettings, Settings
 from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
 from worker.engine.deadlines import deadlines_for
@@ -46,8 +47,18 @@ class EngineMonitor:
         keeper: LeaseKeeper,
         *,
         end_id: int,
+        hides_calls: bool = False,
     ) -> None:
-        """Args: end_id: the tokenizer's end token, which is the whole prompt of a probe."""
+        """Build it, without talking to the engine.
+
+        Args:
+            settings: of this worker.
+            sessions: of its heartbeats.
+            keeper: of its leases.
+            end_id: the tokenizer's end token, which is the whole prompt of a probe.
+            hides_calls: a server that decodes tokens itself leaves out what calls are found by.
+        """
+        self._hides_calls = hides_calls
         self._settings = settings.engine
         self._drain_span = timedelta(seconds=settings.jobs.drain_seconds)
         self._sessions = sessions
@@ -167,6 +178,12 @@ class EngineMonitor:
             self._num_probes += 1
         return model
 
+    def _takes(self, model: EngineModel) -> frozenset[str]:
+        """Return what jobs may ask for: of the engine, and of this worker, which finds calls in answers."""
+        abilities = model.served.abilities
+        finds_calls = abilities.gives_ids or not self._hides_calls
+        return abilities.takes | ({TOOLS} if finds_calls else frozenset())
+
     def _register(self, model: EngineModel) -> None:
         with transaction(self._sessions) as session:
             now = database_now(session)
@@ -177,7 +194,7 @@ class EngineMonitor:
                 model.capacity,
                 now=now,
                 shares_prefix=shares_prefix(model, self._settings),
-                takes=model.served.abilities.takes,
+                takes=self._takes(model),
             )
         with self._changed:
             self._model = model

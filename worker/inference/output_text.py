@@ -1,8 +1,13 @@
-"""The text of an answer that is final so far: its thinking apart, the rest up to its first stop string."""
+"""The text of an answer that is final so far: its thinking and calls apart, the rest up to a stop string."""
 
 from collections.abc import Sequence
 
 from jobs.live_output import OutputPiece
+from jobs.prompts.tools import frames
+from jobs.prompts.tools.calls import MadeCall
+from jobs.prompts.tools.frames import CallPart, FrameReader
+from jobs.prompts.tools.harmony import HarmonySplitter
+from jobs.prompts.tools.parser import CallParser
 from worker.engine.storable import sanitize
 from worker.inference.thinking import ThinkingSplitter
 
@@ -17,11 +22,25 @@ class OutputText:
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self.splitter: ThinkingSplitter | None = None
+        self.splitter: ThinkingSplitter | HarmonySplitter | None = None
+        self._parser: CallParser | None = None
+        self._frames: FrameReader | None = None
+        self._is_in_call = False
+        self._is_single = False
         self._stops = StopMatcher(stops) if stops else None
         self._thoughts: list[str] = []
         self._deltas: list[str] = []
         self._num_taken = (0, 0)
+
+    @property
+    def is_split(self) -> bool:
+        """True if parts of it are not text, which no stop string ends."""
+        return self.splitter is not None or self._frames is not None
+
+    @property
+    def ends_itself(self) -> bool:
+        """True if it ends after its only call."""
+        return self._is_single
 
     @property
     def has_stops(self) -> bool:
@@ -36,6 +55,8 @@ class OutputText:
         """Append the text held back for a tag or a stop string, since nothing more comes."""
         if self.splitter is not None:
             self._append(self.splitter.flush())
+        if self._parser is not None:
+            self._add_framed(self._parser.flush())
         if self._stops is not None:
             self._deltas.append(self._stops.flush())
 
@@ -43,11 +64,18 @@ class OutputText:
     def num_withheld(self) -> int:
         """Characters at the end that are not part of the text, or not yet."""
         held = self.splitter.num_held if self.splitter else 0
+        held += self._parser.num_held if self._parser else 0
         return held + (self._stops.num_withheld if self._stops else 0)
 
     def raw(self) -> str:
-        """Return the whole visible text, unsanitized."""
+        """Return the whole visible text, unsanitized, with calls framed."""
         return "".join(self._deltas)
+
+    def visible(self) -> tuple[str, tuple[MadeCall, ...], bool]:
+        """Return the visible text and the calls in storable form, and whether anything was replaced."""
+        whole, replaced = sanitize(self.raw())
+        text, calls = (whole, ()) if self._frames is None else frames.unframed(whole)
+        return text, calls, replaced
 
     def raw_reasoning(self) -> str:
         """Return the whole thinking, unsanitized."""
@@ -60,13 +88,51 @@ class OutputText:
         self._num_taken = len(self._thoughts), len(self._deltas)
         return OutputPiece(sanitize("".join(thoughts))[0], sanitize("".join(deltas))[0])
 
+    def find_calls(self, parser: CallParser | None, *, is_single: bool) -> None:
+        """Tell calls from text from now on.
+
+        Args:
+            parser: does so; None: the splitter does.
+            is_single: the answer ends after its first call.
+        """
+        self._parser, self._frames, self._is_single = parser, FrameReader(), is_single
+
     def _append(self, piece: OutputPiece) -> str | None:
         if piece.reasoning:
             self._thoughts.append(piece.reasoning)
+        if self._frames is None:
+            return self._add_text(piece.text)
+        matched = self._add_framed(self._parser.push(piece.text) if self._parser else piece.text)
+        return "" if matched is None and self._is_single and self._has_ended() else matched
+
+    def _has_ended(self) -> bool:
+        """Return True if the only call is over."""
+        if self._parser is not None:
+            return self._parser.has_ended
+        return isinstance(self.splitter, HarmonySplitter) and self.splitter.is_over
+
+    def _add_framed(self, framed: str) -> str | None:
+        """Append text with calls in frames. A stop string ends text alone, and is no part of a call."""
+        for part in self._frames.push(framed) if self._frames else ():
+            if self._stops is not None and self._stops.matched is not None:
+                break
+            if isinstance(part, CallPart):
+                held = self._stops.flush() if self._stops else ""
+                self._deltas += [held, part.framed()]
+                self._is_in_call = True
+                continue
+            if self._is_in_call:
+                self._deltas.append(frames.TEXT)
+                self._is_in_call = False
+            if (matched := self._add_text(part.text)) is not None:
+                return matched
+        return None
+
+    def _add_text(self, text: str) -> str | None:
         if self._stops is None:
-            self._deltas.append(piece.text)
+            self._deltas.append(text)
             return None
-        passed, matched = self._stops.push(piece.text)
+        passed, matched = self._stops.push(text)
         self._deltas.append(passed)
         return matched
 

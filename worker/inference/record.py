@@ -13,13 +13,14 @@ from structlog.typing import FilteringBoundLogger
 from jobs import doorbell, telemetry
 from jobs.checkpoints import Output
 from jobs.errors import EngineError, InvalidOutputError, LongbatchError, ShownInvalidOutputError
-from jobs.prompts.guides import Guide
+from jobs.prompts.tools.forms import ANY_FORM, AnswerForm
 from jobs.scheduling.claims import Claim
 from jobs.states import TERMINAL, FinishReason, JobState, Lane
 from jobs.transitions import Lease
 from worker.doorbell import RingBell
 from worker.engine.deltas import CachedPrompt, EngineDelta
 from worker.engine.engine import StreamEnd
+from worker.guides.answers import fault_of
 from worker.guides.checker import CheckerLostError, FormChecker
 from worker.guides.checking import unfenced
 from worker.inference.answer import Answer
@@ -54,7 +55,7 @@ class JobRun:
         stream: its last stream; None if nothing was sent.
         is_first_request: the stream is of the job's first request.
         cached_tokens: prompt tokens that the engine had in its cache for that one; None: it did not tell.
-        guide: the form that the answer must have; None: any.
+        form: what the answer must be.
     """
 
     claim: Claim
@@ -65,7 +66,7 @@ class JobRun:
     stream: RunStream | None = None
     is_first_request: bool = False
     cached_tokens: int | None = None
-    guide: Guide | None = None
+    form: AnswerForm = ANY_FORM
 
     def put(self, event: EngineDelta | StreamEnd, *, tokens_per_block: int) -> None:
         """Pass an event of the stream on, and keep what it says of the prompt.
@@ -132,25 +133,26 @@ class Recorder:
                 await run.stream.close()
 
     async def _checked(self, run: JobRun, outcome: Outcome, output: Output) -> tuple[Outcome, Output]:
-        """Fail an answer that does not have its form, unless it only ends too early."""
-        job, guide = run.claim.job, run.guide
-        if guide is None or not isinstance(outcome, Finished):
+        """Fail an answer that is not what it must be, unless it only ends too early."""
+        job, form = run.claim.job, run.form
+        if form == ANY_FORM or not isinstance(outcome, Finished):
             return outcome, output
-        if guide.in_words:
+        if form.is_in_words and form.calls is None:
             output = replace(output, text=unfenced(output.text))
         if outcome.reason is FinishReason.LENGTH:
             return outcome, output
         try:
-            fault = await self.forms.fault_of(output.text, guide, tenant_id=job.tenant_id)
+            fault = await fault_of(output, form, self.forms, tenant_id=job.tenant_id)
         except CheckerLostError as error:
             return Failed(error), output
         if fault is None:
-            return outcome, output
+            return Finished(FinishReason.TOOL_CALLS) if output.calls else outcome, output
         # The text of an interactive answer may be on its caller's screen; those asked for in words are not
         # streamed.
-        is_shown = job.lane == Lane.INTERACTIVE and not guide.in_words
+        is_shown = job.lane == Lane.INTERACTIVE and not form.is_in_words
         kind = ShownInvalidOutputError if is_shown else InvalidOutputError
-        return Failed(kind(f"The answer does not have the form that was asked for: {fault}.")), output
+        failed = Failed(kind(f"The answer does not have the form that was asked for: {fault}."))
+        return failed, replace(output, is_resumable=False)
 
     def _ring_for(self, run: JobRun, stored: StoredEnd) -> None:
         """Wake the service workers: a webhook, a tree or a batch may wait for the end."""

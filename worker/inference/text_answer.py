@@ -1,6 +1,6 @@
 """One answer of a model that produces text: deltas in, text and finish reason out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from jobs.answers.log_probs import Score
@@ -8,6 +8,8 @@ from jobs.checkpoints import Output
 from jobs.live_output import OutputPiece
 from jobs.prompts.thinking import ThinkingTags
 from jobs.prompts.tokenizer import Tokenizer, pack_ids
+from jobs.prompts.tools.harmony import HarmonySplitter
+from jobs.prompts.tools.parser import CallParser
 from jobs.states import FinishReason
 from worker.engine.deltas import EngineDelta, TextDelta
 from worker.engine.storable import sanitize
@@ -61,13 +63,13 @@ class TextAnswer:
 
     @property
     def has_own_stops(self) -> bool:
-        """True if only we may match its stop strings: they do not end thinking, which is kept apart."""
-        return self._output.splitter is not None and self._output.has_stops
+        """True if only we may match its stop strings: they end neither thinking nor calls, kept apart."""
+        return self._output.is_split and self._output.has_stops
 
     @property
     def ends_here(self) -> bool:
         """True if it may end by our own rules where no engine was told to."""
-        return self.has_own_stops
+        return self.has_own_stops or self._output.ends_itself
 
     def split_thinking(self, tags: ThinkingTags, *, is_open: bool) -> None:
         """Keep thinking apart from the visible text; call it before the first delta.
@@ -76,6 +78,13 @@ class TextAnswer:
         """
         if not tags.are_hidden:
             self._output.splitter = ThinkingSplitter(tags, is_open=is_open)
+
+    def split_channels(self, splitter: HarmonySplitter, ids: Mapping[int, str], *, has_calls: bool) -> None:
+        """Leave the answer as it is: a server leaves the tokens around its parts out of its text."""
+
+    def find_calls(self, parser: CallParser, ids: Mapping[int, str]) -> None:  # noqa: ARG002
+        """Tell calls from text; call it before the first delta."""
+        self._output.find_calls(parser, is_single=parser.is_single)
 
     def begin_segment(self, *, until: int) -> None:  # noqa: ARG002  # reserved whole
         """Start a run, which always requests the whole answer."""
@@ -121,11 +130,12 @@ class TextAnswer:
 
     def snapshot(self) -> Output:
         """Return the output that is final so far."""
-        text, replaced = sanitize(self._output.raw())
+        text, calls, replaced = self._output.visible()
         reasoning, reasoning_replaced = sanitize(self._output.raw_reasoning())
         return Output(
             text=text,
             packed_ids=pack_ids(self._tokenizer.encode_text(text)),
+            calls=calls,
             num_tokens=self.num_tokens,
             # The server's own replacement characters are lost bytes too.
             replaced=replaced or reasoning_replaced or _REPLACEMENT in reasoning + text,

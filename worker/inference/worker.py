@@ -60,7 +60,10 @@ class InferenceWorker:
         heartbeats = database.make_sessions(self._heartbeats)
         work = database.make_sessions(self._work, on_ended=doorbell.announce)
         self.keeper = LeaseKeeper(heartbeats, settings.jobs)
-        self.monitor = EngineMonitor(settings, heartbeats, self.keeper, end_id=tokenizer.end_id)
+        hides_calls = tokenizer.calls is not None and tokenizer.calls.are_hidden
+        self.monitor = EngineMonitor(
+            settings, heartbeats, self.keeper, end_id=tokenizer.end_id, hides_calls=hides_calls
+        )
         self._replay = PrefixReplay()
         policy = ClaimPolicy.of(settings, history=History(keep=_HISTORY_KEPT))
         self._policy = replace(policy, worker=f"{socket.gethostname()}:{os.getpid()}")

@@ -28,7 +28,7 @@ WRONG_BODIES: list[tuple[str, bytes, str | None, str]] = [
     ("input as an object", body(input={"text": "a"}), "input", "invalid_value"),
     ("input as null", body(input=None), "input", "invalid_value"),
     ("content as a number", body(input=[{"role": "user", "content": 5}]), "input.0.content", "invalid_value"),
-    ("unknown role", body(input=[{"role": "tool", "content": "a"}]), "input.0.role", "invalid_value"),
+    ("unknown role", body(input=[{"role": "function", "content": "a"}]), "input.0.role", "invalid_value"),
     (
         "unknown field of a message",
         body(input=[{"role": "user", "content": "a", "name": "b"}]),

@@ -95,7 +95,7 @@ def test_a_text_is_kept_without_a_frame() -> None:
         ({"max_tokens": 1, "max_completion_tokens": 2}, "max_completion_tokens"),
         ({"messages": []}, "messages"),
         ({"messages": "Hello"}, "messages"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "function", "content": "x"}]}, "messages.0.role"),
         ({"messages": [*HELLO, {"role": "user"}]}, "messages.1.content"),
         ({"messages": [{"role": "user", "content": "a\0"}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages.0.content"),
@@ -118,7 +118,8 @@ def test_a_wrong_parameter_is_named(body: dict[str, object], param: str) -> None
     [
         ("n", 2),
         ("n", True),
-        ("tools", [{"type": "function"}]),
+        ("functions", [{"name": "f"}]),
+        ("function_call", {"name": "f"}),
         ("best_of", 2),
         ("wisdom", 1),
     ],

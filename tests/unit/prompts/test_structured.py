@@ -38,7 +38,7 @@ def openai_format(schema: object, **options: object) -> dict[str, Any]:
     ],
 )
 def test_every_spelling_of_a_schema_asks_for_the_same_in_its_own_order(fields: dict[str, Any]) -> None:
-    guide = chat(**fields).guide
+    guide = chat(**fields).form.guide
     assert guide is not None
     assert guide == Guide(GuideKind.JSON, json.dumps(SCHEMA, separators=(",", ":")))
     assert list(guide.schema["properties"]) == ["z", "a"]
@@ -59,12 +59,12 @@ def test_every_spelling_of_a_schema_asks_for_the_same_in_its_own_order(fields: d
     ],
 )
 def test_vllm_s_words_ask_for_the_other_forms(fields: dict[str, Any], kind: GuideKind, content: str) -> None:
-    assert chat(**fields).guide == Guide(kind, content)
+    assert chat(**fields).form.guide == Guide(kind, content)
 
 
 @pytest.mark.parametrize("fields", [{}, {"response_format": {"type": "text"}}, {"guided_json": None}])
 def test_no_form_is_asked_for(fields: dict[str, Any]) -> None:
-    assert chat(**fields).guide is None
+    assert chat(**fields).form.guide is None
 
 
 @pytest.mark.parametrize(
@@ -131,18 +131,20 @@ def test_a_pattern_that_takes_more_than_linear_time_is_refused(pattern: str) -> 
 
 
 def test_a_property_may_be_called_like_a_limit() -> None:
-    assert chat(guided_json={"properties": {"maxLength": {"type": "integer"}}}).guide is not None
+    assert chat(guided_json={"properties": {"maxLength": {"type": "integer"}}}).form.guide is not None
 
 
 def test_what_an_engine_cannot_guide_is_refused_with_what_it_takes() -> None:
     takes = {"m": ABILITIES - {GuideKind.REGEX.value}}
-    assert chat(takes, guided_json=SCHEMA).guide is not None
+    assert chat(takes, guided_json=SCHEMA).form.guide is not None
     with pytest.raises(UnsupportedParameterError, match=r"'m'.*guided_regex.*guided_json") as raised:
         chat(takes, guided_regex="a")
     assert raised.value.param == "guided_regex"
     with pytest.raises(UnsupportedParameterError):
         chat({"m": ALWAYS}, **openai_format(SCHEMA))
-    assert chat({"another": ALWAYS}, guided_regex="a").guide is not None, "nothing is known of its engines"
+    assert chat({"another": ALWAYS}, guided_regex="a").form.guide is not None, (
+        "nothing is known of its engines"
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,15 +159,15 @@ def test_a_caller_may_ask_for_the_form_in_words_where_no_engine_guides(
     fields: dict[str, Any], words: str
 ) -> None:
     found = chat({"m": ALWAYS}, structured_fallback="words", **fields)
-    assert found.guide is not None
-    assert found.guide.in_words
+    assert found.form.guide is not None
+    assert found.form.guide.in_words
     [system, user] = messages.parse(found.canonical).messages
     assert system.content == "Be brief."
     assert user.content.startswith("Hello\n\n")
     assert words in user.content
     guided = chat(structured_fallback="words", **fields)
-    assert guided.guide is not None
-    assert not guided.guide.in_words
+    assert guided.form.guide is not None
+    assert not guided.form.guide.in_words
     assert guided.canonical == chat().canonical
 
 

@@ -89,8 +89,8 @@ def test_an_item_of_an_earlier_response_of_ours_can_be_sent_back() -> None:
 )
 def test_a_form_guides_the_answer_and_is_repeated(form: dict[str, Any]) -> None:
     found = asked(text={"format": form})
-    assert found.generation.guide is not None
-    assert found.generation.guide.kind is GuideKind.JSON
+    assert found.generation.form.guide is not None
+    assert found.generation.form.guide.kind is GuideKind.JSON
     assert found.repeated["text"] == {"format": form}
 
 

@@ -1,0 +1,37 @@
+"""What is wrong with a whole answer: with its text, or with the calls that it makes."""
+
+from uuid import UUID
+
+from jobs.checkpoints import Output
+from jobs.prompts.guides import Guide, GuideKind
+from jobs.prompts.tools.forms import AnswerForm, CallForm
+from worker.guides.checker import FormChecker
+
+
+async def fault_of(output: Output, form: AnswerForm, checker: FormChecker, *, tenant_id: UUID) -> str | None:
+    """Return what keeps an answer from being what it must be; None: nothing does.
+
+    Raises:
+        CheckerLostError: it cannot be checked now; try again.
+    """
+    if form.calls is not None:
+        return await _fault_of_calls(output, form.calls, checker, tenant_id=tenant_id)
+    if form.guide is None:
+        return None
+    return await checker.fault_of(output.text, form.guide, tenant_id=tenant_id)
+
+
+async def _fault_of_calls(
+    output: Output, calls: CallForm, checker: FormChecker, *, tenant_id: UUID
+) -> str | None:
+    """Check the arguments of functions that are strict, and that there is a call where one is required."""
+    if calls.is_required and not output.calls:
+        return "it calls no function"
+    for index, call in enumerate(output.calls):
+        schema = calls.strict.get(call.name)
+        if schema is not None:
+            guide = Guide(GuideKind.JSON, schema)
+            fault = await checker.fault_of(call.arguments, guide, tenant_id=tenant_id)
+            if fault is not None:
+                return f"the arguments of call {index}, of {call.name}: {fault}"
+    return None
