@@ -121,8 +121,8 @@ class ResponseReply(BaseModel):
     incomplete_details: IncompleteReply | None
     model: str
     output: list[dict[str, Any]] = Field(
-        description="Items of type `reasoning` (what the model thought) and `message`; empty until the"
-        " response has ended. Partial if it is cancelled, failed or incomplete."
+        description="Items of type `reasoning` (what the model thought), `message` and `function_call`;"
+        " empty until the response has ended. Partial if it is cancelled, failed or incomplete."
     )
     usage: ResponseUsageReply | None = Field(description="Null until the response has ended.")
     metadata: dict[str, str]
@@ -139,7 +139,7 @@ class ResponseReply(BaseModel):
     store: bool
     temperature: float
     text: dict[str, Any]
-    tool_choice: Literal["auto", "none"]
+    tool_choice: Literal["auto", "none", "required"] | dict[str, Any]
     tools: list[dict[str, Any]]
     top_logprobs: int
     top_p: float
@@ -153,11 +153,15 @@ class InputItemReply(BaseModel):
     model_config = example(**_ITEM)
 
     id: str
-    type: Literal["message", "reasoning"]
+    type: Literal["message", "reasoning", "function_call", "function_call_output"]
     role: Literal["user", "assistant", "system", "developer"] | None = None
     status: ItemStatus | None = None
     content: list[dict[str, Any]] | None = None
     summary: list[dict[str, Any]] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[dict[str, Any]] | None = None
 
 
 class InputItemListReply(ListReply[InputItemReply]):

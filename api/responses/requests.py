@@ -26,4 +26,7 @@ class RetrievalQuery(BaseModel):
         ge=0,
         description="With `stream`: number of the last event received; the stream goes on after it.",
     )
+    include: list[Literal["message.output_text.logprobs"]] | None = Field(
+        None, alias="include[]", description="No effect: a response has what its request included."
+    )
     include_obfuscation: bool = Field(False, description="No event is obfuscated.")

@@ -1,7 +1,7 @@
 """Responses over HTTP: create, get, cancel, delete, and list the items of the input."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Annotated, Final
@@ -9,6 +9,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
+from pydantic_core import to_json
 from starlette.responses import Response
 
 from api.completions import interactive
@@ -41,6 +42,7 @@ from jobs.responses import rows
 from jobs.responses.items import listed_items
 from jobs.responses.objects import ResponseOutput, ResponseState, response_object
 from jobs.responses.requests import ResponseRequest
+from jobs.responses.rows import KeptResponse
 from jobs.states import TERMINAL
 
 router = APIRouter(tags=["responses"])
@@ -107,7 +109,7 @@ async def get_response(
         raise InvalidRequestError("starting_after requires stream.", param="starting_after")
     if not query.stream:
         kept = await services.transact(rows.find, response_id, tenant_id=caller.tenant_id)
-        return JSONResponse(kept.as_object())
+        return await _shown(services, kept)
     after = -1 if query.starting_after is None else query.starting_after
     with services.event_streams.opening(caller) as stream:
         kept = await services.transact(rows.find, response_id, tenant_id=caller.tenant_id)
@@ -124,7 +126,7 @@ async def get_response(
 )
 async def cancel_response(
     response_id: ResponseIdDep, services: ServicesDep, tenant_id: TenantDep
-) -> JSONResponse:
+) -> Response:
     """Cancel a response that runs in the background; one that has ended stays as it is.
 
     Its partial output is kept.
@@ -137,7 +139,7 @@ async def cancel_response(
     if job.state not in TERMINAL:
         await services.poller.until_ended(response_id, tenant_id=tenant_id, seconds=_CANCEL_SECONDS)
     kept = await services.transact(rows.find, response_id, tenant_id=tenant_id)
-    return JSONResponse(kept.as_object())
+    return await _shown(services, kept)
 
 
 @router.delete(
@@ -181,9 +183,23 @@ async def list_input_items(
     return JSONResponse(page(items[start:end], has_more=end < len(items)))
 
 
+async def _shown(
+    services: Services, kept: KeptResponse, *, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Write the response; log probabilities make it long, so a thread writes them."""
+    if not kept.output.num_json_bytes:
+        return JSONResponse(kept.as_object(), headers=headers)
+    body = await services.compute(kept.output.num_json_bytes, _written, kept)
+    return Response(body, headers=headers, media_type=JSONResponse.media_type)
+
+
+def _written(kept: KeptResponse) -> bytes:
+    return to_json(kept.as_object())
+
+
 async def _submitted(
     services: Services, accepted: AcceptedResponse, idempotency: IdempotencyHeaders, caller: Caller
-) -> JSONResponse:
+) -> Response:
     """Submit a response in the background, and return what it is now."""
     parsed = accepted.parsed
     await services.admit_callback(parsed.placement.callback.url, tenant_id=caller.tenant_id)
@@ -193,7 +209,7 @@ async def _submitted(
     job, is_repeated = await interactive.submit(services, parsed, caller=caller, repetition=repetition)
     if is_repeated:
         kept = await services.transact(rows.find, job.id, tenant_id=caller.tenant_id)
-        return JSONResponse(kept.as_object(), headers=REPLAYED)
+        return await _shown(services, kept, headers=REPLAYED)
     return JSONResponse(response_object(ResponseState.of(job), accepted.repeated))
 
 
@@ -245,7 +261,7 @@ async def _answered(
     accepted: AcceptedResponse,
     idempotency: IdempotencyHeaders,
     caller: Caller,
-) -> JSONResponse:
+) -> Response:
     """Submit a response whose caller waits, and return it once it has ended."""
     repetition = repetition_of(
         idempotency, accepted.parsed.request_sha256, is_submission=accepted.is_background
@@ -264,9 +280,8 @@ async def _answered(
         raise error
     if not accepted.is_stored and repetition is None:
         await _forget(services, ended.job, tenant_id=caller.tenant_id)
-    output = ResponseOutput(ended.output, ended.reasoning_tokens)
-    shown = response_object(ResponseState.of(ended.job), accepted.repeated, output)
-    return JSONResponse(shown, headers=REPLAYED if is_repeated else None)
+    kept = KeptResponse(ended.job, accepted.repeated, ResponseOutput(ended.output, ended.reasoning_tokens))
+    return await _shown(services, kept, headers=REPLAYED if is_repeated else None)
 
 
 async def _forget(services: Services, job: Job, *, tenant_id: UUID) -> None:

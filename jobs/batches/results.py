@@ -22,13 +22,12 @@ from jobs.batches.lines import CANCELLED, EXPIRED, answered_line, read_error, un
 from jobs.database import database_now
 from jobs.errors import LongbatchError
 from jobs.files.storage import PartStore
-from jobs.live_output import OutputPiece
 from jobs.models import Job, JsonObject, Result
 from jobs.models.batch import Batch
 from jobs.models.file import File
 from jobs.prompts.openai import error_object, too_long_message, usage_object
 from jobs.prompts.tools.calls import call_objects, read_calls
-from jobs.responses.objects import NOTHING, ResponseOutput, ResponseState, response_object
+from jobs.responses.objects import NOTHING, ResponseState, response_object, stored_output
 from jobs.responses.rows import repeated_by
 from jobs.states import JobState
 from jobs.states.batch import BatchState, Endpoint
@@ -307,7 +306,13 @@ def _response(row: _Ended, result: _Generated | None, repeated: JsonObject) -> J
     )
     output = NOTHING
     if result is not None:
-        output = ResponseOutput(OutputPiece(result.reasoning or "", result.output), result.reasoning_tokens)
+        output = stored_output(
+            output=result.output,
+            reasoning=result.reasoning,
+            reasoning_tokens=result.reasoning_tokens,
+            log_probs=result.log_probs,
+            tool_calls=result.tool_calls,
+        )
     return response_object(state, repeated, output)
 
 

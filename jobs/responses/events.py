@@ -10,20 +10,27 @@ from typing import Final
 
 from jobs.database.base import JsonObject
 from jobs.live_output import OutputPiece
-from jobs.responses.objects import (
-    ResponseOutput,
-    ResponseState,
-    message_id,
-    message_item,
-    reasoning_id,
-    reasoning_item,
-    response_object,
-    text_part,
+from jobs.responses.objects import ResponseOutput, ResponseState, response_object
+from jobs.responses.output import (
+    CALL,
+    MESSAGE,
+    REASONING,
+    ItemWriter,
+    OutputItem,
+    OutputReader,
+    Part,
+    kind_of,
+    scores_of,
+    text_of,
 )
 from jobs.states import JobState
 
-_REASONING: Final = "reasoning"
-_MESSAGE: Final = "message"
+# What the events of an item's text are named after.
+_TEXTS: Final = {
+    REASONING: "response.reasoning_text",
+    MESSAGE: "response.output_text",
+    CALL: "response.function_call_arguments",
+}
 # How the last event tells of each status. OpenAI has no event of a cancelled response: its status tells.
 _LAST: Final = {
     "completed": "response.completed",
@@ -53,9 +60,10 @@ class ResponseEvents:
         self._after = after
         self._next = 0
         self._has_begun = False
-        self._open: str | None = None  # the kind of the item that grows
+        self._reader = OutputReader()
+        self._items = ItemWriter(state.id)
         self._num_items = 0
-        self._text = {_REASONING: "", _MESSAGE: ""}
+        self._scores: list[tuple[int, JsonObject]] = []  # not sent yet, each with its place in the text
 
     def submitted(self) -> Iterator[JsonObject]:
         """Write that the response was created and, in the background, that it waits."""
@@ -75,65 +83,74 @@ class ResponseEvents:
     def grown(self, new: OutputPiece) -> Iterator[JsonObject]:
         """Write new output."""
         yield from self.begun()
-        for kind, text in ((_REASONING, new.reasoning), (_MESSAGE, new.text)):
-            if text:
-                yield from self._opened(kind)
-                yield from self._delta(kind, text)
+        if new.log_probs is not None:
+            self._scores += zip(new.log_probs.offsets, scores_of(new.log_probs), strict=True)
+        for part in self._reader.read(new):
+            if not self._items.fits(part):
+                yield from self._closed(is_whole=True)
+                yield from self._opened(kind_of(part), getattr(part, "name", None) or "")
+            yield from self._delta(part)
 
     def ended(self, state: ResponseState, output: ResponseOutput) -> Iterator[JsonObject]:
         """Write the end of the response; its output was written before."""
         yield from self.begun()
-        is_whole = state.status == "completed"
-        if state.state == JobState.COMPLETED and self._open != _MESSAGE:
-            yield from self._opened(_MESSAGE)
-        yield from self._closed(is_whole=is_whole)
+        if state.state == JobState.COMPLETED and self._items.needs_message:
+            yield from self._closed(is_whole=True)
+            yield from self._opened(MESSAGE)
+        yield from self._closed(is_whole=state.status == "completed")
         shown = response_object(state, self._repeated, output)
         yield from self._event(_LAST[state.status], response=shown)
 
-    def _opened(self, kind: str) -> Iterator[JsonObject]:
-        if self._open == kind:
-            return
-        yield from self._closed(is_whole=True)
-        self._open = kind
-        item = {**self._item(is_whole=False), "status": "in_progress", "content": []}
-        yield from self._event("response.output_item.added", output_index=self._num_items, item=item)
-        yield from self._event("response.content_part.added", **self._place(), part=self._part(""))
+    def _opened(self, kind: str, name: str = "") -> Iterator[JsonObject]:
+        item = self._items.begin(kind, name)
+        place = {"output_index": self._num_items}
+        yield from self._event("response.output_item.added", **place, item=item.begun())
+        if kind != CALL:
+            yield from self._event("response.content_part.added", **self._place(item), part=item.part)
 
-    def _delta(self, kind: str, text: str) -> Iterator[JsonObject]:
+    def _delta(self, part: Part) -> Iterator[JsonObject]:
         """Write the characters that the reader does not have; the number is that of the last one."""
-        self._text[kind] += text
+        item, text = self._items.open, text_of(part)
+        if item is None or not text:
+            return
+        begin = self._items.grow(text)
         num_known = min(len(text), max(0, self._after + 1 - self._next))
         self._next += len(text) - 1
-        delta = self._place() | {"delta": text[num_known:]}
-        if kind == _MESSAGE:
-            delta["logprobs"] = []
-        yield from self._event(f"{_TEXT_OF[kind]}.delta", **delta)
+        delta = self._place(item) | {"delta": text[num_known:]}
+        if item.kind == MESSAGE:
+            new = begin + num_known if num_known else 0
+            delta["logprobs"] = [each for place, each in self._take_scores() if place >= new]
+        yield from self._event(f"{_TEXTS[item.kind]}.delta", **delta)
+
+    def _take_scores(self) -> list[tuple[int, JsonObject]]:
+        """Add the scores that came to the message that grows, and return them."""
+        taken, self._scores = self._scores, []
+        self._items.score([each for _, each in taken])
+        return taken
 
     def _closed(self, *, is_whole: bool) -> Iterator[JsonObject]:
-        kind = self._open
-        if kind is None:
+        if self._items.open is not None and self._items.open.kind == MESSAGE:
+            self._take_scores()
+        item = self._items.close(is_whole=is_whole)
+        if item is None:
             return
-        text, place = self._text[kind], self._place()
-        done = place | {"text": text}
-        if kind == _MESSAGE:
-            done["logprobs"] = []
-        yield from self._event(f"{_TEXT_OF[kind]}.done", **done)
-        yield from self._event("response.content_part.done", **place, part=self._part(text))
-        item = self._item(is_whole=is_whole)
-        yield from self._event("response.output_item.done", output_index=self._num_items, item=item)
+        place = self._place(item)
+        if item.kind == CALL:
+            done: JsonObject = {"name": item.name, "arguments": item.text}
+            yield from self._event(f"{_TEXTS[CALL]}.done", **place, **done)
+        else:
+            done = {"text": item.text}
+            if item.kind == MESSAGE:
+                done["logprobs"] = list(item.log_probs)
+            yield from self._event(f"{_TEXTS[item.kind]}.done", **place, **done)
+            yield from self._event("response.content_part.done", **place, part=item.part)
+        number = self._num_items
+        yield from self._event("response.output_item.done", output_index=number, item=item.as_object())
         self._num_items += 1
-        self._open = None
 
-    def _place(self) -> JsonObject:
-        name = reasoning_id if self._open == _REASONING else message_id
-        return {"item_id": name(self._state.id), "output_index": self._num_items, "content_index": 0}
-
-    def _item(self, *, is_whole: bool) -> JsonObject:
-        make = reasoning_item if self._open == _REASONING else message_item
-        return make(self._state.id, self._text[self._open or _MESSAGE], is_whole=is_whole)
-
-    def _part(self, text: str) -> JsonObject:
-        return {"type": "reasoning_text", "text": text} if self._open == _REASONING else text_part(text)
+    def _place(self, item: OutputItem) -> JsonObject:
+        place: JsonObject = {"item_id": item.id, "output_index": self._num_items}
+        return place if item.kind == CALL else place | {"content_index": 0}
 
     def _response(self, state: JobState) -> JsonObject:
         return response_object(self._state.moved(state), self._repeated)
@@ -144,6 +161,3 @@ class ResponseEvents:
         self._next += 1
         if number > self._after:
             yield {"type": kind, "sequence_number": number, **fields}
-
-
-_TEXT_OF: Final = {_REASONING: "response.reasoning_text", _MESSAGE: "response.output_text"}

@@ -1,18 +1,25 @@
 """The items of a response's input: as callers send them, as messages of a chat, and as they are listed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from pydantic import Discriminator, Field, Tag
 
 from jobs.database.base import JsonObject
+from jobs.errors import InvalidRequestError
+from jobs.prompts.tools.definitions import FunctionName
 from jobs.validation import Closed, NonEmpty, Text
 
 # What pydantic puts into the location of an error for the branches of the unions below.
-BRANCHES: Final = frozenset({"[text]", "[items]", "[parts]", "[message]", "[reasoning]", "[key]"})
+BRANCHES: Final = frozenset(
+    {
+        *("[text]", "[items]", "[parts]", "[key]"),
+        *("[message]", "[reasoning]", "[function_call]", "[function_call_output]"),
+    }
+)
 MAX_ITEMS: Final = 4096  # as messages of a chat
-_KINDS: Final = frozenset({"message", "reasoning"})
+_KINDS: Final = frozenset({"message", "reasoning", "function_call", "function_call_output"})
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
@@ -42,6 +49,14 @@ MessageContent = Annotated[
 ]
 
 
+CallId = Annotated[NonEmpty, Field(max_length=256)]
+
+
+def texts_of(content: str | list[InputPart]) -> list[str]:
+    """Return the texts of a content, in order."""
+    return [content] if isinstance(content, str) else [part.text for part in content]
+
+
 class MessageItem(Closed):
     """One turn of a conversation."""
 
@@ -55,7 +70,7 @@ class MessageItem(Closed):
     @property
     def parts(self) -> list[str]:
         """The texts of the content."""
-        return [self.content] if isinstance(self.content, str) else [part.text for part in self.content]
+        return texts_of(self.content)
 
 
 class ReasoningItem(Closed):
@@ -69,17 +84,44 @@ class ReasoningItem(Closed):
     status: ItemStatus | None = None
 
 
+class FunctionCallItem(Closed):
+    """A call that an earlier answer made."""
+
+    type: Literal["function_call"]
+    call_id: CallId
+    name: FunctionName
+    arguments: Text = Field(description="JSON, as it was returned.")
+    id: Text | None = Field(None, description="As an earlier response had it; not used.")
+    status: ItemStatus | None = None
+
+
+class FunctionOutputItem(Closed):
+    """The result of a call."""
+
+    type: Literal["function_call_output"]
+    call_id: CallId
+    output: MessageContent
+    id: Text | None = None
+    status: ItemStatus | None = None
+
+
+InputItem = MessageItem | ReasoningItem | FunctionCallItem | FunctionOutputItem
+
+
 def _item_kind(value: object) -> str | None:
     kind = value.get("type", "message") if isinstance(value, dict) else getattr(value, "type", None)
     return f"[{kind}]" if isinstance(kind, str) and kind in _KINDS else None
 
 
 ResponseItem = Annotated[
-    Annotated[MessageItem, Tag("[message]")] | Annotated[ReasoningItem, Tag("[reasoning]")],
+    Annotated[MessageItem, Tag("[message]")]
+    | Annotated[ReasoningItem, Tag("[reasoning]")]
+    | Annotated[FunctionCallItem, Tag("[function_call]")]
+    | Annotated[FunctionOutputItem, Tag("[function_call_output]")],
     Discriminator(
         _item_kind,
         custom_error_type="item",
-        custom_error_message="type must be message or reasoning",
+        custom_error_message="type must be message, reasoning, function_call or function_call_output",
     ),
 ]
 
@@ -97,7 +139,7 @@ ResponseInput = Annotated[
         _input_kind, custom_error_type="input", custom_error_message="must be a text or a list of items"
     ),
 ]
-Items = Sequence[MessageItem | ReasoningItem]
+Items = Sequence[InputItem]
 
 
 def items_of(given: str | Items) -> Items:
@@ -105,30 +147,84 @@ def items_of(given: str | Items) -> Items:
     return [MessageItem(role="user", content=given)] if isinstance(given, str) else given
 
 
-def chat_messages(items: Items, instructions: str | None) -> Iterator[JsonObject]:
-    """Write a conversation of instructions and items as messages of a chat."""
+def chat_messages(items: Items, instructions: str | None) -> list[JsonObject]:
+    """Write a conversation of instructions and items as messages of a chat.
+
+    An answer's text and the calls that follow it are one message.
+
+    Raises:
+        InvalidRequestError: an item is the result of a call that no item before it made.
+    """
+    found: list[JsonObject] = []
+    calls: list[JsonObject] | None = None  # of the last message, if that is an answer
+    made: set[str] = set()
     if instructions is not None:
-        yield {"role": "system", "content": instructions}
-    for item in items:
-        if isinstance(item, MessageItem):
-            yield {"role": item.role, "content": "".join(item.parts)}
+        found.append({"role": "system", "content": instructions})
+    for place, item in enumerate(items):
+        match item:
+            case FunctionCallItem():
+                if calls is None:
+                    calls = []
+                    found.append({"role": "assistant", "content": None, "tool_calls": calls})
+                function = {"name": item.name, "arguments": item.arguments}
+                calls.append({"id": item.call_id, "type": "function", "function": function})
+                made.add(item.call_id)
+            case FunctionOutputItem():
+                _check_made(item, made, place)
+                output = "".join(texts_of(item.output))
+                found.append({"role": "tool", "tool_call_id": item.call_id, "content": output})
+                calls = None
+            case MessageItem(role="assistant"):
+                calls = []
+                found.append({"role": "assistant", "content": "".join(item.parts), "tool_calls": calls})
+            case MessageItem():
+                found.append({"role": item.role, "content": "".join(item.parts)})
+                calls = None
+    return [_without_empty_calls(each) for each in found]
 
 
-def stored_item(item: MessageItem | ReasoningItem) -> JsonObject:
+def _check_made(item: FunctionOutputItem, made: set[str], place: int) -> None:
+    if item.call_id not in made:
+        param = f"input.{place}.call_id"
+        raise InvalidRequestError(f"{param}: no item before it made this call.", param=param)
+
+
+def _without_empty_calls(message: JsonObject) -> JsonObject:
+    return message if message.get("tool_calls") else {k: v for k, v in message.items() if k != "tool_calls"}
+
+
+def stored_item(item: InputItem) -> JsonObject:
     """Write an item as it is kept and listed, except its id."""
-    if isinstance(item, ReasoningItem):
-        return {"type": "reasoning", "summary": item.summary or [], "content": item.content or []}
-    kind = "output_text" if item.role == "assistant" else "input_text"
-    content: list[JsonObject] = [{"type": kind, "text": text} for text in item.parts]
-    if item.role == "assistant":
-        content = [{**part, "annotations": []} for part in content]
+    match item:
+        case ReasoningItem():
+            return {"type": "reasoning", "summary": item.summary or [], "content": item.content or []}
+        case FunctionCallItem():
+            call = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
+            return {"type": "function_call", "status": "completed", **call}
+        case FunctionOutputItem():
+            output: object = item.output
+            if not isinstance(output, str):
+                output = [{"type": "input_text", "text": text} for text in texts_of(item.output)]
+            result = {"call_id": item.call_id, "output": output}
+            return {"type": "function_call_output", "status": "completed", **result}
+        case MessageItem(role="assistant"):
+            content = [{"type": "output_text", "text": text, "annotations": []} for text in item.parts]
+        case MessageItem():
+            content = [{"type": "input_text", "text": text} for text in item.parts]
     return {"type": "message", "role": item.role, "status": "completed", "content": content}
 
 
 def listed_items(response_id: UUID, stored: Sequence[JsonObject]) -> list[JsonObject]:
     """Return kept items in their order, each with its id."""
-    prefixes = {"message": "msg", "reasoning": "rs"}
     return [
-        {"id": f"{prefixes[str(item['type'])]}_{response_id.hex}in{place}", **item}
+        {"id": f"{_PREFIXES[str(item['type'])]}_{response_id.hex}in{place}", **item}
         for place, item in enumerate(stored)
     ]
+
+
+_PREFIXES: Final = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+}

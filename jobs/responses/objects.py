@@ -7,9 +7,13 @@ from typing import Final, Self
 from uuid import UUID
 
 from jobs import ids
+from jobs.answers import log_probs
 from jobs.database.base import JsonObject
 from jobs.live_output import OutputPiece
 from jobs.models import Job
+from jobs.prompts.tools import frames
+from jobs.prompts.tools.calls import read_calls
+from jobs.responses.output import items_of
 from jobs.states import FinishReason, JobState
 
 # The task of jobs whose response is in the background, and of those whose callers wait.
@@ -37,6 +41,8 @@ _CALLERS_FAULTS: Final = frozenset(
         "unsupported_parameter",
     }
 )
+_SCORE_BYTES: Final = 70  # of a log probability as JSON
+_TIMES_AS_JSON: Final = 16  # what a byte of packed log probabilities may become
 _EXPIRED: Final[JsonObject] = {
     "code": "server_error",
     "message": "No engine had room for the response in time.",
@@ -91,12 +97,41 @@ class ResponseOutput:
     """What a response's job generated.
 
     Attributes:
-        piece: thinking and text, whole or partial.
+        piece: thinking and text, whole or partial; calls are framed within the text.
         reasoning_tokens: how many of its tokens were thinking.
+        packed_log_probs: as they are stored, if the piece has none; None: they were not asked for.
     """
 
     piece: OutputPiece
     reasoning_tokens: int = 0
+    packed_log_probs: bytes | None = None
+
+    @property
+    def num_json_bytes(self) -> int:
+        """About the size of its log probabilities as JSON."""
+        if (scored := self.piece.log_probs) is not None:
+            return len(scored) * (1 + scored.num_top) * _SCORE_BYTES
+        return len(self.packed_log_probs or b"") * _TIMES_AS_JSON
+
+    @property
+    def scored(self) -> OutputPiece:
+        """The piece with its log probabilities; unpacking them may take a tenth of a second."""
+        if self.packed_log_probs is None:
+            return self.piece
+        return self.piece._replace(log_probs=log_probs.read(self.packed_log_probs))
+
+
+def stored_output(
+    *,
+    output: str,
+    reasoning: str | None,
+    reasoning_tokens: int,
+    log_probs: bytes | None,
+    tool_calls: str | None,
+) -> ResponseOutput:
+    """Build an output of the columns of a result, which describes them."""
+    visible = frames.framed(output, read_calls(tool_calls))
+    return ResponseOutput(OutputPiece(reasoning or "", visible), reasoning_tokens, log_probs)
 
 
 NOTHING: Final = ResponseOutput(OutputPiece("", ""))
@@ -143,54 +178,10 @@ def response_object(
 
 
 def output_items(state: ResponseState, output: ResponseOutput) -> list[JsonObject]:
-    """Build the items of an output: what the model thought, then its message."""
-    is_whole = state.status == "completed"
-    has_message = bool(output.piece.text) or state.state == JobState.COMPLETED
-    found = []
-    if output.piece.reasoning:
-        is_thought = is_whole or has_message
-        found.append(reasoning_item(state.id, output.piece.reasoning, is_whole=is_thought))
-    if has_message:
-        found.append(message_item(state.id, output.piece.text, is_whole=is_whole))
-    return found
-
-
-def message_item(response_id: UUID, text: str, *, is_whole: bool) -> JsonObject:
-    """Build the item of the visible text."""
-    return {
-        "id": message_id(response_id),
-        "type": "message",
-        "role": "assistant",
-        "status": "completed" if is_whole else "incomplete",
-        "content": [text_part(text)],
-    }
-
-
-def reasoning_item(response_id: UUID, text: str, *, is_whole: bool) -> JsonObject:
-    """Build the item of the thinking."""
-    return {
-        "id": reasoning_id(response_id),
-        "type": "reasoning",
-        "summary": [],
-        "content": [{"type": "reasoning_text", "text": text}],
-        "encrypted_content": None,
-        "status": "completed" if is_whole else "incomplete",
-    }
-
-
-def text_part(text: str) -> JsonObject:
-    """Build the part of a message that has its text."""
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def message_id(response_id: UUID) -> str:
-    """Name the message of a response."""
-    return f"msg_{response_id.hex}"
-
-
-def reasoning_id(response_id: UUID) -> str:
-    """Name the thinking of a response."""
-    return f"rs_{response_id.hex}"
+    """Build the items of an output: what the model thought, said and called."""
+    is_answer = state.state == JobState.COMPLETED
+    items = items_of(state.id, output.scored, is_whole=state.status == "completed", is_answer=is_answer)
+    return [item.as_object() for item in items]
 
 
 def _error(state: ResponseState) -> JsonObject | None:

@@ -6,13 +6,22 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationError
 
+from jobs.answers.log_probs import MAX_TOP
 from jobs.database.base import JsonObject
 from jobs.errors import InvalidRequestError, UnsupportedParameterError
 from jobs.prompts import openai
 from jobs.prompts.abilities import UNKNOWN, SamplingFields, Takes
 from jobs.prompts.openai import Generation
 from jobs.prompts.structured import JsonObjectFormat, JsonSchemaOptions, TextFormat
+from jobs.prompts.tools.definitions import MAX_TOOLS
 from jobs.responses.items import BRANCHES, ResponseInput, chat_messages, items_of, stored_item
+from jobs.responses.tools import (
+    TOOL_BRANCHES,
+    ResponseTool,
+    ResponseToolChoice,
+    chat_tools,
+    shown_choice,
+)
 from jobs.states.batch import Endpoint
 from jobs.validation import (
     MAX_OUTPUT_TOKENS,
@@ -31,15 +40,11 @@ ServiceTier = Literal["auto", "default", "flex", "priority"]
 _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "context_management": ([],),
     "conversation": (),
-    "include": ([],),
     "max_tool_calls": (),
     "moderation": (),
     "previous_response_id": (),
     "prompt": (),
     "reasoning": ({},),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
 _IGNORED: Final = frozenset({"prompt_cache_options", "prompt_cache_retention"})
@@ -149,10 +154,20 @@ class ResponseRequest(SamplingFields):
         description="`flex`: after all that callers wait for, as jobs and batches; `default`: ahead of those;"
         " `priority`: also ahead of your own `default` requests. null and `auto`: `default`.",
     )
-    parallel_tool_calls: bool | None = None
+    tools: list[ResponseTool] | None = Field(
+        None, max_length=MAX_TOOLS, description="Functions that the model may call; the only kind of tools."
+    )
+    tool_choice: ResponseToolChoice | None = Field(None, description="As in chat completions.")
+    parallel_tool_calls: bool | None = Field(None, description="As in chat completions.")
     user: Text | None = None
     safety_identifier: Text | None = None
     prompt_cache_key: Text | None = None
+    include: list[Literal["message.output_text.logprobs"]] | None = Field(
+        None, max_length=1, description="Return the log probability of each token of the answer."
+    )
+    top_logprobs: int | None = Field(
+        None, ge=0, le=MAX_TOP, description="Return so many of the most likely tokens in the place of each."
+    )
     webhook_url: NonEmpty | None = Field(
         None, description="With `background`: notified once the response has ended; https only."
     )
@@ -205,7 +220,7 @@ def validate(body: Mapping[str, Any], takes: Takes = UNKNOWN) -> AskedResponse:
     try:
         request = ResponseRequest.model_validate(given)
     except ValidationError as error:
-        branches = BRANCHES | _FORMAT_BRANCHES
+        branches = BRANCHES | TOOL_BRANCHES | _FORMAT_BRANCHES
         raise openai.invalid_request(error, ResponseRequest, branches=branches) from None  # quotes the prompt
     _check_modes(request)
     try:
@@ -234,8 +249,11 @@ def _check_modes(request: ResponseRequest) -> None:
 def _chat(request: ResponseRequest) -> JsonObject:
     """Put the request as one for a chat completion."""
     found: JsonObject = {name: each for name in _SHARED if (each := getattr(request, name)) is not None}
-    found["messages"] = list(chat_messages(items_of(request.input), request.instructions))
+    found["messages"] = chat_messages(items_of(request.input), request.instructions)
+    found |= chat_tools(request.tools, request.tool_choice, is_parallel=request.parallel_tool_calls)
     found["max_completion_tokens"] = request.max_output_tokens
+    if request.include or request.top_logprobs:
+        found |= {"logprobs": True, "top_logprobs": request.top_logprobs}
     if request.cache is not None:
         found["cache"] = request.cache.model_dump()
     form = request.text.format if request.text else None
@@ -254,6 +272,9 @@ def _renamed(error: InvalidRequestError) -> InvalidRequestError:
         if param == old or param.startswith(f"{old}."):
             renamed = new + param.removeprefix(old)
             return type(error)(message.replace(param, renamed), param=renamed, details=error.details)
+    if param.startswith("tools."):
+        renamed = param.replace(".function", "", 1)
+        return type(error)(message.replace(param, renamed), param=renamed, details=error.details)
     return error
 
 
@@ -273,9 +294,9 @@ def _repeated(request: ResponseRequest) -> JsonObject:
         "store": request.is_stored,
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {"format": form.model_dump(by_alias=True, exclude_none=True) if form else _ANY_TEXT},
-        "tool_choice": "auto",
-        "tools": [],
-        "top_logprobs": 0,
+        "tool_choice": shown_choice(request.tool_choice),
+        "tools": [tool.shown() for tool in request.tools or ()],
+        "top_logprobs": request.top_logprobs or 0,
         "top_p": 1.0 if request.top_p is None else request.top_p,
         "truncation": "disabled",
         "user": request.user,

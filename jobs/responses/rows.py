@@ -12,11 +12,10 @@ from sqlalchemy.orm import Session
 from jobs.database.base import JsonObject
 from jobs.database.row_sets import insert_set
 from jobs.errors import NotFoundError
-from jobs.live_output import OutputPiece
 from jobs.models import Job, PromptText, Result, StoredResponse
 from jobs.prompts import store
 from jobs.prompts.store import NewText
-from jobs.responses.objects import NOTHING, ResponseOutput, ResponseState, response_object
+from jobs.responses.objects import NOTHING, ResponseOutput, ResponseState, response_object, stored_output
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,13 @@ def read_output(session: Session, job_id: UUID) -> ResponseOutput:
     result = session.get(Result, job_id)
     if result is None:
         return NOTHING
-    return ResponseOutput(OutputPiece(result.reasoning or "", result.output), result.reasoning_tokens)
+    return stored_output(
+        output=result.output,
+        reasoning=result.reasoning,
+        reasoning_tokens=result.reasoning_tokens,
+        log_probs=result.log_probs,
+        tool_calls=result.tool_calls,
+    )
 
 
 def read_items(session: Session, response_id: UUID, *, tenant_id: UUID) -> list[JsonObject]:

@@ -13,9 +13,11 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess, error_of
 from jobs import ids, lifecycle
+from jobs.checkpoints import Output
 from jobs.completing import JobCompletion
 from jobs.ids import uuid7
 from jobs.models import Job, PromptText, StoredResponse, Tenant, WebhookEndpoint, WebhookEvent
+from jobs.prompts.tools.calls import MadeCall
 from jobs.states import FinishReason
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
@@ -24,6 +26,8 @@ from support import API_KEY, ERROR, claim_one, eventually, output_of, register_e
 
 MODEL: Final = "llama-3.1-8b-instruct"
 ASKED: Final[dict[str, Any]] = {"model": MODEL, "input": "Why is the sky blue?", "background": True}
+
+ASKED_AGAIN: Final = {"role": "user", "content": "Why?"}
 
 
 @pytest.fixture
@@ -379,3 +383,96 @@ def test_a_response_whose_caller_waits_is_not_told_of(
     completed(sessions)
     assert waiting.result().json()["service_tier"] == "flex"
     assert [payload for _, payload in events(sessions)] == [None]
+
+
+def test_a_request_that_another_process_reads_is_submitted_whole(
+    sdk: openai.OpenAI, sessions: sessionmaker[Session]
+) -> None:
+    said = "a word and another " * 20_000
+    made = submitted(
+        sdk,
+        input=[{"role": "user", "content": said}],
+        text={"format": {"type": "json_object"}},
+        metadata={"a": "b"},
+        extra_body={"webhook_url": "https://example.com/ended"},
+    )
+    assert (made.status, made.metadata) == ("queued", {"a": "b"})
+    (item,) = sdk.responses.input_items.list(made.id).data
+    assert item.to_dict()["content"] == [{"type": "input_text", "text": said}]
+    with sessions() as session:
+        job = session.get_one(Job, ids.parse_response_id(made.id))
+        assert (job.webhook_url, job.is_whole) == ("https://example.com/ended", True)
+
+
+def test_thinking_is_an_item_before_the_message_and_is_streamed(
+    sdk: openai.OpenAI, sessions: sessionmaker[Session]
+) -> None:
+    made = submitted(sdk)
+    lease = claimed(sessions)
+    output = Output(
+        text="Blue.", packed_ids=b"ids", num_tokens=5, reasoning="Let me see.", reasoning_tokens=3
+    )
+    with sessions.begin() as session:
+        lifecycle.complete(session, lease, output, FinishReason.STOP)
+    found: Any = sdk.responses.retrieve(made.id)
+    assert [item.type for item in found.output] == ["reasoning", "message"]
+    assert (found.output[0].content[0].text, found.output_text) == ("Let me see.", "Blue.")
+    assert found.usage.output_tokens_details.reasoning_tokens == 3
+    events: list[Any] = list(sdk.responses.retrieve(made.id, stream=True))
+    deltas = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
+    assert "".join(deltas) == "Let me see."
+    assert events[-1].response == found
+    again = submitted(sdk, input=[*[item.to_dict() for item in found.output], ASKED_AGAIN])
+    assert [item.type for item in sdk.responses.input_items.list(again.id, order="asc")] == [
+        *("reasoning", "message", "message")
+    ]
+
+
+WEATHER: Final[Any] = {
+    "type": "function",
+    "name": "weather",
+    "description": "Tell the weather.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    "strict": False,
+}
+
+
+@pytest.mark.parametrize("is_background", [True, False])
+def test_a_function_is_called_and_its_result_goes_back(
+    sdk: openai.OpenAI,
+    sessions: sessionmaker[Session],
+    background: Any,  # noqa: ANN401  # a fixture
+    *,
+    is_background: bool,
+) -> None:
+    asked = ASKED | {"tools": [WEATHER], "background": is_background}
+    waiting: Future[Response] = background(sdk.responses.create, **asked)
+    eventually(lambda: count(sessions, Job))
+    lease = claimed(sessions)
+    calls = (MadeCall(12, "weather", '{"city":"Oslo"}'), MadeCall(12, "weather", "{}"))
+    with sessions.begin() as session:
+        output = Output(text="Let me look.", packed_ids=b"ids", num_tokens=5, calls=calls)
+        lifecycle.complete(session, lease, output, FinishReason.TOOL_CALLS)
+    made = waiting.result()
+    found: Any = sdk.responses.retrieve(made.id)
+    assert found == made or is_background
+    assert found.status == "completed"
+    assert [item.type for item in found.output] == ["message", "function_call", "function_call"]
+    message, first, second = found.output
+    assert message.content[0].text == "Let me look."
+    assert (first.name, first.arguments, second.arguments) == ("weather", '{"city":"Oslo"}', "{}")
+    assert (found.tools[0].name, found.tool_choice) == ("weather", "auto")
+    Response.model_validate(found.to_dict(), strict=True)
+    events: list[Any] = list(sdk.responses.retrieve(made.id, stream=True))
+    assert events[-1].response == found
+    result: Any = {"type": "function_call_output", "call_id": first.call_id, "output": "rain"}
+    conversation = [{"role": "user", "content": "Oslo?"}, *[item.to_dict() for item in found.output], result]
+    again = submitted(sdk, input=conversation, tools=[WEATHER])
+    items: Any = sdk.responses.input_items.list(again.id, order="asc").data
+    assert [item.type for item in items] == [
+        *("message", "message", "function_call", "function_call", "function_call_output")
+    ]
+    assert (items[2].call_id, items[4].output) == (first.call_id, "rain")
+    with pytest.raises(openai.BadRequestError) as raised:
+        submitted(sdk, input=[result])
+    assert raised.value.param == "input.0.call_id"

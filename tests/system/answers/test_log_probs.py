@@ -164,3 +164,53 @@ def test_a_guided_answer_has_them(sdk: openai.OpenAI) -> None:
     assert json.loads(answer.message.content or "") in {"red", "green"}
     assert answer.logprobs is not None
     assert_scored(answer.logprobs.content, answer.message.content, num_top=0)
+
+
+@pytest.mark.parametrize("is_background", [False, True])
+def test_a_response_has_them_in_its_message_streamed_and_kept(
+    sdk: openai.OpenAI, *, is_background: bool
+) -> None:
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "input": ASKED,
+        "max_output_tokens": 16,
+        "temperature": 0,
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 2,
+        "background": is_background,
+    }
+    events: list[Any] = list(sdk.responses.create(**asked, stream=True))
+    last = events[-1].response
+    part = last.output[0].content[0]
+    assert_scored(part.logprobs, part.text, num_top=2)
+    streamed = [
+        each for event in events if event.type == "response.output_text.delta" for each in event.logprobs
+    ]
+    (done,) = [event for event in events if event.type == "response.output_text.done"]
+    tokens = [each.token for each in part.logprobs]
+    assert [each.token for each in done.logprobs] == tokens
+    assert [each.token for each in streamed] == tokens[: len(streamed)]
+    kept: Any = sdk.responses.retrieve(last.id)
+    assert kept == last
+    again: list[Any] = list(sdk.responses.retrieve(last.id, stream=True))
+    assert again[-1].response == last
+    middle = next(event for event in events if event.type == "response.output_text.delta")
+    rest: list[Any] = list(
+        sdk.responses.retrieve(last.id, stream=True, starting_after=middle.sequence_number)
+    )
+    later = [each.token for event in rest if "text.delta" in event.type for each in event.logprobs]
+    assert "".join(later) == part.text[len(middle.delta) :]
+
+
+def test_a_batch_of_responses_has_them(sdk: openai.OpenAI) -> None:
+    body = {
+        "model": MODEL,
+        "input": ASKED,
+        "max_output_tokens": 8,
+        "temperature": 0,
+        "include": ["message.output_text.logprobs"],
+    }
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": body}
+    batch = ended(sdk, run(sdk, jsonl([line]), endpoint="/v1/responses").id, timeout=200)
+    found = results(sdk, batch.output_file_id)["a"]["response"]["body"]["output"][0]["content"][0]
+    assert b"".join(bytes(each["bytes"]) for each in found["logprobs"]).decode() == found["text"]

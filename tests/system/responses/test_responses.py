@@ -273,5 +273,7 @@ def test_a_stream_cannot_be_entered_in_the_middle_without_streaming(sdk: openai.
         sdk.responses.retrieve(made.id, starting_after=3)
     assert raised.value.param == "starting_after"
     with pytest.raises(openai.BadRequestError) as raised:
-        sdk.responses.retrieve(made.id, include=["message.output_text.logprobs"])
+        sdk.responses.retrieve(made.id, include=["reasoning.encrypted_content"])
     assert (raised.value.param or "").startswith("include")
+    included = sdk.responses.retrieve(made.id, include=["message.output_text.logprobs"])
+    assert included.id == made.id

@@ -1,5 +1,6 @@
 """The events of a response: of OpenAI's own types, the same however the output comes, and resumed."""
 
+from collections import defaultdict
 from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any
@@ -12,6 +13,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from jobs.live_output import OutputPiece
+from jobs.prompts.tools.frames import ARGUMENTS, CALL, TEXT
 from jobs.responses import requests
 from jobs.responses.events import ResponseEvents
 from jobs.responses.objects import ResponseOutput, ResponseState
@@ -21,6 +23,7 @@ EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 QUEUED = ResponseState(UUID(int=1), JobState.QUEUED, "m", {"a": "b"}, NOW)
 REPEATED = requests.validate({"model": "m", "input": "Hello", "instructions": "Be brief."}).repeated
+ONE_CALL = f'{CALL}weather{ARGUMENTS}{{"city": "Oslo"}}'
 ENDS = {
     "completed": (JobState.COMPLETED, "stop", None),
     "incomplete": (JobState.COMPLETED, "length", None),
@@ -71,7 +74,9 @@ def written(
 
 @pytest.mark.parametrize("status", ENDS)
 @pytest.mark.parametrize("reasoning", ["", "Let me see."])
-@pytest.mark.parametrize("text", ["", "Blue."])
+@pytest.mark.parametrize(
+    "text", ["", "Blue.", ONE_CALL, f"Well. {ONE_CALL}{CALL}b{ARGUMENTS}", f"{ONE_CALL}{TEXT}So."]
+)
 def test_every_event_is_of_openai_s_types_and_their_order(status: str, reasoning: str, text: str) -> None:
     events = written(cut(reasoning, [3]), cut(text, [2]), status=status)
     for event in events:
@@ -109,6 +114,26 @@ def test_the_deltas_of_an_item_are_its_text() -> None:
         }
 
 
+def test_calls_are_items_of_their_own() -> None:
+    events = written([], cut(f"Well. {ONE_CALL}{CALL}b{ARGUMENTS}{{}}", [3, 9, 20]))
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    assert kinds[3:] == [
+        *("output_item.added", "content_part.added", "output_text.delta", "output_text.delta"),
+        *("output_text.done", "content_part.done", "output_item.done"),
+        *("output_item.added", "function_call_arguments.delta", "function_call_arguments.delta"),
+        *("function_call_arguments.done", "output_item.done"),
+        *("output_item.added", "function_call_arguments.delta"),
+        *("function_call_arguments.done", "output_item.done", "completed"),
+    ]
+    message, first, second = events[-1]["response"]["output"]
+    assert message["content"][0]["text"] == "Well. "
+    assert (first["name"], first["arguments"]) == ("weather", '{"city": "Oslo"}')
+    assert (second["name"], second["arguments"]) == ("b", "{}")
+    assert len({first["call_id"], second["call_id"], first["id"], second["id"]}) == 4
+    deltas = [each for each in events if each["type"].endswith("arguments.delta")]
+    assert "".join(each["delta"] for each in deltas if each["item_id"] == first["id"]) == first["arguments"]
+
+
 def test_a_response_whose_caller_waits_is_not_queued() -> None:
     kinds = [event["type"] for event in written([], ["a"], is_background=False)]
     assert kinds[:2] == ["response.created", "response.in_progress"]
@@ -119,7 +144,7 @@ places = st.lists(st.integers(0, 12), max_size=4)
 
 @given(
     reasoning=st.text(max_size=9),
-    text=st.text(max_size=12),
+    text=st.lists(st.sampled_from(["a", "bc", "{}", f"{CALL}f{ARGUMENTS}", TEXT]), max_size=6).map("".join),
     first=st.tuples(places, places),
     second=st.tuples(places, places),
     left_at=st.integers(0, 40),
@@ -140,9 +165,12 @@ def test_a_reader_that_comes_back_gets_what_it_lacks_once_however_the_output_cam
     together = [*seen, *rest]
     numbers = [event["sequence_number"] for event in together]
     assert numbers == sorted(set(numbers))
-    for kind, whole in (("reasoning_text", reasoning), ("output_text", text)):
-        deltas = [each["delta"] for each in together if each["type"] == f"response.{kind}.delta"]
-        assert "".join(deltas) == whole
+    said: dict[str, str] = defaultdict(str)
+    for event in together:
+        if event["type"].endswith(".delta"):
+            said[event["item_id"]] += event["delta"]
+    for item in together[-1]["response"]["output"]:
+        assert said[item["id"]] == (item["arguments"] if "arguments" in item else item["content"][0]["text"])
 
     def others(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [event for event in events if not event["type"].endswith("delta")]

@@ -2,16 +2,21 @@
 
 import json
 from typing import Any
+from uuid import UUID
 
 import pytest
-from openai.types.responses import Response
+from openai.types.responses import Response, ResponseItem
+from pydantic import TypeAdapter
 
 from jobs.errors import InvalidRequestError, UnsupportedParameterError
 from jobs.prompts import messages
 from jobs.prompts.guides import GuideKind
 from jobs.responses import requests
+from jobs.responses.items import chat_messages, listed_items, stored_item
 from jobs.responses.requests import AskedResponse
 
+ITEM: TypeAdapter[ResponseItem] = TypeAdapter(ResponseItem)
+TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
 
@@ -94,6 +99,66 @@ def test_a_form_guides_the_answer_and_is_repeated(form: dict[str, Any]) -> None:
     assert found.repeated["text"] == {"format": form}
 
 
+def test_calls_and_their_results_are_turns_of_a_chat() -> None:
+    call = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city":"Oslo"}'}
+    items: list[dict[str, Any]] = [
+        {"role": "user", "content": "Oslo? Rome?"},
+        {"role": "assistant", "content": "Let me look."},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        call | {"id": "fc_1", "status": "completed"},
+        call | {"call_id": "c2", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "dry"}]},
+        {"type": "function_call_output", "call_id": "c1", "output": "wet"},
+        call | {"call_id": "c3"},
+        {"type": "function_call_output", "call_id": "c3", "output": "wet still"},
+    ]
+    request = requests.ResponseRequest.model_validate({"model": "m", "input": items})
+    assert not isinstance(request.input, str)
+    asked_for = chat_messages(request.input, None)
+    functions = {
+        number: {
+            "id": f"c{number}",
+            "type": "function",
+            "function": {"name": "weather", "arguments": "{}" if number == 2 else '{"city":"Oslo"}'},
+        }
+        for number in (1, 2, 3)
+    }
+    assert asked_for == [
+        {"role": "user", "content": "Oslo? Rome?"},
+        {"role": "assistant", "content": "Let me look.", "tool_calls": [functions[1], functions[2]]},
+        {"role": "tool", "tool_call_id": "c2", "content": "dry"},
+        {"role": "tool", "tool_call_id": "c1", "content": "wet"},
+        {"role": "assistant", "content": None, "tool_calls": [functions[3]]},
+        {"role": "tool", "tool_call_id": "c3", "content": "wet still"},
+    ]
+    listed = listed_items(UUID(int=1), [stored_item(item) for item in request.input])
+    assert [item["type"] for item in listed] == [item.get("type", "message") for item in items]
+    for item in listed:
+        ITEM.validate_python(item)
+
+
+def test_log_probabilities_are_those_of_a_chat() -> None:
+    wanted = asked(include=["message.output_text.logprobs"], top_logprobs=2)
+    assert wanted.generation.sampling["logprobs"] == 2
+    assert wanted.repeated["top_logprobs"] == 2
+    assert asked(include=["message.output_text.logprobs"]).generation.sampling["logprobs"] == 0
+    assert "logprobs" not in asked(include=[], top_logprobs=0).generation.sampling
+
+
+def test_functions_are_those_of_a_chat_and_are_repeated() -> None:
+    found = asked(
+        tools=[TOOL], tool_choice={"type": "function", "name": "weather"}, parallel_tool_calls=False
+    )
+    assert found.generation.form.calls is not None
+    assert (found.generation.form.calls.names, found.generation.form.calls.is_required) == (
+        ("weather",),
+        True,
+    )
+    assert found.repeated["tool_choice"] == {"type": "function", "name": "weather"}
+    assert found.repeated["parallel_tool_calls"] is False
+    assert found.repeated["tools"] == [TOOL | {"description": None, "strict": False}]
+
+
 def test_parameters_reach_the_engine() -> None:
     found = asked(temperature=0.5, top_p=0.9, max_output_tokens=7, seed=3, stop="x", frequency_penalty=1)
     assert found.generation.max_tokens == 7
@@ -146,6 +211,19 @@ def test_what_clients_send_and_that_asks_for_nothing_is_taken() -> None:
             "text.format.schema",
         ),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"tools": [TOOL | {"parameters": {"type": "nosuch"}}]}, "tools.0.parameters"),
+        ({"tools": [TOOL, TOOL]}, "tools.1.name"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "b"}}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "1"}]}, "input.0.call_id"),
+        (
+            {"input": [{"type": "function_call", "call_id": "c", "name": "a b", "arguments": ""}]},
+            "input.0.name",
+        ),
+        ({"include": ["reasoning.encrypted_content"]}, "include.0"),
+        ({"top_logprobs": 21}, "top_logprobs"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"min_tokens": 9, "max_output_tokens": 8}, "min_tokens"),
         ({"temperature": 3}, "temperature"),
@@ -168,15 +246,12 @@ def test_a_wrong_field_is_named_as_the_caller_wrote_it(fields: dict[str, Any], p
 @pytest.mark.parametrize(
     "fields",
     [
-        {"tools": [{"type": "web_search"}]},
-        {"include": ["reasoning.encrypted_content"]},
         {"previous_response_id": "resp_1"},
         {"conversation": "conv_1"},
         {"prompt": {"id": "pmpt_1"}},
         {"reasoning": {"effort": "high"}},
         {"truncation": "auto"},
         {"max_tool_calls": 3},
-        {"top_logprobs": 3},
         {"moderation": {"model": "m"}},
         {"nosuch": 1},
     ],
