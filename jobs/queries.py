@@ -56,13 +56,15 @@ class JobFilter:
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Translate the filter into SQL conditions."""
-        found = matches((Job.state, self.state), (Job.task, self.task), (Job.custom_id, self.custom_id))
+        found = matches(
+            (Job.state, self.state),
+            (Job.task, self.task),
+            (Job.custom_id, self.custom_id),
+            (Job.lane, self.lane),
+            (Job.batch_id, self.batch_id),
+        )
         if self.metadata:
             found.append(Job.labels.op("@>")(cast(self.metadata, JSONB)))
-        if self.lane is not None:
-            found.append(Job.lane == self.lane)
-        if self.batch_id is not None:
-            found.append(Job.batch_id == self.batch_id)
         return found + self.submitted()
 
     def submitted(self) -> list[ColumnElement[bool]]:

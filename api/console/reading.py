@@ -9,8 +9,8 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from api.console.session import Viewer
 from api.runtime.services import Services
+from jobs import tenants
 from jobs.errors import NotFoundError
-from jobs.models import Tenant
 
 T = TypeVar("T")
 
@@ -61,5 +61,4 @@ def tenant_names(session: Session, viewer: Viewer, tenant_ids: Iterable[UUID | N
     """Read the names of these tenants for an operator; all others see their own rows alone."""
     if not viewer.is_operator:
         return {}
-    query = select(Tenant.id, Tenant.name).where(Tenant.id.in_(set(tenant_ids) - {None}))
-    return dict(session.execute(query).tuples().all())
+    return tenants.read_names(session, {each for each in tenant_ids if each is not None})

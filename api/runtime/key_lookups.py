@@ -11,13 +11,12 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.runtime.database import Transactions
 from jobs.database import database_now
 from jobs.models.tenant import ApiKey, TenantLimit
-from jobs.tenants import keys
+from jobs.tenants import keys, quotas
 
 # Two, so that one silently lost connection does not hold up all keys.
 _MAX_QUERIES: Final = 2
@@ -83,8 +82,7 @@ def _read(session: Session, *, secrets: Collection[str]) -> Mapping[str, KeyReco
     now = database_now(session)
     rows = keys.find_all(session, secrets)
     tenant_ids = {row.tenant_id for row in rows.values()}
-    query = select(TenantLimit).where(TenantLimit.tenant_id.in_(tenant_ids))
-    limits = {limit.tenant_id: limit for limit in session.scalars(query)} if tenant_ids else {}
+    limits = quotas.own_limits(session, tenant_ids) if tenant_ids else {}
     found = {}
     for secret in secrets:
         row = rows.get(secret)

@@ -2,37 +2,32 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
-from uuid import UUID
+from typing import Any
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.http.halts import halt_object
-from jobs import ids
+from jobs import ids, tenants
 from jobs.models import ApiKey, Tenant
 from jobs.models.tenant import TenantLimit
 from jobs.scheduling import halts
 from jobs.settings import LimitSettings
 from jobs.tenants import keys, quotas
+from jobs.tenants.quotas import LIMIT_NAMES
 from jobs.views import optional_rfc3339, rfc3339
-
-_LIMITS: Final = ("max_enqueued_tokens", "max_jobs", "max_requests", "max_stored_bytes")
 
 
 def tenant_objects(session: Session, rows: Sequence[Tenant], settings: LimitSettings) -> list[dict[str, Any]]:
     """Read the limits of these tenants and what runs of them, and convert all to what operators see."""
     tenant_ids = [row.id for row in rows]
-    limits = session.scalars(select(TenantLimit).where(TenantLimit.tenant_id.in_(tenant_ids)))
-    own = {limit.tenant_id: limit for limit in limits}
+    own = quotas.own_limits(session, tenant_ids)
     running = halts.count_running(session, tenant_ids)
     return [_tenant(row, own.get(row.id), settings, num_running=running.get(row.id, 0)) for row in rows]
 
 
 def key_objects(session: Session, rows: Sequence[ApiKey], *, now: datetime) -> list[dict[str, Any]]:
     """Read whose these keys are, and convert them to what operators see."""
-    named = select(Tenant.id, Tenant.name).where(Tenant.id.in_({row.tenant_id for row in rows}))
-    names: dict[UUID, str] = dict(session.execute(named).all())
+    names = tenants.read_names(session, {row.tenant_id for row in rows})
     return [
         {
             "id": keys.public_id(row),
@@ -41,7 +36,7 @@ def key_objects(session: Session, rows: Sequence[ApiKey], *, now: datetime) -> l
             "tenant": names[row.tenant_id],
             "name": row.name,
             "scopes": row.scopes,
-            "state": "revoked" if row.revoked_at else "valid" if keys.is_usable(row, now) else "expired",
+            "state": keys.state_of(row, now),
             "created_at": rfc3339(row.created_at),
             "expires_at": optional_rfc3339(row.expires_at),
             "revoked_at": optional_rfc3339(row.revoked_at),
@@ -60,8 +55,8 @@ def _tenant(
         "object": "tenant",
         "name": row.name,
         "weight": row.weight,
-        "limits": {name: getattr(own, name, None) for name in _LIMITS},
-        "effective_limits": {name: getattr(effective, name) for name in _LIMITS},
+        "limits": {name: getattr(own, name, None) for name in LIMIT_NAMES},
+        "effective_limits": {name: getattr(effective, name) for name in LIMIT_NAMES},
         "queue": halt_object(halts.halt_of(row), num_running=num_running),
         "created_at": rfc3339(row.created_at),
     }

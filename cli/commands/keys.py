@@ -1,18 +1,17 @@
 """The commands for API keys: create, list, revoke, rotate; they use the database directly."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Annotated
+from uuid import UUID
 
 import typer
 from rich.markup import escape
 from rich.table import Table
-from sqlalchemy.orm import Session
 
 from cli.admin import parse_span, shown, transaction
 from cli.output import AsJson, notes, output, print_json, print_text
 from jobs import tenants
 from jobs.database import database_now
-from jobs.models import Tenant
 from jobs.models.tenant import ApiKey
 from jobs.tenants import keys
 from jobs.tenants.keys import NewKey, Scope
@@ -59,7 +58,7 @@ def list_keys(
     """List keys without their secrets."""
     with transaction() as session:
         rows = keys.list_keys(session, tenant_id=tenants.named(session, tenant).id if tenant else None)
-        names = _tenant_names(session, rows)
+        names = tenants.read_names(session, {row.tenant_id for row in rows})
         now = database_now(session)
     if as_json:
         print_json([_object(row, names) for row in rows])
@@ -68,13 +67,12 @@ def list_keys(
     for heading in ("key", "tenant", "name", "scopes", "state", "created", "expires", "last used"):
         table.add_column(heading, overflow="fold", min_width=19 if heading == "key" else None)
     for row in rows:
-        state = "revoked" if row.revoked_at else "valid" if keys.is_usable(row, now) else "expired"
         table.add_row(
             f"lb_{row.handle}",
-            escape(str(names[row.tenant_id])),
+            escape(names[row.tenant_id]),
             escape(row.name),
             " ".join(row.scopes),
-            state,
+            keys.state_of(row, now),
             *(shown(moment) for moment in (row.created_at, row.expires_at, row.last_used_at)),
         )
     output.print(table)
@@ -115,13 +113,7 @@ def _print_new(made: NewKey, *, as_json: bool) -> None:
     notes.print("Keep it: it is not shown again.")
 
 
-def _tenant_names(session: Session, rows: Sequence[ApiKey]) -> dict[object, str]:
-    return {
-        tenant_id: session.get_one(Tenant, tenant_id).name for tenant_id in {row.tenant_id for row in rows}
-    }
-
-
-def _object(row: ApiKey, names: dict[object, str]) -> dict[str, object]:
+def _object(row: ApiKey, names: Mapping[UUID, str]) -> dict[str, object]:
     moments = ("created_at", "expires_at", "revoked_at", "last_used_at")
     times = {name: rfc3339(moment) if (moment := getattr(row, name)) else None for name in moments}
     return {

@@ -12,11 +12,10 @@ from cli.output import AsJson, output, print_json, print_text
 from jobs import tenants
 from jobs.models import Tenant
 from jobs.models.tenant import TenantLimit
+from jobs.tenants.quotas import LIMIT_NAMES
 from jobs.views import rfc3339
 
 app = typer.Typer(no_args_is_help=True, help="Manage tenants in the database LONGBATCH_DATABASE__URL.")
-
-_LIMITS = ("max_enqueued_tokens", "max_jobs", "max_requests", "max_stored_bytes")
 
 TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant.")]
 MaxTokens = Annotated[
@@ -93,7 +92,7 @@ def list_tenants(*, as_json: AsJson = False) -> None:
     for heading in ("weight", "enqueued tokens", "jobs", "requests a minute", "stored bytes", "created"):
         table.add_column(heading, overflow="fold")
     for tenant, limit in rows:
-        own = [getattr(limit, name, None) for name in _LIMITS]
+        own = [getattr(limit, name, None) for name in LIMIT_NAMES]
         cells = ["default" if value is None else f"{value:,}" for value in own]
         table.add_row(escape(tenant.name), f"{tenant.weight:g}", *cells, shown(tenant.created_at))
     output.print(table)
@@ -101,12 +100,12 @@ def list_tenants(*, as_json: AsJson = False) -> None:
 
 def _given(*values: int | None) -> dict[str, int | None]:
     """Collect the given limits; -1 becomes None, which removes the tenant's own."""
-    given = zip(_LIMITS, values, strict=True)
+    given = zip(LIMIT_NAMES, values, strict=True)
     return {name: None if value == -1 else value for name, value in given if value is not None}
 
 
 def _object(tenant: Tenant, limit: TenantLimit | None) -> dict[str, object]:
-    own = {name: getattr(limit, name, None) for name in _LIMITS}
+    own = {name: getattr(limit, name, None) for name in LIMIT_NAMES}
     return {
         "id": str(tenant.id),
         "name": tenant.name,

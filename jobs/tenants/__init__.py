@@ -1,3 +1,12 @@
 """Tenants. This package exports their verbs; its modules hold keys, quotas, usage and isolation."""
 
-from jobs.tenants.lifecycle import create, find, list_tenants, named, read_page, set_limits, set_weight
+from jobs.tenants.lifecycle import (
+    create,
+    find,
+    list_tenants,
+    named,
+    read_names,
+    read_page,
+    set_limits,
+    set_weight,
+)

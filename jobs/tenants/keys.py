@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import sha256
-from typing import Final
+from typing import Final, Literal
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Text, and_, any_, cast, func, or_, select, update
@@ -134,6 +134,13 @@ def find_all(session: Session, secrets: Collection[str]) -> dict[str, ApiKey]:
 def is_usable(row: ApiKey, now: datetime) -> bool:
     """Return True if the key is valid at this moment."""
     return row.revoked_at is None and (row.expires_at is None or now < row.expires_at)
+
+
+def state_of(row: ApiKey, now: datetime) -> Literal["valid", "expired", "revoked"]:
+    """Say whether the key is valid at this moment, or why not."""
+    if row.revoked_at is not None:
+        return "revoked"
+    return "valid" if is_usable(row, now) else "expired"
 
 
 def note_use(session: Session, key_id: UUID, *, now: datetime) -> None:

@@ -1,7 +1,7 @@
 """Tenants: create and list them, set their limits and weights."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 from uuid import UUID
@@ -49,6 +49,12 @@ def named(session: Session, name: str) -> Tenant:
     if row is None:
         raise NotFoundError(f"There is no tenant {name!r}; `longbatch tenants list` shows them.")
     return row
+
+
+def read_names(session: Session, tenant_ids: Collection[UUID]) -> dict[UUID, str]:
+    """Read the names of these tenants."""
+    query = select(Tenant.id, Tenant.name).where(Tenant.id.in_(tenant_ids))
+    return dict(session.execute(query).tuples().all())
 
 
 def find(session: Session, text: str) -> Tenant:

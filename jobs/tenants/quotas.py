@@ -7,8 +7,8 @@ each other, and would have to be right at every one of those ends.
 """
 
 import sys
-from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Final
 from uuid import UUID
 
@@ -62,6 +62,9 @@ class TenantLimits:
         )
 
 
+LIMIT_NAMES: Final = tuple(each.name for each in fields(TenantLimits))
+
+
 @dataclass(frozen=True, slots=True)
 class QuotaUsage:
     """What unfinished jobs take of a quota, and what is stored.
@@ -100,12 +103,7 @@ def limits_of(settings: LimitSettings, own: TenantLimit | None) -> TenantLimits:
         default: int = getattr(settings, name)
         return default if value is None else value
 
-    return TenantLimits(
-        max_enqueued_tokens=choose("max_enqueued_tokens"),
-        max_jobs=choose("max_jobs"),
-        max_requests=choose("max_requests"),
-        max_stored_bytes=choose("max_stored_bytes"),
-    )
+    return TenantLimits(**{name: choose(name) for name in LIMIT_NAMES})
 
 
 def current_usage(session: Session, tenant_id: UUID, *, limits: TenantLimits | None = None) -> QuotaUsage:
@@ -115,6 +113,12 @@ def current_usage(session: Session, tenant_id: UUID, *, limits: TenantLimits | N
     is_bounded = limits is not None and limits.max_stored_bytes
     stored = stored_bytes.read(session, tenant_id) if is_bounded else 0
     return QuotaUsage(tokens=int(row[0]), jobs=row[1], stored_bytes=stored)
+
+
+def own_limits(session: Session, tenant_ids: Collection[UUID]) -> dict[UUID, TenantLimit]:
+    """Read what is set for these tenants alone; tenants for which nothing is are left out."""
+    found = session.scalars(select(TenantLimit).where(TenantLimit.tenant_id.in_(tenant_ids)))
+    return {each.tenant_id: each for each in found}
 
 
 def read_limits(session: Session, tenant_id: UUID, settings: LimitSettings) -> TenantLimits:

@@ -192,7 +192,7 @@ def key_row(row: ApiKey, *, now: datetime) -> KeyRow:
         id=keys.public_id(row),
         name=row.name,
         scopes=row.scopes,
-        state="revoked" if row.revoked_at else "valid" if keys.is_usable(row, now) else "expired",
+        state=keys.state_of(row, now),
         created_at=row.created_at,
         expires_at=row.expires_at,
         last_used_at=row.last_used_at,

@@ -9,19 +9,17 @@ from typing import Final
 from uuid import UUID
 
 from fastapi import Request
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from api.console import formats
 from api.console.error_pages import page_router
 from api.console.forms import OperationDep
+from api.console.lists import PAGE, RowList
 from api.console.page import redirect, render
 from api.console.session import ViewerDep
 from api.http.body import parse
 from api.http.dependencies import ServicesDep
 from api.http.errors import status_of
-from api.http.identifiers import parse_optional
 from api.runtime.services import Services
 from api.tenants import orders
 from api.tenants.admin_schemas import TenantRequest
@@ -32,14 +30,13 @@ from jobs.models import Tenant, TenantLimit
 from jobs.scheduling import halts
 from jobs.scheduling.halts import Halt
 from jobs.states.halt import HaltState, state_of
-from jobs.tenants import usage
+from jobs.tenants import quotas, usage
 from jobs.tenants.usage import UsageTotal
 
 router = page_router()
 
 LIST: Final = "/console/tenants"
-_PAGE: Final = 50
-_NO_PAGE: Final = "There is no such page."
+_TENANTS: Final = RowList(LIST, ids.TENANT, filters=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +92,8 @@ async def _render(
     error: LongbatchError | None = None,
     filled: str = "",
 ) -> Response:
-    place = parse_optional(after or None, ids.parse_tenant_id, param="after", message=_NO_PAGE)
-    rows, following = await services.transactions.run_across(partial(read_page, after=place))
+    query = _TENANTS.parse({"after": after})
+    rows, next_after = await services.transactions.run_across(partial(read_page, after=query.after))
     return render(
         request,
         "tenants.html",
@@ -106,17 +103,15 @@ async def _render(
         filled=filled,
         rows=rows,
         address=LIST,
-        next_address=following and LIST + formats.query({"after": ids.tenant_id(following)}),
-        is_first=place is None,
+        links=query.links(next_after=next_after),
     )
 
 
 def read_page(session: Session, *, after: UUID | None) -> tuple[Sequence[TenantRow], UUID | None]:
     """Read a page of tenants, newest first, and after which the next one begins; None: it is the last."""
-    page = tenants.read_page(session, after=after, limit=_PAGE)
+    page = tenants.read_page(session, after=after, limit=PAGE)
     tenant_ids = [each.id for each in page.items]
-    limits = session.scalars(select(TenantLimit).where(TenantLimit.tenant_id.in_(tenant_ids)))
-    own = {each.tenant_id: each for each in limits}
+    own = quotas.own_limits(session, tenant_ids)
     running = halts.count_running(session, tenant_ids)
     day = database_now(session).astimezone(UTC).date()
     today = usage.read_totals(session, first=day, last=day, tenant_ids=tenant_ids)

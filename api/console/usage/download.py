@@ -17,8 +17,9 @@ from api.console.error_pages import page_router
 from api.console.reading import read_for
 from api.console.session import ViewerDep
 from api.console.usage.query import UsageQuery, parse_query
-from api.console.usage.usage import ENDS, make_row, read_names
+from api.console.usage.usage import ENDS, make_row
 from api.http.dependencies import ServicesDep
+from jobs import tenants
 from jobs.tenants import usage
 from jobs.tenants.usage import DailyUsage
 
@@ -65,4 +66,4 @@ def _inert(text: str) -> str:
 
 def _read(session: Session, *, query: UsageQuery) -> tuple[Found, Mapping[UUID, str]]:
     found = usage.read_each(session, query.tenant_id, first=query.first, last=query.last)
-    return found, read_names(session, list({tenant_id for tenant_id, _ in found}))
+    return found, tenants.read_names(session, {tenant_id for tenant_id, _ in found})

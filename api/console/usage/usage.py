@@ -7,10 +7,8 @@ from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 from itertools import groupby
 from typing import Final
-from uuid import UUID
 
 from fastapi import Request
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
@@ -21,7 +19,7 @@ from api.console.reading import read_for
 from api.console.session import ViewerDep
 from api.console.usage.query import UsageQuery, parse_query
 from api.http.dependencies import ServicesDep
-from jobs.models import Tenant
+from jobs import tenants
 from jobs.states import TERMINAL, JobState
 from jobs.tenants import usage
 from jobs.tenants.usage import DailyUsage, UsageTotal
@@ -89,14 +87,8 @@ def read_page(session: Session, *, query: UsageQuery) -> UsagePage:
     if query.tenant_id is not None:
         return UsagePage(rows, total, [])
     most = usage.read_totals(session, first=query.first, last=query.last, limit=_MOST_TENANTS)
-    names = read_names(session, list(most))
+    names = tenants.read_names(session, most.keys())
     return UsagePage(rows, total, [(names[tenant_id], total) for tenant_id, total in most.items()])
-
-
-def read_names(session: Session, tenant_ids: Sequence[UUID]) -> dict[UUID, str]:
-    """Read the names of these tenants."""
-    query = select(Tenant.id, Tenant.name).where(Tenant.id.in_(tenant_ids))
-    return dict(session.execute(query).tuples().all())
 
 
 def make_row(day: date, model: str, of_states: Sequence[DailyUsage]) -> UsageRow:
