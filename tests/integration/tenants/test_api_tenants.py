@@ -46,7 +46,15 @@ def owned(http: httpx2.Client) -> dict[str, str]:
     summary = http.post("/v1/summaries", json=asked).json()["data"][0]["id"]
     owned = {"job_id": job_id, "document_id": document, "summary_id": summary}
     owned |= {"engine": "default", "tenant": "default", "key": f"lb_{keys.handle_of(API_KEY)}"}
-    return owned | _file_and_batch(http) | _endpoint_and_event(http)
+    return owned | _file_and_batch(http) | _endpoint_and_event(http) | _response(http)
+
+
+def _response(http: httpx2.Client) -> dict[str, str]:
+    """A response that has ended, so that the job is the next one in the queue."""
+    sent = {"model": MODEL, "input": CANARY, "background": True, "metadata": {"who": CANARY}}
+    response_id = http.post("/v1/responses", json=sent).json()["id"]
+    assert http.post(f"/v1/responses/{response_id}/cancel").json()["status"] == "cancelled"
+    return {"response_id": response_id}
 
 
 def look(http: httpx2.Client, owned: dict[str, str]) -> dict[str, Any]:
