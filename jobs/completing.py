@@ -152,7 +152,7 @@ _COMPLETE: Final = (
         FROM owned JOIN given USING (id)
         WHERE jobs.id = owned.id AND jobs.lease_id = given.lease_id AND {job_rows.may("complete")}
         RETURNING jobs.id, tenant_id, model, task, state, finish_reason, prompt_tokens, cached_tokens,
-            completion_tokens, started_at, first_token_at, finalized_at, engine_name, given.lease_id,
+            completion_tokens, started_at, first_token_at, finalized_at, engine_name, choice, given.lease_id,
             given.cached AS cached_now,
             summary_id IS NOT NULL OR has_twins OR {events.MAY_BE_WANTED} AS is_followed
     ), dropped AS (

@@ -45,6 +45,8 @@ class NewJob:
     expires_at: datetime | None = None
     batch_id: UUID | None = None
     batch_line: int | None = None
+    choice: int = 0
+    num_choices: int | None = None
     family: bytes | None = None
     error: JsonObject | None = None
     finalized_at: datetime | None = None

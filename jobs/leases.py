@@ -125,8 +125,8 @@ _REPORT: Final = (
     RETURNING lease_id, family IS NOT NULL AND EXISTS (
         SELECT FROM jobs AS follower
         WHERE follower.state = 'queued' AND follower.family IS NOT NULL AND follower.model = jobs.model
-            AND follower.lane = '{Lane.BATCH.value}' AND follower.tenant_id = jobs.tenant_id
-            AND follower.family = jobs.family
+            AND (follower.lane = '{Lane.BATCH.value}' OR follower.choice > 0)
+            AND follower.tenant_id = jobs.tenant_id AND follower.family = jobs.family
     )
     """)  # noqa: S608  # built from constants
     .bindparams(*_LEASES, *array_parameters(num_tokens=Integer(), since=Interval()))

@@ -247,6 +247,7 @@ class QueuedJob(NamedTuple):
     text_id: UUID
     summary_id: UUID | None
     family: bytes | None
+    choice: int = 0
 
     def priority(self, now: datetime) -> int:
         """Return its rank, one higher near the end of its window."""

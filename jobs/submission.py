@@ -40,6 +40,8 @@ class JobSpec:
         lane: interactive if a caller waits for the answer.
         window: it expires this long after it was accepted; None: never, unless `expires_at` is set.
         batch_id: of the batch that it is line `batch_line` of.
+        choice: its place among the choices of one request, from 0.
+        num_choices: of that request; None: it has one.
         sampling: temperature, top_p, top_k, seed, stop as given.
         sharing: how it may run once with equal jobs, if its answer is not left to chance. None: not at all.
         guide: the form that its answer must have; None: any.
@@ -63,6 +65,8 @@ class JobSpec:
     expires_at: datetime | None = None
     batch_id: UUID | None = None
     batch_line: int | None = None
+    choice: int = 0
+    num_choices: int | None = None
     sharing: Sharing | None = None
     guide: NewText | None = None
     is_whole: bool = False
@@ -319,6 +323,8 @@ def _new_job(spec: JobSpec, *, tenant_id: UUID, text_ids: Mapping[bytes, UUID], 
         expires_at=now + spec.window if spec.window else spec.expires_at,
         batch_id=spec.batch_id,
         batch_line=spec.batch_line,
+        choice=spec.choice,
+        num_choices=spec.num_choices,
     )
 
 

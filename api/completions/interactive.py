@@ -1,9 +1,9 @@
 """Interactive requests: parses and counts them, submits them to the interactive lane, follows them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -19,6 +19,7 @@ from api.runtime.api_keys import Caller
 from api.runtime.services import Services
 from jobs import lifecycle, queries, submission
 from jobs.answers import log_probs
+from jobs.answers.choices import sampling_of_choice
 from jobs.engines import registry
 from jobs.errors import (
     ContextLengthExceededError,
@@ -111,10 +112,18 @@ async def parse_plain_request(services: Services, raw: bytes | bytearray, *, str
 async def submit(
     services: Services, parsed: ParsedRequest, *, caller: Caller, repetition: Repetition | None = None
 ) -> tuple[Job, bool]:
-    """Submit the request as a job, or find the one that an earlier copy of the request submitted.
+    """Submit a request of one choice, as `submit_choices` does."""
+    (job,), is_repeated = await submit_choices(services, parsed, caller=caller, repetition=repetition)
+    return job, is_repeated
+
+
+async def submit_choices(
+    services: Services, parsed: ParsedRequest, *, caller: Caller, repetition: Repetition | None = None
+) -> tuple[list[Job], bool]:
+    """Submit the request as a job for each choice, or find those that an earlier copy of it submitted.
 
     Returns:
-        The job, and True if an earlier request made it.
+        The jobs, and True if an earlier request made them.
 
     Raises:
         IdempotencyConflictError: the key was used for another request.
@@ -130,15 +139,15 @@ async def submit(
         served=services.settings.engine.model,
     )
 
-    def run(session: Session) -> tuple[Job, bool]:
+    def run(session: Session) -> tuple[list[Job], bool]:
         if repetition is None:
             return make(session), False
         return repetition.run(session, make, tenant_id=caller.tenant_id)
 
-    job, is_repeated = await services.transact(run)
+    jobs, is_repeated = await services.transact(run)
     if not is_repeated:
-        services.doorbell.ring_for([job])
-    return job, is_repeated
+        services.doorbell.ring_for(jobs)
+    return jobs, is_repeated
 
 
 async def follow(
@@ -174,9 +183,13 @@ async def follow(
         row.cancel()
 
 
-async def cancel(services: Services, job_id: UUID, *, tenant_id: UUID) -> None:
-    """Cancel the job of a caller that left; its blocks are free within a second."""
-    end = partial(lifecycle.cancel, job_id=job_id, tenant_id=tenant_id)
+async def cancel(services: Services, job_ids: Sequence[UUID], *, tenant_id: UUID) -> None:
+    """Cancel the jobs of a caller that left, all or none; their blocks are free within a second."""
+
+    def end(session: Session) -> None:
+        for job_id in sorted(job_ids):
+            lifecycle.cancel(session, job_id, tenant_id=tenant_id)
+
     await services.transactions.run(end, tenant_ids=[tenant_id])  # the request's own task may have ended
 
 
@@ -307,7 +320,7 @@ def _submit(
     by: Submitter,
     default_max_tokens: int,
     served: str,
-) -> Job:
+) -> list[Job]:
     registered = registry.registered_capacities(session)
     model = parsed.generation.model
     if model not in registered and model != served:
@@ -332,11 +345,16 @@ def _submit(
         is_whole=parsed.generation.is_whole,
         response=placed.response,
     )
-    (job,) = submission.submit(session, [spec], by)
-    if job.error is not None:
+    num = parsed.generation.num_choices
+    choices = [
+        replace(spec, choice=each, num_choices=num, sampling=sampling_of_choice(spec.sampling or {}, each))
+        for each in range(num)
+    ]
+    jobs = submission.submit(session, choices if num > 1 else [spec], by)
+    if jobs[0].error is not None:
         limit = max(each.max_seq_len for each in capacities)
         message = openai.too_long_message(
             limit=limit, prompt_tokens=parsed.prompt_tokens, max_tokens=max_tokens
         )
         raise ContextLengthExceededError(message, param=placed.prompt_param)
-    return job
+    return jobs

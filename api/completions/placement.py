@@ -68,10 +68,12 @@ class Repetition:
     guard: IdempotencyGuard
     is_submission: bool = False
 
-    def run(self, session: Session, make: Callable[[Session], Job], *, tenant_id: UUID) -> tuple[Job, bool]:
-        """Make the request's job, or return the one that an earlier request made, and True."""
+    def run(
+        self, session: Session, make: Callable[[Session], list[Job]], *, tenant_id: UUID
+    ) -> tuple[list[Job], bool]:
+        """Make the request's jobs, or return those that an earlier request made, and True."""
         find = partial(_find, is_submission=self.is_submission)
-        kind: RequestKind[Job] = RequestKind("completion", record=lambda job: job.id, find=find)
+        kind: RequestKind[list[Job]] = RequestKind("completion", record=_recorded, find=find)
         return run_idempotently(session, self.guard, make, tenant_id=tenant_id, kind=kind)
 
 
@@ -97,6 +99,15 @@ def meaning_sha256(route: str, body: Mapping[str, Any]) -> bytes:
     return sha256(f"{route}\n{json.dumps(given, sort_keys=True)}".encode()).digest()
 
 
-def _find(session: Session, recorded: UUID | JsonObject, *, is_submission: bool) -> Job | None:
-    job = session.get(Job, recorded)
-    return None if job is None or (job.state in _WITHOUT_ANSWER and not is_submission) else job
+def _recorded(jobs: list[Job]) -> UUID | JsonObject:
+    """Return what finds the jobs again: one by its id, several choices by theirs."""
+    return jobs[0].id if len(jobs) == 1 else {"choices": [job.id.hex for job in jobs]}
+
+
+def _find(session: Session, recorded: UUID | JsonObject, *, is_submission: bool) -> list[Job] | None:
+    choices = recorded.get("choices") if isinstance(recorded, dict) else [recorded.hex]
+    ids = [UUID(hex=each) for each in choices] if isinstance(choices, list) else []
+    jobs = [job for each in ids if (job := session.get(Job, each)) is not None]
+    is_whole = bool(jobs) and len(jobs) == len(ids)
+    has_answer = is_submission or not any(job.state in _WITHOUT_ANSWER for job in jobs)
+    return jobs if is_whole and has_answer else None

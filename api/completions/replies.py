@@ -54,9 +54,9 @@ class AssistantMessage(BaseModel):
 
 
 class ChatChoice(BaseModel):
-    """The only choice."""
+    """One choice of the answer."""
 
-    index: Literal[0]
+    index: int = Field(description="From 0; with `n` there are several.")
     message: AssistantMessage
     logprobs: ChatLogProbs | None = Field(description="Of the visible text's tokens; null: not asked for.")
     finish_reason: FinishReasonName
@@ -110,9 +110,9 @@ class TextLogProbsReply(BaseModel):
 
 
 class TextChoice(BaseModel):
-    """The only choice."""
+    """One choice of the answer."""
 
-    index: Literal[0]
+    index: int = Field(description="From 0; with `n` there are several.")
     text: str
     logprobs: TextLogProbsReply | None = Field(description="Of the text's tokens; null: not asked for.")
     finish_reason: FinishReasonName

@@ -1,7 +1,7 @@
 """Interactive routes: chat and text completions compatible with OpenAI's, and plain generate."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +14,8 @@ from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from api.completions import formats, interactive
+from api.completions import choices, formats, interactive
+from api.completions.choices import ChoiceChunks
 from api.completions.formats import AnswerFormat
 from api.completions.interactive import Completion, ParsedRequest
 from api.completions.placement import REPLAYED, repetition_of
@@ -40,7 +41,6 @@ from jobs.errors import (
 )
 from jobs.models import Job, JsonObject
 from jobs.prompts.openai import ChatRequest, TextRequest
-from jobs.prompts.tools.frames import FrameReader
 from jobs.states import JobState
 from jobs.states.batch import Endpoint
 
@@ -143,37 +143,42 @@ async def _answer(
     idempotency: IdempotencyHeaders,
 ) -> Response:
     repetition = repetition_of(idempotency, parsed.request_sha256)
-    submit = partial(interactive.submit, services, parsed, caller=caller, repetition=repetition)
+    submit = partial(interactive.submit_choices, services, parsed, caller=caller, repetition=repetition)
     if parsed.generation.stream:
         with services.event_streams.opening(caller) as stream:
-            job, is_repeated = await submit()
+            jobs, is_repeated = await submit()
             asked = _Asked(
-                job, include_usage=parsed.generation.include_usage, ends_with_reader=repetition is None
+                jobs, include_usage=parsed.generation.include_usage, ends_with_reader=repetition is None
             )
             events = _events(services, asked, shape)
             answer: Response = EventResponse(stream, events, describe=_error_event)
             answer.headers.update(REPLAYED if is_repeated else {})
             return answer
-    job, is_repeated = await submit()
-    ended: Completion | None = None
+    jobs, is_repeated = await submit()
+    ended: list[Completion] | None = None
     try:
-        until = interactive.until_ended(services, job.id, tenant_id=job.tenant_id)
-        ended = await unless_gone(request, until)
+        ended = await unless_gone(request, choices.until_all_ended(services, jobs))
     finally:
-        if ended is None and repetition is None:
-            await give_up(services, job.id, tenant_id=job.tenant_id)
-    if (error := error_of(ended.job)) is not None:
+        # Where one fails, the others are in vain; a caller that left may come back for all of them.
+        if len(ended) < len(jobs) if ended is not None else repetition is None:
+            await _give_up_all(services, jobs)
+    if (error := error_of(ended[0].job)) is not None:
         raise error
     headers = REPLAYED if is_repeated else None
-    if (scored := ended.output.log_probs) is not None:
-        num_bytes = len(scored) * (1 + scored.num_top) * _SCORE_BYTES
-        body = await services.compute(num_bytes, _written, shape, ended)
+    if ended[0].output.log_probs is not None:
+        body = await services.compute(_num_bytes(ended), _written, shape, ended)
         return Response(body, media_type=JSONResponse.media_type, headers=headers)
-    return JSONResponse(shape.whole(ended), headers=headers)
+    return JSONResponse(choices.whole(shape, ended), headers=headers)
 
 
-def _written(shape: AnswerFormat, ended: Completion) -> bytes:
-    return to_json(shape.whole(ended))
+def _num_bytes(ended: Sequence[Completion]) -> int:
+    """Estimate how long the log probabilities are as JSON."""
+    scored = [each.output.log_probs for each in ended if each.output.log_probs is not None]
+    return sum(len(each) * (1 + each.num_top) for each in scored) * _SCORE_BYTES
+
+
+def _written(shape: AnswerFormat, ended: Sequence[Completion]) -> bytes:
+    return to_json(choices.whole(shape, ended))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,48 +186,42 @@ class _Asked:
     """A stream that a caller asked for.
 
     Attributes:
-        job: that generates it.
+        jobs: that generate its choices.
         include_usage: it ends with the usage.
-        ends_with_reader: the job is cancelled when its reader leaves; otherwise the reader may come back.
+        ends_with_reader: the jobs are cancelled when its reader leaves; otherwise the reader may come back.
     """
 
-    job: Job
+    jobs: list[Job]
     include_usage: bool
     ends_with_reader: bool
 
 
 async def _events(services: Services, asked: _Asked, shape: AnswerFormat) -> AsyncGenerator[bytes, None]:
-    """Yield the answer as server-sent events; a reader that leaves for good cancels the job."""
-    job, tenant_id = asked.job, asked.job.tenant_id
-    has_ended, reader = not asked.ends_with_reader, FrameReader()
+    """Yield the answer as server-sent events; a reader that leaves for good cancels the jobs."""
+    chunks = ChoiceChunks(shape, asked.jobs, include_usage=asked.include_usage)
+    is_in_vain = asked.ends_with_reader
     try:
-        for chunk in shape.first(job):
+        for chunk in chunks.first():
             yield _event(chunk)
-        async with aclosing(merged(interactive.follow(services, job.id, tenant_id=tenant_id))) as updates:
+        async with aclosing(merged(choices.follow_all(services, asked.jobs))) as updates:
             async for each in updates:
-                if isinstance(each, Completion):
-                    has_ended = True
-                    for event in _closing(each, shape, include_usage=asked.include_usage):
-                        yield event
-                elif each is None:
+                if each is None:
                     yield HEARTBEAT
-                else:
-                    for chunk in shape.pieces(job, each, reader):
-                        yield _event(chunk)
+                    continue
+                index, new = each
+                if isinstance(new, Completion) and (error := error_of(new.job)) is not None:
+                    is_in_vain = True
+                    yield _error_event(error)
+                    return
+                for chunk in chunks.of(index, new):
+                    yield _event(chunk)
+        if shape.closing:
+            yield shape.closing
     except LongbatchError as error:
         yield _error_event(error)
     finally:
-        if not has_ended:
-            await asyncio.shield(give_up(services, job.id, tenant_id=tenant_id))
-
-
-def _closing(ended: Completion, shape: AnswerFormat, *, include_usage: bool) -> list[bytes]:
-    if (error := error_of(ended.job)) is not None:
-        return [_error_event(error)]
-    chunks = [_event(shape.last(ended))]
-    if include_usage and shape.usage is not None:
-        chunks.append(_event(shape.usage(ended)))
-    return [*chunks, shape.closing]
+        if is_in_vain and not chunks.have_ended:
+            await asyncio.shield(_give_up_all(services, asked.jobs))
 
 
 def _event(chunk: JsonObject) -> bytes:
@@ -254,10 +253,14 @@ def error_of(job: Job) -> LongbatchError | None:
     return RequestFailedError(f"The engine failed: {error.get('message', 'no details are known')}")
 
 
-async def give_up(services: Services, job_id: UUID, *, tenant_id: UUID) -> None:
-    """Cancel the job of a caller that left, if the database answers."""
+async def _give_up_all(services: Services, jobs: Sequence[Job]) -> None:
+    await give_up(services, *(job.id for job in jobs), tenant_id=jobs[0].tenant_id)
+
+
+async def give_up(services: Services, *job_ids: UUID, tenant_id: UUID) -> None:
+    """Cancel the jobs of a caller that left, if the database answers."""
     try:
-        await interactive.cancel(services, job_id, tenant_id=tenant_id)
+        await interactive.cancel(services, job_ids, tenant_id=tenant_id)
     except LongbatchError as error:  # the job runs to its end, bounded by its window
         telemetry.logger().warning(telemetry.LOOP_FAILED, loop="interactive-cancel", error=error.code)
 

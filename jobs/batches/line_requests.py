@@ -15,6 +15,7 @@ from jobs.errors import (
     ModelNotFoundError,
     OverStorageQuotaError,
     OverTokenQuotaError,
+    UnsupportedParameterError,
 )
 from jobs.files.lines import FileLine
 from jobs.ids import uuid7
@@ -108,6 +109,8 @@ class LineReader:
 
     def _body(self, envelope: Envelope) -> LineBody:
         body = validate_body(self.endpoint, envelope.body, self.takes)
+        if body.generation.num_choices > 1:
+            raise UnsupportedParameterError("n: a line of a batch has one choice.", param="n")
         if body.generation.model not in self.models:
             raise ModelNotFoundError(param="model")
         return body

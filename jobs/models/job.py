@@ -62,6 +62,8 @@ class RequestColumns:
     expires_at: Mapped[datetime | None]
     batch_id: Mapped[UUID | None]
     batch_line: Mapped[int | None]
+    choice: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    num_choices: Mapped[int | None] = mapped_column(SmallInteger)
     summary_id: Mapped[UUID | None]
 
 
@@ -139,7 +141,10 @@ class Job(RequestColumns, Base):
         expires_at: when its completion window ends: it expires unless it has ended. Null: never.
         batch_id: the batch that it is a line of. Null: none. No foreign key, which would lock the batch's
             row.
-        batch_line: its line in the batch's file, from 1. Null with `batch_id`.
+        batch_line: its line in the batch's file, from 1. Null with `batch_id`. All choices of a line have it.
+        choice: its place among the choices of one request, from 0. Those after the first share its prompt:
+            they wait while it is read, and usage does not count it again.
+        num_choices: choices of that request, at least 2. Null: it has one.
         is_reported: its batch has counted it and written its line; before that it must not be deleted. False
             for jobs outside of batches.
         summary_id: the summary whose tree it belongs to. Null: none. No foreign key, as for `batch_id`.

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
 from pydantic_core import PydanticCustomError
 
+from jobs.answers.choices import MAX_CHOICES
 from jobs.database.base import JsonObject
 from jobs.errors import InvalidRequestError, UnsupportedParameterError
 from jobs.prompts import messages
@@ -46,7 +47,6 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "function_call": ("none",),  # deprecated in favour of tools; a function must be defined as one
     "functions": ([],),
     "modalities": (["text"],),
-    "n": (1,),
     "parallel_tool_calls": (False, True),
     "service_tier": ("auto", "default"),
     "store": (False,),
@@ -112,6 +112,9 @@ class _Generation(SamplingFields):
     top_k: int | None = Field(None, ge=1, le=MAX_TOP_K)
     seed: int | None = Field(None, ge=0, le=2**63 - 1, description="null: a different one for each request")
     stop: Stop | None = None
+    n: int | None = Field(
+        None, ge=1, le=MAX_CHOICES, description="Choices of the answer, each drawn for itself; null: one."
+    )
     stream: bool = False
     stream_options: StreamOptions | None = None
     share_equal: bool | None = Field(
@@ -186,6 +189,7 @@ class Generation:
         share_equal: whether it may run once with equal ones; None: as the server is configured.
         cache: the results that it takes instead of a run; None: none.
         form: what its answer must be.
+        num_choices: answers that it wants.
     """
 
     model: str
@@ -197,6 +201,7 @@ class Generation:
     share_equal: bool | None = None
     cache: CachePolicy | None = None
     form: AnswerForm = ANY_FORM
+    num_choices: int = 1
 
     @property
     def is_whole(self) -> bool:
@@ -253,6 +258,7 @@ def validate_request(endpoint: Endpoint, body: Mapping[str, Any], takes: Takes =
         share_equal=request.share_equal,
         cache=request.cache,
         form=form,
+        num_choices=request.n or 1,
     )
 
 

@@ -81,7 +81,7 @@ def _sharer(ranked: Ranked, known: EnginePrefixes) -> Sharer:
         lead=ranked.account.served + charged / ranked.account.weight,
         weight=ranked.account.weight,
         reuse=known.reuse(job),
-        is_waiting=ranked.candidate.lane is Lane.BATCH and known.is_waiting(job),
+        is_waiting=(job.choice > 0 or ranked.candidate.lane is Lane.BATCH) and known.is_waiting(job),
         is_credited=known.replay.is_credited,
     )
 

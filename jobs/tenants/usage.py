@@ -70,8 +70,9 @@ def record(session: Session, ended: Sequence[Job]) -> None:
             continue
         group = groups[job.tenant_id, job.finalized_at.astimezone(UTC).date(), job.model, job.state]
         group[0] += 1
-        group[1] += (job.prompt_tokens or 0) if job.started_at else 0
-        group[2] += (job.cached_tokens or 0) if job.started_at else 0
+        # The choices of a request share its prompt.
+        group[1] += (job.prompt_tokens or 0) if job.started_at and not job.choice else 0
+        group[2] += (job.cached_tokens or 0) if job.started_at and not job.choice else 0
         group[3] += job.completion_tokens
     rows = [
         dict(zip(_KEYS, key, strict=True)) | dict(zip(_SUMS, sums, strict=True)) | {"id": uuid7()}
@@ -89,8 +90,8 @@ NOTE_ENDED: Final = """
     INSERT INTO usage_entries
         (id, tenant_id, day, model, state, num_jobs, prompt_tokens, cached_tokens, completion_tokens)
     SELECT (array_agg(given.new_id))[1], tenant_id, (finalized_at AT TIME ZONE 'UTC')::date, model, state,
-        count(*), coalesce(sum(prompt_tokens) FILTER (WHERE started_at IS NOT NULL), 0),
-        coalesce(sum(cached_tokens), 0), sum(completion_tokens)
+        count(*), coalesce(sum(prompt_tokens) FILTER (WHERE started_at IS NOT NULL AND choice = 0), 0),
+        coalesce(sum(cached_tokens) FILTER (WHERE choice = 0), 0), sum(completion_tokens)
     FROM ended JOIN given USING (id) GROUP BY 2, 3, 4, 5
 """
 

@@ -116,8 +116,6 @@ def test_a_wrong_parameter_is_named(body: dict[str, object], param: str) -> None
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("n", 2),
-        ("n", True),
         ("functions", [{"name": "f"}]),
         ("function_call", {"name": "f"}),
         ("best_of", 2),
