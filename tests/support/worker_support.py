@@ -147,6 +147,7 @@ class Queue:
         max_tokens: int = 64,
         is_counted: bool = True,
         tenant_id: UUID = DEFAULT_TENANT,
+        task: str = "generate",
         **fields: object,
     ) -> UUID:
         """A job with this text as its user message."""
@@ -154,7 +155,7 @@ class Queue:
         counted = PromptCounter(self.tokenizer).count_prompt(canonical) if is_counted else None
         spec = JobSpec(
             text=NewText(canonical, counted),
-            task="generate",
+            task=task,
             model=MODEL,
             max_tokens=max_tokens,
             **fields,  # type: ignore[arg-type]  # named by the caller

@@ -14,6 +14,7 @@ from jobs import doorbell, telemetry
 from jobs.checkpoints import Output
 from jobs.errors import EngineError, InvalidOutputError, LongbatchError, ShownInvalidOutputError
 from jobs.prompts.tools.forms import ANY_FORM, AnswerForm
+from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK
 from jobs.scheduling.claims import Claim
 from jobs.states import TERMINAL, FinishReason, JobState, Lane
 from jobs.transitions import Lease
@@ -147,10 +148,10 @@ class Recorder:
             return Failed(error), output
         if fault is None:
             return Finished(FinishReason.TOOL_CALLS) if output.calls else outcome, output
-        # The text of an interactive answer may be on its caller's screen; those asked for in words are not
+        # The text of an answer for which a caller waits may be on a screen; those asked for in words are not
         # streamed.
-        is_shown = job.lane == Lane.INTERACTIVE and not form.is_in_words
-        kind = ShownInvalidOutputError if is_shown else InvalidOutputError
+        is_awaited = job.task == WAITED_TASK or (job.lane == Lane.INTERACTIVE and job.task != RESPONSE_TASK)
+        kind = ShownInvalidOutputError if is_awaited and not form.is_in_words else InvalidOutputError
         failed = Failed(kind(f"The answer does not have the form that was asked for: {fault}."))
         return failed, replace(output, is_resumable=False)
 

@@ -13,6 +13,7 @@ from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Job, PromptText
 from jobs.prompts.guides import Guide, GuideKind
 from jobs.prompts.store import NewText
+from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK
 from jobs.settings import DatabaseSettings, EngineSettings, Settings
 from jobs.states import Lane
 from stand_in_engine import StandIn, standing_in
@@ -106,6 +107,23 @@ def test_a_streamed_answer_without_its_form_is_not_followed_by_another(
         ended = queue.ended(submit(queue, BY_SCHEMA, lane=Lane.INTERACTIVE))
     assert ended.error is not None
     assert (ended.state, ended.error["code"], len(asked(stand_in))) == ("failed", "invalid_output", 1)
+
+
+@pytest.mark.parametrize(
+    ("lane", "task", "num_tries"),
+    [
+        (Lane.INTERACTIVE, RESPONSE_TASK, 3),  # in the background, so nobody need have seen it
+        (Lane.BATCH, WAITED_TASK, 1),  # of the tier flex, streamed perhaps
+    ],
+)
+def test_whether_another_answer_is_tried_depends_on_who_waits_not_on_the_lane(
+    queue: Queue, settings: Settings, stand_in: StandIn, lane: Lane, task: str, num_tries: int
+) -> None:
+    assert settings.jobs.max_attempts == 3
+    with running_worker(settings, queue.tokenizer):
+        ended = queue.ended(submit(queue, BY_SCHEMA, lane=lane, task=task))
+    assert ended.error is not None
+    assert (ended.state, ended.error["code"], len(asked(stand_in))) == ("failed", "invalid_output", num_tries)
 
 
 def test_what_is_asked_in_words_is_not_guided_and_drawn_anew_each_time(
