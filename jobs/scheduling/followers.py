@@ -104,10 +104,9 @@ class Sharer:
 
     def sized(self) -> Candidate:
         """Return the candidate with what it needs at its start, and less to read."""
-        credited = self.reuse.blocks if self.is_credited else 0
         return replace(
             self.candidate,
-            blocks=self.candidate.blocks - credited,
+            credited_blocks=self.reuse.blocks if self.is_credited else 0,
             steps=self.candidate.steps - self.reuse.tokens // ITERATION_TOKENS,
         )
 

@@ -89,6 +89,8 @@ class Candidate:
         group: tenant and priority; only inside a group does age alone decide the order.
         waited: since it was queued.
         alone: it is suspected of killing engines, so no other job may run with it.
+        credited_blocks: of the blocks, those that a running job holds, too, and that need no room now. No
+            promise counts on them, as that job may end first.
     """
 
     job_id: UUID
@@ -98,6 +100,12 @@ class Candidate:
     group: Hashable = None
     waited: timedelta = timedelta(0)
     alone: bool = False
+    credited_blocks: int = 0
+
+    @property
+    def room(self) -> int:
+        """Blocks that must be free for it to start now."""
+        return self.blocks - self.credited_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +163,7 @@ def choose(
         return Choice(start=None)
     head, kept_out = allowed[0], _kept_out(allowed, policy)
     peers = [each for each in fitting if are_peers(head, each, policy)]
-    for each in sorted(peers, key=lambda peer: (-peer.blocks, _place(peer, policy))):
+    for each in sorted(peers, key=lambda peer: (-peer.room, _place(peer, policy))):
         if kept_out is None or _spares_blocks(each, kept_out, running, budget):
             return Choice(each.job_id)
     for each in fitting:
@@ -176,7 +184,7 @@ def fits(candidate: Candidate, budget: Budget) -> bool:
     """Return True if this job may start within this budget."""
     if candidate.alone and not budget.idle:
         return False
-    return budget.free_slots >= 1 and candidate.blocks <= budget.free_blocks
+    return budget.free_slots >= 1 and candidate.room <= budget.free_blocks
 
 
 def may_join(lane: Lane, running: Iterable[Running], max_batch_size: int, policy: PackingPolicy) -> bool:

@@ -91,6 +91,11 @@ class EngineSettings(Group):
         description="the engine still has the tokens of a job that continues at once (KV cache reuse);"
         " None: ask the engine",
     )
+    credits_reuse: bool | None = Field(
+        default=None,
+        description="the engine starts a request without room for blocks that it shares with running ones, as"
+        " newer releases of TensorRT-LLM do; None: as every release of its kind does",
+    )
     time_scale: float = Field(
         default=1, gt=0, description="how much faster than an A6000 the engine runs; shortens deadlines"
     )

@@ -16,6 +16,7 @@ from jobs.errors import EngineBusyError, EngineError, EngineMisconfiguredError
 from jobs.models import Reservation
 from jobs.prompts.abilities import TOOLS
 from jobs.settings import EngineSettings, Settings
+from worker.engine.abilities import Abilities
 from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
 from worker.engine.deadlines import deadlines_for
 from worker.engine.gauges import Gauges
@@ -35,6 +36,11 @@ def shares_prefix(model: EngineModel, settings: EngineSettings) -> bool:
     """Return True if requests that run together share the cache of what they begin with."""
     able, told = model.served.abilities, settings.reuses_prefix
     return able.shares_prefix and (able.reuses_prefix if told is None else told)
+
+
+def credits_reuse(able: Abilities, settings: EngineSettings) -> bool:
+    """Return True if a request starts without room for the blocks that it shares with running ones."""
+    return able.credits_reuse if settings.credits_reuse is None else settings.credits_reuse
 
 
 class EngineMonitor:

@@ -27,7 +27,7 @@ from worker.inference.dispatcher import Dispatcher
 from worker.inference.execute import Runner
 from worker.inference.leases import LeaseKeeper
 from worker.inference.live_output import LiveOutput
-from worker.inference.monitor import EngineMonitor, shares_prefix
+from worker.inference.monitor import EngineMonitor, credits_reuse, shares_prefix
 from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import Recorder
 from worker.inference.refusals import Patience, Refusals
@@ -127,6 +127,7 @@ class InferenceWorker:
         if model is None:
             return self._policy
         able = model.served.abilities
+        self._replay.is_credited = credits_reuse(able, self._settings.engine)
         return policy_on(
             self._policy,
             can_resume=able.can_resume,

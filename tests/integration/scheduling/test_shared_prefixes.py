@@ -7,6 +7,7 @@ from functools import partial
 from uuid import UUID
 
 import numpy as np
+import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -378,11 +379,12 @@ def test_the_oldest_job_waits_no_longer_than_reading_a_document_again_takes(sess
     assert overtaken <= 8
 
 
+@pytest.mark.parametrize("credited", ["shared blocks credited", ""])
 def test_a_large_question_is_not_overtaken_for_ever_by_small_ones_about_its_document(
-    session: Session,
+    session: Session, credited: str
 ) -> None:
     register_engine(session)
-    policy = unpredicted(sharing(is_credited=False))
+    policy = unpredicted(sharing(is_credited=bool(credited)))
     ask(session, 1, max_tokens=8000)
     running = claim_all(session, policy)
     read(session, *running)

@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jobs.settings import EngineSettings
 from worker.engine.deltas import CachedPrompt
 from worker.engine.kinds import HTTP_KINDS
 from worker.engine.request import Request
 from worker.engine.triton.adapter import cached_in
 from worker.engine.triton.ids import IdsAdapter
+from worker.engine.triton.vllm import VllmAdapter
+from worker.inference.monitor import credits_reuse
 
 REQUEST = Request("id", np.array([1, 2, 3], dtype=np.int32), 5, 2, 2)
 
@@ -77,3 +80,12 @@ def test_no_more_than_the_prompt_was_in_the_cache() -> None:
     assert CachedPrompt(blocks=31).of(2000, tokens_per_block=64) == 31 * 64
     assert CachedPrompt(blocks=31).of(1950, tokens_per_block=64) == 1950, "of the last block only a part"
     assert CachedPrompt(512).of(500, tokens_per_block=64) == 500
+
+
+def test_what_requests_share_is_credited_by_the_kind_of_engine_unless_a_setting_tells_otherwise() -> None:
+    of_ids, of_vllm = IdsAdapter("tensorrt_llm", frozenset()), VllmAdapter("vllm_model", frozenset())
+    able = [each.abilities for each in (of_ids, of_vllm)]
+    assert [credits_reuse(each, EngineSettings()) for each in able] == [False, True]
+    for told_so in (True, False):
+        settings = EngineSettings(credits_reuse=told_so)
+        assert [credits_reuse(each, settings) for each in able] == [told_so, told_so]
