@@ -15,7 +15,11 @@ tar -C "$home/site" -xJf .gpu/site.tar.xz
 tar -cf - --exclude=./.gpu --exclude=./.git --exclude='./.venv*' . | tar -C "$home/code" -xf -
 chmod -R a+rX "$home"
 cd "$home/code"
-export PYTHONPATH=$home/site:$home/code LONGBATCH_TOKENIZER__PATH=$home/site/tokenizer
+# An interpreter of its own, since servers are started without PYTHONPATH: what was packed comes before the machine's.
+python3 -m venv --without-pip "$home/python"
+{ echo "$home/site"; python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; } \
+    >"$("$home/python/bin/python3" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/longbatch.pth"
+export PATH=$home/python/bin:$PATH PYTHONPATH=$home/code LONGBATCH_TOKENIZER__PATH=$home/site/tokenizer
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 python3 -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__)'

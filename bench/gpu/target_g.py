@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu import shapes
+from bench.gpu.phases import JobRun, job_runs, phases, read_steps
 from bench.peers import manifest
 from bench.peers.drive import Direct
 from bench.simulation.shared_documents import ask
@@ -41,6 +42,7 @@ from cli.stack.servers.transformers_options import TransformersOptions
 _ROOT = Path(__file__).resolve().parents[2]
 _TINY = 64  # divisor of lengths
 _LEAST_PROMPT = 64  # tokens; the chat template's markup needs about 50
+_STEPS = "TRANSFORMERS_ENGINE_STEPS"  # triton/transformers/tensorrt_llm/1/steps.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="longbatch-gpu-") as name:
         directory = Path(name)
         directory.chmod(0o711)  # Postgres is another user
+        os.environ[_STEPS] = str(directory / "steps.jsonl")  # of the engine, wherever it runs
         options = _options(directory, tiny=asked.tiny)
         stand = GpuStand(directory / "stand", environment=_settings(), engine=options)
         prompts = stand.author.write(specs, seed=asked.seed)
@@ -142,11 +145,13 @@ def _settings() -> dict[str, str]:
 
 
 def _warm_up(stand: Stand, known: list[Prompt]) -> None:
-    """Load kernels and raise clocks."""
+    """Load kernels and raise clocks; the prompts go backwards, so that nothing of them is in the cache."""
     sizes = sorted(known, key=lambda each: each.spec.prompt_tokens)
-    Direct().run(
-        stand, [replace(each, spec=replace(each.spec, max_tokens=8)) for each in (sizes[0], sizes[-1])]
-    )
+    shortest_and_longest = [
+        replace(each, ids=each.ids[::-1].copy(), spec=replace(each.spec, max_tokens=8))
+        for each in (sizes[0], sizes[-1])
+    ]
+    Direct().run(stand, shortest_and_longest)
 
 
 def _serve(
@@ -160,7 +165,10 @@ def _serve(
         _warm_up(stand, known)
         for letter in letters:
             span = Longbatch().run(stand, prompts) if letter == "c" else Direct().run(stand, known)
-            _note(asked, letter, prompts, span, _of_engine(letter, stand, options, span))
+            seen = trace.read(stand.trace, since=span.began, until=time.monotonic())
+            _note(asked, letter, prompts, span, _of_engine(letter, seen, options, span))
+            if letter == "c":
+                _keep(asked, job_runs(stand, prompts, seen.requests, span))
 
 
 def _known(prompts: list[Prompt]) -> list[Prompt]:
@@ -183,7 +191,7 @@ def _offline(directory: Path, options: TransformersOptions, prompts: list[Prompt
 
 
 def _note(
-    asked: Asked, letter: str, prompts: list[Prompt], span: Span, of_engine: dict[str, int] | None = None
+    asked: Asked, letter: str, prompts: list[Prompt], span: Span, of_engine: dict[str, float] | None = None
 ) -> None:
     """Print and store the run's figures."""
     specs = [each.spec for each in prompts]
@@ -200,6 +208,7 @@ def _note(
         "lost": span.tokens.count(0),
         "cut": sum(0 < found < right for found, right in zip(span.tokens, wanted, strict=True)),
         **(of_engine or {}),
+        **phases(read_steps(Path(os.environ[_STEPS]), span), span),
     }
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     with asked.out.open("a") as file:
@@ -207,9 +216,14 @@ def _note(
     _print(json.dumps(record))
 
 
-def _of_engine(letter: str, stand: GpuStand, options: TransformersOptions, span: Span) -> dict[str, int]:
+def _keep(asked: Asked, runs: list[JobRun]) -> None:
+    """Store what became of each job when, beside the figures."""
+    with asked.out.with_suffix(".jobs.jsonl").open("a") as file:
+        file.write(json.dumps([asdict(each) for each in runs]) + "\n")
+
+
+def _of_engine(letter: str, seen: trace.Seen, options: TransformersOptions, span: Span) -> dict[str, float]:
     """Count requests, tokens generated twice, and the most slots and blocks asked for at once."""
-    seen = trace.read(stand.trace, since=span.began, until=time.monotonic())
     slots, blocks = trace.most_asked(seen.requests, options.capacity)
     generated = sum(each.generated for each in seen.requests)
     return {

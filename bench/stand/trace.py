@@ -21,6 +21,7 @@ class Request:
         came: when it reached the engine.
         began: when its first iteration started.
         ended: when its slot was free and its final response left.
+        reused_blocks: of its prompt, that the engine had.
     """
 
     request_id: str
@@ -30,6 +31,7 @@ class Request:
     came: float
     began: float
     ended: float
+    reused_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def read(path: Path, *, since: float, until: float) -> Seen:
     ended: list[Request] = []
     lost: list[float] = []
     for line in path.read_text().splitlines():
-        at, event, request_id, prompt, limit, generated, so_far = json.loads(line)
+        at, event, request_id, prompt, limit, generated, so_far, reused = json.loads(line)
         if not since <= at <= until:
             continue
         if event == "came":
@@ -68,7 +70,7 @@ def read(path: Path, *, since: float, until: float) -> Seen:
             opened[request_id][place] = replace(opened[request_id][place], began=at, limit=limit)
         else:
             first = opened[request_id].pop(0)
-            ended.append(replace(first, ended=at, generated=generated))
+            ended.append(replace(first, ended=at, generated=generated, reused_blocks=reused))
     num_open = sum(map(len, opened.values()))
     lost_s = lost[-1] - lost[0] if lost else 0.0
     return Seen(sorted(ended, key=lambda each: each.came), num_open, lost_s)

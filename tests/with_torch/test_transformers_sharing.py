@@ -82,6 +82,19 @@ def test_what_was_used_last_stays_while_what_is_older_gives_way(tmp_path: Path, 
         assert [reused(answer) for answer in answers] == [62, 62, 62]
 
 
+def test_blocks_that_running_questions_share_count_once_in_the_gauges(
+    sharing: RunningEngine,
+) -> None:
+    streams = []
+    for number in range(2):  # 62 blocks of the document, and up to 58 of its own each
+        streams.append(sharing.ask(document(60) + question(number), 900, end_id=None))
+        streams[-1].next()
+    eventually(lambda: 62 < sharing.gauges()["used"] < 2 * 62)
+    for each in streams:
+        each.close()
+    eventually(lambda: sharing.gauges()["used"] == 0)
+
+
 def test_a_cancelled_question_leaves_the_document_to_others(sharing: RunningEngine, model: Reference) -> None:
     first, second = (document(50) + question(number) for number in (1, 2))
     streams = [sharing.ask(each, 900, end_id=None) for each in (first, second)]

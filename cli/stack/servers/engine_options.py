@@ -86,6 +86,8 @@ class EngineOptions(EngineSize):
         time_scale: speed relative to the modelled GPU.
         tokens_per_response: None means 1, or 8 above a time scale of 3, where responses would cost more than
             the engine.
+        credits_reuse: a request starts without room for the blocks that it shares with running ones, as with
+            newer releases of TensorRT-LLM; tell a worker by LONGBATCH_ENGINE__CREDITS_REUSE.
         gpu: the modelled GPU.
         synthetic: lengths in synthetic mode.
         faults: faults in oracle mode.
@@ -102,6 +104,7 @@ class EngineOptions(EngineSize):
     tokenizer_dir: Path | None = None
     time_scale: float = 1.0
     tokens_per_response: int | None = None
+    credits_reuse: bool = False
     gpu: Roofline = A6000
     synthetic: SyntheticOutput = SyntheticOutput()
     faults: OracleFaults = OracleFaults()
@@ -131,6 +134,7 @@ class EngineOptions(EngineSize):
             "time_scale": self.time_scale,
             "tokens_per_response": response,
             "always_log_probs": self.text_models,
+            "credits_reuse": self.credits_reuse,
         }
         values |= {f"{name}_seconds": value for name, value in asdict(self.gpu).items()}
         values |= {f"synthetic_{name}": value for name, value in asdict(self.synthetic).items()}

@@ -22,18 +22,19 @@ def request(name: str, came: float, began: float, ended: float, *, prompt: int =
 
 def test_lines_become_requests_and_segments_of_one_name_stay_apart(tmp_path: Path) -> None:
     lines = [
-        [1.0, "came", "a", 100, 50, 0, 0.0],
-        [1.1, "began", "a", 100, 50, 0, 0.0],
-        [2.0, "ended", "a", 100, 50, 50, 0.2],
-        [2.1, "came", "a", 150, 50, 0, 0.0],
-        [2.2, "began", "a", 150, 50, 0, 0.2],
-        [2.3, "came", "b", 100, 50, 0, 0.0],
-        [3.0, "ended", "a", 150, 50, 7, 0.3],
+        [1.0, "came", "a", 100, 50, 0, 0.0, 0],
+        [1.1, "began", "a", 100, 50, 0, 0.0, 0],
+        [2.0, "ended", "a", 100, 50, 50, 0.2, 0],
+        [2.1, "came", "a", 150, 50, 0, 0.0, 0],
+        [2.2, "began", "a", 150, 50, 0, 0.2, 0],
+        [2.3, "came", "b", 100, 50, 0, 0.0, 0],
+        [3.0, "ended", "a", 150, 50, 7, 0.3, 3],
     ]
     file = tmp_path / "trace"
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     seen = trace.read(file, since=0.5, until=9.0)
     assert [(each.prompt_tokens, each.generated) for each in seen.requests] == [(100, 50), (150, 7)]
+    assert [each.reused_blocks for each in seen.requests] == [0, 3]
     assert seen.num_open == 1
     assert seen.lost_s == pytest.approx(0.3)
     assert trace.read(file, since=4.0, until=9.0).requests == []

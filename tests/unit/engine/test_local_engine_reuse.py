@@ -82,11 +82,11 @@ actions = st.one_of(
 )
 
 
-@given(st.lists(actions, max_size=60))
+@given(st.lists(actions, max_size=60), st.sampled_from([{}, {"credits_reuse": True}]))
 def test_no_history_exceeds_the_pool_leaks_a_block_or_takes_one_in_use(
-    history: list[tuple[str, int, int, int]],
+    history: list[tuple[str, int, int, int]], rule: dict[str, bool]
 ) -> None:
-    engine, known = scheduler.Scheduler(CAPACITY), Known()
+    engine, known = scheduler.Scheduler(CAPACITY, **rule), Known()
     for verb, number, length, output in history:
         inside = [*engine.active, *engine.waiting]
         if verb == "add":
@@ -122,9 +122,11 @@ def assert_sound(engine: Any) -> None:  # noqa: ANN401  # of a file loaded by pa
     assert engine.reusable.num_referenced == len(distinct)
 
 
-@given(st.lists(actions, max_size=40))
-def test_what_waits_always_starts_in_the_end(history: list[tuple[str, int, int, int]]) -> None:
-    engine = scheduler.Scheduler(CAPACITY)
+@given(st.lists(actions, max_size=40), st.sampled_from([{}, {"credits_reuse": True}]))
+def test_what_waits_always_starts_in_the_end(
+    history: list[tuple[str, int, int, int]], rule: dict[str, bool]
+) -> None:
+    engine = scheduler.Scheduler(CAPACITY, **rule)
     for verb, number, length, output in history:
         if verb == "add":
             engine.add(sequence(document(number, length), output))
@@ -150,6 +152,18 @@ def test_a_document_is_read_once_for_all_its_questions() -> None:
     assert len(engine.active) == 3
     assert engine.used_blocks == 160 // SIZE + 3
     assert engine.reusable.num_reused == 2 * 160 // SIZE
+
+
+def test_what_running_requests_share_needs_room_only_where_it_is_not_credited() -> None:
+    for credits_reuse, num_running in ((True, 3), (False, 1)):
+        engine = scheduler.Scheduler(CAPACITY, credits_reuse=credits_reuse)
+        for question in range(3):
+            engine.add(sequence([*document(1, 480), question], 5))  # 61 of 100 blocks each, 60 of them shared
+        while engine.active == [] or not engine.active[0].is_generating:
+            step_through(engine)
+        step_through(engine)
+        assert len(engine.active) == num_running
+        assert engine.reserved_blocks <= CAPACITY.max_blocks
 
 
 def test_reused_tokens_cost_their_reading_alone() -> None:

@@ -32,7 +32,7 @@ class TritonPythonModel:
         self._speaker = self._author.submit(parameters.speaker)
         labels = {"model": args["model_name"], "version": args["model_version"]}
         self._loop = BatchingLoop(
-            Scheduler(self._capacity),
+            Scheduler(self._capacity, credits_reuse=parameters.credits_reuse),
             parameters.roofline,
             Gauges(GaugeFamilies(labels).gauge),
             ServerWatch(parameters.http_port),

@@ -36,6 +36,11 @@ class Parameters(Configuration):
         return self._int("local_tokens_per_response")
 
     @property
+    def credits_reuse(self) -> bool:
+        """True if a request starts without room for the blocks that it shares with running ones."""
+        return self._bool("local_credits_reuse")
+
+    @property
     def always_log_probs(self) -> bool:
         """True if every response has log probabilities, which an ensemble needs. The real engine's do."""
         return self._bool("local_always_log_probs")

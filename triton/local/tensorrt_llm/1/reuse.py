@@ -67,6 +67,10 @@ class ReusableBlocks:
         """Count the first of these blocks that are here without a gap."""
         return sum(1 for _ in takewhile(self._is_here, keys))
 
+    def num_held(self, keys: Sequence[BlockKey]) -> int:
+        """Count the first of these blocks that active requests refer to, without a gap."""
+        return sum(1 for _ in takewhile(self._references.__contains__, keys))
+
     def reuse(self, keys: Iterable[BlockKey]) -> list[BlockKey]:
         """Refer to these blocks, all of which are here. Returns them for `release`."""
         held = []

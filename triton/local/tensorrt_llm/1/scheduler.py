@@ -9,9 +9,9 @@ The rules are those of TensorRT-LLM's executor with `guaranteed_no_evict` and ch
   chunks, oldest prompt first; the chunk that ends a prompt also yields that sequence's first token.
 
 Sequences that come with their token ids reuse blocks, see `reuse`. The engine starts them by the same rule:
-all blocks that one can ever need must be free, even those it will share (newer releases credit them). What
-it shares then counts once. A sequence whose next block an active one is just computing waits for it, and
-others in the batch's reach may start meanwhile.
+all blocks that one can ever need must be free, even those it will share, unless it credits these, as newer
+releases do. What it shares then counts once. A sequence whose next block an active one is just computing
+waits for it, and others in the batch's reach may start meanwhile.
 """
 
 from collections import deque
@@ -139,12 +139,19 @@ class Iteration:
 
 @dataclass
 class Scheduler:
-    """The sequences inside the engine and the blocks they hold. Not thread-safe."""
+    """The sequences inside the engine and the blocks they hold. Not thread-safe.
+
+    Attributes:
+        credits_reuse: a sequence starts without room for the blocks that active ones hold, too.
+        used_elsewhere: blocks in use, as told by whoever runs sequences without `ids`. None: it does not.
+    """
 
     capacity: Capacity
+    credits_reuse: bool = False
     active: list[Sequence] = field(default_factory=list)
     waiting: deque[Sequence] = field(default_factory=deque)
     reusable: ReusableBlocks = field(default_factory=ReusableBlocks)
+    used_elsewhere: int | None = None
 
     def add(self, sequence: Sequence) -> None:
         """Append a sequence to the queue, silently cutting its output limit to what fits."""
@@ -173,7 +180,7 @@ class Scheduler:
         awaited = {self._next_key(each) for each in self.active if not each.is_generating} - {None}
         starting = []
         for sequence in islice(self.waiting, self.capacity.max_batch_size - len(self.active)):
-            needed = self.reservation(sequence)
+            needed = self._room(sequence)
             if needed > free and not awaited:
                 break
             key = self._next_key(sequence)
@@ -187,6 +194,11 @@ class Scheduler:
         for sequence in starting:
             self._start(sequence)
         return len(starting)
+
+    def _room(self, sequence: Sequence) -> int:
+        """Return the blocks that must be free for a waiting sequence to start."""
+        credited = self.reusable.num_held(sequence.keys) if self.credits_reuse else 0
+        return self.reservation(sequence) - credited
 
     def _start(self, sequence: Sequence) -> None:
         self.waiting.remove(sequence)
@@ -271,6 +283,8 @@ class Scheduler:
     @property
     def used_blocks(self) -> int:
         """Blocks in use: a sequence's whole prompt from the start, one more whenever the last is full."""
+        if self.used_elsewhere is not None:
+            return self.used_elsewhere
         tokens = (each.prompt_tokens + each.num_generated for each in self.active)
         own = sum(map(self.capacity.blocks, tokens)) - sum(len(each.held) for each in self.active)
         return self.reusable.num_referenced + own

@@ -10,10 +10,11 @@ VARIABLE = "LOCAL_ENGINE_TRACE"  # in the server's environment: path of the file
 
 
 class Trace:
-    """A file of JSON lines: `[monotonic seconds, event, request id, prompt, limit, generated, lost seconds]`.
+    """A file of JSON lines: `[monotonic seconds, event, request id, prompt, limit, generated, lost, reused]`.
 
     The events are `came`, `began` (its first iteration starts) and `ended` (its slot is free, its final
-    response is about to be sent). `lost` is the total time by which the loop lags the modelled GPU.
+    response is about to be sent). `lost` is the total time in seconds by which the loop lags the modelled
+    GPU, `reused` the blocks of the prompt that the engine had.
     """
 
     def __init__(self, path: str) -> None:
@@ -38,5 +39,6 @@ class Trace:
             sequence.max_tokens,
             sequence.num_generated,
             round(lost, 6),
+            sequence.num_reused,
         ]
         os.write(self._file, f"{json.dumps(line)}\n".encode())

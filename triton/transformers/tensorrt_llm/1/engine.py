@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from .gauges import Gauges
-from .remote import Died, Gone, RemoteGenerator, Said
+from .remote import Died, Gone, RemoteGenerator, Said, Used
 from .requests import Looks, Request
 from .sampling import Sampling
 from .scheduler import Iteration, Scheduler, Sequence
@@ -142,6 +142,8 @@ class Engine:
         match event:
             case Said():
                 self._receive(event)
+            case Used(blocks):
+                self._scheduler.used_elsewhere = blocks
             case Gone(name):
                 self._let_go(name)
             case Died(reason):

@@ -40,6 +40,7 @@ class Generating:
         self._answers = answers
         self._num_sent: dict[str, int] = {}
         self._leaving: set[str] = set()
+        self._num_used: int | None = None
 
     def run(self) -> None:
         """Generate until the parent ends or the generator fails."""
@@ -52,7 +53,12 @@ class Generating:
             left = {name for name in self._leaving if not self._generator.holds(name)}
             self._leaving -= left
             if answers or left:
-                self._answers.send([*answers, *(("gone", name) for name in left)])
+                self._answers.send([*self._used(), *answers, *(("gone", name) for name in left)])
+
+    def _used(self) -> list[tuple[Any, ...]]:
+        """Tell how many blocks are in use if that has changed, before the ends that may have changed it."""
+        before, self._num_used = self._num_used, self._generator.num_used
+        return [] if self._num_used == before else [("used", self._num_used)]
 
     def _outputs(self) -> list[Any]:
         """Wait a while for new outputs and return them all. A step of the GPU brings several."""

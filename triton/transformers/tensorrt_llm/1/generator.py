@@ -12,6 +12,7 @@ from . import attention
 from .parameters import Parameters
 from .sampling import Sampling
 from .sharing import SharedBlocks
+from .steps import StepTrace
 
 Manager: TypeAlias = Any  # transformers' ContinuousBatchingManager
 Model: TypeAlias = Any
@@ -43,7 +44,9 @@ class Generator:
         self._manager.start()
         self.outputs: queue.Queue[Any] = self._manager.output_router.output_queue
         self._try_out()
-        self._shared = SharedBlocks(self._manager.batch_processor.cache) if parameters.reuses_blocks else None
+        processor = self._manager.batch_processor
+        self._shared = SharedBlocks(processor.cache) if parameters.reuses_blocks else None
+        StepTrace.of_environment(processor)
 
     def begin(
         self, name: str, ids: Sequence[int], *, max_tokens: int, end_id: int, sampling: Sampling
@@ -72,6 +75,11 @@ class Generator:
     def num_cached(self, name: str) -> int:
         """Return how many tokens of the sequence's prompt were in the cache. Ask once, after its first."""
         return self._shared.pop(name) if self._shared else 0
+
+    @property
+    def num_used(self) -> int | None:
+        """Blocks that sequences refer to, shared ones counted once. None: they share none."""
+        return self._shared.num_used if self._shared else None
 
     @property
     def is_alive(self) -> bool:

@@ -31,6 +31,13 @@ class Said:
 
 
 @dataclass(frozen=True)
+class Used:
+    """The number of blocks that sequences refer to, each counted once."""
+
+    blocks: int
+
+
+@dataclass(frozen=True)
 class Gone:
     """The event that a cancelled sequence no longer holds any block."""
 
@@ -47,7 +54,7 @@ class Died:
 class RemoteGenerator:
     """The handle of the generating process. Not thread-safe, except for `events`.
 
-    `events` yields `Said`, `Gone` and `Died` in order, and anything else that was put there.
+    `events` yields `Said`, `Used`, `Gone` and `Died` in order, and anything else that was put there.
     """
 
     def __init__(self, parameters: Parameters) -> None:
@@ -131,6 +138,8 @@ class RemoteGenerator:
                 for kind, *rest in answers.recv():
                     if kind == "said":
                         self.events.put(Said(*rest))
+                    elif kind == "used":
+                        self.events.put(Used(*rest))
                     elif kind == "gone":
                         self.events.put(Gone(*rest))
                     else:

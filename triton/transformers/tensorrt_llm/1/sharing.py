@@ -15,16 +15,21 @@ _AT_ONCE: Final = 64  # blocks dropped before the next try: fewer than a chunk n
 
 
 class SharedBlocks:
-    """A watch on a cache. All of it runs in transformers' own thread, but for `pop`."""
+    """A watch on a cache. All of it runs in transformers' own thread, but for `pop`.
+
+    Attributes:
+        num_used: blocks that sequences refer to, each counted once.
+    """
 
     def __init__(self, cache: Cache) -> None:
         """Start watching this cache, whose searches and allocations pass through here from now on."""
         self._cache = cache
+        self.num_used = 0
         self._found: dict[str, int] = {}
+        self._num_listed = 0
         self._search, cache.search_prefix_match = cache.search_prefix_match, self._noted
-        if hasattr(cache, "evict_cached_blocks"):  # earlier releases of transformers drop blocks one by one
-            self._store, cache.can_store_request_tokens = cache.can_store_request_tokens, self._stored
-            self._free, cache.free_blocks = cache.free_blocks, self._freed
+        self._store, cache.can_store_request_tokens = cache.can_store_request_tokens, self._stored
+        self._free, cache.free_blocks = cache.free_blocks, self._freed
 
     def pop(self, name: str) -> int:
         """Return how many tokens of the sequence's prompt were in the cache, once."""
@@ -40,6 +45,7 @@ class SharedBlocks:
         while not self._store(state, *args, **kwargs):
             if not self._drop_oldest():
                 return False
+        self._count()
         return True
 
     def _freed(self, name: str, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  transformers' own
@@ -49,6 +55,16 @@ class SharedBlocks:
         for index, cached in self._unused():
             for block in [*islice(reversed(cached), len(cached) - before[index])]:
                 cached[block] = cached.pop(block)
+        self._count()
+
+    def _count(self) -> None:
+        """Count the blocks in use, unless no sequence has got or left any."""
+        tables = [
+            table for each in self._cache.cache_allocators.values() for table in each.block_table.values()
+        ]
+        num_listed = sum(map(len, tables))
+        if num_listed != self._num_listed:
+            self._num_listed, self.num_used = num_listed, len(set().union(*tables))
 
     def _drop_oldest(self) -> bool:
         """Give some unused blocks back to the pool. Returns False if there are none."""
