@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench import asking
 from bench import full_targets as full
 from bench import targets as simulated
 from bench.capacity import Load, measured
@@ -27,8 +28,8 @@ _RESULTS = Path(__file__).with_name("results")
 _DRAWN = ("MIX-20 32768", (PRODUCT, POOL))
 _SHALLOW = Depth(completed=200_000, queued=50_000, few_queued=5_000, num_claims=200)
 _OF_STAND = ("packing", "claims", "latency", "refill", "overcommit", "starvation", "shares")
-PARTS = ("simulation", *_OF_STAND, "capacity")
-_LONG_ONLY = {"overcommit", "starvation", "shares", "capacity"}
+PARTS = ("simulation", *_OF_STAND, "asking", "capacity")
+_LONG_ONLY = {"overcommit", "starvation", "shares", "asking", "capacity"}
 
 
 def main() -> None:
@@ -45,6 +46,8 @@ def main() -> None:
             with stand:
                 rows += _on_real_servers(stand, asked, runs)
             _draw(runs, stand)
+    if "asking" in asked.parts:
+        rows += _asking(asked, runs)
     if "capacity" in asked.parts:
         seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
         num_jobs = Load().num_jobs if asked.long else asked.jobs
@@ -75,6 +78,13 @@ def _on_real_servers(stand: Stand, asked: argparse.Namespace, runs: Runs) -> Ite
         yield from full.starvation(stand, scope)
     if "shares" in asked.parts:
         yield from full.shares(stand, scope)
+
+
+def _asking(asked: argparse.Namespace, runs: Runs) -> Iterator[Row]:
+    workloads = [each for each in asking.WORKLOADS if not asked.workload or each in asked.workload]
+    runs.file = _RESULTS / "runs-asking.json"
+    seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
+    yield from asking.measured(workloads, Scope(min(asked.jobs, 60), seeds, runs.note), scale=asked.scale)
 
 
 def _packing(stand: Stand, asked: argparse.Namespace, scope: Scope) -> Iterator[Row]:
@@ -108,7 +118,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--long", action="store_true", help="all workloads, deep tables, N=300")
     parser.add_argument("--parts", nargs="*", choices=PARTS, help="only these")
-    parser.add_argument("--workload", nargs="*", default=(), help="only these packing workloads")
+    parser.add_argument("--workload", nargs="*", default=(), help="of packing and asking: only these")
     parser.add_argument("--jobs", type=int, help="jobs of each workload on real servers")
     parser.add_argument("--seeds", type=int, default=1, help="seeds of each workload; simulated: 3 at least")
     parser.add_argument("--first-seed", type=int, default=0)

@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bench.simulation.engine_model import EngineModel
 from bench.simulation.lower_bound import lower_bound_s
 from bench.simulation.occupancy import Moment
+from bench.simulation.shared_documents import limit_s
 from bench.simulation.workloads import Spec
 from bench.stand import trace
 from bench.stand.contenders import Contender, Span
@@ -20,6 +22,7 @@ from bench.stand.documents import Prompt
 from bench.stand.stand import Stand
 
 MAX_ENGINE_CPU = 0.1  # of a core
+_NUM_TEXTS = 1000  # of different texts for a seed
 MAX_LOST = 0.01  # of the makespan, by which other programs may slow down the engine's thread
 
 
@@ -40,6 +43,7 @@ class Run:
         load: the machine's load average when the run began.
         faults: forbidden results: lost jobs, work done twice, more asked than the engine has.
         noise: reasons why its times do not count.
+        read_tokens: of prompts, computed by the engine.
         recomputed: prompt tokens that the engine read again, as a share of all tokens.
         span: the contender's own report.
         refills_s: from each free slot to the next request and to its prefill; only if slots bind.
@@ -58,6 +62,7 @@ class Run:
     load: float
     faults: tuple[str, ...]
     noise: tuple[str, ...]
+    read_tokens: int
     recomputed: float
     span: Span = field(repr=False)
     refills_s: list[tuple[float, float]] = field(repr=False)
@@ -116,10 +121,12 @@ def rounds(
     contenders: Mapping[str, Contender],
     say: Say,
 ) -> list[Run]:
-    """Run every contender once on these jobs."""
-    prompts = stand.author.write(specs, seed=seed)
+    """Run every contender once on these jobs, on texts of its own where the engine keeps what it has read."""
+    prompts = [] if stand.shares_blocks else stand.author.write(specs, seed=seed)
     runs = []
     for name in list(contenders)[:: -1 if seed % 2 else 1]:
+        if stand.shares_blocks:
+            prompts = stand.author.write(specs, seed=_NUM_TEXTS * seed + next(stand.texts))
         run = compete(stand, name, contenders[name], prompts, workload=workload, seed=seed)
         say(run)
         runs.append(run)
@@ -136,14 +143,15 @@ def compete(
     seen = trace.read(stand.trace, since=span.began, until=time.monotonic())
     specs = [prompt.spec for prompt in prompts]
     capacity = stand.model.capacity
-    bound_s = lower_bound_s(stand.model, specs)  # holds all the more with arrivals
+    bound_s = _bound_s(stand, specs)  # holds all the more with arrivals
     needed = sum(spec.prompt_tokens for spec in specs)
-    sent = sum(each.prompt_tokens for each in seen.requests)
+    size = capacity.tokens_per_block
+    read = sum(each.prompt_tokens - size * each.reused_blocks for each in seen.requests)
     faults = _faults(span, seen, prompts)
     if span.seconds < bound_s:
         faults.append("faster than the lower bound")
     if contender.admits:
-        faults += _overbooked(trace.most_asked(seen.requests, capacity), stand)
+        faults += _overbooked(seen, stand)
     return Run(
         contender=name,
         workload=workload,
@@ -157,7 +165,8 @@ def compete(
         load=load,
         faults=tuple(faults),
         noise=tuple(_noise(span, seen, engine_cpu=engine_cpu)),
-        recomputed=(sent - needed) / (needed + sum(spec.output_tokens for spec in specs)),
+        read_tokens=read,
+        recomputed=(read - needed) / (needed + sum(spec.output_tokens for spec in specs)),
         span=span,
         refills_s=trace.refills(seen.requests, slots=capacity.max_batch_size),
         occupancy=trace.occupancy(seen.requests, capacity, since=span.began),
@@ -184,8 +193,26 @@ def _noise(span: Span, seen: trace.Seen, *, engine_cpu: float) -> list[str]:
     return [noise for noise, is_so in found.items() if is_so]
 
 
-def _overbooked(most: tuple[int, int], stand: Stand) -> list[str]:
+def _bound_s(stand: Stand, specs: Sequence[Spec]) -> float:
+    return (limit_s if stand.shares_blocks else lower_bound_s)(stand.model, specs)
+
+
+def _overbooked(seen: trace.Seen, stand: Stand) -> list[str]:
+    """Return what was asked of the engine beyond what it has.
+
+    What requests share is not in its trace. There a request that waited for longer than an iteration lasts
+    shows that it had no room.
+    """
     capacity = stand.model.capacity
-    limits = (capacity.max_batch_size, capacity.max_blocks)
-    names = ("slots", "blocks")
-    return [f"{a} {name} asked" for a, limit, name in zip(most, limits, names, strict=True) if a > limit]
+    slots, blocks = trace.most_asked(seen.requests, capacity)
+    found = [f"{slots} slots asked"] if slots > capacity.max_batch_size else []
+    if not stand.shares_blocks:
+        return [*found, f"{blocks} blocks asked"] if blocks > capacity.max_blocks else found
+    patience = _longest_iteration_s(stand.model) + seen.lost_s
+    waited = sum(each.began - each.came > patience for each in seen.requests)
+    return [*found, f"{waited} requests waited in the engine"] if waited else found
+
+
+def _longest_iteration_s(model: EngineModel) -> float:
+    pool, chunk = model.capacity.max_tokens_in_pool, model.chunk
+    return model.weights_s + model.kv_s * pool + model.prefill_s * chunk + model.pair_s * chunk * pool

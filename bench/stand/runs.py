@@ -52,6 +52,7 @@ def _record(run: Run) -> dict[str, object]:
         "efficiency": run.efficiency,
         "engine_cpu": run.engine_cpu,
         "lost_s": run.lost_s,
+        "read_tokens": run.read_tokens,
         "recomputed": run.recomputed,
     }
     if run.refills_s:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
@@ -43,6 +44,7 @@ class Stand:
         environment: Mapping[str, str] | None = None,
         engine: TransformersOptions | None = None,
         max_batch_size: int = _SLOTS,
+        shares_blocks: bool = False,
     ) -> None:
         """Choose the servers' directories without starting anything.
 
@@ -52,10 +54,14 @@ class Stand:
             environment: settings of the product that differ from its defaults.
             engine: replaces the local one.
             max_batch_size: slots of the local engine; its pool grows with them.
+            shares_blocks: requests reuse the KV blocks of earlier ones, and what running ones share needs no
+                room. Otherwise each reads its whole prompt.
         """
         self.directory = directory
         self.time_scale = time_scale
         self.keeps_jobs = False
+        self.shares_blocks = shares_blocks
+        self.texts = count()
         self.trace = directory / "engine-trace.jsonl"
         path = tokenizer_directory((environment or {}).get("LONGBATCH_TOKENIZER__PATH"))
         self.options = EngineOptions(
@@ -64,7 +70,8 @@ class Stand:
             time_scale=time_scale,
             max_batch_size=max_batch_size,
             kv_cache_tokens=_POOL_TOKENS * max_batch_size // _SLOTS,
-            kv_cache_reuse=False,  # each contender sends the same prompts, and the lower bound reads them all
+            kv_cache_reuse=shares_blocks,
+            credits_reuse=shares_blocks,
         )
         self.author = Author(Tokenizer.load(str(path)))
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LONGBATCH_")}
@@ -98,7 +105,7 @@ class Stand:
         self.ledger.close()
         self.stack.stop()
         self.stack.remove_data()
-        del os.environ[_TRACE]
+        os.environ.pop(_TRACE, None)
 
     def url(self, name: str) -> str:
         """Return the URL of a service, as `Urls` names it."""

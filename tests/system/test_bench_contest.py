@@ -11,11 +11,13 @@ from PIL import Image
 
 from bench.draw import draw
 from bench.peers.drive import Direct, Pool
+from bench.simulation.shared_documents import ask, least_prefill
 from bench.simulation.workloads import make
 from bench.stand.contenders import (
     CLAIMING_POOL,
     DIRECT,
     ONE_AT_A_TIME,
+    POOL,
     PRODUCT,
     Contender,
     Longbatch,
@@ -70,3 +72,18 @@ def test_two_contenders_make_one_small_picture(stand: Stand, runs: list[Run], tm
     draw(two, stand.model.capacity, title="two contenders", file=file)
     assert file.stat().st_size < 100_000
     assert Image.open(file).format == "PNG"
+
+
+def test_where_the_engine_keeps_what_it_has_read_each_contender_reads_its_own_documents(
+    tmp_path: Path,
+) -> None:
+    specs = ask(seed=0, document_tokens=8_000, num_documents=2, num_questions=3)
+    environment = {"LONGBATCH_ENGINE__CREDITS_REUSE": "true"}
+    kept = Runs()
+    with Stand(tmp_path, time_scale=TIME_SCALE, environment=environment, shares_blocks=True) as stand:
+        contenders: dict[str, Contender] = {PRODUCT: Longbatch(), POOL: Pool()}
+        rounds(stand, "ASK", specs, seed=0, contenders=contenders, say=kept.note)
+    ours, theirs = kept.all
+    assert ours.faults == theirs.faults == ()
+    assert least_prefill(specs) <= ours.read_tokens < 3 * 8_000
+    assert theirs.read_tokens >= least_prefill(specs)
