@@ -14,7 +14,7 @@ from cli.stack.servers.valkey import EmbeddedValkey
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import DatabaseSettings, EngineSettings
-from stand_in_engine import StandIn, standing_in
+from stand_in_engine import Kind, StandIn, standing_in
 from support import eventually, new_tenant
 from worker_suite import *  # noqa: F403  all of its tests
 from worker_suite import Fed, settings_of_worker
@@ -60,18 +60,19 @@ def told(database_settings: DatabaseSettings, valkey: EmbeddedValkey) -> Iterato
         yield fed_by(stand_in, database_settings, valkey)
 
 
+@pytest.mark.parametrize(("kind", "field"), [("vllm", "cache_salt"), ("sglang", "extra_key")])
 def test_every_worker_sends_a_tenant_s_own_salt_to_an_engine_that_takes_one(
-    queue: Queue, database_settings: DatabaseSettings, valkey: EmbeddedValkey
+    queue: Queue, database_settings: DatabaseSettings, valkey: EmbeddedValkey, kind: Kind, field: str
 ) -> None:
     with transaction(queue.sessions) as session:
         tenants = (DEFAULT_TENANT, new_tenant(session))
-    with standing_in("vllm") as stand_in:
+    with standing_in(kind) as stand_in:
         settings = fed_by(stand_in, database_settings, valkey).settings
         for _ in range(2):
             with running_worker(settings, queue.tokenizer):
                 for tenant_id in tenants:
                     queue.ended(queue.submit("Write about rivers.", max_tokens=4, tenant_id=tenant_id))
-        salts = [body["cache_salt"] for _, body in stand_in.bodies]
+        salts = [body[field] for _, body in stand_in.bodies]
     assert salts == salts[:2] * 2
     assert len(set(salts)) == 2
     assert all(len(salt) == 64 and tenant_id.hex not in salt for salt in salts for tenant_id in tenants)

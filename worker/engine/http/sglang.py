@@ -92,6 +92,8 @@ class _Generation:
             "sampling_params": {name: value for name, value in found.items() if value is not None},
             "stream": True,
             **({} if request.num_top is None else _scored(request.num_top)),
+            # `cache_salt` is in newer releases only.
+            **({} if request.cache_salt is None else {"extra_key": request.cache_salt}),
         }
 
     def read(self, event: Mapping[str, Any]) -> list[Event]:
@@ -182,6 +184,7 @@ SGLANG: Final = HttpKind(
         ends_itself=True,
         takes_stop=True,
         lacks=frozenset({"bad_words"}),
+        takes_cache_salt=True,
         credits_reuse=True,
         keeps_state_in_slot=False,
     ),
