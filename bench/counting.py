@@ -9,10 +9,9 @@ import random
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Final
 
-from bench.cpu import memory_mib
+from bench.cpu import clear_peak, memory_mib
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.summaries import chunking
 
@@ -44,7 +43,7 @@ def measure(kind: str, *, cuts: bool) -> dict[str, object]:
     """Count the text on standard input, optionally split it, and report the cost."""
     tokenizer = Tokenizer.load()
     tokenizer.count_text("A first text, so that everything is loaded. " * 3000)
-    Path("/proc/self/clear_refs").write_text("5")  # exclude loading the tokenizer from the peak
+    clear_peak("self")  # exclude loading the tokenizer from the peak
     before = memory_mib("self")
     text = sys.stdin.buffer.read().decode()
     started = time.process_time()

@@ -25,6 +25,11 @@ def memory_mib(pid: int | str, *, peak: bool = True) -> float:
     return int(status.split("VmHWM:" if peak else "VmRSS:")[1].split()[0]) / 1024
 
 
+def clear_peak(pid: int | str) -> None:
+    """Let the peak of a process's memory count from now on."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
 def parent_of(pid: int) -> int:
     """Return the id of the process that started this one."""
     return int(_stat(pid)[_PARENT])

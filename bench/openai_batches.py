@@ -15,7 +15,7 @@ import httpx2
 from sqlalchemy import Engine, text
 
 from bench import figures
-from bench.cpu import memory_mib
+from bench.cpu import clear_peak, memory_mib
 from bench.figures import Figure, until
 from cli.stack.ready import API, INFERENCE_WORKER, SERVICE_WORKER
 from cli.stack.servers.engine_options import EngineOptions
@@ -83,7 +83,7 @@ class Bench:
         """Measure how far the service's memory grows during the block, at its peak."""
         pid = self.stack.pids[service] or 0
         before = memory_mib(pid, peak=False)
-        Path(f"/proc/{pid}/clear_refs").write_text("5")
+        clear_peak(pid)
         yield
         grown = memory_mib(pid) - before
         found.append(Figure(name, grown, "MiB", f"< {goal}"))

@@ -20,10 +20,11 @@ from worker.inference.monitor import EngineMonitor
 from worker.loop import Loop
 
 # A tick costs nearly as much for one end as for many. While ticks follow each other this closely, each waits
-# so long for runs that are about to end: less than such a tick takes.
+# a while for runs that are about to end: for half as long as the last one took, at most.
 _BUSY_SECONDS: Final = 0.01
 _MIN_GATHER_SECONDS: Final = 0.0005
-_MAX_GATHER_SECONDS: Final = 0.004
+_MAX_GATHER_SECONDS: Final = 0.015
+_GATHER_OF_TICK: Final = 0.5
 
 
 class Dispatcher:
@@ -55,6 +56,7 @@ class Dispatcher:
         self._runs: set[Future[None]] = set()
         self._ticking = threading.Lock()
         self._ticked_at = float("-inf")
+        self._tick_took = 0.0
         self._patience = _MIN_GATHER_SECONDS
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
         self.prefetch_loop = Loop("prefetch", self._prefetch, interval=settings.jobs.claim_poll_seconds)
@@ -75,8 +77,10 @@ class Dispatcher:
             was_rung = self._rung.is_set()
             self._rung.clear()
             try:
+                began = time.monotonic()
                 self._tick()
                 self._ticked_at = time.monotonic()
+                self._tick_took = self._ticked_at - began
             finally:
                 if was_rung:
                     self._pass_on()
@@ -112,7 +116,8 @@ class Dispatcher:
         if not (is_busy and self._desk.num_waiting and num_streaming):
             return
         if self._desk.wait_for(num_streaming, seconds=self._patience):
-            self._patience = min(2 * self._patience, _MAX_GATHER_SECONDS)
+            longest = min(_MAX_GATHER_SECONDS, _GATHER_OF_TICK * self._tick_took)
+            self._patience = max(_MIN_GATHER_SECONDS, min(2 * self._patience, longest))
         else:
             self._patience = max(self._patience / 2, _MIN_GATHER_SECONDS)
 
