@@ -9,8 +9,9 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
-from bench import asking
+from bench import asking, expansion, streams, submits
 from bench import full_targets as full
 from bench import targets as simulated
 from bench.capacity import Load, measured
@@ -28,8 +29,10 @@ _RESULTS = Path(__file__).with_name("results")
 _DRAWN = ("MIX-20 32768", (PRODUCT, POOL))
 _SHALLOW = Depth(completed=200_000, queued=50_000, few_queued=5_000, num_claims=200)
 _OF_STAND = ("packing", "claims", "latency", "refill", "overcommit", "starvation", "shares")
-PARTS = ("simulation", *_OF_STAND, "asking", "capacity")
-_LONG_ONLY = {"overcommit", "starvation", "shares", "asking", "capacity"}
+# Each on servers of its own, with options of its own.
+_SMALL = {"expansion": expansion, "submits": submits}
+PARTS = ("simulation", *_OF_STAND, "asking", "capacity", "streams", *_SMALL)
+_LONG_ONLY = {"overcommit", "starvation", "shares", "asking", "capacity", "streams", *_SMALL}
 
 
 def main() -> None:
@@ -52,12 +55,24 @@ def main() -> None:
         seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
         num_jobs = Load().num_jobs if asked.long else asked.jobs
         rows += measured(Load(num_jobs, seeds))
+    if "streams" in asked.parts:
+        rows += streams.measured(seed=asked.first_seed)
+    rows += [row for name, part in _SMALL.items() if name in asked.parts for row in _of_small(part, asked)]
     print_table(
         rows, f"Targets; load average {os.getloadavg()[0]:.1f} at the end; {runs.invalid} runs do not count"
     )
     write_json(rows, asked.json)
     if any(run.faults for run in runs.all):
         raise SystemExit(1)
+
+
+def _of_small(part: ModuleType, asked: argparse.Namespace) -> Iterator[Row]:
+    given = part.options().parse_args([])
+    given.seeds, given.first_seed = asked.seeds, asked.first_seed
+    with tempfile.TemporaryDirectory(prefix="longbatch-bench-") as directory:
+        for each in part.measure(Path(directory), given):
+            name = f"{each.name}, {each.unit}" if each.unit else each.name
+            yield Row(name, "", each.measured, each.goal, each.met, "", "", asked.seeds)
 
 
 def _on_real_servers(stand: Stand, asked: argparse.Namespace, runs: Runs) -> Iterator[Row]:

@@ -107,18 +107,24 @@ class Product:
         return {name: cpu.of_tree(pid) for name, pid in self.pids.items()}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the figures, and store them as JSON if asked; exit 1 on a missed goal."""
+def options() -> argparse.ArgumentParser:
+    """Declare the options of `measure`."""
     parser = argparse.ArgumentParser(prog="python -m bench.expansion", description=__doc__)
     parser.add_argument("--lines", type=int, default=6000, help="of each batch")
     parser.add_argument("--jobs", type=int, default=1500, help="of each bulk submission")
     parser.add_argument("--tokens", type=int, default=200, help="of each prompt")
     parser.add_argument("--seeds", type=int, default=3, help="of the prompts")
     parser.add_argument("--first-seed", type=int, default=0)
-    figures.run(parser, _measure, arguments)
+    return parser
 
 
-def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the figures, and store them as JSON if asked; exit 1 on a missed goal."""
+    figures.run(options(), measure, arguments)
+
+
+def measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
+    """Measure on servers of its own, with their data in this directory."""
     author = Author(Tokenizer.load())
     seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
     with figures.servers(directory, pool_size=2) as servers:

@@ -105,17 +105,23 @@ with app.open():
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the figures, and store them as JSON if asked; exit 1 on a missed goal."""
+def options() -> argparse.ArgumentParser:
+    """Declare the options of `measure`."""
     parser = argparse.ArgumentParser(prog="python -m bench.submits", description=__doc__)
     parser.add_argument("--seconds", type=float, default=4, help="length of each of the four turns")
     parser.add_argument("--lines", type=int, default=10_000, help="of the bulk submission")
     parser.add_argument("--procrastinate", type=Path, help="a Python interpreter that has it")
     parser.add_argument("--seed", type=int, default=0, help="of the texts")
-    figures.run(parser, _measure, arguments)
+    return parser
 
 
-def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the figures, and store them as JSON if asked; exit 1 on a missed goal."""
+    figures.run(options(), measure, arguments)
+
+
+def measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
+    """Measure on servers of its own, with their data in this directory."""
     with figures.servers(directory, pool_size=2) as servers:
         with transaction(servers.sessions) as session:
             figures.admit(session, MODEL, _KEY)
