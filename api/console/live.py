@@ -33,7 +33,12 @@ from jobs.documents.queries import DocumentStatus
 from jobs.documents.queries import read_status as read_documents
 from jobs.queries import JobStatus
 from jobs.summaries import SummaryStatus
-from jobs.webhooks.queries import DispatchStates, read_dispatch_states
+from jobs.webhooks.queries import (
+    DispatchStates,
+    EndpointCondition,
+    read_conditions,
+    read_dispatch_states,
+)
 
 Status = TypeVar("Status", bound=Hashable)
 _SECONDS: Final = 1.0
@@ -72,6 +77,7 @@ class LivePages:
         jobs: the states and tokens of jobs.
         batches: how far batches are.
         dispatches: the deliveries of webhook events, by the event.
+        endpoints: whether endpoints of webhooks are enabled, and how they fail.
         documents: the states of documents while their texts are extracted.
         summaries: the counts of summaries, and the jobs of their trees.
         engines: what runs on engines.
@@ -86,6 +92,7 @@ class LivePages:
         self.jobs: RowChanges[JobStatus] = self.watch(queries.read_status)
         self.batches: RowChanges[BatchProgress] = self.watch(read_progress)
         self.dispatches: RowChanges[DispatchStates] = self.watch(read_dispatch_states)
+        self.endpoints: RowChanges[EndpointCondition] = self.watch(read_conditions)
         self.documents: RowChanges[DocumentStatus] = self.watch(read_documents)
         self.summaries: RowChanges[SummaryStatus | JobStatus] = self.watch(
             _read_summaries, pause=_PAUSE_OF_SUMMARIES

@@ -45,10 +45,12 @@ def read(session: Session, *, summary_id: UUID, tenant_id: UUID, form: Format) -
     return EndedSummary(found, queries.titles(session, summary.id) if form == "md" else {})
 
 
-def response(found: EndedSummary, form: Format) -> Response:
-    """Write the result in this format."""
+def response(found: EndedSummary, form: Format, *, link: str = formats.LINK) -> Response:
+    """Write the result in this format; Markdown links to its documents as `formats.as_markdown` describes."""
     if form == "json":
         return JSONResponse(formats.result_object(found.summary))
-    is_csv = form == "csv"
-    text = formats.as_csv(found.summary) if is_csv else formats.as_markdown(found.summary, found.titles)
+    if form == "csv":
+        text = formats.as_csv(found.summary)
+    else:
+        text = formats.as_markdown(found.summary, found.titles, link=link)
     return Response(text, media_type=_MEDIA_TYPES[form])

@@ -9,7 +9,6 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
 from api.http.body import parse, read_body
-from api.http.callbacks import checked_secret, require_vault
 from api.http.dependencies import ServicesDep, TenantDep
 from api.http.identifiers import EndpointIdDep, PageQuery, parse_range
 from api.http.openapi import json_body, responses
@@ -29,12 +28,12 @@ from api.webhooks.schemas import (
     ReplayReply,
 )
 from api.webhooks.views import endpoint_object
-from jobs import ids, webhooks
+from jobs import ids
 from jobs.doorbell import EVENTS
 from jobs.models.webhook import WebhookEndpoint
 from jobs.views import rfc3339
 from jobs.webhooks import ENDPOINT_TEST, endpoints
-from jobs.webhooks.endpoints import EndpointSpec, Replayed
+from jobs.webhooks.endpoints import Replayed
 
 router = APIRouter(tags=["webhooks"])
 
@@ -55,19 +54,8 @@ Overlap = Annotated[
 )
 async def create_endpoint(request: Request, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:
     """Create an endpoint for events from now on. Only this response has its secret."""
-    settings = services.settings.webhooks
     asked = parse(EndpointRequest, await read_body(request, max_bytes=_MAX_BYTES))
-    vault = require_vault(settings)
-    webhooks.check_destination(asked.url, allowed_hosts=settings.allowed_hosts, param="url")
-    await services.check_destination(asked.url, param="url")
-    endpoint, secret = await services.transact(
-        endpoints.create,
-        spec=EndpointSpec(asked.url, asked.description, asked.events, asked.include_output, asked.enabled),
-        tenant_id=tenant_id,
-        vault=vault,
-        secret=None if asked.secret is None else checked_secret(asked.secret, param="secret"),
-        max_endpoints=settings.max_endpoints,
-    )
+    endpoint, secret = await verbs.create(services, asked, tenant_id=tenant_id)
     return JSONResponse(endpoint_object(endpoint, None) | {"secret": secret}, 201)
 
 
@@ -124,15 +112,8 @@ async def update_endpoint(
     raw = await read_body(request, max_bytes=_MAX_BYTES)
     await services.transact(find)  # an absent endpoint is 404, whatever the body is
     asked = parse(EndpointUpdate, raw)
-    if asked.url is not None:
-        allowed = services.settings.webhooks.allowed_hosts
-        webhooks.check_destination(asked.url, allowed_hosts=allowed, param="url")
-        await services.check_destination(asked.url, param="url")
-
-    spec = EndpointSpec(asked.url, asked.description, asked.events, asked.include_output, asked.enabled)
-    return JSONResponse(
-        endpoint_object(*await verbs.update(services, endpoint_id, spec, tenant_id=tenant_id))
-    )
+    found = await verbs.change(services, endpoint_id, asked, tenant_id=tenant_id)
+    return JSONResponse(endpoint_object(*found))
 
 
 @router.delete(
@@ -160,15 +141,11 @@ async def rotate_endpoint(
     overlap_seconds: Overlap = DEFAULT_OVERLAP_SECONDS,
 ) -> JSONResponse:
     """Replace the endpoint's secret; both sign deliveries until the old one expires."""
-
-    def rotate(session: Session) -> dict[str, Any]:
-        endpoint = endpoints.get(session, endpoint_id, tenant_id=tenant_id)
-        vault = require_vault(services.settings.webhooks)
-        overlap = timedelta(seconds=overlap_seconds)
-        secret = endpoints.rotate(session, endpoint, vault, overlap=overlap)
-        return _shown(session, endpoint) | {"secret": secret}
-
-    return JSONResponse(await services.transact(rotate))
+    overlap = timedelta(seconds=overlap_seconds)
+    endpoint, breaker, secret = await verbs.rotate(
+        services, endpoint_id, tenant_id=tenant_id, overlap=overlap
+    )
+    return JSONResponse(endpoint_object(endpoint, breaker) | {"secret": secret})
 
 
 @router.post(

@@ -14,7 +14,7 @@ from jobs.validation import choice
 from jobs.views import StoredError
 
 # A stretch of a document's text, in the API.
-_LINK: Final = "/v1/documents/{document_id}/text?start={start}&end={end}"
+LINK: Final = "/v1/documents/{document_id}/text?start={start}&end={end}"
 _CSV_COLUMNS: Final = ("document_id", "index", "start", "end", "first_page", "last_page", "state", "summary")
 # A spreadsheet reads a cell that begins like this as a formula.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
@@ -77,12 +77,13 @@ def as_csv(found: SummaryWithChunks) -> str:
     return out.getvalue()
 
 
-def as_markdown(found: SummaryWithChunks, titles: Mapping[str, str]) -> str:
+def as_markdown(found: SummaryWithChunks, titles: Mapping[str, str], *, link: str = LINK) -> str:
     """Write the summary as Markdown; each chunk links to its text and pages.
 
     Args:
         found: the summary.
         titles: of its documents, by public id; a document without one appears under its id.
+        link: to a stretch of a document's text, with the places `document_id`, `start` and `end`.
     """
     parts = [f"# {_names(found['documents'], titles)}", defused(found["summary"] or "") or _status(found)]
     if found["gaps"]:
@@ -91,14 +92,13 @@ def as_markdown(found: SummaryWithChunks, titles: Mapping[str, str]) -> str:
     if len(found["chunks"]) > 1:
         parts.append("## Sources")
         for chunk in found["chunks"]:
-            link = _LINK.format(**chunk)
             parts += [
-                f"### [{_place(chunk, titles)}]({link})",
+                f"### [{_place(chunk, titles)}]({link.format(**chunk)})",
                 defused(chunk["summary"] or "") or f"*{chunk['state']}*",
             ]
     elif found["chunks"]:
         (chunk,) = found["chunks"]
-        parts.append(f"Source: [{_place(chunk, titles)}]({_LINK.format(**chunk)})")
+        parts.append(f"Source: [{_place(chunk, titles)}]({link.format(**chunk)})")
     return "\n\n".join(parts) + "\n"
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, case, func, select
 from sqlalchemy.orm import Session, defer
 
 from jobs.database import database_now, paging
@@ -141,6 +141,41 @@ def read_dispatch_states(session: Session, event_ids: Sequence[UUID]) -> Mapping
     for event_id, *state in rows.tuples():
         found[event_id] = (*found.get(event_id, ()), tuple(state))  # type: ignore[arg-type]  # of three
     return found
+
+
+class EndpointCondition(NamedTuple):
+    """What changes of an endpoint by itself.
+
+    Attributes:
+        disabled_reason: None: it is enabled.
+        failing_since: None: its last delivery was acknowledged, or none was tried.
+        num_failures: in a row.
+        paused_until: when deliveries go on; None: they are not paused for now.
+    """
+
+    disabled_reason: str | None
+    failing_since: datetime | None = None
+    num_failures: int = 0
+    paused_until: datetime | None = None
+
+
+def read_conditions(session: Session, endpoint_ids: Sequence[UUID]) -> Mapping[UUID, EndpointCondition]:
+    """Read how these endpoints of any tenant are now; omits deleted ones."""
+    is_paused = (WebhookBreaker.paused_until > func.clock_timestamp()) & (
+        WebhookEndpoint.disabled_reason.is_(None)
+    )
+    rows = session.execute(
+        select(
+            WebhookEndpoint.id,
+            WebhookEndpoint.disabled_reason,
+            WebhookBreaker.failing_since,
+            func.coalesce(WebhookBreaker.num_failures, 0),
+            case((is_paused, WebhookBreaker.paused_until)),
+        )
+        .outerjoin(WebhookBreaker, WebhookBreaker.destination_id == WebhookEndpoint.id)
+        .where(WebhookEndpoint.id.in_(endpoint_ids), WebhookEndpoint.deleted_at.is_(None))
+    )
+    return {endpoint_id: EndpointCondition(*condition) for endpoint_id, *condition in rows}
 
 
 def _endpoints(tenant_id: UUID | None) -> Select[WebhookEndpoint]:

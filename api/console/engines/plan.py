@@ -79,7 +79,7 @@ def plan_of(engine: EngineActivity, queue: QueueForecast | None) -> Plan:
             starts_at=moment(found.starts[job_id]),
             ends_at=moment(found.ends.get(job_id, inf)),
             is_kept=job_id == kept,
-            why=_why(job_id, queue),
+            why=_why(job_id, queue, is_next=job_id == mine[0], has_slot=len(held) < engine.slots),
         )
         for job_id in mine[:_MOST]
     ]
@@ -87,6 +87,8 @@ def plan_of(engine: EngineActivity, queue: QueueForecast | None) -> Plan:
     return Plan(ends, following)
 
 
-def _why(job_id: UUID, queue: QueueForecast) -> str:
+def _why(job_id: UUID, queue: QueueForecast, *, is_next: bool, has_slot: bool) -> str:
     reason = reason_of(job_id, queue)
+    if reason is WaitReason.BEHIND and is_next and not has_slot:
+        reason = WaitReason.SLOTS  # those that it was behind have started since the forecast
     return WAIT_WORDS[reason] if reason else "nothing holds it back"

@@ -1,7 +1,8 @@
 """What is done with one summary: download its result, cancel it, delete it."""
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Final
+from urllib.parse import quote
 from uuid import UUID
 
 from fastapi import Query, Request
@@ -23,9 +24,13 @@ from jobs.models import Summary
 
 router = page_router()
 
+# Of a document, as `formats.as_markdown` fills it in.
+_STRETCH: Final = "/console/documents/{document_id}?show=text&start={start}"
+
 
 @router.get("/summaries/{summary_id}/result")
 async def download_result(
+    request: Request,
     summary_id: SummaryIdDep,
     services: ServicesDep,
     viewer: ViewerDep,
@@ -37,7 +42,9 @@ async def download_result(
         owner = owner_of(session, viewer, summary_id, of=(Summary.id, Summary.tenant_id))
         return results.read(session, summary_id=summary_id, tenant_id=owner, form=form)
 
-    response = results.response(await read_for(viewer, services, read), form)
+    # The file leaves this server, and its reader has a session rather than a key.
+    origin = f"{request.url.scheme}://{quote(request.url.netloc, safe=':[]')}"
+    response = results.response(await read_for(viewer, services, read), form, link=origin + _STRETCH)
     name = f"{ids.summary_id(summary_id)}.{form}"
     response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
     return response

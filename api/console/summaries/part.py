@@ -14,7 +14,7 @@ from starlette.responses import Response
 from api.console.documents.texts import PageText, cut_pages
 from api.console.error_pages import page_router
 from api.console.page import render
-from api.console.reading import owner_of, read_for
+from api.console.reading import owner_of, read_for, tenant_names
 from api.console.session import Viewer, ViewerDep
 from api.console.summaries.listing import LIST
 from api.http.dependencies import ServicesDep
@@ -37,6 +37,7 @@ class PartPage:
     """A part with what the page shows of it.
 
     Attributes:
+        tenant: its owner's name, for operators.
         children: that it joins; none of a leaf.
         outputs: what these parts say, by number, as far as they have completed and it was asked for.
         body: the stored text of its document; None: not asked for, a join, or the document is deleted.
@@ -45,6 +46,7 @@ class PartPage:
     """
 
     part: SummaryPart
+    tenant: str | None
     children: Sequence[SummaryPart]
     outputs: Mapping[int, str | None]
     body: bytes | None
@@ -111,6 +113,7 @@ def read_part(
             body, offsets = documents.load_body(session, document.id), document.pages
     return PartPage(
         part=part,
+        tenant=tenant_names(session, viewer, [owner]).get(owner),
         children=children,
         outputs={each.number: parts.read_output(session, each) for each in shown},
         body=body,

@@ -11,26 +11,28 @@ from fastapi import Request
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from api.console import formats
+from api.console import formats, live
 from api.console.error_pages import page_router
 from api.console.forms import ChangeDep
 from api.console.lists import WINDOW, ListQuery, RowList
-from api.console.page import redirect, render
+from api.console.live import LiveDep
+from api.console.page import redirect, render, render_part
 from api.console.reading import read_for, tenant_names, tenant_of
 from api.console.session import Viewer, ViewerDep
 from api.console.webhooks.deliveries import DELIVERIES, DeliveryRow, rows_of
-from api.console.webhooks.event import address_of
+from api.console.webhooks.event import address_of as address_of_event
 from api.http.dependencies import ServicesDep
 from api.http.identifiers import EndpointIdDep
 from api.webhooks import verbs
 from jobs import ids
 from jobs.database import database_now
 from jobs.database.paging import SearchRange
+from jobs.errors import NotFoundError
 from jobs.models.webhook import WebhookEndpoint
-from jobs.models.webhook_delivery import WebhookBreaker
-from jobs.webhooks import endpoints, queries
+from jobs.webhooks import queries
 from jobs.webhooks.delivery_log import DeliveryFilter
 from jobs.webhooks.endpoints import EndpointSpec
+from jobs.webhooks.queries import EndpointCondition
 
 router = page_router()
 
@@ -45,22 +47,15 @@ class EndpointRow:
 
     Attributes:
         tenant: its owner's name, for operators.
-        breaker: None: its last delivery was acknowledged, or none was tried.
+        condition: whether it is enabled, and how it fails.
         now: of the database.
     """
 
     id: str
     endpoint: WebhookEndpoint
     tenant: str | None
-    breaker: WebhookBreaker | None
+    condition: EndpointCondition
     now: datetime
-
-    @property
-    def paused_until(self) -> datetime | None:
-        """When deliveries go on; None: they are not paused for now."""
-        if self.breaker is None or self.breaker.paused_until is None or self.endpoint.disabled_reason:
-            return None
-        return self.breaker.paused_until if self.breaker.paused_until > self.now else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +77,42 @@ async def show_endpoints(request: Request, services: ServicesDep, viewer: Viewer
         title="Webhooks",
         rows=rows,
         deliveries_address=DELIVERIES,
-        links=query.links(next_after=next_after),
+        links=query.links(next_after=next_after, is_live=bool(rows)),
     )
+
+
+@router.get("/webhooks/live")
+async def follow_endpoints(
+    request: Request, services: ServicesDep, viewer: ViewerDep, watched: LiveDep
+) -> Response:
+    """Stream what changes of the page's endpoints."""
+    query = _ENDPOINTS.parse(request.query_params)
+    with services.event_streams.opening(viewer.caller, session=viewer.token) as stream:
+        rows, _ = await read_for(viewer, services, partial(read_page, query=query, viewer=viewer))
+
+        def render_row(endpoint_id: UUID, condition: EndpointCondition) -> str:
+            name = ids.endpoint_id(endpoint_id)
+            return render_part(request, "webhooks/row_live.html", id=name, now=condition)
+
+        return live.respond(stream, watched.endpoints, [each.endpoint.id for each in rows], render_row)
+
+
+@router.get("/webhooks/endpoints/{endpoint_id}/live")
+async def follow_endpoint(
+    request: Request, endpoint_id: EndpointIdDep, services: ServicesDep, viewer: ViewerDep, watched: LiveDep
+) -> Response:
+    """Reload the page whenever the endpoint changes by itself."""
+    with services.event_streams.opening(viewer.caller, session=viewer.token) as stream:
+        read = partial(read_endpoint, endpoint_id=endpoint_id, viewer=viewer)
+        shown = [(await read_for(viewer, services, read)).row.condition]
+
+        def render_change(_: UUID, condition: EndpointCondition) -> str | None:
+            if shown == [condition]:
+                return None
+            shown[:] = [condition]
+            return render_part(request, "reload_live.html", address=address_of(endpoint_id), part="#endpoint")
+
+        return live.respond(stream, watched.endpoints, [endpoint_id], render_change)
 
 
 @router.get("/webhooks/endpoints/{endpoint_id}")
@@ -101,7 +130,8 @@ async def show_endpoint(
         endpoint=endpoint,
         deliveries=found.deliveries,
         is_own=endpoint.tenant_id == viewer.caller.tenant_id,
-        address=_address(endpoint_id),
+        address=address_of(endpoint_id),
+        live_address=f"{address_of(endpoint_id)}/live",
         deliveries_address=DELIVERIES + formats.query({"endpoint": found.row.id}),
     )
 
@@ -112,7 +142,7 @@ async def send_test(
 ) -> Response:
     """Send a test event to the endpoint, and show what comes of it."""
     event_id = await verbs.send_test(services, endpoint_id, tenant_id=viewer.caller.tenant_id)
-    return redirect(address_of(event_id), done="The test event is on its way.")
+    return redirect(address_of_event(event_id), done="The test event is on its way.")
 
 
 @router.post("/webhooks/endpoints/{endpoint_id}/enable")
@@ -122,7 +152,7 @@ async def enable_endpoint(
     """Send events to the endpoint again, from now on."""
     spec = EndpointSpec(is_enabled=True)
     await verbs.update(services, endpoint_id, spec, tenant_id=viewer.caller.tenant_id)
-    return redirect(_address(endpoint_id), done="The endpoint gets events from now on.")
+    return redirect(address_of(endpoint_id), done="The endpoint gets events from now on.")
 
 
 @router.post("/webhooks/endpoints/{endpoint_id}/disable")
@@ -132,7 +162,7 @@ async def disable_endpoint(
     """Send nothing to the endpoint until someone enables it."""
     spec = EndpointSpec(is_enabled=False)
     await verbs.update(services, endpoint_id, spec, tenant_id=viewer.caller.tenant_id)
-    return redirect(_address(endpoint_id), done="The endpoint gets nothing until it is enabled.")
+    return redirect(address_of(endpoint_id), done="The endpoint gets nothing until it is enabled.")
 
 
 def read_page(session: Session, *, query: ListQuery, viewer: Viewer) -> tuple[list[EndpointRow], UUID | None]:
@@ -150,19 +180,23 @@ def read_endpoint(session: Session, *, endpoint_id: UUID, viewer: Viewer) -> End
     endpoint = queries.find_endpoint(session, endpoint_id, tenant_id=tenant_of(viewer))
     wanted = SearchRange(endpoint.tenant_id, after=None, limit=_LATEST, window=WINDOW)
     latest = queries.search_deliveries(session, DeliveryFilter(endpoint_id=endpoint_id), wanted)
-    (row,) = _rows(session, [endpoint], viewer)
-    return EndpointPage(row, rows_of(session, latest.items))
+    rows = _rows(session, [endpoint], viewer)
+    if not rows:
+        raise NotFoundError("There is no such endpoint.")
+    return EndpointPage(rows[0], rows_of(session, latest.items))
 
 
 def _rows(session: Session, found: Sequence[WebhookEndpoint], viewer: Viewer) -> list[EndpointRow]:
     names = tenant_names(session, viewer, [each.tenant_id for each in found])
-    breakers = endpoints.breakers(session, found)
+    conditions = queries.read_conditions(session, [each.id for each in found])
     now = database_now(session)
     return [
-        EndpointRow(ids.endpoint_id(each.id), each, names.get(each.tenant_id), breakers.get(each.id), now)
+        EndpointRow(ids.endpoint_id(each.id), each, names.get(each.tenant_id), conditions[each.id], now)
         for each in found
+        if each.id in conditions  # not deleted since
     ]
 
 
-def _address(endpoint_id: UUID) -> str:
+def address_of(endpoint_id: UUID) -> str:
+    """Return the address of the endpoint's page."""
     return f"{LIST}/endpoints/{ids.endpoint_id(endpoint_id)}"

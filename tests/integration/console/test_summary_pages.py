@@ -1,5 +1,6 @@
 """The pages of summaries: the list, one with its tree, parts beside their sources, downloads, verbs."""
 
+import re
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Event
@@ -179,6 +180,19 @@ def test_results_are_downloaded_as_the_api_gives_them(
     assert visitor.client.get(f"{address_of(unfinished)}/result?format={form}").status_code == 409
 
 
+def test_a_downloaded_markdown_leads_back_to_the_texts_by_the_session_alone(
+    visitor: Browser, sessions: sessionmaker[Session]
+) -> None:
+    answer = visitor.client.get(f"{address_of(completed(sessions))}/result?format=md")
+    links = re.findall(r"\]\((http[^)]*)\)", answer.text)
+    assert links
+    for link in links:
+        assert link.startswith(f"{str(visitor.client.base_url).rstrip('/')}/console/documents/doc_")
+        page = visitor.page(link)
+        assert page.xpath("//div[@class='text']")
+    assert "/v1/" not in answer.text
+
+
 def test_markup_in_everything_a_caller_or_a_model_writes_stays_text(
     visitor: Browser, sessions: sessionmaker[Session]
 ) -> None:
@@ -235,7 +249,10 @@ def test_other_tenants_see_nothing_and_operators_all(
     assert listed(operator, "?tenant=default") == [mine]
     assert listed(operator, "?state=completed") == [mine]
     assert "of default" in words(operator.page(address))
-    assert "a summary" in words(operator.page(f"{address}/parts/0?show=texts"))
+    part = words(operator.page(f"{address}/parts/0?show=texts"))
+    assert "a summary" in part
+    assert "of default" in part
+    assert "of default" not in words(visitor.page(f"{address}/parts/0?show=texts"))
     assert operator.client.get(f"{address}/result?format=md").status_code == 200
 
 

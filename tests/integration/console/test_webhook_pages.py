@@ -70,7 +70,7 @@ def test_endpoints_and_their_deliveries_are_shown(
     endpoint = delivered(sessions, receiver, description="of the team")
     (row,) = cells(visitor.page(HOME), "Table of endpoints")
     assert row[0] == f"{receiver.url()}of the team"
-    assert row[1:3] == ["enabled", "*"]
+    assert row[1:3] == ["enabled", "all but job.started"]
     (attempt,) = cells(visitor.page(page_of(endpoint)), "Table of deliveries")
     assert "job.completed" in attempt[1]
     assert attempt[2:5] == ["1", "delivered", "204"]
@@ -121,6 +121,30 @@ def test_a_test_event_is_sent_by_its_button_and_followed(
     assert cells(visitor.page(only_event(sessions)), "Table of receivers")[0][1] == "delivered"
     assert visitor.client.get(address).status_code == 204
     assert len(receiver.seen) == 1
+
+
+def test_the_list_and_the_page_of_an_endpoint_follow_its_failures(
+    visitor: Browser,
+    stranger: Browser,
+    sessions: Sessions,
+    receiver: Receiver,
+    background: Callable[..., Future[object]],
+) -> None:
+    receiver.answers["/hook"] = status(503, retry_after="600")
+    endpoint, _ = add_endpoint(sessions, receiver.url())
+    assert stranger.client.get(f"{HOME}/live").status_code == 204
+    assert stranger.client.get(f"{page_of(endpoint)}/live").status_code == 404
+    following = []
+    for address, wanted in ((HOME, "paused"), (page_of(endpoint), "#endpoint")):
+        (live,) = visitor.page(address).xpath("//@*[name()='hx-sse:connect']")
+        opened = Event()
+        following.append(background(events, visitor, live, wanted, opened))
+        assert opened.wait(PATIENCE)
+    with sessions.begin() as session:
+        endpoints.send_test(session, session.merge(endpoint))
+    deliver_all(sessions)
+    for each in following:
+        each.result(PATIENCE)
 
 
 def test_an_endpoint_is_disabled_and_enabled_by_its_buttons(
