@@ -29,6 +29,7 @@ from jobs.engines.attempts import Run
 from jobs.errors import NotFoundError
 from jobs.models import Job, PromptText, Reservation, Result, Tenant, WebhookEvent
 from jobs.prompts import messages, store
+from jobs.prompts.tools.calls import read_calls
 from jobs.queries import JobStatus
 from jobs.states import ACTIVE, WAIT_WORDS, AttemptOutcome
 from jobs.views import QueuePosition
@@ -171,14 +172,16 @@ def _prompt(text: PromptText) -> list[ShownText]:
     plain = messages.plain_text(canonical)
     if plain is not None:
         return [_shown("prompt", plain)]
-    return [_shown(turn.role, turn.content) for turn in messages.parse(canonical).messages]
+    return [_shown(turn.role, messages.said(turn)) for turn in messages.parse(canonical).messages]
 
 
 def _output(result: Result | None) -> list[ShownText]:
     if result is None:
         return []
     thought = [_shown("thinking", result.reasoning)] if result.reasoning else []
-    return [*thought, _shown("output", result.output)]
+    calls = [f"{call.name}({call.arguments})" for call in read_calls(result.tool_calls)]
+    called = [_shown("calls", "\n".join(calls))] if calls else []
+    return [*thought, _shown("output", result.output), *called]
 
 
 def _shown(heading: str, text: str) -> ShownText:

@@ -105,10 +105,10 @@ def _summarize(document: str, instructions: str | None) -> list[Message]:
 
 
 def _transcript(messages: Sequence[Message]) -> str:
-    return "\n\n".join(f"{message.role}: {_said(message)}" for message in messages)
+    return "\n\n".join(f"{message.role}: {said(message)}" for message in messages)
 
 
-def _said(message: Message) -> str:
+def said(message: Message) -> str:
     """Write what a turn says and calls."""
     calls = [f"{call.name}({call.arguments})" for call in message.calls]
     return "\n".join([message.content, *calls] if message.content else calls)

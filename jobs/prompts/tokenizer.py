@@ -22,7 +22,12 @@ from jobs.prompts.encoding import PlainEncoder, TokenIds, UnsafeTextError, conca
 from jobs.prompts.messages import Conversation, Message, Role
 from jobs.prompts.thinking import ThinkingTags, find_tags, opens_thinking, tail_of
 from jobs.prompts.token_bytes import TokenBytes
-from jobs.prompts.tokenizer_files import TokenizerMissingError, ensure_default_tokenizer, tokenizer_directory
+from jobs.prompts.tokenizer_files import (
+    TokenizerMissingError,
+    ensure_default_tokenizer,
+    template_of,
+    tokenizer_directory,
+)
 from jobs.prompts.tools.formats import CallMarkup, channel_ids, find_markup
 from jobs.prompts.uncut_text import ChildLimits
 from jobs.settings import TokenizerSettings
@@ -84,11 +89,11 @@ class Tokenizer:
     _template: ChatTemplate | None
     _directory: Path
     _limits: ChildLimits | None
-    _tool_format: str
+    _settings: tuple[str, str | None]
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by name: the receiving process loads its own copy, once."""
-        return _load_once, (self._directory, self._limits, self._tool_format)
+        return _load_once, (self._directory, self._limits, *self._settings)
 
     @classmethod
     def load(
@@ -97,6 +102,7 @@ class Tokenizer:
         *,
         limits: ChildLimits | None = None,
         tool_format: str = "auto",
+        chat_template: str | None = None,
     ) -> Self:
         """Load a tokenizer from this machine.
 
@@ -107,16 +113,19 @@ class Tokenizer:
             limits: of the child processes that encode uncuttable texts; None means the defaults.
             tool_format: how the model writes calls, a `ToolFormat`; `auto`: as its chat template tells;
                 `none`: no request can have tools.
+            chat_template: a Jinja file that replaces the tokenizer's own; None: its own.
 
         Raises:
-            TokenizerMissingError: it is not on this machine, or does not name an end token.
+            TokenizerMissingError: it or the template is not on this machine, or it names no end token.
             ChatTemplateError: its chat template does not compile.
             UnsupportedTokenizerError: its tokens cannot be turned into bytes one by one.
         """
-        return cls._from_directory(tokenizer_directory(path_or_name), limits, tool_format)
+        return cls._from_directory(tokenizer_directory(path_or_name), limits, tool_format, chat_template)
 
     @classmethod
-    def _from_directory(cls, directory: Path, limits: ChildLimits | None, tool_format: str) -> Self:
+    def _from_directory(
+        cls, directory: Path, limits: ChildLimits | None, tool_format: str, chat_template: str | None
+    ) -> Self:
         serialized = (directory / "tokenizer.json").read_bytes()
         config = _read_json(directory / "tokenizer_config.json")
         backend = tokenizers.Tokenizer.from_buffer(serialized)
@@ -125,7 +134,7 @@ class Tokenizer:
         eos_ids = _eos_ids(backend, named, _read_json(directory / "generation_config.json"))
         if not eos_ids:
             raise TokenizerMissingError(f"The tokenizer in {directory} names no end token.")
-        source = _template_source(directory, config)
+        source = template_of(directory, config, chat_template)
         pad_id = backend.token_to_id(named.get("pad_token", ""))
         bos_id = backend.token_to_id(named.get("bos_token", ""))
         token_bytes, plain = TokenBytes(backend), PlainEncoder(backend, serialized, limits=limits)
@@ -154,7 +163,7 @@ class Tokenizer:
             _template=template,
             _directory=directory,
             _limits=limits,
-            _tool_format=tool_format,
+            _settings=(tool_format, chat_template),
         )
 
     def encode_messages(
@@ -285,14 +294,18 @@ def _one(token_id: int) -> TokenIds:
 
 
 @functools.cache
-def _load_once(directory: Path, limits: ChildLimits | None, tool_format: str) -> Tokenizer:
-    return Tokenizer.load(str(directory), limits=limits, tool_format=tool_format)
+def _load_once(
+    directory: Path, limits: ChildLimits | None, tool_format: str, chat_template: str | None
+) -> Tokenizer:
+    return Tokenizer.load(str(directory), limits=limits, tool_format=tool_format, chat_template=chat_template)
 
 
 def load_configured(settings: TokenizerSettings) -> Tokenizer:
     """Load the tokenizer that the settings name; raises what `Tokenizer.load` raises."""
     limits = ChildLimits(settings.child_memory_mb, settings.child_seconds)
-    return Tokenizer.load(settings.path, limits=limits, tool_format=settings.tool_format)
+    return Tokenizer.load(
+        settings.path, limits=limits, tool_format=settings.tool_format, chat_template=settings.chat_template
+    )
 
 
 def _named_tokens(config: Mapping[str, object]) -> dict[str, str]:
@@ -327,16 +340,6 @@ def _hidden_ids(backend: tokenizers.Tokenizer) -> frozenset[int]:
     """Return the special tokens, which are left out of an answer's text."""
     added = backend.get_added_tokens_decoder()
     return frozenset(token_id for token_id, token in added.items() if token.special)
-
-
-def _template_source(directory: Path, config: Mapping[str, object]) -> str | None:
-    file = directory / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
-    source = config.get("chat_template")
-    if isinstance(source, list):  # older tokenizers have several, by name
-        source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
-    return source if isinstance(source, str) else None
 
 
 def _fingerprint(serialized: bytes, template: str | None) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -100,6 +101,31 @@ def tokenizer_directory(path_or_name: str | None) -> Path:
     if not directory.exists() and (cached := _hub_cache_directory(path_or_name)):
         return cached
     return _converted(path_or_name)
+
+
+def template_of(directory: Path, config: Mapping[str, object], given: str | None) -> str | None:
+    """Read a tokenizer's chat template.
+
+    Args:
+        directory: of the tokenizer.
+        config: its tokenizer_config.json.
+        given: a file that replaces it; None: none does.
+
+    Raises:
+        TokenizerMissingError: there is no such file.
+    """
+    if given is not None:
+        try:
+            return Path(given).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise TokenizerMissingError(f"There is no chat template at {given!r}.") from error
+    file = directory / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    source = config.get("chat_template")
+    if isinstance(source, list):  # older tokenizers have several, by name
+        source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
+    return source if isinstance(source, str) else None
 
 
 def _hub_cache_directory(name: str) -> Path | None:

@@ -134,6 +134,10 @@ class TokenizerSettings(Group):
     path: str | None = Field(
         default=None, description="directory or name for AutoTokenizer; None: the bundled Llama 3 tokenizer"
     )
+    chat_template: str | None = Field(
+        default=None,
+        description="a Jinja file that replaces the tokenizer's own chat template; None: its own",
+    )
     tool_format: Literal["auto", "none", "llama3", "hermes", "harmony"] = Field(
         default="auto",
         description="how the model writes calls of functions; auto: as its chat template tells; none:"

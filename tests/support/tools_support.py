@@ -117,3 +117,31 @@ def _written(directory: Path, template: str, names: dict[int, str], *, special: 
         ends["eos_token_id"].append(128013)
         (directory / "generation_config.json").write_text(json.dumps(ends))
     return directory
+
+
+# For a model in ChatML whose own template takes no tools.
+CHATML_WITH_TOOLS: Final = """\
+{%- macro told() %}
+    {%- if tools %}
+        {{- '\\nYou may call functions: answer <tool_call>{"name": …, "arguments": …}</tool_call>.' }}
+        {%- for tool in tools %}{{- '\\n' + tool | tojson }}{%- endfor %}
+    {%- endif %}
+{%- endmacro %}
+{%- for message in messages %}
+    {%- if loop.first and message.role != 'system' %}
+        {{- '<|im_start|>system\\nYou are helpful.' + told() + '<|im_end|>\\n' }}
+    {%- endif %}
+    {%- if message.role == 'tool' %}
+        {{- '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\\n' + (message.content or '') }}
+        {%- if loop.first and message.role == 'system' %}{{- told() }}{%- endif %}
+        {%- for call in message.tool_calls or [] %}
+            {{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+            {{- call.function.arguments | tojson + '}\\n</tool_call>' }}
+        {%- endfor %}
+    {%- endif %}
+    {{- '<|im_end|>\\n' }}
+{%- endfor %}
+{{- '<|im_start|>assistant\\n' }}
+"""

@@ -129,6 +129,7 @@ class CalledFunction(Closed):
 
     name: FunctionName
     arguments: Text = Field(description="JSON, as it was returned.")
+    parsed_arguments: Any = Field(None, description="What OpenAI's clients add; has no effect.")
 
 
 class CallInput(Closed):
@@ -136,6 +137,7 @@ class CallInput(Closed):
 
     id: Annotated[NonEmpty, Field(max_length=256)]
     type: Literal["function"] = "function"
+    index: int | None = Field(None, description="As streams have it; has no effect.")
     function: CalledFunction
 
 

@@ -1,7 +1,7 @@
 """The turns of a conversation as requests write them, calls and their results among them."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
@@ -48,6 +48,7 @@ class AssistantTurn(Closed):
     refusal: None = None
     annotations: list[None] | None = Field(None, max_length=0)
     audio: None = None
+    parsed: Any = Field(None, description="What OpenAI's clients add; has no effect.")
     function_call: None = None
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from jobs.errors import InvalidRequestError
 from jobs.prompts.chat_template import ChatTemplate, ChatTemplateError, ControlToken, ToolsNotTakenError
 from jobs.prompts.counter import PromptCounter, count_short
-from jobs.prompts.messages import Conversation, Message, canonical, parse, without_contents
-from jobs.prompts.tokenizer import Tokenizer
+from jobs.prompts.messages import Conversation, Message, build_messages, canonical, parse, without_contents
+from jobs.prompts.tokenizer import Tokenizer, TokenizerMissingError
 from jobs.prompts.tools.calls import ToolCall
 from jobs.prompts.tools.formats import ToolFormat, find_format
 from reasoning_support import thinking_tokenizer
@@ -227,3 +227,22 @@ def test_a_conversation_without_tools_is_rendered_as_before(tokenizers: dict[str
         )
         + "<|start_header_id|>assistant<|end_header_id|>\n\n"
     )
+
+
+def test_a_file_replaces_the_template(tmp_path: Path) -> None:
+    (tmp_path / "own.jinja").write_text(
+        "{% for m in messages %}{{ tools }}{{ m.content }}<tool_call>{% endfor %}"
+    )
+    directory = str(thinking_tokenizer(tmp_path / "model"))
+    own = Tokenizer.load(directory, chat_template=str(tmp_path / "own.jinja"))
+    assert own.calls is not None
+    assert own.fingerprint != Tokenizer.load(directory).fingerprint
+    assert own.pieces_of(TURNS[:1]) == ["NoneWhat is it like in Oslo?<tool_call>"]
+    with pytest.raises(TokenizerMissingError, match="nowhere"):
+        Tokenizer.load(directory, chat_template=str(tmp_path / "nowhere"))
+
+
+def test_a_transcript_tells_of_calls() -> None:
+    [_, document] = build_messages(task="summarize", input=TURNS)
+    assert 'assistant: get_weather({"city": "Oslo"})' in document.content
+    assert 'tool: It\n"rains".' in document.content

@@ -191,13 +191,19 @@ def test_what_the_engine_cannot_do_is_refused_or_asked_for_in_words() -> None:
     assert refused.value.param == "structured_fallback"
 
 
-CALL = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+CALL: dict[str, Any] = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "get_weather", "arguments": "{}"},
+}
 
 
 def test_a_conversation_has_calls_and_their_results() -> None:
     made = {"role": "assistant", "content": None, "tool_calls": [CALL], "refusal": None, "annotations": []}
     result = {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "rain"}]}
-    for others in ({}, {"function_call": None, "audio": None}):
+    parsed = CALL | {"index": 0, "function": CALL["function"] | {"parsed_arguments": {}}}
+    by_client = {"parsed": {"a": 1}, "tool_calls": [parsed]}
+    for others in ({}, {"function_call": None, "audio": None}, by_client):
         asked = chat(messages=[*ASK, made | others, result])
         assert parse(asked.canonical).messages == [
             Message("user", "Hello"),
