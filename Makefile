@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console screenshots test-torch test-engines test-clients lint bench prove crashes lock clean
+.PHONY: help setup demo test pytest browser test-console screenshots test-torch test-engines test-clients lint bench prove schemas crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -57,6 +57,13 @@ bench: setup ## print the targets, simulated and on real servers, about 12 minut
 prove: setup ## the same at full length, for hours: 300 jobs of each workload, a million rows (SEEDS=3)
 	@$(BIN)/python -m bench --long --json bench/results/targets.json $(if $(SEEDS),--seeds $(SEEDS)) $(BENCH)
 
+SUITE = jsonschema-4.26.0.tar.gz
+schemas: export ENGINE = llama
+schemas: setup ## answers by 500 schemas over real llama.cpp, about 30 minutes (SCHEMAS='--first 40' is a sample); fetches the JSON Schema test suite
+	@[ -f .schemas/$(SUITE) ] || $(BIN)/python -m pip download --quiet --no-input --disable-pip-version-check \
+		--no-deps --no-binary :all: --require-hashes -r bench/schemas/suite.lock -d .schemas
+	@$(BIN)/python -m bench.schemas --suite .schemas/$(SUITE) $(SCHEMAS)
+
 crashes: setup ## the long forms of the crash tests: 2,000 webhook events and 40 kills; 500 documents and 9 kills; the machines of verbs
 	@LONGBATCH_PROVE=1 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/system/test_webhook_chaos.py tests/system/test_summarize_many.py \
 		tests/integration/jobs/test_lifecycle_properties.py tests/integration/tenants/test_quota_properties.py \
@@ -74,4 +81,4 @@ lock: ## write the lock files anew (needs uv)
 	@for each in $(CLIENTS:=.in); do $(COMPILE) $$each -o $${each%.in}.lock; done
 
 clean: ## remove what setup and the tools made
-	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .browser .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules
+	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .schemas .browser .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules

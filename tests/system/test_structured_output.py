@@ -1,5 +1,6 @@
 """Answers of a form over real llama.cpp: guided by it, checked, refused by name where it cannot guide."""
 
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -39,6 +40,38 @@ COSTLY = {
     "properties": {"a": {"type": "string", "maxLength": 5}},
     "required": ["a"],
     "if": {"not": {"$ref": "#/$defs/s0"}},
+}
+
+
+def doubling(keyword: str, *, steps: int = 40) -> dict[str, Any]:
+    """A schema whose branches double with each step."""
+    names = [f"s{step}" for step in range(steps)]
+    steps_down = {name: {keyword: [{"$ref": f"#/$defs/s{at + 1}"}] * 2} for at, name in enumerate(names)}
+    return {"$defs": {**steps_down, f"s{steps}": {"type": "integer"}}, "$ref": "#/$defs/s0"}
+
+
+# Accepted, as each is a schema within the limits; none may end otherwise than by itself.
+HOSTILE: dict[str, dict[str, Any]] = {
+    "a reference to itself": {"$ref": "#"},
+    "references in a circle": {
+        "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+        "$ref": "#/$defs/a",
+    },
+    "allOf in a circle": {"allOf": [{"$ref": "#"}, {"type": "object"}]},
+    "doubling anyOf": doubling("anyOf"),
+    "doubling oneOf": doubling("oneOf"),
+    "doubling allOf": doubling("allOf"),
+    "thousands of values": {"enum": [f"{number:05x}" for number in range(6500)]},
+    "thousands of properties": {"properties": {f"k{number}": {"type": "integer"} for number in range(2000)}},
+    "a million million items": {
+        "minItems": 10_000,
+        "items": {"minItems": 10_000, "items": {"minItems": 10_000}},
+    },
+    "nested quantifiers": {"type": "string", "pattern": "^(a+)+$"},
+    "a pattern with many states": {"type": "string", "pattern": "^(a|b)*a(a|b){20}$"},
+    "steps of a large prime": {"type": "integer", "multipleOf": 999_983},
+    "bounds of hundreds of digits": {"type": "number", "minimum": 1e-300, "maximum": 1.7e308},
+    "a deep array": functools.reduce(lambda inner, _: {"type": "array", "items": inner}, range(60), {}),
 }
 
 
@@ -187,6 +220,28 @@ def test_each_route_refuses_what_the_engine_cannot_guide_and_says_what_it_can(
     bulk = client.http.post("/v1/jobs/bulk", content=lines, headers={"Content-Type": "application/x-ndjson"})
     assert [each["param"] for each in bulk.json()["errors"]] == ["structured_outputs.regex"]
     assert len(bulk.json()["ids"]) == 1
+
+
+def test_hostile_schemas_end_clearly_each_by_itself(client: Client) -> None:
+    """A refusal, an answer that is cut or right, or a failure that names the form; the engine goes on."""
+    lines = [
+        {"input": "Answer in JSON.", "guided_json": each, "max_tokens": 4, "temperature": 0}
+        for each in HOSTILE.values()
+    ]
+    told = client.http.post(
+        "/v1/jobs/bulk", content=jsonl(lines), headers={"Content-Type": "application/x-ndjson"}
+    ).json()
+    assert told["errors"] == []
+    ends = {
+        name: client.finished(job_id, timeout=300) for name, job_id in zip(HOSTILE, told["ids"], strict=True)
+    }
+    unclear = {
+        name: ended
+        for name, ended in ends.items()
+        if ended["state"] != "completed" and (ended["error"] or {}).get("code") != "invalid_output"
+    }
+    assert unclear == {}
+    assert client.finished(client.submit("Say yes.", max_tokens=2)["id"])["state"] == "completed"
 
 
 def test_a_form_in_words_is_checked_and_never_wrong(client: Client) -> None:

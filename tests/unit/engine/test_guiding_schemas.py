@@ -63,6 +63,37 @@ def test_integers_have_an_end(bounds: dict[str, int], expected: dict[str, int]) 
     assert guide_of({"type": "string", **bounds}) == {"type": "string", **bounds}
 
 
+@pytest.mark.parametrize("step", [7, 10_000, 0.01, 0.5])
+def test_steps_and_bounds_are_kept(step: float) -> None:
+    schema = {"type": "number", "multipleOf": step, "minimum": 0, "exclusiveMaximum": 1e6}
+    assert guide_of(schema) == schema
+
+
+def test_what_would_hold_up_the_engine_or_keep_it_from_guiding_is_left_out() -> None:
+    number = {"type": "number"}
+    assert guide_of({**number, "multipleOf": 999_983}) == number
+    assert guide_of({**number, "multipleOf": 0.0001237}) == number
+    assert guide_of({**number, "minimum": 1e-300, "maximum": 1.7e308}) == number
+
+
+@pytest.mark.parametrize("nothing", [{"not": {}}, {"not": True}])
+def test_nothing_is_allowed_where_everything_is_forbidden(nothing: dict[str, Any]) -> None:
+    assert guide_of({"properties": {"a": nothing}})["properties"] == {"a": False}
+    assert guide_of(nothing) == {}, "the check refuses whatever is said"
+
+
+def test_only_what_is_listed_is_allowed_beside_a_ban_of_what_is_not_evaluated() -> None:
+    ban = {"unevaluatedProperties": False}
+    assert guide_of({**OPEN, **ban}) == {**OPEN, "additionalProperties": False}
+    combined = {**OPEN, **ban, "allOf": [{"patternProperties": {"^b": {"type": "string"}}}]}
+    assert guide_of(combined)["additionalProperties"] is False
+    needed = {**OPEN, **ban, "allOf": [{"properties": {"b": {}}, "required": ["b"]}]}
+    assert "additionalProperties" not in guide_of(needed)
+    items = {"type": "array", "unevaluatedItems": False}
+    assert guide_of(items) == {"type": "array", "items": False}
+    assert "items" not in guide_of({**items, "minItems": 1})
+
+
 def test_a_decimal_count_is_a_count() -> None:
     assert guide_of({"maxItems": 2.0, "type": "array"}) == {"maxItems": 2, "type": "array"}
 

@@ -83,6 +83,7 @@ def test_no_form_is_asked_for(fields: dict[str, Any]) -> None:
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.json_schema"),
         ({"guided_choice": []}, "guided_choice"),
         ({"guided_json": "no JSON"}, "guided_json"),
+        ({"guided_json": '{1: {"type": "object"}}'}, "guided_json"),
         ({"structured_fallback": "hope"}, "structured_fallback"),
     ],
 )
@@ -112,6 +113,8 @@ def nested(levels: int) -> dict[str, Any]:
         ({"maxLength": 10**9}, "maxLength must not exceed 10000"),
         ({"properties": {"a": {"minItems": 10_001}}}, "minItems must not exceed 10000"),
         ({"description": "x" * MAX_BYTES}, f"must not exceed {MAX_BYTES} bytes"),
+        ({"enum": ["x" * 100] * 10_000}, f"must not exceed {MAX_BYTES} bytes"),
+        ({"enum": [f"{number:08x}" for number in range(6000)]}, f"must not exceed {MAX_BYTES} bytes"),
         (nested(64), "64 levels"),
         (nested(100_000), "64 levels"),
     ],

@@ -16,7 +16,6 @@ Json = Mapping[str, Any]
 _VALUES: Final = frozenset(
     {
         *("$schema", "$id", "type", "const", "enum", "required", "pattern"),
-        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     }
 )
 _COUNTS: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
@@ -62,6 +61,11 @@ _COMBINING: Final = (
 )
 # Integers that every reader of JSON understands (RFC 7493); where nothing bounds them, digits have no end.
 _MAX_INTEGER: Final = 2**53 - 1
+# Bounds of numbers that the compiler takes, and steps that it takes within a fraction of a second; measured.
+_LEAST: Final = 1e-9
+_MOST: Final = 1e21
+_MAX_STEP: Final = 10_000
+_DECIMAL_STEPS: Final = frozenset({0.5, *(10.0**-digits for digits in range(1, 7))})
 # On one line, as Python writes JSON: a blank may otherwise be followed by blanks without end.
 _OPTIONS: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
@@ -71,18 +75,20 @@ def guiding(schema: Json) -> dict[str, Any]:
 
     Objects whose properties are listed get no others, as with XGrammar, unless the schema speaks of others.
     """
-    return {**_reduced(schema, closes=not _combines(schema)), "x-guidance": _OPTIONS}
+    reduced = _reduced(schema, closes=not _combines(schema))
+    # Nothing is valid by a schema that is False: whatever is said then fails its check.
+    return {**(reduced or {}), "x-guidance": _OPTIONS}
 
 
 def _reduced(schema: Any, *, closes: bool) -> Any:  # noqa: ANN401  # JSON
     """Reduce a schema or subschema; its depth is bounded where it is accepted."""
     if not isinstance(schema, dict):
         return schema
-    found: dict[str, Any] = {}
+    if schema.get("not") in ({}, True):  # as nothing is valid by it
+        return False
+    found = {name: value for name, value in schema.items() if _is_known(name, value)}
     for name, value in schema.items():
-        if name in _VALUES:
-            found[name] = value
-        elif name in _COUNTS:
+        if name in _COUNTS:
             found[name] = int(value)  # 2.0 is a count in JSON Schema
         elif name in _LISTS and isinstance(value, list):
             found[name] = [_reduced(each, closes=closes) for each in value]
@@ -94,6 +100,7 @@ def _reduced(schema: Any, *, closes: bool) -> Any:  # noqa: ANN401  # JSON
     _bound_integers(found)
     if closes and "properties" in schema and _is_closed_by_its_properties(schema):
         found["additionalProperties"] = False
+    _leave_out_unevaluated(found, schema)
     return found
 
 
@@ -119,6 +126,35 @@ def _add_special(found: dict[str, Any], schema: Json, *, closes: bool) -> None:
         found |= {name: int(schema[name]) for name in ("minProperties", "maxProperties") if name in schema}
 
 
+def _leave_out_unevaluated(found: dict[str, Any], schema: Json) -> None:
+    """Allow only what is listed beside a ban of all that no schema evaluates, if that can be enough."""
+    if schema.get("unevaluatedProperties") is False and not _requires(
+        schema, beside=schema.get("properties", {})
+    ):
+        found.setdefault("properties", {})
+        found.setdefault("additionalProperties", False)
+    if schema.get("unevaluatedItems") is False and not {"minItems", "contains"} & _keywords(schema):
+        found.setdefault("items", False)
+
+
+def _requires(schema: Any, *, beside: Json) -> bool:  # noqa: ANN401  # JSON
+    """Return whether a schema or a part of it requires properties that are not among these."""
+    if isinstance(schema, dict):
+        required = schema.get("required", ())
+        names = required if isinstance(required, list) else ()
+        return any(name not in beside for name in names) or any(
+            _requires(each, beside=beside) for each in schema.values()
+        )
+    return isinstance(schema, list) and any(_requires(each, beside=beside) for each in schema)
+
+
+def _keywords(schema: Any) -> set[str]:  # noqa: ANN401  # JSON
+    """Return the names in a schema and its parts."""
+    if isinstance(schema, dict):
+        return set(schema).union(*map(_keywords, schema.values()))
+    return set().union(*map(_keywords, schema)) if isinstance(schema, list) else set()
+
+
 def _bound_integers(found: dict[str, Any]) -> None:
     kinds = found.get("type")
     if "integer" not in (kinds if isinstance(kinds, list) else [kinds]):
@@ -127,6 +163,26 @@ def _bound_integers(found: dict[str, Any]) -> None:
         found["minimum"] = min(-_MAX_INTEGER, *_numbers(found, "maximum", "exclusiveMaximum"))
     if "maximum" not in found and "exclusiveMaximum" not in found:
         found["maximum"] = max(_MAX_INTEGER, *_numbers(found, "minimum", "exclusiveMinimum"))
+
+
+def _is_known(name: str, value: Any) -> bool:  # noqa: ANN401  # JSON
+    """Return whether a keyword is passed on as it is."""
+    match name:
+        case "multipleOf":
+            return _is_cheap(value)
+        case "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum":
+            return _is_plain(value)
+    return name in _VALUES
+
+
+def _is_plain(bound: object) -> bool:
+    """Return whether digits can be guided by a bound, as they cannot be where they are hundreds."""
+    return isinstance(bound, int | float) and (bound == 0 or _LEAST <= abs(bound) <= _MOST)
+
+
+def _is_cheap(step: float) -> bool:
+    """Return whether steps can be guided without holding up the engine: one of 999,983 takes ten seconds."""
+    return step in _DECIMAL_STEPS or (float(step).is_integer() and step <= _MAX_STEP)
 
 
 def _numbers(found: Json, *names: str) -> list[float]:

@@ -1,0 +1,1 @@
+"""Answers by hundreds of schemas, over real llama.cpp."""
