@@ -35,7 +35,8 @@ class Claim:
         blocks: KV blocks reserved for it.
         output_tokens: output that the blocks cover besides the prompt, including that of earlier runs.
         job: its row at the claim.
-        is_reader: it reads what others of its family may wait for.
+        is_awaited: others may begin like it, and wait until it is known to have read that. Once the reader
+            has ended, they wait for a follower.
         is_first: no engine had the job before.
     """
 
@@ -43,7 +44,7 @@ class Claim:
     blocks: int
     output_tokens: int
     job: StartedJob
-    is_reader: bool = False
+    is_awaited: bool = False
     is_first: bool = False
 
 
@@ -209,10 +210,10 @@ class _Starting:
             if job := jobs.get(each.lease.job_id):
                 size, guest = each.ranked.size, each.guest()
                 self.load = with_started(self.load, each.ranked, each.lease, each.reuse)
-                is_reader = known is not None and guest.reader is not None and each.reuse.anchor is None
+                is_awaited = known is not None and guest.reader is not None
                 is_first = each.ranked.job.started_at is None
                 self.claims.append(
-                    Claim(each.lease, size.blocks, size.output_tokens, job, is_reader, is_first)
+                    Claim(each.lease, size.blocks, size.output_tokens, job, is_awaited, is_first)
                 )
                 if known is not None:
                     known.replay.start(each.lease.lease_id, guest, reused_tokens=each.reuse.tokens)

@@ -143,7 +143,7 @@ class Dispatcher:
                 valid_until,
                 claim.job.summary_id,
                 claim.job.batch_id,
-                on_first_token=self._keeper.loop.wake if claim.is_reader else None,
+                on_first_token=self._keeper.loop.wake if claim.is_awaited else None,
             )
             for claim in result.claims
         }

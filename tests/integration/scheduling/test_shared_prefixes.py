@@ -102,7 +102,7 @@ def test_one_job_reads_a_document_and_the_others_wait_for_it(session: Session) -
     policy, documents = sharing(), interleaved(session, 3, 3)
     readers = claim_all(session, policy)
     assert Counter(documents[each.lease.job_id] for each in readers) == {1: 1, 2: 1, 3: 1}
-    assert all(each.is_reader for each in readers)
+    assert all(each.is_awaited for each in readers)
     assert claim_all(session, policy) == [], "a slot is free, but all documents are just being read"
     read(session, readers[1])
     (follower,) = claim_all(session, policy)
@@ -130,7 +130,7 @@ def test_a_question_that_comes_while_its_document_is_read_shows_in_the_report_th
     policy = sharing()
     ask(session, 1)
     (reader,) = claim_all(session, policy)
-    assert reader.is_reader, "nobody waits yet, but somebody may"
+    assert reader.is_awaited, "nobody waits yet, but somebody may"
 
     def is_followed() -> bool:
         (told,) = leases.report_all(session, [JobProgress(reader.lease, 1, POLICY.lease * 0)]).values()
@@ -138,10 +138,10 @@ def test_a_question_that_comes_while_its_document_is_read_shows_in_the_report_th
 
     ask(session, 2)
     assert not is_followed()
-    ask(session, 1)
+    asked = ask(session, 1)
     assert is_followed()
-    (follower,) = (each for each in claim_all(session, policy) if not each.is_reader)
-    assert follower.job.text_id != reader.job.text_id
+    (follower,) = (each for each in claim_all(session, policy) if each.lease.job_id == asked.id)
+    assert follower.is_awaited, "once the reader has ended, others wait until this one has said something"
 
 
 def test_documents_are_read_once_and_slots_stay_full(session: Session) -> None:
