@@ -1,7 +1,7 @@
 """How jobs come in: checked against the quota, stored, and queued where their prompts are counted."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -9,6 +9,7 @@ from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from jobs import job_rows, transitions
+from jobs.answers.choices import sampling_of_choice
 from jobs.database import advisory_locks
 from jobs.database.advisory_locks import Lock
 from jobs.engines import registry
@@ -87,6 +88,18 @@ class JobSpec:
     def asked_sha256(self) -> bytes:
         """Identify all that the engine is asked, except the sampling."""
         return self.text.sha256 if self.guide is None else self.text.sha256 + self.guide.sha256
+
+
+def choices_of(spec: JobSpec, num_choices: int) -> list[JobSpec]:
+    """Return the specifications of all choices of one request: the same but for their seeds."""
+    if num_choices == 1:
+        return [spec]
+    return [
+        replace(
+            spec, choice=each, num_choices=num_choices, sampling=sampling_of_choice(spec.sampling or {}, each)
+        )
+        for each in range(num_choices)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -19,7 +19,6 @@ from api.runtime.api_keys import Caller
 from api.runtime.services import Services
 from jobs import lifecycle, queries, submission
 from jobs.answers import log_probs
-from jobs.answers.choices import sampling_of_choice
 from jobs.engines import registry
 from jobs.errors import (
     ContextLengthExceededError,
@@ -345,12 +344,7 @@ def _submit(
         is_whole=parsed.generation.is_whole,
         response=placed.response,
     )
-    num = parsed.generation.num_choices
-    choices = [
-        replace(spec, choice=each, num_choices=num, sampling=sampling_of_choice(spec.sampling or {}, each))
-        for each in range(num)
-    ]
-    jobs = submission.submit(session, choices if num > 1 else [spec], by)
+    jobs = submission.submit(session, submission.choices_of(spec, parsed.generation.num_choices), by)
     if jobs[0].error is not None:
         limit = max(each.max_seq_len for each in capacities)
         message = openai.too_long_message(

@@ -90,9 +90,10 @@ class Estimator:
                 found.never_fit.append(listed | sizes)
             return
         found.prompt_tokens += prompt_tokens
-        found.max_output_tokens += max_tokens
+        num = asked.num_choices  # the prompt is read once
+        found.max_output_tokens += num * max_tokens
         found.reading += reading_work(prompt_tokens)
-        found.kv_blocks += self._capacities[0].blocks_of(prompt_tokens + max_tokens)
+        found.kv_blocks += num * self._capacities[0].blocks_of(prompt_tokens + max_tokens)
 
     def _count(self, canonical: str) -> int:
         """Count a prompt's tokens, exactly while the time budget lasts.

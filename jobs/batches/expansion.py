@@ -36,6 +36,8 @@ from jobs.tenants.quotas import QuotaUsage, TenantLimits
 # to let other writers of the batch in between.
 _MAX_LINES: Final = 500
 _MAX_BYTES: Final = 4 * 2**20
+# The choices of one line are stored together.
+_MAX_JOBS: Final = 2000
 # Consecutive failures to expand the next lines, over about an hour; after that the remaining lines fail.
 MAX_FAILURES: Final = 12
 _FIRST_PAUSE: Final = timedelta(seconds=1)
@@ -81,14 +83,14 @@ class _Quota:
         """True if not even the smallest line fits."""
         return not self.has_room_for(QuotaUsage(tokens=1, jobs=1, stored_bytes=1))
 
-    def take(self, spec: JobSpec, capacities: Sequence[Capacity]) -> bool:
-        """Take room for this job out of the quota, and return False if there is none now.
+    def take(self, spec: JobSpec, capacities: Sequence[Capacity], *, num_choices: int = 1) -> bool:
+        """Take room for a line's jobs out of the quota, and return False if there is none now.
 
         Raises:
-            LimitError: the job exceeds the quota by itself and can never fit.
+            LimitError: the line exceeds the quota by itself and can never fit.
         """
-        tokens, stored_bytes = submission.demand(spec, capacities), spec.stored_bytes
-        need = QuotaUsage(tokens=tokens, jobs=1, stored_bytes=stored_bytes)
+        tokens, stored_bytes = num_choices * submission.demand(spec, capacities), spec.stored_bytes
+        need = QuotaUsage(tokens=tokens, jobs=num_choices, stored_bytes=stored_bytes)
         quotas.check(QuotaUsage(tokens=tokens, stored_bytes=stored_bytes), need, limits=self.limits)
         if not self.has_room_for(need):
             return False
@@ -206,7 +208,7 @@ def _stop(session: Session, batch: Batch, lines: Sequence[FileLine], tools: Batc
 
 def _give_up(session: Session, batch: Batch, *, has_failed: bool) -> Sequence[NewJob]:
     """Count unreadable lines as failed or stopped, so that the batch can end."""
-    outstanding = select(func.count()).where(Job.batch_id == batch.id, ~Job.is_reported)
+    outstanding = select(func.count()).where(Job.batch_id == batch.id, ~Job.is_reported, Job.choice == 0)
     num_left = batch.num_lines - batch.num_ended - (session.scalar(outstanding) or 0)
     batch.num_failed += num_left if has_failed else 0
     batch.num_stopped += 0 if has_failed else num_left
@@ -241,10 +243,11 @@ def _submit(
         try:
             if request.spec is not None:
                 capacities = registered.get(request.spec.model) or [tools.default_capacity]
-                if not quota.take(request.spec, capacities):
+                is_full = len(specs) >= _MAX_JOBS
+                if is_full or not quota.take(request.spec, capacities, num_choices=request.num_choices):
                     left = request.number
                     break
-                specs.append(request.spec)
+                specs += request.specs
         except LongbatchError as error:
             request.refusal = reader.refusal(request.number, request.custom_id, error)
         if request.refusal is not None:
@@ -273,6 +276,8 @@ def _store(
     jobs: list[NewJob] = []
     refused: list[bytes] = []
     for each in submission.submit_each(session, specs, by):
+        if isinstance(each, Refusal) and each.spec.choice:
+            continue  # the database refuses all choices of a line alike
         if isinstance(each, Refusal):
             refused.append(reader.refusal(each.spec.batch_line, each.spec.custom_id or "", each.error))
         else:

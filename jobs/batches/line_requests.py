@@ -15,7 +15,6 @@ from jobs.errors import (
     ModelNotFoundError,
     OverStorageQuotaError,
     OverTokenQuotaError,
-    UnsupportedParameterError,
 )
 from jobs.files.lines import FileLine
 from jobs.ids import uuid7
@@ -26,7 +25,7 @@ from jobs.prompts.store import CountedPrompt, NewText
 from jobs.responses.rows import response_spec
 from jobs.sharing import sharing_of
 from jobs.states.batch import Endpoint
-from jobs.submission import JobSpec
+from jobs.submission import JobSpec, choices_of
 
 
 @dataclass(slots=True)
@@ -35,7 +34,7 @@ class LineRequest:
 
     Attributes:
         body: None: it is refused.
-        spec: of its job. None: it is refused, or not counted yet.
+        spec: of its job, or of the first of its choices. None: it is refused, or not counted yet.
         refusal: its line in the error file; None: it is not refused.
     """
 
@@ -44,6 +43,16 @@ class LineRequest:
     body: LineBody | None = None
     spec: JobSpec | None = None
     refusal: bytes | None = None
+
+    @property
+    def specs(self) -> list[JobSpec]:
+        """The jobs of its choices; one if it has no choice."""
+        return [] if self.spec is None else choices_of(self.spec, self.num_choices)
+
+    @property
+    def num_choices(self) -> int:
+        """How many choices it asks for."""
+        return self.body.generation.num_choices if self.body else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +118,6 @@ class LineReader:
 
     def _body(self, envelope: Envelope) -> LineBody:
         body = validate_body(self.endpoint, envelope.body, self.takes)
-        if body.generation.num_choices > 1:
-            raise UnsupportedParameterError("n: a line of a batch has one choice.", param="n")
         if body.generation.model not in self.models:
             raise ModelNotFoundError(param="model")
         return body

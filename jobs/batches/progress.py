@@ -65,7 +65,7 @@ def _query(batch_ids: Sequence[UUID], *, window: int) -> Select[*tuple[Any, ...]
     now = func.now()  # stable within the statement, so that the index is used
     lately = (
         select(Job.batch_id, Job.finalized_at)
-        .where(Job.finalized_at >= now - _LATELY)
+        .where(Job.finalized_at >= now - _LATELY, Job.choice == 0)
         .order_by(Job.finalized_at.desc())
         .limit(window)
         .cte("lately")

@@ -12,12 +12,14 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Row, func, or_, select, update
+from sqlalchemy import Row, Select, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from jobs import batches, files, ids, lifecycle, telemetry
 from jobs.answers import log_probs
+from jobs.answers.choices import joined
 from jobs.answers.completions import chat_completion, text_completion
+from jobs.batches import line_choices
 from jobs.batches.lines import CANCELLED, EXPIRED, answered_line, read_error, unanswered_line
 from jobs.database import database_now
 from jobs.errors import LongbatchError
@@ -123,10 +125,11 @@ def collect(session: Session, batch_id: UUID, store: PartStore, *, lifetime: tim
     if batch.state == BatchState.FINALIZING:
         batches.end(session, batch, "complete", lifetime=lifetime)
         return True
-    ended = _ended_jobs(session, batch)
+    ended = _ended_lines(session, batch)
     if ended:
         _report(session, batch, ended, store)
-    return _move_on(session, batch, lifetime=lifetime) or bool(ended)
+    num_cancelled = line_choices.cancel_in_vain(session, batch)
+    return _move_on(session, batch, lifetime=lifetime) or bool(ended) or num_cancelled > 0
 
 
 def append_errors(session: Session, batch: Batch, lines: Sequence[bytes], store: PartStore) -> None:
@@ -173,54 +176,67 @@ def _move_on(session: Session, batch: Batch, *, lifetime: timedelta) -> bool:
     return True
 
 
-def _ended_jobs(session: Session, batch: Batch) -> list[_Ended]:
-    """Read unreported finished jobs: as many as fit one transaction, one at least."""
+def _ended_lines(session: Session, batch: Batch) -> list[list[_Ended]]:
+    """Read the jobs of unreported lines that have ended: as many as fit one transaction, or one line."""
+    query = _jobs().where(
+        Job.batch_id == batch.id,
+        ~Job.is_reported,
+        Job.finalized_at.is_not(None),
+        line_choices.speaks_for_ended_line(batch),
+    )
+    rows = session.execute(query.order_by(Job.finalized_at).limit(_MAX_LINES)).all()
+    taken: list[_Ended] = []
+    num_bytes = 0
+    for row in rows:
+        num_bytes += row.size * (row.num_choices or 1)
+        if taken and num_bytes > _MAX_BYTES:
+            break
+        taken.append(row)
+    lines = {row.batch_line: [row] for row in taken if row.num_choices}
+    if lines:
+        rest = _jobs().where(line_choices.others(batch, list(lines))).order_by(Job.choice)
+        for row in session.execute(rest):
+            lines[row.batch_line].append(row)
+    return [lines[row.batch_line] if row.num_choices else [row] for row in taken]
+
+
+def _jobs() -> Select[*tuple[Any, ...]]:
+    """Select what a line is written from."""
     reasoning = func.coalesce(func.octet_length(Result.reasoning), 0)
     scored = func.coalesce(func.octet_length(Result.log_probs), 0) * _TIMES_AS_JSON
     calls = func.coalesce(func.octet_length(Result.tool_calls), 0)
     size = (func.coalesce(func.octet_length(Result.output), 0) + reasoning + scored + calls).label("size")
-    rows = session.execute(
-        select(
-            Job.id,
-            Job.custom_id,
-            Job.state,
-            Job.model,
-            Job.error,
-            Job.finish_reason,
-            Job.prompt_tokens,
-            Job.cached_tokens,
-            Job.completion_tokens,
-            Job.created_at,
-            Job.finalized_at,
-            Job.labels,
-            size,
-        )
-        .outerjoin(Result, Result.job_id == Job.id)
-        .where(Job.batch_id == batch.id, ~Job.is_reported, Job.finalized_at.is_not(None))
-        .order_by(Job.finalized_at)
-        .limit(_MAX_LINES)
-    ).all()
-    taken: list[_Ended] = []
-    num_bytes = 0
-    for row in rows:
-        num_bytes += row.size
-        if taken and num_bytes > _MAX_BYTES:
-            break
-        taken.append(row)
-    return taken
+    return select(
+        Job.id,
+        Job.custom_id,
+        Job.state,
+        Job.model,
+        Job.error,
+        Job.finish_reason,
+        Job.prompt_tokens,
+        Job.cached_tokens,
+        Job.completion_tokens,
+        Job.created_at,
+        Job.finalized_at,
+        Job.labels,
+        Job.batch_line,
+        Job.num_choices,
+        size,
+    ).outerjoin(Result, Result.job_id == Job.id)
 
 
-def _report(session: Session, batch: Batch, ended: Sequence[_Ended], store: PartStore) -> None:
+def _report(session: Session, batch: Batch, lines: Sequence[Sequence[_Ended]], store: PartStore) -> None:
+    ended = [row for line in lines for row in line]
     completed = [row.id for row in ended if row.state == JobState.COMPLETED]
     found = session.execute(_RESULTS.where(Result.job_id.in_(completed)))
     results = {row.job_id: row for row in found}
     is_of_responses = batch.endpoint == Endpoint.RESPONSES
     written = _Written(repeated_by(session, completed) if is_of_responses else {})
-    for row in ended:
+    for line in lines:
         try:
-            _write(row, batch, results.get(row.id), written)
+            _write(line, batch, results, written)
         except Exception as error:  # noqa: BLE001  # one bad line must not keep its batch from ending
-            _write_unforeseen(row, error, batch, written)
+            _write_unforeseen(line[0], error, batch, written)
     _append_output(session, batch, written.output, store)
     append_errors(session, batch, written.errors, store)
     session.execute(
@@ -231,17 +247,25 @@ def _report(session: Session, batch: Batch, ended: Sequence[_Ended], store: Part
     )
 
 
-def _write(row: _Ended, batch: Batch, result: _Generated | None, written: _Written) -> None:
-    """Write one job's line to one of the two files, and count it."""
-    identifier = row.id.hex
+def _write(
+    line: Sequence[_Ended], batch: Batch, results: Mapping[UUID, _Generated], written: _Written
+) -> None:
+    """Write a line to one of the two files, and count it; its choices share the prompt."""
+    row = max(line, key=lambda each: line_choices.gravity(each.state))  # the first, if all completed
+    identifier = line[0].id.hex
     if row.state == JobState.COMPLETED:
-        body = _completion(row, Endpoint(batch.endpoint), result, written.repeated)
+        bodies = [
+            _completion(each, Endpoint(batch.endpoint), results.get(each.id), written.repeated)
+            for each in line
+        ]
+        body = joined(bodies) if len(bodies) > 1 else bodies[0]
         written.output.append(answered_line(identifier, row.custom_id, status=200, body=body))
         batch.num_completed += 1
         batch.input_tokens += row.prompt_tokens
         batch.cached_tokens += row.cached_tokens or 0
-        batch.output_tokens += row.completion_tokens
-        batch.reasoning_tokens += result.reasoning_tokens if result else 0
+        for each in line:
+            batch.output_tokens += each.completion_tokens
+            batch.reasoning_tokens += results[each.id].reasoning_tokens if each.id in results else 0
         return
     if row.state == JobState.FAILED:
         status, body = _failure(row.error, Endpoint(batch.endpoint))

@@ -20,7 +20,7 @@ async function refused(promise, kind) {
 
 test('a wrong field of a chat is named', async () => {
   const wrong = {
-    n: 2,
+    n: 17,
     temperature: 3,
     max_tokens: 0,
     tools: [{ type: 'function', function: { name: 'f' } }],

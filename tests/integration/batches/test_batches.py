@@ -113,7 +113,7 @@ def test_a_worker_that_dies_after_any_statement_loses_and_doubles_nothing(
 ) -> None:
     if directory:
         service.tools = tools(DirectoryStore(tmp_path))
-    content = [*lines(3), chat_line("bad", model=MODEL, n=2), *lines(5)[3:]]
+    content = [*lines(3), chat_line("bad", model=MODEL, n=17), *lines(5)[3:]]
     batch_id = service.create(content)
     num_deaths = 0
     while not service.batch(batch_id).is_terminal:

@@ -9,6 +9,7 @@ import pytest
 from cli.stack.options import StackOptions
 from cli.stack.servers.llama_options import LlamaOptions, bundled_gguf
 from cli.stack.stack import Stack
+from openai_support import ended, jsonl, results, run
 from system_support import Client, running_stack
 
 pytestmark = pytest.mark.timeout(400)
@@ -112,6 +113,19 @@ def test_what_is_too_much_is_refused_by_name(sdk: openai.OpenAI, fields: dict[st
     with pytest.raises(openai.BadRequestError) as raised:
         sdk.completions.create(model=MODEL, prompt="x", extra_body=fields)
     assert raised.value.param == param
+
+
+def test_a_line_of_a_batch_has_them(sdk: openai.OpenAI) -> None:
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions"}
+    body = CHAT | {"n": 3, "temperature": 1.5, "seed": 7, "logprobs": True}
+    done = ended(sdk, run(sdk, jsonl([line | {"body": body}])).id, timeout=200)
+    found = results(sdk, done.output_file_id)["a"]["response"]["body"]
+    assert [each["index"] for each in found["choices"]] == [0, 1, 2]
+    assert len({each["message"]["content"] for each in found["choices"]}) == 3
+    assert all(len(each["logprobs"]["content"]) == 16 for each in found["choices"])
+    assert found["usage"]["completion_tokens"] == 3 * 16
+    assert done.request_counts is not None
+    assert (done.request_counts.total, done.request_counts.completed) == (1, 1)
 
 
 def test_a_native_job_has_no_choices(client: Client) -> None:
