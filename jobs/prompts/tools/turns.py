@@ -50,6 +50,9 @@ class AssistantTurn(Closed):
     audio: None = None
     parsed: Any = Field(None, description="What OpenAI's clients add; has no effect.")
     function_call: None = None
+    provider_specific_fields: dict[str, Any] | None = Field(
+        None, description="Has no effect: LiteLLM's notes, which come back with an answer that it returned."
+    )
 
 
 class ToolTurn(Closed):

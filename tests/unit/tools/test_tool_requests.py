@@ -202,7 +202,7 @@ def test_a_conversation_has_calls_and_their_results() -> None:
     made = {"role": "assistant", "content": None, "tool_calls": [CALL], "refusal": None, "annotations": []}
     result = {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "rain"}]}
     parsed = CALL | {"index": 0, "function": CALL["function"] | {"parsed_arguments": {}}}
-    by_client = {"parsed": {"a": 1}, "tool_calls": [parsed]}
+    by_client = {"parsed": {"a": 1}, "tool_calls": [parsed], "provider_specific_fields": {"refusal": None}}
     for others in ({}, {"function_call": None, "audio": None}, by_client):
         asked = chat(messages=[*ASK, made | others, result])
         assert parse(asked.canonical).messages == [

@@ -34,6 +34,12 @@ export const calls = {
     const { content } = (await client.chat.completions.create(second)).choices[0].message;
     return { calls: [{ name: call.function.name, arguments: JSON.parse(call.function.arguments) }], text: content };
   },
+  async 'streamed tools'() {
+    const tools = [zodFunction({ name: 'weather', description: 'Tell the weather in a city.', parameters: Place })];
+    const stream = client.chat.completions.stream(asked(WEATHER, { tools, tool_choice: 'required' }));
+    const [call] = (await stream.finalChatCompletion()).choices[0].message.tool_calls;
+    return { calls: [{ name: call.function.name, arguments: JSON.parse(call.function.arguments) }] };
+  },
   async responses() {
     const answer = { model: MODEL, input: CAPITAL, max_output_tokens: MAX_TOKENS, temperature: 0 };
     return (await client.responses.create(answer)).output_text;

@@ -85,10 +85,23 @@ def structured() -> object:
 
 
 def tools() -> object:
-    lm = LM.copy(tool_choice="required")
-    with dspy.context(lm=lm, adapter=dspy.JSONAdapter(use_native_function_calling=True)):
+    return _tools(dspy.ChatAdapter(use_native_function_calling=True))
+
+
+def tools_and_schema() -> object:
+    return _tools(dspy.JSONAdapter(use_native_function_calling=True))
+
+
+def _tools(adapter: dspy.Adapter) -> object:
+    with dspy.context(lm=LM.copy(tool_choice="required"), adapter=adapter):
         found = dspy.Predict(Act)(question=WEATHER, tools=[dspy.Tool(weather)])
     return {"calls": [called(each.name, each.args) for each in found.outputs.tool_calls]}
 
 
-CALLS = {"plain": plain, "streamed": streamed, "structured": structured, "tools": tools}
+CALLS = {
+    "plain": plain,
+    "streamed": streamed,
+    "structured": structured,
+    "tools": tools,
+    "tools and schema": tools_and_schema,
+}

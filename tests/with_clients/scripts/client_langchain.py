@@ -1,5 +1,8 @@
 """LangChain's ChatOpenAI."""
 
+import functools
+import operator
+
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
@@ -39,6 +42,12 @@ def tools() -> object:
     return {"calls": [called(call["name"], call["args"])], "text": last.text}
 
 
+def streamed_tools() -> object:
+    chunks = CHAT.bind_tools([weather], tool_choice="any").stream(WEATHER)
+    whole = functools.reduce(operator.add, chunks)
+    return {"calls": [called(each["name"], each["args"]) for each in whole.tool_calls]}
+
+
 def responses() -> object:
     return CHAT.model_copy(update={"use_responses_api": True}).invoke(CAPITAL).text
 
@@ -48,5 +57,6 @@ CALLS = {
     "streamed": streamed,
     "structured": structured,
     "tools": tools,
+    "streamed tools": streamed_tools,
     "responses": responses,
 }

@@ -53,7 +53,7 @@ def tools() -> object:
     return {"calls": [made], "text": last.choices[0].message.content}
 
 
-def tools_streamed() -> object:
+def streamed_tools() -> object:
     asked = ASKED | {"tools": [WEATHER_TOOL], "tool_choice": "required"}
     with CLIENT.chat.completions.stream(messages=_user(WEATHER), **asked) as stream:
         stream.until_done()
@@ -66,11 +66,18 @@ def responses() -> object:
     return answer.output_text
 
 
+def image() -> object:
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    messages: Any = [{"role": "user", "content": [part]}]
+    return CLIENT.chat.completions.create(messages=messages, **ASKED)
+
+
 CALLS = {
     "plain": plain,
     "streamed": streamed,
     "structured": structured,
     "tools": tools,
-    "tools streamed": tools_streamed,
+    "streamed tools": streamed_tools,
     "responses": responses,
+    "image": image,
 }
