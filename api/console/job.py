@@ -113,7 +113,9 @@ async def follow_job(
             return render_part(request, "job_live.html", row=row, status=status, since=job.state)
 
         followed = [job_id] if job.state in ACTIVE else []
-        return live.respond(stream, watched.jobs, followed, render_status)
+        address = f"{LIST}/{ids.job_id(job_id)}"
+        reload = render_part(request, "reload_live.html", address=address, part="#job")
+        return live.respond(stream, watched.jobs, followed, render_status, ended=reload)
 
 
 def read_job(session: Session, *, job_id: UUID, tenant_id: UUID | None) -> JobDetails:

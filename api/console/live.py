@@ -12,6 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, asynccontextmanager
+from hashlib import sha256
 from typing import Annotated, Final, TypeVar
 from uuid import UUID
 
@@ -142,12 +143,33 @@ def respond(
     watch: "RowChanges[Status]",
     row_ids: Collection[UUID],
     render: Callable[[UUID, Status], str | None],
+    *,
+    ended: str | None = None,
 ) -> Response:
-    """Stream the changes of these rows; if there are none, end the browser's tries."""
+    """Stream the changes of these rows; if there are none, end the browser's tries.
+
+    Args:
+        stream: the place of this one.
+        watch: of the rows.
+        row_ids: none: they have ended.
+        render: see `follow`.
+        ended: HTML that then brings a page up to date which was made before; None: it needs nothing.
+    """
     if row_ids:
         return EventResponse(stream, follow(watch, row_ids, render))
+    if ended is not None:
+        return EventResponse(stream, _once(ended))
     stream.release()
     return Response(status_code=204)
+
+
+async def _once(html: str) -> AsyncGenerator[bytes, None]:
+    yield html_event(html)
+
+
+def fingerprint(shown: Hashable) -> str:
+    """Name what a page shows, by which its stream knows whether that is over."""
+    return sha256(repr(shown).encode()).hexdigest()[:16]
 
 
 async def follow(

@@ -113,16 +113,17 @@ async def follow_batch(
         found = await read_for(viewer, services, partial(read_batch, batch_id=batch_id, viewer=viewer))
         state = found.batch.state
         address = f"{LIST}/{ids.batch_id(batch_id)}"
+        reload = render_part(request, "reload_live.html", address=address, part="#batch")
 
         def render_change(_: UUID, progress: BatchProgress) -> str:
             if progress.state != state:
-                return render_part(request, "reload_live.html", address=address, part="#batch")
+                return reload
             return render_part(
                 request, "batches/progress_live.html", id=ids.batch_id(batch_id), progress=progress
             )
 
         followed = [batch_id] if state in ACTIVE else []
-        return live.respond(stream, watched.batches, followed, render_change)
+        return live.respond(stream, watched.batches, followed, render_change, ended=reload)
 
 
 def read_batch(session: Session, *, batch_id: UUID, viewer: Viewer) -> BatchPage:

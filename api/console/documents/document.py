@@ -92,14 +92,14 @@ async def follow_document(
         read = partial(read_document, document_id=document_id, viewer=viewer)
         document, _ = await read_for(viewer, services, read)
 
+        address = f"{LIST}/{ids.document_id(document_id)}"
+        reload = render_part(request, "reload_live.html", address=address, part="#document")
+
         def render_end(_: UUID, status: DocumentStatus) -> str | None:
-            if status.state == DocumentState.EXTRACTING:
-                return None
-            address = f"{LIST}/{ids.document_id(document_id)}"
-            return render_part(request, "reload_live.html", address=address, part="#document")
+            return None if status.state == DocumentState.EXTRACTING else reload
 
         followed = [document_id] if document.state == DocumentState.EXTRACTING else []
-        return live.respond(stream, watched.documents, followed, render_end)
+        return live.respond(stream, watched.documents, followed, render_end, ended=reload)
 
 
 @router.get("/documents/{document_id}/delete")

@@ -101,19 +101,21 @@ async def follow_summary(
         numbers = {each.job_id: each.number for each in found.parts if each.state not in ENDED_JOB}
         address = f"{LIST}/{ids.summary_id(summary_id)}"
 
+        reload = render_part(request, "reload_live.html", address=address, part="#summary")
+
         def render_change(row_id: UUID, status: SummaryStatus | JobStatus) -> str | None:
             if isinstance(status, SummaryStatus):
                 if status.state != found.summary.state:
-                    return render_part(request, "reload_live.html", address=address, part="#summary")
+                    return reload
                 return render_part(request, "summaries/progress_live.html", status=status)
             if status.state in ENDED_JOB and status.state != JobState.COMPLETED:  # it may be tried again
-                return render_part(request, "reload_live.html", address=address, part="#summary")
+                return reload
             return render_part(
                 request, "summaries/part_live.html", number=numbers[row_id], state_name=status.state
             )
 
         followed = [] if found.summary.state in TERMINAL else [summary_id, *numbers]
-        return live.respond(stream, watched.summaries, followed, render_change)
+        return live.respond(stream, watched.summaries, followed, render_change, ended=reload)
 
 
 def read_summary(session: Session, *, summary_id: UUID, viewer: Viewer) -> SummaryPage:

@@ -99,17 +99,23 @@ async def follow_endpoints(
 
 @router.get("/webhooks/endpoints/{endpoint_id}/live")
 async def follow_endpoint(
-    request: Request, endpoint_id: EndpointIdDep, services: ServicesDep, viewer: ViewerDep, watched: LiveDep
+    request: Request,
+    endpoint_id: EndpointIdDep,
+    services: ServicesDep,
+    viewer: ViewerDep,
+    watched: LiveDep,
+    seen: str = "",
 ) -> Response:
-    """Reload the page whenever the endpoint changes by itself."""
+    """Reload the page whenever the endpoint changes by itself from what it has `seen`."""
     with services.event_streams.opening(viewer.caller, session=viewer.token) as stream:
         read = partial(read_endpoint, endpoint_id=endpoint_id, viewer=viewer)
-        shown = [(await read_for(viewer, services, read)).row.condition]
+        found = await read_for(viewer, services, read)
+        shown = [seen or live.fingerprint(found.row.condition)]
 
         def render_change(_: UUID, condition: EndpointCondition) -> str | None:
-            if shown == [condition]:
+            if shown == [live.fingerprint(condition)]:
                 return None
-            shown[:] = [condition]
+            shown[:] = [live.fingerprint(condition)]
             return render_part(request, "reload_live.html", address=address_of(endpoint_id), part="#endpoint")
 
         return live.respond(stream, watched.endpoints, [endpoint_id], render_change)
@@ -131,7 +137,7 @@ async def show_endpoint(
         deliveries=found.deliveries,
         is_own=endpoint.tenant_id == viewer.caller.tenant_id,
         address=address_of(endpoint_id),
-        live_address=f"{address_of(endpoint_id)}/live",
+        live_address=f"{address_of(endpoint_id)}/live?seen={live.fingerprint(found.row.condition)}",
         deliveries_address=DELIVERIES + formats.query({"endpoint": found.row.id}),
     )
 

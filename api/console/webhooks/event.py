@@ -57,28 +57,38 @@ async def show_event(
         endpoint_ids={each: ids.endpoint_id(each) for each in found.endpoints},
         is_own=event.tenant_id == viewer.caller.tenant_id,
         address=address,
-        live_address=f"{address}/live" if found.is_open else None,
+        live_address=f"{address}/live?seen={live.fingerprint(_states(found))}" if found.is_open else None,
     )
 
 
 @router.get("/webhooks/events/{event_id}/live")
 async def follow_event(
-    request: Request, event_id: EventIdDep, services: ServicesDep, viewer: ViewerDep, watched: LiveDep
+    request: Request,
+    event_id: EventIdDep,
+    services: ServicesDep,
+    viewer: ViewerDep,
+    watched: LiveDep,
+    seen: str = "",
 ) -> Response:
-    """Reload the page whenever a delivery of the event changes."""
+    """Reload the page whenever a delivery of the event changes from what it has `seen`."""
     with services.event_streams.opening(viewer.caller, session=viewer.token) as stream:
         read = partial(queries.read_event, event_id=event_id, tenant_id=tenant_of(viewer))
         found = await read_for(viewer, services, read)
-        shown = [tuple(sorted((each.id, each.state, each.num_attempts) for each in found.dispatches))]
+        shown = [seen or live.fingerprint(_states(found))]
+        reload = render_part(request, "reload_live.html", address=address_of(event_id), part="#event")
 
         def render_change(_: UUID, states: DispatchStates) -> str | None:
-            if shown == [tuple(sorted(states))]:
+            if shown == [live.fingerprint(tuple(sorted(states)))]:
                 return None
-            shown[:] = [tuple(sorted(states))]
-            return render_part(request, "reload_live.html", address=address_of(event_id), part="#event")
+            shown[:] = [live.fingerprint(tuple(sorted(states)))]
+            return reload
 
         followed = [event_id] if found.is_open else []
-        return live.respond(stream, watched.dispatches, followed, render_change)
+        return live.respond(stream, watched.dispatches, followed, render_change, ended=reload)
+
+
+def _states(found: DispatchedEvent) -> DispatchStates:
+    return tuple(sorted((each.id, each.state, each.num_attempts) for each in found.dispatches))
 
 
 @router.post("/webhooks/events/{event_id}/replay")

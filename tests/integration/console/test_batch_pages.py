@@ -14,7 +14,17 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess
 from batch_support import Service, lines
-from console_pages.browser import PROBE, Browser, browsing, checked, events, new_key, new_tenant, words
+from console_pages.browser import (
+    PROBE,
+    Browser,
+    browsing,
+    checked,
+    events,
+    is_over,
+    new_key,
+    new_tenant,
+    words,
+)
 from jobs import batches, files, ids, lifecycle
 from jobs.batches import BatchSpec
 from jobs.batches.progress import read_progress
@@ -355,4 +365,4 @@ def test_rows_follow_their_batches(
     service.complete()
     service.settle()
     following.result(PATIENCE)
-    assert visitor.client.get(address).status_code == 204
+    assert is_over(visitor, address, "#batch" if place else None)

@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
-from console_pages.browser import PROBE, Browser, events, new_tenant, words
+from console_pages.browser import PROBE, Browser, events, is_over, new_tenant, words
 from document_support import Extractor, upload
 from jobs import ids
 from jobs.database.paging import SearchRange
@@ -218,4 +218,4 @@ def test_pages_follow_an_extraction_to_its_end(
     assert opened.wait(PATIENCE)
     Extractor(sessions, tokenizer).run_once()
     following.result(PATIENCE)
-    assert visitor.client.get(address).status_code == 204
+    assert is_over(visitor, address, None if place == "live" else "#document")

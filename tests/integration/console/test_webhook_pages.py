@@ -13,7 +13,17 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess
-from console_pages.browser import PROBE, Browser, browsing, checked, events, new_key, new_tenant, words
+from console_pages.browser import (
+    PROBE,
+    Browser,
+    browsing,
+    checked,
+    events,
+    is_over,
+    new_key,
+    new_tenant,
+    words,
+)
 from jobs import ids
 from jobs.database import database_now
 from jobs.ids import uuid7
@@ -119,7 +129,7 @@ def test_a_test_event_is_sent_by_its_button_and_followed(
     deliver_all(sessions)
     following.result(PATIENCE)
     assert cells(visitor.page(only_event(sessions)), "Table of receivers")[0][1] == "delivered"
-    assert visitor.client.get(address).status_code == 204
+    assert is_over(visitor, address, "#event"), "a page that was made before is brought up to date"
     assert len(receiver.seen) == 1
 
 
@@ -145,6 +155,20 @@ def test_the_list_and_the_page_of_an_endpoint_follow_its_failures(
     deliver_all(sessions)
     for each in following:
         each.result(PATIENCE)
+
+
+def test_a_page_that_was_made_before_a_delivery_is_brought_up_to_date_when_it_connects(
+    visitor: Browser, sessions: Sessions, receiver: Receiver
+) -> None:
+    receiver.answers["/hook"] = status(503, retry_after="600")
+    endpoint, _ = add_endpoint(sessions, receiver.url())
+    with sessions.begin() as session:
+        endpoints.send_test(session, session.merge(endpoint))
+    shown = {page_of(endpoint): "#endpoint", only_event(sessions): "#event"}
+    streams = {each: visitor.page(each).xpath("//@*[name()='hx-sse:connect']")[0] for each in shown}
+    deliver_all(sessions)
+    for address, part in shown.items():
+        assert f'hx-select="{part}"' in events(visitor, streams[address], part, Event())
 
 
 def test_an_endpoint_is_disabled_and_enabled_by_its_buttons(

@@ -88,6 +88,12 @@ def events(browser: Browser, address: str, wanted: str, opened: Event) -> str:
     raise AssertionError(found)
 
 
+def is_over(browser: Browser, address: str, part: str | None) -> bool:
+    """Whether the stream ends at once; where it is of a page, it first reloads its part, which is old."""
+    answer = browser.client.get(address)
+    return answer.status_code == 204 if part is None else f'hx-select="{part}"' in answer.text
+
+
 @contextmanager
 def browsing(server: ApiProcess, key: str | None = API_KEY) -> Iterator[Browser]:
     """A browser that signed in with this key, or with none."""
