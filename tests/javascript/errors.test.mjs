@@ -23,7 +23,7 @@ test('a wrong field of a chat is named', async () => {
     n: 17,
     temperature: 3,
     max_tokens: 0,
-    tools: [{ type: 'function', function: { name: 'f' } }],
+    tools: 'f',
     wisdom: 1,
   };
   for (const [name, value] of Object.entries(wrong)) {

@@ -110,7 +110,7 @@ def test_a_line_that_is_refused_or_too_long_fails_alone(sdk: openai.OpenAI) -> N
         chat_line("good"),
         chat_line("hot", temperature=3),
         chat_line("tools", tools=[{"type": "function"}]),
-        chat_line("two", n=2),
+        chat_line("many", n=17),
         chat_line("stream", stream=True),
         chat_line("strange", wisdom=1),
         chat_line("image", messages=[{"role": "user", "content": [{"type": "image_url"}]}]),
@@ -135,7 +135,7 @@ def test_a_line_that_is_refused_or_too_long_fails_alone(sdk: openai.OpenAI) -> N
     assert told == {
         "hot": (400, "temperature", "invalid_value"),
         "tools": (400, "tools.0.function", "missing_field"),
-        "two": (400, "n", "unsupported_parameter"),
+        "many": (400, "n", "invalid_value"),
         "stream": (400, "stream", "invalid_value"),
         "strange": (400, "wisdom", "unsupported_parameter"),
         "image": (400, "messages.0.content", "invalid_value"),
@@ -148,7 +148,7 @@ def test_a_line_that_is_refused_or_too_long_fails_alone(sdk: openai.OpenAI) -> N
 
 
 def test_a_batch_whose_every_line_fails_is_completed_without_output(sdk: openai.OpenAI) -> None:
-    last = ended(sdk, run(sdk, jsonl([chat_line("a", temperature=9), chat_line("b", n=2)])).id)
+    last = ended(sdk, run(sdk, jsonl([chat_line("a", temperature=9), chat_line("b", n=17)])).id)
     assert (last.status, last.output_file_id) == ("completed", None)
     assert last.request_counts is not None
     assert last.request_counts.model_dump() == {"total": 2, "completed": 0, "failed": 2}
