@@ -53,8 +53,8 @@ def named(session: Session, name: str) -> Tenant:
 
 def read_names(session: Session, tenant_ids: Collection[UUID]) -> dict[UUID, str]:
     """Read the names of these tenants."""
-    query = select(Tenant.id, Tenant.name).where(Tenant.id.in_(tenant_ids))
-    return dict(session.execute(query).tuples().all())
+    rows = session.execute(select(Tenant.id, Tenant.name).where(Tenant.id.in_(tenant_ids)))
+    return {row.id: row.name for row in rows}
 
 
 def find(session: Session, text: str) -> Tenant:

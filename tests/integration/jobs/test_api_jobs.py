@@ -194,8 +194,17 @@ def test_every_ended_job_has_a_result(
     answer = http.get(f"/v1/jobs/{stored(sessions, state)}/result")
     result = answer.json()
     assert answer.status_code == 200
-    names = ["id", "state", "output", "reasoning_content", "finish_reason", "usage", "error", "logprobs"]
-    assert list(result) == names
+    assert list(result) == [
+        "id",
+        "state",
+        "output",
+        "reasoning_content",
+        "tool_calls",
+        "finish_reason",
+        "usage",
+        "error",
+        "logprobs",
+    ]
     assert result["state"] == state
     has_output = state in (JobState.COMPLETED, JobState.CANCELLED)
     assert result["output"] == ("some text" if has_output else None)

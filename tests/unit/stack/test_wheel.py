@@ -82,6 +82,14 @@ def test_every_file_of_the_folder_triton_is_in_it_and_scripts_can_be_run(wheel: 
     assert packed == files
 
 
+def test_every_module_of_the_product_is_in_it(wheel: Path) -> None:
+    modules = {
+        str(file.relative_to(ROOT)) for folder in PACKED[:-1] for file in (ROOT / folder).rglob("*.py")
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        assert sorted(modules - {each.filename for each in archive.infolist()}) == []
+
+
 def test_torch_still_finds_its_own_triton(installed: Path) -> None:
     assert not (installed / "triton").exists()
     said = run(
