@@ -146,9 +146,10 @@ def test_a_webhook_is_tested_replayed_and_watched(
         page.get_by_role("button", name="Delete the endpoint").click()
         page.get_by_text("The endpoint is deleted.").wait_for()
         page.get_by_role("link", name=receiver.url()).click()
+        page.get_by_role("button", name="Send a test event").wait_for()
+        looked_at(page, "endpoint", look)
         page.get_by_role("button", name="Send a test event").click()
         page.get_by_text("on its way").wait_for()
-        looked_at(page, "endpoint", look)
         background(deliver_all, sessions).result(PATIENCE)  # the browser's thread has an event loop
         page.get_by_role("cell", name="503").wait_for()
         looked_at(page, "delivery-failed", look)
