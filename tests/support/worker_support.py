@@ -148,6 +148,7 @@ class Queue:
         is_counted: bool = True,
         tenant_id: UUID = DEFAULT_TENANT,
         task: str = "generate",
+        model: str = MODEL,
         **fields: object,
     ) -> UUID:
         """A job with this text as its user message."""
@@ -156,7 +157,7 @@ class Queue:
         spec = JobSpec(
             text=NewText(canonical, counted),
             task=task,
-            model=MODEL,
+            model=model,
             max_tokens=max_tokens,
             **fields,  # type: ignore[arg-type]  # named by the caller
         )

@@ -7,15 +7,13 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from sqlalchemy import create_engine, update
+from sqlalchemy import create_engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from cli.stack.ports import LOOPBACK, free_port
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.valkey import EmbeddedValkey
-from jobs.database import transaction
-from jobs.models import Job
 from jobs.prompts.tokenizer import ensure_default_tokenizer
 from jobs.settings import DatabaseSettings, Settings
 from local_engine import KillableEngine, RunningEngine, killable_engine
@@ -132,9 +130,8 @@ def test_a_ring_is_passed_on_once_by_a_worker_that_started_all_its_own_jobs(
     settings = settings_for(database_settings, valkey.url, synthetic, claim_poll_seconds=60)
     with running_worker(settings, queue.tokenizer) as worker:
         dispatcher = dispatcher_of(worker, queue.sessions, passed_on)
-        own, other = (queue.submit("Say something. [[tokens=20]]") for _ in range(2))
-        with transaction(queue.sessions) as session:
-            session.execute(update(Job).where(Job.id == other).values(model="other-model"))
+        own = queue.submit("Say something. [[tokens=20]]")
+        other = queue.submit("Say something. [[tokens=20]]", model="other-model")
         dispatcher.ring()
         dispatcher.run_once()
         dispatcher.run_once()
