@@ -73,18 +73,21 @@ class _Passed:
 def _rechecking(scope: Scope, receive: Receive) -> Receive:
     """Wrap `receive` so that a body that takes long to arrive is not taken from a key revoked meanwhile.
 
-    `state["recheck"]` of the request, where there is one, raises if the request would be refused now.
+    `state["recheck"]` of the request, where there is one, raises if the request would be refused now. A
+    request without a body is not rechecked: its only message is read by the response that is under way.
     """
     services: Services = scope["app"].state.services
     seconds = services.settings.api.key_cache_seconds
     checked_at = time.monotonic()
+    has_body = False
 
     async def receive_rechecked() -> Message:
-        nonlocal checked_at
+        nonlocal checked_at, has_body
         message = await receive()
         recheck: Callable[[], Awaitable[object]] | None = scope.get("state", {}).get("recheck")
+        has_body = has_body or bool(message.get("body"))
         is_due = message["type"] == "http.request" and time.monotonic() - checked_at >= seconds
-        if recheck is not None and is_due:
+        if recheck is not None and has_body and is_due:
             await recheck()
             checked_at = time.monotonic()
         return message

@@ -50,11 +50,14 @@ class EventResponse(StreamingResponse):
         refused = asyncio.create_task(self._stream.refused.wait())
         try:
             await asyncio.wait({sending, refused}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done() or not has_begun:
+            if sending.done():
                 await sending
                 return
             sending.cancel()
             await asyncio.wait({sending})
+            if not has_begun:
+                headers = self.raw_headers
+                await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
             last = self._describe(AuthenticationError(_ENDED))
             await send({"type": "http.response.body", "body": last, "more_body": False})
         finally:

@@ -6,7 +6,7 @@ from threading import Event
 
 import httpx2
 import pytest
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess, Serve, error_of
@@ -15,7 +15,7 @@ from jobs.models import ConsoleSession
 from jobs.models.document import Document
 from jobs.tenants import keys
 from jobs.tenants.keys import NewKey, Scope
-from support import PATIENCE, submit_one
+from support import PATIENCE, eventually, submit_one
 
 BOUNDARY = "7d1f"
 PART = (
@@ -74,6 +74,24 @@ def test_a_live_page_ends_with_its_session(
         assert "event: error" in ends.result(timeout=PATIENCE)
         is_over = beside.client.get("/console/jobs").status_code == 303
         assert is_over == (how != "signed out"), "another session of the key goes on"
+
+
+def test_a_live_page_ends_with_the_session_that_ended_before_it_began(
+    server: ApiProcess,
+    sessions: sessionmaker[Session],
+    key: NewKey,
+    background: Callable[..., Future[httpx2.Response]],
+) -> None:
+    with sessions.begin() as session:
+        submit_one(session)
+    with browsing(server, key.secret) as visitor:
+        with sessions.begin() as holding, sessions.begin() as other:
+            holding.execute(text("LOCK TABLE jobs"))
+            waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'jobs'::regclass AND NOT granted)"
+            answer = background(visitor.client.get, "/console/jobs/live")
+            eventually(lambda: holding.scalar(text(waiting)))
+            other.execute(delete(ConsoleSession))
+        assert "event: error" in answer.result(timeout=PATIENCE).text
 
 
 def test_a_document_whose_key_is_revoked_while_it_arrives_is_not_stored(
