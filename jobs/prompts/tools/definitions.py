@@ -139,6 +139,9 @@ class CallInput(Closed):
     type: Literal["function"] = "function"
     index: int | None = Field(None, description="As streams have it; has no effect.")
     function: CalledFunction
+    provider_specific_fields: dict[str, Any] | None = Field(
+        None, description="Has no effect: LiteLLM's notes, as in the turn around it."
+    )
 
 
 def _check_schema(function: FunctionDefinition, param: str) -> None:

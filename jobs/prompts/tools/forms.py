@@ -103,6 +103,8 @@ class AnswerFields(StructuredFields, ToolFields):
     def form_on(self, model: str, takes: Takes) -> tuple[AnswerForm, list[JsonObject]]:
         """Return what the answer must be, and the functions that the model is told of.
 
+        `response_format` has no effect where a function must be called: no text is left that it could form.
+
         Args:
             model: that is to answer.
             takes: what its engines take.
@@ -111,7 +113,9 @@ class AnswerFields(StructuredFields, ToolFields):
             InvalidRequestError: a field is not valid, exceeds a limit, or excludes another one.
             UnsupportedParameterError: not every engine of the model takes what is asked for.
         """
-        guide, tools = self.guide_on(model, takes), self.checked_tools()
+        must_call = self.tool_choice == "required" or isinstance(self.tool_choice, NamedToolChoice)
+        formed = self.model_copy(update={"response_format": None}) if must_call else self
+        guide, tools = formed.guide_on(model, takes), self.checked_tools()
         if not tools:
             return AnswerForm(guide), []
         if guide is not None:

@@ -101,6 +101,21 @@ def test_references_within_arguments_still_find_what_they_refer_to() -> None:
     assert raised.value.param == "tool_choice"
 
 
+@pytest.mark.parametrize("choice", ["required", named("get_weather")])
+def test_a_response_format_has_no_effect_where_a_function_must_be_called(
+    choice: str | dict[str, Any],
+) -> None:
+    options = {"name": "n", "schema": {"type": "object", "properties": {"a": {"type": "string"}}}}
+    asked: dict[str, Any] = {"tools": [WEATHER], "tool_choice": choice}
+    for response_format in ({"type": "json_object"}, {"type": "json_schema", "json_schema": options}):
+        both = chat(**asked, response_format=response_format)
+        assert both.form == chat(**asked).form
+        assert both.canonical == chat(**asked).canonical
+    with pytest.raises(InvalidRequestError) as raised:
+        chat(**asked, structured_outputs={"json_object": True})
+    assert raised.value.param == "tools", "vLLM's words are a form that the caller insists on"
+
+
 def test_what_is_stored_of_a_form_reads_the_same() -> None:
     for choice in ("auto", "required"):
         form = chat(tools=[STRICT, CLOCK], tool_choice=choice).form
@@ -201,8 +216,9 @@ CALL: dict[str, Any] = {
 def test_a_conversation_has_calls_and_their_results() -> None:
     made = {"role": "assistant", "content": None, "tool_calls": [CALL], "refusal": None, "annotations": []}
     result = {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "rain"}]}
-    parsed = CALL | {"index": 0, "function": CALL["function"] | {"parsed_arguments": {}}}
-    by_client = {"parsed": {"a": 1}, "tool_calls": [parsed], "provider_specific_fields": {"refusal": None}}
+    notes = {"provider_specific_fields": {"refusal": None}}
+    parsed = CALL | notes | {"index": 0, "function": CALL["function"] | {"parsed_arguments": {}}}
+    by_client = {"parsed": {"a": 1}, "tool_calls": [parsed]} | notes
     for others in ({}, {"function_call": None, "audio": None}, by_client):
         asked = chat(messages=[*ASK, made | others, result])
         assert parse(asked.canonical).messages == [
