@@ -47,7 +47,17 @@ class Output:
 
 def save(session: Session, job_id: UUID, output: Output) -> None:
     """Save the job's checkpoint; the caller holds the job's row by its fence."""
-    values = {
+    values = columns_of(output)
+    session.execute(
+        insert(Checkpoint)
+        .values(job_id=job_id, **values)
+        .on_conflict_do_update(index_elements=["job_id"], set_=values)
+    )
+
+
+def columns_of(output: Output) -> dict[str, Any]:
+    """Return a checkpoint's columns, all but its job."""
+    return {
         "output": output.text,
         "output_ids": output.packed_ids,
         "num_tokens": output.num_tokens,
@@ -58,11 +68,6 @@ def save(session: Session, job_id: UUID, output: Output) -> None:
         "log_probs": output.log_probs,
         "tool_calls": write_calls(output.calls),
     }
-    session.execute(
-        insert(Checkpoint)
-        .values(job_id=job_id, **values)
-        .on_conflict_do_update(index_elements=["job_id"], set_=values)
-    )
 
 
 def load(session: Session, job_id: UUID) -> Output | None:

@@ -6,18 +6,17 @@ No verb here waits for a locked row: one such job would hold up all the others.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Integer, Interval, Uuid, bindparam, select, text
+from sqlalchemy import Boolean, Integer, Interval, LargeBinary, Text, Uuid, bindparam, text
 from sqlalchemy.orm import Session
 
-from jobs import checkpoints, transitions
+from jobs import checkpoints, job_rows
 from jobs.checkpoints import Output
 from jobs.database import direct
 from jobs.database.hot import PREPARED
 from jobs.database.row_sets import array_parameters
-from jobs.models import Job
 from jobs.states import Lane, StopReason
 from jobs.transitions import Lease
 
@@ -71,12 +70,22 @@ def checkpoint(session: Session, lease: Lease, output: Output) -> bool:
     Returns:
         False if the lease is lost or the job's row is locked.
     """
-    free = select(Job.id).where(*transitions.fence(lease), Job.state == "running")
-    if session.scalar(free.with_for_update(key_share=True, skip_locked=True)) is None:
-        return False
-    transitions.write(session, lease, completion_tokens=output.num_tokens)
-    checkpoints.save(session, lease.job_id, output)
-    return True
+    return lease.lease_id in checkpoint_all(session, [lease], [output])
+
+
+def checkpoint_all(session: Session, leases: Sequence[Lease], outputs: Sequence[Output]) -> set[UUID]:
+    """Save what many jobs have generated in one statement; one that cannot be stored fails it.
+
+    Returns:
+        The ids of the leases whose jobs are saved; the others are lost, or their rows are locked.
+    """
+    if not leases:
+        return set()
+    columns = [checkpoints.columns_of(each) for each in outputs]
+    values = {name: [each[name] for each in columns] for name in _SAVED}
+    saved = direct.fetch(session, _CHECKPOINT, _given(leases) | values)
+    job_rows.expire_loaded(session, [job_id for job_id, _ in saved])
+    return {lease_id for _, lease_id in saved}
 
 
 def read_stops(session: Session, leases: Sequence[Lease]) -> dict[UUID, StopReason | None]:
@@ -130,6 +139,37 @@ _REPORT: Final = (
     )
     """)  # noqa: S608  # built from constants
     .bindparams(*_LEASES, *array_parameters(num_tokens=Integer(), since=Interval()))
+    .execution_options(**PREPARED)
+)
+_SAVED: Final[dict[str, Any]] = {
+    "output": Text(),
+    "output_ids": LargeBinary(),
+    "num_tokens": Integer(),
+    "fingerprint": Text(),
+    "replaced": Boolean(),
+    "reasoning": Text(),
+    "reasoning_tokens": Integer(),
+    "log_probs": LargeBinary(),
+    "tool_calls": Text(),
+}
+_CHECKPOINT: Final = (
+    text(f"""
+    WITH given AS (
+        SELECT * FROM unnest(:job_ids, :lease_ids, {", ".join(f":{name}" for name in _SAVED)})
+            AS given(id, lease_id, {", ".join(_SAVED)})
+    ), free AS (
+        SELECT jobs.id, given.num_tokens FROM given JOIN jobs ON {_HELD} {_FREE}
+    ), reported AS (
+        UPDATE jobs SET completion_tokens = free.num_tokens FROM free WHERE jobs.id = free.id
+        RETURNING jobs.id, jobs.lease_id
+    ), saved AS (
+        INSERT INTO checkpoints (job_id, {", ".join(_SAVED)})
+        SELECT id, {", ".join(f"given.{name}" for name in _SAVED)} FROM reported JOIN given USING (id)
+        ON CONFLICT (job_id) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _SAVED)}
+    )
+    SELECT id, lease_id FROM reported
+    """)  # noqa: S608  # built from constants
+    .bindparams(*_LEASES, *array_parameters(**_SAVED))
     .execution_options(**PREPARED)
 )
 _READ_STOPS: Final = (

@@ -1,6 +1,6 @@
 """The choice among candidates on an engine, and the engine's load as jobs start and end."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
@@ -9,7 +9,7 @@ from jobs.queries import QueuedJob
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
 from jobs.scheduling.followers import Reuse, Sharer, choose_sharer, postponement
-from jobs.scheduling.packing import Choice, PackingPolicy, Running, choose
+from jobs.scheduling.packing import Choice, Packer, PackingPolicy, Running, choose
 from jobs.scheduling.ranking import Ranked, charge_of
 from jobs.states import Lane
 from jobs.transitions import Lease
@@ -47,6 +47,51 @@ def choose_ranked(
     )
 
 
+class Choices:
+    """Chooses candidates of an engine one after the other, each as if those before it had started.
+
+    Attributes:
+        left: candidates that have not started, by job, in rank order.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Ranked],
+        load: EngineLoad,
+        policy: PackingPolicy,
+        known: EnginePrefixes | None,
+    ) -> None:
+        """Start with what `choose_ranked` takes."""
+        self.left = {each.job.id: each for each in candidates}
+        self._load, self._policy, self._known = load, policy, known
+        self._packer: Packer | None = None
+        # A job that begins like no other makes none share.
+        if known is None or not _may_share([each.job for each in candidates], known):
+            self._packer = Packer(
+                [each.candidate for each in candidates],
+                list(load.running.values()),
+                load.budget,
+                max_batch_size=load.capacity.max_batch_size,
+                policy=policy,
+            )
+
+    def choose(self) -> tuple[Ranked, Choice] | None:
+        """Choose the candidate to start next; None: none may."""
+        if self._packer is not None:
+            choice = self._packer.choose()
+        else:
+            choice = choose_ranked(list(self.left.values()), self._load, self._policy, self._known)
+        return None if choice.start is None else (self.left[choice.start], choice)
+
+    def start(self, chosen: Ranked, lease: Lease, reuse: Reuse) -> None:
+        """Let the job run, which was chosen just now."""
+        del self.left[chosen.job.id]
+        if self._packer is not None:
+            self._packer.start(chosen.job.id)
+        else:
+            self._load = with_started(self._load, chosen, lease, reuse)
+
+
 def _may_share(jobs: Sequence[QueuedJob], known: EnginePrefixes) -> bool:
     """Return True if any of these begins like another one, or with what the engine has or reads."""
     families = [job.family for job in jobs if job.family is not None]
@@ -54,7 +99,7 @@ def _may_share(jobs: Sequence[QueuedJob], known: EnginePrefixes) -> bool:
 
 
 def note_start(
-    chosen: Ranked, candidates: Sequence[Ranked], load: EngineLoad, known: EnginePrefixes | None
+    chosen: Ranked, candidates: Iterable[Ranked], load: EngineLoad, known: EnginePrefixes | None
 ) -> tuple[Reuse, Postponed | None]:
     """Note that one of the candidates starts; return what it reuses, and the job that it postpones."""
     if known is None:
@@ -96,6 +141,17 @@ def without(load: EngineLoad, lease_id: UUID) -> EngineLoad:
         idle=not rest,
     )
     return replace(load, running=rest, budget=budget)
+
+
+def emptied(load: EngineLoad) -> EngineLoad:
+    """Return the engine's load once all its jobs have ended."""
+    budget = replace(
+        load.budget,
+        free_slots=load.budget.free_slots + len(load.running),
+        free_blocks=load.budget.free_blocks + sum(each.blocks for each in load.running.values()),
+        idle=True,
+    )
+    return replace(load, running={}, budget=budget)
 
 
 def with_started(load: EngineLoad, chosen: Ranked, lease: Lease, reuse: Reuse) -> EngineLoad:

@@ -11,7 +11,7 @@ from jobs import lifecycle
 from jobs.engines.registry import EngineRow
 from jobs.ids import uuid7
 from jobs.scheduling import engine_load
-from jobs.scheduling.choosing import Postponed, choose_ranked, note_start, with_started
+from jobs.scheduling.choosing import Choices, Postponed, note_start, with_started
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import family_of
 from jobs.scheduling.engine_queue import EngineQueue
@@ -181,18 +181,19 @@ class _Starting:
 
     def _choose(self, candidates: list[Ranked]) -> list["_Chosen"]:
         """Take those that fit together out of the candidates, as if each started at once."""
-        load, known, found, packing = self.load, self.queue.known, list[_Chosen](), self.queue.packing
+        known, found = self.queue.known, list[_Chosen]()
+        choices = Choices(candidates, self.load, self.queue.packing, known)
         while self.limit is None or len(self.claims) + len(found) < self.limit:
-            choice = choose_ranked(candidates, load, packing, known)
-            if choice.start is None:
+            chosen = choices.choose()
+            if chosen is None:
                 break
-            ranked = next(each for each in candidates if each.job.id == choice.start)
+            ranked, choice = chosen
             reads_twice = known is not None and known.reads_twice(ranked.job)
-            reuse, postponed = note_start(ranked, candidates, load, known)
-            candidates.remove(ranked)
+            reuse, postponed = note_start(ranked, choices.left.values(), self.load, known)
             lease = Lease(ranked.job.id, uuid7())
+            choices.start(ranked, lease, reuse)
             found.append(_Chosen(ranked, lease, choice.overtakes, reuse, reads_twice, postponed))
-            load = with_started(load, ranked, lease, reuse)
+        candidates[:] = choices.left.values()
         return found
 
     def _start(self, chosen: Sequence["_Chosen"]) -> list[StartedJob]:

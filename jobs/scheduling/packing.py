@@ -153,26 +153,89 @@ def choose(
         max_batch_size: slots of the engine.
         policy: what the packing may do to a job that waits.
     """
-    if budget.free_slots < 1:
+    return Packer(candidates, running, budget, max_batch_size=max_batch_size, policy=policy).choose()
+
+
+class Packer:
+    """Chooses jobs for an engine one after the other, each as if those before it had started.
+
+    A choice costs what the window costs, not what runs or waits, unless the head does not fit.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        running: Sequence[Running],
+        budget: Budget,
+        *,
+        max_batch_size: int,
+        policy: PackingPolicy,
+    ) -> None:
+        """Start with what `choose` takes."""
+        # Another user may hold the rest. No start changes it.
+        ours = budget.free_blocks + sum(each.blocks for each in running)
+        possible = [each for each in candidates if each.blocks <= ours]
+        self._batch = [each for each in possible if each.lane is Lane.BATCH]
+        self._interactive = [each for each in possible if each.lane is Lane.INTERACTIVE]
+        self._running = list(running)
+        self._num_interactive = _num_interactive(running)
+        self._budget = budget
+        self._max_interactive = _max_interactive(max_batch_size, policy)
+        self._policy = policy
+
+    def choose(self) -> Choice:
+        """Choose the next job; it does not start before `start`."""
+        if self._budget.free_slots < 1:
+            return Choice(start=None)
+        policy, running, budget = self._policy, self._running, self._budget
+        allowed = self._within_lanes()
+        free = budget.free_blocks
+        fitting = [
+            each
+            for each in allowed
+            if each.blocks - each.credited_blocks <= free and (budget.idle or not each.alone)
+        ]
+        if not fitting:
+            return Choice(start=None)
+        head, kept_out = allowed[0], _kept_out(allowed, policy)
+        peers = _peers(head, fitting, policy)
+        for each in sorted(peers, key=lambda peer: (-peer.room, _place(peer, policy))):
+            if kept_out is None or _spares_blocks(each, kept_out, running, budget):
+                return Choice(each.job_id)
+        for each in fitting:
+            if each is kept_out:
+                return Choice(each.job_id)
+            spared = kept_out is None or _spares_blocks(each, kept_out, running, budget)
+            if spared and not are_peers(head, each, policy) and not _postpones(each, head, running, budget):
+                return Choice(each.job_id, overtakes=head.job_id)
         return Choice(start=None)
-    ours = budget.free_blocks + sum(each.blocks for each in running)  # another user may hold the rest
-    possible = [each for each in candidates if each.blocks <= ours]
-    allowed = _within_lanes(possible, running, max_batch_size, policy)
-    fitting = [each for each in allowed if fits(each, budget)]
-    if not fitting:
-        return Choice(start=None)
-    head, kept_out = allowed[0], _kept_out(allowed, policy)
-    peers = [each for each in fitting if are_peers(head, each, policy)]
-    for each in sorted(peers, key=lambda peer: (-peer.room, _place(peer, policy))):
-        if kept_out is None or _spares_blocks(each, kept_out, running, budget):
-            return Choice(each.job_id)
-    for each in fitting:
-        if each is kept_out:
-            return Choice(each.job_id)
-        spared = kept_out is None or _spares_blocks(each, kept_out, running, budget)
-        if spared and not are_peers(head, each, policy) and not _postpones(each, head, running, budget):
-            return Choice(each.job_id, overtakes=head.job_id)
-    return Choice(start=None)
+
+    def start(self, job_id: UUID) -> None:
+        """Let the job run, which was chosen just now."""
+        lane, place = next(
+            (lane, place)
+            for lane in (self._interactive, self._batch)
+            for place, each in enumerate(lane[: self._policy.window])
+            if each.job_id == job_id
+        )
+        started = lane.pop(place)
+        self._running.append(Running(job_id, started.room, started.steps, lane=started.lane))
+        self._num_interactive += started.lane is Lane.INTERACTIVE
+        self._budget = Budget(
+            free_slots=0 if started.alone else self._budget.free_slots - 1,
+            free_blocks=self._budget.free_blocks - started.room,
+            idle=False,
+        )
+
+    def _within_lanes(self) -> list[Candidate]:
+        """Return each lane's window.
+
+        Leaves out interactive jobs while they hold their share of the slots and batch jobs wait.
+        """
+        batch = self._batch[: self._policy.window]
+        if batch and self._num_interactive >= self._max_interactive:
+            return batch
+        return self._interactive[: self._policy.window] + batch
 
 
 def _place(peer: Candidate, policy: PackingPolicy) -> int:
@@ -189,17 +252,33 @@ def fits(candidate: Candidate, budget: Budget) -> bool:
 
 def may_join(lane: Lane, running: Iterable[Running], max_batch_size: int, policy: PackingPolicy) -> bool:
     """Return True if one more job of this lane may run while batch jobs wait."""
-    held = sum(each.lane is Lane.INTERACTIVE for each in running)
-    return lane is Lane.BATCH or held < max(1, int(policy.interactive_share * max_batch_size))
+    return lane is Lane.BATCH or _num_interactive(running) < _max_interactive(max_batch_size, policy)
+
+
+def _num_interactive(running: Iterable[Running]) -> int:
+    return sum(each.lane is Lane.INTERACTIVE for each in running)
+
+
+def _max_interactive(max_batch_size: int, policy: PackingPolicy) -> int:
+    """Return how many jobs the interactive lane may run while batch jobs wait."""
+    return max(1, int(policy.interactive_share * max_batch_size))
 
 
 def are_peers(head: Candidate, other: Candidate, policy: PackingPolicy) -> bool:
     """Return True if they waited almost equally long, so that order does not matter."""
-    if other.job_id == head.job_id:
-        return True
-    if head.lane is Lane.INTERACTIVE or (other.lane, other.group) != (head.lane, head.group):
-        return False
-    return other.waited >= (1 - policy.stretch) * head.waited
+    return bool(_peers(head, [other], policy))
+
+
+def _peers(head: Candidate, others: Iterable[Candidate], policy: PackingPolicy) -> list[Candidate]:
+    if head.lane is Lane.INTERACTIVE:
+        return [each for each in others if each.job_id == head.job_id]
+    least = (1 - policy.stretch) * head.waited
+    return [
+        each
+        for each in others
+        if (each.waited >= least and each.lane is head.lane and each.group == head.group)
+        or each.job_id == head.job_id
+    ]
 
 
 def shadow_of(candidate: Candidate, running: Iterable[Running], budget: Budget) -> Shadow:
@@ -221,19 +300,6 @@ def _postpones(first: Candidate, second: Candidate, running: Sequence[Running], 
     left = Budget(budget.free_slots - 1, budget.free_blocks - first.blocks, idle=False)
     after = shadow_of(second, [*running, started], left)
     return after.steps > shadow_of(second, running, budget).steps
-
-
-def _within_lanes(
-    candidates: Sequence[Candidate], running: Iterable[Running], max_batch_size: int, policy: PackingPolicy
-) -> list[Candidate]:
-    """Return each lane's window.
-
-    Leaves out interactive jobs while they hold their share of the slots and batch jobs wait.
-    """
-    batch = [each for each in candidates if each.lane is Lane.BATCH][: policy.window]
-    if batch and not may_join(Lane.INTERACTIVE, running, max_batch_size, policy):
-        return batch
-    return [each for each in candidates if each.lane is Lane.INTERACTIVE][: policy.window] + batch
 
 
 def _kept_out(allowed: Sequence[Candidate], policy: PackingPolicy) -> Candidate | None:

@@ -1,6 +1,6 @@
 """The preview: what the next claims on an engine will choose from, read without a lock."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -10,9 +10,10 @@ from sqlalchemy.orm import Session
 
 from jobs.ids import uuid7
 from jobs.scheduling import engine_load
-from jobs.scheduling.choosing import choose_ranked, with_started, without
+from jobs.scheduling.choosing import Choices, choose_ranked, emptied, without
 from jobs.scheduling.engine_queue import EngineQueue
 from jobs.scheduling.followers import Reuse
+from jobs.scheduling.packing import Running
 from jobs.scheduling.ranking import Ranked
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.transitions import Lease
@@ -20,6 +21,8 @@ from jobs.transitions import Lease
 # Running jobs whose end a preview tries one by one. In a larger batch, what would start if all ended says
 # nearly the same.
 _MAX_ENDS: Final = 16
+# Jobs of the round after that. Where more start together, those prompts are read as they start, many at once.
+_MAX_NEXT: Final = 128
 # Prompt tokens that are read ahead besides those of the jobs that start next: a few documents, or all
 # candidates with short prompts, which may all have ended before the next preview.
 _MAX_SHORT_TOKENS: Final = 32_768
@@ -52,13 +55,18 @@ def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> P
     candidates = queue.head(elsewhere=queue.elsewhere())
     packing = queue.packing
     text_ids: dict[UUID, None] = {}  # in order, each once
-    for ended in (None, *islice(load.running, _MAX_ENDS)):
+    for ended in (None, *islice(_different(load.running), _MAX_ENDS)):
         left = load if ended is None else without(load, ended)
         choice = choose_ranked(candidates, left, packing, queue.known)
         text_ids.update({each.job.text_id: None for each in candidates if each.job.id == choice.start})
     text_ids.update(dict.fromkeys(_texts_of_next_round(queue, candidates)))
     text_ids.update(dict.fromkeys(_short_texts(candidates)))
     return Preview(candidates, list(text_ids))
+
+
+def _different(running: Mapping[UUID, Running]) -> Iterable[UUID]:
+    """Return one of all jobs whose ends would leave the same room, by its lease."""
+    return {(each.blocks, each.lane): lease_id for lease_id, each in running.items()}.values()
 
 
 def _short_texts(candidates: Sequence[Ranked]) -> Iterator[UUID]:
@@ -76,13 +84,10 @@ def _texts_of_next_round(queue: EngineQueue, candidates: Sequence[Ranked]) -> li
 
     Jobs of equal length do.
     """
-    left, text_ids, load, known, packing = list(candidates), [], queue.load, queue.known, queue.packing
-    for lease_id in load.running:
-        load = without(load, lease_id)
-    while left and (choice := choose_ranked(left, load, packing, known)).start is not None:
-        chosen = next(each for each in left if each.job.id == choice.start)
-        left.remove(chosen)
-        text_ids.append(chosen.job.text_id)
-        reuse = known.reuse(chosen.job) if known is not None else Reuse()
-        load = with_started(load, chosen, Lease(chosen.job.id, uuid7()), reuse)
+    text_ids, known = list[UUID](), queue.known
+    choices = Choices(candidates, emptied(queue.load), queue.packing, known)
+    while len(text_ids) < _MAX_NEXT and (found := choices.choose()) is not None:
+        job = found[0].job
+        choices.start(found[0], Lease(job.id, uuid7()), known.reuse(job) if known is not None else Reuse())
+        text_ids.append(job.text_id)
     return text_ids

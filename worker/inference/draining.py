@@ -23,7 +23,7 @@ _CANARY_INTERVAL_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Reserved:
-    """The reservations on the engine at one moment."""
+    """The reservations on the engine at one moment; none while none is draining."""
 
     now: datetime
     held: list[Reservation]
@@ -78,9 +78,9 @@ class DrainMonitor:
 
     def _read(self) -> _Reserved:
         with transaction(self._sessions) as session:
-            rows = session.scalars(
-                select(Reservation).where(Reservation.engine_name == self._engine_name)
-            ).all()
+            here = select(Reservation).where(Reservation.engine_name == self._engine_name)
+            drains = here.where(Reservation.state == "draining").exists()
+            rows = session.scalars(here).all() if session.scalar(select(drains)) else []
             return _Reserved(
                 now=database_now(session),
                 held=[row for row in rows if row.state == "held"],

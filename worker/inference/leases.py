@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -29,6 +29,9 @@ _FIRST_REPORT_SECONDS: Final = 0.25
 # Leases due this soon are renewed together with those due now. Not all leases: while a locked one stays due,
 # each round would write every row.
 _TOGETHER_SECONDS: Final = 2.0
+# Snapshots saved by one statement, which keeps their rows locked for as long as it takes, and what they hold.
+_SAVED_TOGETHER: Final = 64
+_BYTES_TOGETHER: Final = 1_000_000
 # An engine's gauges, refreshed every 0.1 s, count a request that has generated for at least this long.
 _VISIBLE_SECONDS: Final = 1.0
 # The request of a stream that is silent for longer may be lost.
@@ -166,8 +169,9 @@ class LeaseKeeper:
             self._renew([each for each in running if self._is_due(each, ahead=_TOGETHER_SECONDS)])
         self._deliver_stops(running)
         self._report_progress(running)
-        for each in running:
-            self._save(each)
+        due = [(each, each.snapshot) for each in running if each.snapshot is not None and _must_save(each)]
+        for some in _in_sets(due):
+            self._save_all(some)
 
     @staticmethod
     def report_first_token(session: Session, running: RunningJob) -> None:
@@ -222,19 +226,22 @@ class LeaseKeeper:
                 if is_followed:
                     self.on_read()
 
-    def _save(self, running: RunningJob) -> None:
-        """Save the run's last snapshot as the job's checkpoint. One that cannot be stored is skipped."""
-        snapshot = running.snapshot
-        if snapshot is None or snapshot is running.saved or running.is_ending:
-            return
+    def _save_all(self, due: Sequence[tuple[RunningJob, Output]]) -> None:
+        """Save these snapshots as the jobs' checkpoints. One that cannot be stored is skipped."""
         try:
             with transaction(self._sessions) as session:
-                is_saved = leases.checkpoint(session, running.lease, snapshot)
+                leases_held = [each.lease for each, _ in due]
+                saved = leases.checkpoint_all(session, leases_held, [snapshot for _, snapshot in due])
         except (DataError, IntegrityError, UnicodeError) as error:
+            if len(due) > 1:
+                for one in due:
+                    self._save_all([one])
+                return
             telemetry.logger().error(telemetry.LOOP_FAILED, loop="checkpoint", error=type(error).__name__)
-            is_saved = True  # the next snapshot may be better
-        if is_saved:
-            running.saved = snapshot
+            saved = {each.lease.lease_id for each, _ in due}  # the next snapshot may be better
+        for each, snapshot in due:
+            if each.lease.lease_id in saved:
+                each.saved = snapshot
 
     def _lose(self, running: RunningJob) -> None:
         """Drop the lease and stop its run."""
@@ -243,6 +250,26 @@ class LeaseKeeper:
         self.drop(running)
         telemetry.logger().info(telemetry.LEASE_LOST, job_id=ids.job_id(running.lease.job_id))
         running.inbox.put(StopAsked(None))
+
+
+def _in_sets(due: Sequence[tuple[RunningJob, Output]]) -> Iterator[list[tuple[RunningJob, Output]]]:
+    """Yield the snapshots in sets that one statement can save."""
+    some: list[tuple[RunningJob, Output]] = []
+    num_bytes = 0
+    for running, snapshot in due:
+        some.append((running, snapshot))
+        num_bytes += len(snapshot.text) + len(snapshot.reasoning) + len(snapshot.packed_ids)
+        num_bytes += len(snapshot.log_probs or b"")
+        if len(some) == _SAVED_TOGETHER or num_bytes >= _BYTES_TOGETHER:
+            yield some
+            some, num_bytes = [], 0
+    if some:
+        yield some
+
+
+def _must_save(running: RunningJob) -> bool:
+    """Return True if the run has left a snapshot that is no checkpoint yet."""
+    return running.snapshot is not running.saved and not running.is_ending
 
 
 def _must_report(running: RunningJob, now: float) -> bool:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, event, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import database, leases, lifecycle
@@ -177,3 +177,30 @@ def test_claims_are_woken_once_a_job_has_read_what_a_queued_one_begins_with(
         keeper.run_once()
     assert read == ["read"]
     assert {each.on_first_token for each in running} == {None}
+
+
+def test_the_checkpoints_of_many_jobs_are_saved_in_one_statement(
+    sessions: sessionmaker[Session],
+    impatient: sessionmaker[Session],
+    running: list[RunningJob],
+    keeper: LeaseKeeper,
+) -> None:
+    saving: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "INSERT INTO checkpoints" in statement:
+            saving.append(statement)
+
+    engine = impatient.kw["bind"]
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        keeper.run_once()
+        keeper.run_once()
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+    assert len(saving) == 1
+    with sessions() as session:
+        saved = {each.job_id: each for each in session.scalars(select(Checkpoint))}
+    for number, each in enumerate(running, 1):
+        found, given = saved[each.lease.job_id], output_of(f"part {number}", number)
+        assert (found.output, found.output_ids, found.num_tokens) == (given.text, given.packed_ids, number)

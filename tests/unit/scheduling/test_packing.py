@@ -11,6 +11,7 @@ from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
 from jobs.scheduling.packing import (
     Candidate,
     Choice,
+    Packer,
     PackingPolicy,
     Running,
     are_peers,
@@ -87,6 +88,25 @@ def test_packing_never_exceeds_slots_or_blocks(
         assert sum(each.blocks for each in running) + start.blocks <= CAPACITY.max_blocks
         assert spare_blocks is None or start.blocks <= spare_blocks
         assert not (start.alone and running)
+
+
+@given(queues(), engines(), st.sampled_from([0, 7]))
+def test_choices_in_turn_are_those_of_a_queue_and_an_engine_read_anew(
+    queue: list[Candidate], running: list[Running], order: int
+) -> None:
+    policy = replace(RULES, order=order, window=3)
+    packer = Packer(queue, running, budget_beside(running), max_batch_size=4, policy=policy)
+    left, busy = list(queue), list(running)
+    while (choice := packer.choose()).start is not None:
+        assert choice == pack(left, busy, policy)
+        start = next(each for each in left if each.job_id == choice.start)
+        packer.start(start.job_id)
+        left.remove(start)
+        busy.append(Running(start.job_id, start.blocks, start.steps, lane=start.lane))
+        if start.alone:
+            assert packer.choose() == Choice(start=None)
+            return
+    assert pack(left, busy, policy) == choice
 
 
 @given(queues())
