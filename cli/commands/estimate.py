@@ -8,9 +8,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cli.commands.summarize import PATIENCE_SECONDS, Paths, check_paths, conclude, report_skipped, stopping
+from cli.commands.summarize import PATIENCE_SECONDS, Paths, conclude, report_skipped, stopping
 from cli.output import EXIT_CODES, ApiUrl, AsJson, client_of, notes, output, print_json
-from cli.summaries import sources
+from cli.summaries import locations, sources
 from cli.summaries.options import DEFAULT_CONCURRENCY, ConcurrencyOption, with_fields
 from cli.summaries.progress import progress
 from cli.summaries.remote import SummaryClient
@@ -40,9 +40,9 @@ def estimate(
     """Upload documents and estimate their summaries; `summarize` does not upload them again."""
     if combine:
         fields["combine"] = True
-    check_paths(paths)
+    locations.check_paths(paths)
     others: Counter[str] = Counter()
-    found = list(sources.find(paths, others=others))
+    found = list(locations.find(paths, others=others))
     if not found:
         raise typer.BadParameter(sources.NOTHING, param_hint="PATH")
     report_skipped(others)

@@ -2,9 +2,8 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Event
 from typing import Annotated, Final
 
@@ -13,10 +12,10 @@ from rich.markup import escape
 
 from cli import output
 from cli.output import ApiUrl, client_of, notes
+from cli.summaries import locations, sources
 from cli.summaries import results as summary_results
-from cli.summaries import sources
 from cli.summaries.options import DEFAULT_CONCURRENCY, ConcurrencyOption, Format, FormatOption, with_fields
-from cli.summaries.outputs import FolderWriter, ResultWriter, StdoutWriter
+from cli.summaries.outputs import ResultWriter, StdoutWriter
 from cli.summaries.progress import ProgressDisplay, progress
 from cli.summaries.remote import SummaryClient
 from cli.summaries.run import SummaryRun, in_threads
@@ -32,7 +31,11 @@ EXIT_CODES: Final = (
 
 Paths = Annotated[
     list[str],
-    typer.Argument(metavar="PATH...", help="Files, and folders to search for documents.", show_default=False),
+    typer.Argument(
+        metavar="PATH...",
+        help="Files, and folders to search for documents; or s3://bucket/prefix.",
+        show_default=False,
+    ),
 ]
 
 
@@ -50,7 +53,12 @@ def summarize(  # noqa: PLR0913  # one for each option
         bool, typer.Option("--combine", help="Make one summary of all, at most 1,000 documents.")
     ] = False,
     output: Annotated[
-        str, typer.Option("--output", metavar="DIR|-", help="Write a file for each document here; - prints.")
+        str,
+        typer.Option(
+            "--output",
+            metavar="DIR|-",
+            help="Write a file for each document here, a folder or s3://bucket/prefix; - prints.",
+        ),
     ] = _PRINT,
     kind: FormatOption = Format.MD,
     watch: Annotated[
@@ -66,17 +74,17 @@ def summarize(  # noqa: PLR0913  # one for each option
     api_url: ApiUrl = None,
 ) -> None:
     """Summarize documents of any length. The same files with the same options resume an earlier run."""
-    check_paths(paths)
-    folder = None if output == _PRINT else sources.absolute(output)
+    locations.check_paths(paths)
+    folder = None if output == _PRINT else output
     if folder is not None:
-        check_folders(paths, folder)
-        _check_places(paths, folder, kind, combine=combine)
+        locations.check_output(paths, folder)
+        locations.check_places(paths, folder, kind, combine=combine)
     others: Counter[str] = Counter()
-    total = sum(1 for _ in sources.find(paths, left_out=folder, others=others))
+    total = sum(1 for _ in locations.find(paths, left_out=folder, others=others))
     if not total:
         raise typer.BadParameter(sources.NOTHING, param_hint="PATH")
     report_skipped(others)
-    found = sources.find(paths, left_out=folder)
+    found = locations.find(paths, left_out=folder)
     with client_of(api_url) as client, stopping() as stop:
         server = SummaryClient(client, patience=PATIENCE_SECONDS, stop=stop)
         shown = progress(notes, total=total, live=watch)
@@ -142,7 +150,7 @@ def _each(
 def _combined(
     run: SummaryRun,
     found: list[SourceFile],
-    folder: Path | None,
+    folder: str | None,
     kind: Format,
     shown: ProgressDisplay,
     concurrency: int,
@@ -155,54 +163,12 @@ def _combined(
         sys.stdout.write(summary_results.combined(results, kind, summary_results.as_shown))
     else:
         try:
-            FolderWriter(folder, kind).write_combined(results)
+            locations.writer_of(folder, kind).write_combined(results)
         except OSError as error:
             output.print_error(f"cannot write the summary: {error}")
             return 0
     return sum(result.error is None for result in results)
 
 
-def _output(folder: Path | None, kind: Format, shown: ProgressDisplay) -> ResultWriter:
-    return StdoutWriter(kind, shown.aside) if folder is None else FolderWriter(folder, kind)
-
-
-def check_paths(paths: Sequence[str]) -> None:
-    """Check that one of the paths exists.
-
-    If only some are missing, those are reported later as unreadable files.
-
-    Raises:
-        typer.BadParameter: none of the paths exists.
-    """
-    if not any(sources.is_there(path) for path in paths):
-        name = sources.printable(paths[0])
-        raise typer.BadParameter(f"no such file or folder: {name}", param_hint="PATH")
-
-
-def check_folders(paths: Sequence[str], folder: Path) -> None:
-    """Check that no summary becomes an input.
-
-    Raises:
-        typer.BadParameter: the folder is one of the paths.
-    """
-    if any(sources.is_same(sources.absolute(path), folder) for path in paths):
-        raise typer.BadParameter("must not be an input: summaries would be summarized", param_hint="--output")
-
-
-def _check_places(paths: Sequence[str], folder: Path, kind: Format, *, combine: bool) -> None:
-    """Check that no document is overwritten.
-
-    Nor may one be deleted as the failure file of an earlier run.
-
-    Raises:
-        typer.BadParameter: a document would be.
-    """
-    named = {sources.absolute(path).resolve() for path in paths}
-    if not any(each.is_relative_to(folder.resolve()) for each in named):
-        return  # documents that come from folders are never below the output folder
-    written = FolderWriter(folder, kind)
-    found = sources.find(paths, left_out=folder)
-    places = [written.combined_place] if combine else (each for one in found for each in written.places(one))
-    for place in places:
-        if place.resolve() in named:
-            raise typer.BadParameter(f"{place} is a document and would be overwritten", param_hint="--output")
+def _output(folder: str | None, kind: Format, shown: ProgressDisplay) -> ResultWriter:
+    return StdoutWriter(kind, shown.aside) if folder is None else locations.writer_of(folder, kind)

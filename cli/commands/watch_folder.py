@@ -14,7 +14,7 @@ from cli import output
 from cli.output import ApiUrl, client_of, notes
 from cli.summaries import sources
 from cli.summaries.options import DEFAULT_CONCURRENCY, ConcurrencyOption, Format, FormatOption, with_fields
-from cli.summaries.outputs import FolderWriter
+from cli.summaries.outputs import FolderWriter, LocalFolder
 from cli.summaries.progress import progress
 from cli.summaries.remote import SummaryClient
 from cli.summaries.run import DocumentOutcome, SummaryRun, in_threads
@@ -59,7 +59,9 @@ def watch_folder(  # noqa: PLR0913  # one for each option
             shown = progress(notes, total=None, live=False)
             run = SummaryRun(server, fields, model=server.model_in_time(), progress=shown)
             with shown:
-                num_failed = _serve(run, watched, FolderWriter(out, kind), once=once, concurrency=concurrency)
+                num_failed = _serve(
+                    run, watched, FolderWriter(LocalFolder(out), kind), once=once, concurrency=concurrency
+                )
             if run.fatal_error is not None:
                 raise run.fatal_error
             if num_failed:

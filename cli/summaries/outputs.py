@@ -73,10 +73,50 @@ class StdoutWriter:
         self._num_printed += 1
 
 
+class ResultFolder(Protocol):
+    """A folder of results: on this machine, or in object storage."""
+
+    def write(self, place: Path, text: str) -> None:
+        """Write a file at this place below the folder, whole or not at all.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+
+    def delete(self, place: Path) -> None:
+        """Delete the file at this place, if there is one.
+
+        Raises:
+            OSError: it cannot be deleted.
+        """
+
+    def link(self, source: SourceFile, place: Path) -> str:
+        """Return the way from the result at this place to its source."""
+
+
+class LocalFolder:
+    """A folder of results on this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, place: Path, text: str) -> None:
+        """Write the file; see `ResultFolder`."""
+        write_shared(self._path / place, text)
+
+    def delete(self, place: Path) -> None:
+        """Delete the file; see `ResultFolder`."""
+        (self._path / place).unlink(missing_ok=True)
+
+    def link(self, source: SourceFile, place: Path) -> str:
+        """Return the relative path of a file, the address of another source."""
+        return source.link_from((self._path / place).parent)
+
+
 class FolderWriter:
     """An output that writes each result to a file, in the same subfolder as its source, under its name."""
 
-    def __init__(self, folder: Path, kind: Format) -> None:
+    def __init__(self, folder: ResultFolder, kind: Format) -> None:
         self._folder = folder
         self._kind = kind
 
@@ -94,45 +134,45 @@ class FolderWriter:
         """Do nothing: every result is already written."""
 
     def write(self, result: DocumentResult) -> Path:
-        """Write the result and return the path of its file.
+        """Write the result and return where, below the folder, it stands.
 
         Raises:
             OSError: the file cannot be written.
         """
         good, bad = self.places(result.source)
-        path, stale, kind = (good, bad, self._kind) if result.error is None else (bad, good, Format.JSON)
-        write_shared(path, summary_results.alone(result, kind, _from(path.parent)))
-        if stale != path:
-            stale.unlink(missing_ok=True)
-        return path
+        place, stale, kind = (good, bad, self._kind) if result.error is None else (bad, good, Format.JSON)
+        self._folder.write(place, summary_results.alone(result, kind, self._linking_from(place)))
+        if stale != place:
+            self._folder.delete(stale)
+        return place
 
-    def write_combined(self, results: list[DocumentResult]) -> Path:
-        """Write the one file of results that share a summary and return its path.
+    def write_combined(self, results: list[DocumentResult]) -> None:
+        """Write the one file of results that share a summary.
 
         Raises:
             OSError: the file cannot be written.
         """
-        path = self.combined_place
-        write_shared(path, summary_results.combined(results, self._kind, _from(self._folder)))
-        return path
+        place = self.combined_place
+        text = summary_results.combined(results, self._kind, self._linking_from(place))
+        self._folder.write(place, text)
 
     @property
     def combined_place(self) -> Path:
-        """Path of the file for results that share a summary."""
-        return self._folder / f"{_COMBINED}.{self._kind}"
+        """Where, below the folder, the file for results that share a summary stands."""
+        return Path(f"{_COMBINED}.{self._kind}")
 
     def places(self, source: SourceFile) -> tuple[Path, Path]:
-        """Return the paths of the document's summary and of its failure file."""
-        good = self._path(source, f".{self._kind}")
+        """Return where, below the folder, the document's summary and its failure file stand."""
+        good = _beside(source, f".{self._kind}")
         # In JSON a failure has the shape of any result; in other formats it must not look like a summary.
-        return good, good if self._kind is Format.JSON else self._path(source, _ERROR_SUFFIX)
+        return good, good if self._kind is Format.JSON else _beside(source, _ERROR_SUFFIX)
 
-    def _path(self, source: SourceFile, suffix: str) -> Path:
-        return self._folder / source.name.parent / (source.name.name + suffix)
+    def _linking_from(self, place: Path) -> Link:
+        return lambda source: self._folder.link(source, place)
 
 
-def _from(folder: Path) -> Link:
-    return lambda source: os.path.relpath(source.path, folder)
+def _beside(source: SourceFile, suffix: str) -> Path:
+    return source.name.parent / (source.name.name + suffix)
 
 
 def write_shared(path: Path, text: str) -> None:

@@ -192,7 +192,7 @@ def _place(part: Mapping[str, Any], address: str) -> str:
     """
     start, end = part.get("start"), part.get("end")
     characters = f"characters {start:,}-{end:,}" if start is not None and end is not None else "all of it"
-    target = quote(address)
+    target = quote(address, safe="/:" if "://" in address else "/")
     if not part.get("pages"):
         return f"[{characters}]({target})"
     first, last = part["pages"]

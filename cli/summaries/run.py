@@ -85,7 +85,7 @@ class SummaryRun:
 
     def add(self, source: SourceFile) -> dict[str, Any] | DocumentFailure:
         """Upload one document and return it."""
-        return self._or_failure(source, lambda: self._upload(source, content_of(source.path)))
+        return self._or_failure(source, lambda: self._upload(source))
 
     def read(self, source: SourceFile) -> dict[str, Any] | DocumentFailure:
         """Upload one document, wait for its text and return it."""
@@ -130,8 +130,9 @@ class SummaryRun:
         return self._server.summary(ended["id"])
 
     def _summarize(self, source: SourceFile) -> DocumentOutcome:
-        content = content_of(source.path)
-        summary = self._running([content], self._fields, lambda: [self._upload(source, content)["id"]])
+        content = content_of(source.path) if source.version is None else None
+        named = content or source.version or ""
+        summary = self._running([named], self._fields, lambda: [self._upload(source, content)["id"]])
         ended = self._server.wait(
             summary,
             on_change=lambda now: self._progress.seen(source, now),
@@ -167,10 +168,15 @@ class SummaryRun:
         key = hashlib.sha256(repr((name, documents, found.newest)).encode()).hexdigest()
         return self._server.start(documents, {**fields, "custom_id": name}, key=key)
 
-    def _upload(self, source: SourceFile, content: str) -> dict[str, Any]:
-        """Upload the document without its folders, which the server must not learn."""
+    def _upload(self, source: SourceFile, content: str | None = None) -> dict[str, Any]:
+        """Upload the document without its folders, which the server must not learn.
+
+        Raises:
+            FileChangedError: its SHA-256 is not `content`.
+        """
         name = source.path.name.encode(errors="replace").decode()
-        return self._server.add(source.path, name, content)
+        with source.at_hand() as path:
+            return self._server.add(path, name, content or content_of(path))
 
     def _extracted(self, source: SourceFile, document_id: str) -> dict[str, Any] | DocumentFailure:
         """Wait until the document's text is extracted, or cannot be."""

@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,11 +25,26 @@ class SourceFile:
         shown: path as the caller gave it, or gave its folder; always printable text.
         name: path relative to the folder that all of a command's files share; the result's file is named
             after it.
+        version: names the content, where that is known without reading it.
     """
 
     path: Path
     shown: str
     name: Path
+    version: str | None = None
+
+    @contextmanager
+    def at_hand(self) -> Iterator[Path]:
+        """Yield a path to open, valid as long as the context lasts.
+
+        Raises:
+            OSError: the document cannot be read.
+        """
+        yield self.path
+
+    def link_from(self, folder: Path) -> str:
+        """Return the way from the folder to the document."""
+        return os.path.relpath(self.path, folder)
 
 
 def find(
@@ -56,6 +72,11 @@ def find(
                 seen.add(path)
             shown = f"{given.rstrip('/')}/{below}" if below else given
             yield SourceFile(path, printable(shown), path.relative_to(base))
+
+
+def suffix_of(name: str) -> str:
+    """Return the suffix of a file's name in lower case, with its dot; empty if it has none."""
+    return printable(os.path.splitext(name)[1].lower())  # noqa: PTH122  # a key is no path
 
 
 def printable(text: str) -> str:
@@ -105,7 +126,7 @@ def _below(folder: Path, left_out: Path | None, others: Counter[str] | None) -> 
             path = here / file
             if file.startswith(".") or not path.is_file():
                 continue
-            if path.suffix.lower() in SUFFIXES:
+            if suffix_of(file) in SUFFIXES:
                 yield path.relative_to(folder)
             elif others is not None:
-                others[printable(path.suffix.lower()) or "without a suffix"] += 1
+                others[suffix_of(file) or "without a suffix"] += 1

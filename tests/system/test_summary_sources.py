@@ -6,7 +6,12 @@ from typing import Any
 
 import docx
 import pytest
+from typer.testing import CliRunner, Result
 
+from bucket_support import serving_bucket
+from cli.main import application
+from cli.stack.stack import Stack
+from cli.summaries import buckets
 from document_support import make_epub, make_pdf, prose_page
 from support import eventually
 from system_support import Client
@@ -14,6 +19,8 @@ from system_support import Client
 pytestmark = pytest.mark.timeout(300)
 
 NUM_PAGES = 300
+# More than the storage lists at once.
+NAMES = ("a.txt", "a b/é&.txt", "deep/er/b.md", "deep/er/c.txt", "z.txt")
 
 
 def pdf() -> bytes:
@@ -90,3 +97,34 @@ def test_every_character_is_in_one_chunk_and_every_chunk_names_the_pages_of_its_
         assert (min(said), max(said)) == (first, last), "of the words that stand only on one page"
         assert set(begun) <= set(range(first, last + 1))
     assert document["characters"] == len(text)
+
+
+def test_a_bucket_is_summarized_into_a_bucket_and_read_once(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def summarize() -> Result:
+        return CliRunner().invoke(
+            application(), ["summarize", "s3://bucket/in", "--output", "s3://bucket/in/out", "--length", "60"]
+        )
+
+    monkeypatch.setenv("LONGBATCH_API_URL", stack.urls.api_url or "")
+    monkeypatch.setenv("LONGBATCH_API_KEY", stack.urls.api_key or "")
+    buckets.connect.cache_clear()  # of another test's server
+    with serving_bucket() as bucket:
+        for name, value in bucket.environment.items():
+            monkeypatch.setenv(name, value)
+        sources = {
+            f"in/{name}": prose_page(number, num_lines=20).encode() for number, name in enumerate(NAMES)
+        }
+        bucket.objects |= {**sources, "in/photo.jpg": b"jpg", "in/.hidden.txt": b"x", "other/x.txt": b"x"}
+        done = summarize()
+        assert done.exit_code == 0, done.output
+        assert "1 .jpg" in done.stderr
+        assert sorted(bucket.gets) == sorted(sources), "each document is read once"
+        results = {key for key in bucket.objects if key.startswith("in/out/")}
+        assert results == {f"in/out/{name}.md" for name in NAMES}
+        bucket.gets.clear()
+        bucket.objects["in/a b/é&.txt"] = b"It rains on the harbour now."
+        again = summarize()
+        assert again.exit_code == 0, again.output
+        assert bucket.gets == ["in/a b/é&.txt"], "only what has changed is read again"

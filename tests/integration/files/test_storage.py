@@ -1,15 +1,12 @@
 """Each store keeps parts, whatever happened to them before."""
 
 import os
-import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from bucket_support import Bucket, serving_bucket
 from jobs.errors import UnavailableError
 from jobs.files.object_storage import ObjectStore
 from jobs.files.storage import (
@@ -22,69 +19,18 @@ from jobs.files.storage import (
 )
 
 
-class Bucket(BaseHTTPRequestHandler):
-    """As much of S3's protocol as three requests need; unsigned ones are refused."""
-
-    objects: dict[str, bytes]
-
-    def do_PUT(self) -> None:
-        self.objects[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
-        self._answer(200)
-
-    def do_GET(self) -> None:
-        url = urlsplit(self.path)
-        query = parse_qs(url.query)
-        if "list-type" in query:
-            self._list(f"{url.path}/{query['prefix'][0]}")
-            return
-        found = self.objects.get(self.path)
-        self._answer(404 if found is None else 200, found or b"")
-
-    def do_POST(self) -> None:
-        assert "?delete" in self.path
-        names = re.findall(r"<Key>(.*?)</Key>", self.rfile.read(int(self.headers["Content-Length"])).decode())
-        for name in names:
-            self.objects.pop(f"/bucket/{name}", None)
-        deleted = "".join(f"<Deleted><Key>{name}</Key></Deleted>" for name in names)
-        self._answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
-
-    def _list(self, prefix: str) -> None:
-        names = sorted(name.removeprefix("/bucket/") for name in self.objects if name.startswith(prefix))
-        contents = "".join(
-            f"<Contents><Key>{name}</Key><Size>1</Size>"
-            "<LastModified>2026-01-31T12:00:00.000Z</LastModified></Contents>"
-            for name in names
-        )
-        body = f"<ListBucketResult><IsTruncated>false</IsTruncated>{contents}</ListBucketResult>"
-        self._answer(200, body.encode())
-
-    def log_message(self, *_: object) -> None: ...
-
-    def _answer(self, status: int, body: bytes = b"") -> None:
-        signed = self.headers.get("Authorization", "").startswith("AWS4-HMAC-SHA256 Credential=canary/")
-        self.send_response(status if signed else 403)
-        self.send_header("ETag", '"1"')
-        self.send_header("Last-Modified", "Sat, 31 Jan 2026 12:00:00 GMT")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """A bucket of an S3-compatible server, named and signed for by the environment."""
+    with serving_bucket() as found:
+        for name, value in found.environment.items():
+            monkeypatch.setenv(name, value)
+        yield found
 
 
 @pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of an S3-compatible server, named and signed for by the environment."""
-    Bucket.objects = {}
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Bucket)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("AWS_REGION", "here")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "canary")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary")
-    yield "s3://bucket/some/prefix"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def endpoint(bucket: Bucket) -> str:  # noqa: ARG001  # serves what is there
+    return "s3://bucket/some/prefix"
 
 
 @pytest.fixture(params=["directory", "file", "s3"])
@@ -117,10 +63,10 @@ def test_a_part_that_is_kept_elsewhere_is_not_in_its_row() -> None:
         RowStore().get(StoredPart(3, key="somewhere"))
 
 
-def test_objects_stand_below_the_prefix(endpoint: str) -> None:
+def test_objects_stand_below_the_prefix(endpoint: str, bucket: Bucket) -> None:
     part = ObjectStore(endpoint).put(b"abc")
     assert part.key is not None
-    assert list(Bucket.objects) == [f"/bucket/some/prefix/{part.key[-2:]}/{part.key}.zst"]
+    assert list(bucket.objects) == [f"some/prefix/{part.key[-2:]}/{part.key}.zst"]
 
 
 def test_storage_that_refuses_is_an_error_that_can_be_tried_again(

@@ -10,7 +10,7 @@ import pytest
 
 from cli.summaries import results as summary_results
 from cli.summaries.options import Format, Style, digest, request
-from cli.summaries.outputs import FolderWriter, StdoutWriter, write_shared
+from cli.summaries.outputs import FolderWriter, LocalFolder, StdoutWriter, write_shared
 from cli.summaries.results import DocumentResult, failed, of_summary
 from cli.summaries.sources import SourceFile
 
@@ -133,19 +133,20 @@ def test_an_interrupted_list_is_whole(kind: Format, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("kind", list(Format))
 def test_equal_names_in_different_folders_have_files_of_their_own(kind: Format, tmp_path: Path) -> None:
-    written = FolderWriter(tmp_path / "out", kind)
+    written = FolderWriter(LocalFolder(tmp_path / "out"), kind)
     names = ["a/x.txt", "b/x.txt", "x.txt", "x.pdf", "x"]
     paths = {written.write(of_summary(source(name), SUMMARY)) for name in names}
     assert len(paths) == len(names)
-    assert {str(path.relative_to(tmp_path / "out")) for path in paths} == {f"{name}.{kind}" for name in names}
+    assert {str(path) for path in paths} == {f"{name}.{kind}" for name in names}
+    assert all((tmp_path / "out" / path).is_file() for path in paths)
 
 
 @pytest.mark.parametrize("kind", list(Format))
 def test_a_failure_leaves_no_summary_and_a_summary_no_failure(kind: Format, tmp_path: Path) -> None:
-    written = FolderWriter(tmp_path, kind)
+    written = FolderWriter(LocalFolder(tmp_path), kind)
     good: DocumentResult = of_summary(source("x.txt"), SUMMARY)
     written.write(good)
-    bad = written.write(failed(source("x.txt"), "document_corrupt", "broken"))
+    bad = tmp_path / written.write(failed(source("x.txt"), "document_corrupt", "broken"))
     assert json.loads(bad.read_text())["error"]["code"] == "document_corrupt"
     assert [path.name for path in tmp_path.iterdir()] == [bad.name]
     written.write(good)
