@@ -27,6 +27,7 @@ _MODULES: Final[Mapping[str, Collection[str]]] = {
     "keys": ["keys"],
     "webhooks": ["webhooks"],
     "engine": ["engine"],
+    "adapters": ["adapters"],
     "bench": ["bench"],
     "doctor": ["doctor"],
 }

@@ -72,6 +72,24 @@ class ModelNotFoundError(LongbatchError):
     code = "model_not_found"
 
 
+class AdapterForbiddenError(LongbatchError):
+    """The API key's tenant may not use this adapter."""
+
+    code = "adapter_not_allowed"
+
+
+class AdapterRemovedError(LongbatchError):
+    """The adapter that the job asks for was removed."""
+
+    code = "adapter_removed"
+
+
+class AdapterUnreadableError(LongbatchError):
+    """The adapter's files cannot be read, or break a rule."""
+
+    code = "adapter_unreadable"
+
+
 class ContextLengthExceededError(InvalidRequestError):
     """The prompt and max_tokens together exceed the model's context length."""
 

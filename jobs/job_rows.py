@@ -14,7 +14,7 @@ from jobs.database.row_sets import insert_set
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject
 from jobs.models.job import LEADS, RequestColumns
-from jobs.prompts.prefixes import family_place
+from jobs.prompts.prefixes import ADAPTED_FAMILY, family_place
 from jobs.states import TERMINAL, TRANSITIONS, JobState, sources
 
 
@@ -36,6 +36,7 @@ class NewJob:
     sampling: JsonObject
     created_at: datetime
     guide_id: UUID | None = None
+    adapter: str | None = None
     is_whole: bool = False
     custom_id: str | None = None
     labels: JsonObject
@@ -133,7 +134,8 @@ _QUEUE_COUNTED: Final = text(
     f"""
     UPDATE jobs SET state = '{TRANSITIONS["prepare"][1].value}', prompt_tokens = counted.length,
         reserved_tokens = counted.length + max_tokens, lease_id = NULL, lease_expires_at = NULL,
-        family = CASE WHEN counted.place > 0 THEN nullif(substr(texts.prefixes, counted.place, 8), '') END
+        family = CASE WHEN counted.place > 0 THEN
+            {ADAPTED_FAMILY.format("nullif(substr(texts.prefixes, counted.place, 8), '')")} END
     FROM unnest(CAST(:ids AS uuid[]), CAST(:lengths AS integer[]), CAST(:places AS integer[]))
         AS counted (id, length, place), texts
     WHERE jobs.id = counted.id AND texts.id = jobs.text_id AND state = '{JobState.PREPARING.value}'

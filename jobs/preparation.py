@@ -22,7 +22,7 @@ from jobs.models import Job, JsonObject, PromptText
 from jobs.models.turn import COUNTING, WorkKind
 from jobs.prompts import store
 from jobs.prompts.counter import SHORT_CHARS, TOGETHER_CHARS, count_some
-from jobs.prompts.prefixes import family, family_of
+from jobs.prompts.prefixes import adapted, family, family_of
 from jobs.prompts.store import CountedPrompt, NewText, SetCounter, ShortText
 from jobs.states import TERMINAL, JobState
 from jobs.summaries import prompts
@@ -162,9 +162,10 @@ class Counting:
         else:
             store.keep_count(session, text, counted)
         settle_count(job, num_tokens=counted.num_tokens, limits=limits, now=now)
-        job.family = family_of(counted.prefixes, counted.num_tokens, job.tenant_id)
-        if job.family is None and isinstance(text, PromptText):  # it was counted for another job
-            job.family = family(text.prefixes or b"", counted.num_tokens)
+        found = family_of(counted.prefixes, counted.num_tokens, job.tenant_id)
+        if found is None and isinstance(text, PromptText):  # it was counted for another job
+            found = family(text.prefixes or b"", counted.num_tokens)
+        job.family = adapted(found, job.adapter)
 
 
 def _hold(session: Session, turns: Sequence[Turn]) -> dict[UUID, tuple[str, int]]:

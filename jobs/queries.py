@@ -248,6 +248,7 @@ class QueuedJob(NamedTuple):
     summary_id: UUID | None
     family: bytes | None
     choice: int = 0
+    adapter: str | None = None
 
     def priority(self, now: datetime) -> int:
         """Return its rank, one higher near the end of its window."""

@@ -88,6 +88,7 @@ class StartedJob(NamedTuple):
     lane: str
     task: str
     model: str
+    adapter: str | None
     attempt: int
     prompt_tokens: int | None
     completion_tokens: int

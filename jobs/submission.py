@@ -18,7 +18,7 @@ from jobs.fitting import settle_count
 from jobs.job_rows import NewJob
 from jobs.models import Job, JsonObject
 from jobs.prompts import store
-from jobs.prompts.prefixes import family_of
+from jobs.prompts.prefixes import adapted, family_of
 from jobs.prompts.store import NewText
 from jobs.responses import rows as responses
 from jobs.responses.rows import ResponseSpec
@@ -48,6 +48,7 @@ class JobSpec:
         guide: the form that its answer must have; None: any.
         is_whole: one request must generate its whole answer.
         response: what is kept of the response that its output belongs to; None: it is no response.
+        adapter: the model's adapter that is to answer; None: the model as it is.
     """
 
     text: NewText
@@ -72,6 +73,7 @@ class JobSpec:
     guide: NewText | None = None
     is_whole: bool = False
     response: ResponseSpec | None = None
+    adapter: str | None = None
 
     @property
     def stored_bytes(self) -> int:
@@ -213,7 +215,8 @@ def _insert(
         limits = capacities.get(job.model) or [by.default_capacity]
         if spec.text.counted:
             settle_count(job, num_tokens=spec.text.counted.num_tokens, limits=limits, now=now)
-            job.family = family_of(spec.text.counted.prefixes, spec.text.counted.num_tokens, by.tenant_id)
+            family = family_of(spec.text.counted.prefixes, spec.text.counted.num_tokens, by.tenant_id)
+            job.family = adapted(family, spec.adapter)
         else:
             job.reserved_tokens = demand(spec, limits)
         if spec.sharing and job.state not in TERMINAL:
@@ -325,6 +328,7 @@ def _new_job(spec: JobSpec, *, tenant_id: UUID, text_ids: Mapping[bytes, UUID], 
         rank=spec.rank,
         task=spec.task,
         model=spec.model,
+        adapter=spec.adapter,
         max_tokens=spec.max_tokens,
         sampling=spec.sampling or {},
         custom_id=spec.custom_id,

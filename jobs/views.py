@@ -155,7 +155,7 @@ def job_object(job: Job) -> JobObject:
         object="job",
         state=job.state,
         task=job.task,
-        model=job.model,
+        model=job.address,
         custom_id=job.custom_id,
         metadata=job.labels,
         priority=PRIORITY_NAMES[job.rank],

@@ -20,7 +20,7 @@ _THROUGH_ANOTHER = {
     "webhook_deliveries": _THROUGH_EVENT,
 }
 # Tables that belong to no tenant; the API may read them.
-SHARED = ("engines",)
+SHARED = ("engines", "adapters")
 _ROLES = (APP_ROLE, WORKER_ROLE)
 
 
@@ -46,7 +46,8 @@ def apply(connection: Connection) -> None:
             _protect(connection, table, condition, existing)
     if APP_ROLE in existing:
         for table in SHARED:
-            _grant(connection, "SELECT", table, APP_ROLE)
+            if connection.scalar(text("SELECT to_regclass(:table)"), {"table": table}) is not None:
+                _grant(connection, "SELECT", table, APP_ROLE)
     if WORKER_ROLE in existing:
         tables = text(
             "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace"

@@ -64,7 +64,7 @@ async def _make_estimator(services: Services, endpoint: Endpoint) -> Estimator:
         endpoint,
         registered.get(settings.engine.model) or [registry.configured_capacity(settings.engine)],
         PromptCounter(tokenizer),
-        models={settings.engine.model, *registered},
+        offer=await services.offer(),
         max_line_bytes=settings.api.max_body_bytes,
         default_max_tokens=settings.batches.default_max_tokens,
     )

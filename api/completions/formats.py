@@ -75,7 +75,7 @@ def _whole(make: Callable[..., JsonObject]) -> Callable[[Completion], JsonObject
         return make(
             identifier=job.id.hex,
             created=_created(job),
-            model=job.model,
+            model=job.address,
             text=frames.unframed(ended.output.text)[0],
             finish_reason=job.finish_reason,
             usage=_usage(ended),
@@ -99,7 +99,7 @@ def _chunks(prefix: str, kind: str) -> Callable[..., JsonObject]:
             "id": f"{prefix}-{job.id.hex}",
             "object": kind,
             "created": _created(job),
-            "model": job.model,
+            "model": job.address,
             "system_fingerprint": None,
             "choices": choices,
         }

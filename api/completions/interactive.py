@@ -18,17 +18,17 @@ from api.http.body import parse
 from api.runtime.api_keys import Caller
 from api.runtime.services import Services
 from jobs import lifecycle, queries, submission
+from jobs.adapters.offers import read_offer
 from jobs.answers import log_probs
 from jobs.engines import registry
 from jobs.errors import (
     ContextLengthExceededError,
     InvalidRequestError,
-    ModelNotFoundError,
     PromptTooLongError,
     UnavailableError,
 )
 from jobs.live_output import Delta, OutputPiece
-from jobs.models import Job
+from jobs.models import Address, Job
 from jobs.prompts import openai
 from jobs.prompts.abilities import Takes
 from jobs.prompts.chat_template import ChatTemplateError, ToolsNotTakenError
@@ -127,7 +127,9 @@ async def submit_choices(
     Raises:
         IdempotencyConflictError: the key was used for another request.
         LimitError: the tenant's quota is full.
-        ModelNotFoundError: no engine serves its model.
+        ModelNotFoundError: no engine serves its model, or it has no such adapter.
+        UnsupportedParameterError: its engines take no adapters, or not this one.
+        AdapterForbiddenError: the tenant may not name this adapter.
         ContextLengthExceededError: it can never fit; nothing was stored.
     """
     make = partial(
@@ -321,9 +323,11 @@ def _submit(
     served: str,
 ) -> list[Job]:
     registered = registry.registered_capacities(session)
-    model = parsed.generation.model
-    if model not in registered and model != served:
-        raise ModelNotFoundError(f"This server does not serve the model {model!r}.", param="model")
+    named = parsed.generation.model
+    if named in registered or named == served:
+        model, adapter = Address(named)
+    else:
+        model, adapter = read_offer(session, served=served, tenant_id=by.tenant_id).find(named)
     capacities = registered.get(model) or [by.default_capacity]
     room = max(min(each.max_seq_len, each.max_tokens_in_pool) for each in capacities) - parsed.prompt_tokens
     max_tokens = parsed.generation.tokens_within(max(1, min(default_max_tokens, room)))
@@ -332,6 +336,7 @@ def _submit(
         text=parsed.text,
         task=placed.task,
         model=model,
+        adapter=adapter,
         max_tokens=max_tokens,
         lane=placed.lane,
         rank=placed.rank,

@@ -1,5 +1,7 @@
 """The models that engines serve, in OpenAI's format."""
 
+from datetime import datetime
+
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
@@ -17,10 +19,10 @@ router = APIRouter(tags=["models"])
 @router.get(
     "/v1/models",
     summary="List models",
-    responses=responses(200, ModelListReply, "Every model that an engine serves", 503),
+    responses=responses(200, ModelListReply, "Every model that an engine serves, then every adapter", 503),
 )
 async def list_models(services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:  # noqa: ARG001  # needs a key
-    """List the models that a request may name in `model`."""
+    """List what a request may name in `model`: models, then their adapters."""
     return JSONResponse({"object": "list", "data": await _models(services)})
 
 
@@ -28,7 +30,7 @@ async def list_models(services: ServicesDep, tenant_id: TenantDep) -> JSONRespon
     "/v1/models/{model}", summary="Get a model", responses=responses(200, ModelReply, "The model", 404, 503)
 )
 async def get_model(model: str, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:  # noqa: ARG001  # needs a key
-    """Get one of the models that engines serve."""
+    """Get one of the models that engines serve, or one of their adapters."""
     for each in await _models(services):
         if each["id"] == model:
             return JSONResponse(each)
@@ -36,8 +38,15 @@ async def get_model(model: str, services: ServicesDep, tenant_id: TenantDep) -> 
 
 
 async def _models(services: Services) -> list[JsonObject]:
+    """List the models, then the adapters that the caller may name."""
     served = await services.transact(registry.served_models, always=services.settings.engine.model)
-    return [
-        {"id": name, "object": "model", "created": int(since.timestamp()), "owned_by": "longbatch"}
-        for name, since in served.items()
+    offer = await services.offer()
+    models = [_model(name, since) for name, since in served.items()]
+    return models + [
+        _model(name, since) | {"parent": name.rpartition(":")[0], "root": name.rpartition(":")[0]}
+        for name, since in sorted(offer.named.items())
     ]
+
+
+def _model(name: str, since: datetime) -> JsonObject:
+    return {"id": name, "object": "model", "created": int(since.timestamp()), "owned_by": "longbatch"}

@@ -159,6 +159,8 @@ class ModelReply(BaseModel):
     object: Literal["model"]
     created: Seconds
     owned_by: str
+    parent: str | None = Field(None, description="The model that an adapter changes; models have none.")
+    root: str | None = Field(None, description="As `parent`.")
 
 
 class ModelListReply(BaseModel):

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from jobs.errors import (
+    AdapterForbiddenError,
     AlreadyExistsError,
     AuthenticationError,
     ConflictError,
@@ -37,6 +38,7 @@ from jobs.validation import from_validation
 _STATUSES: Final[dict[type[LongbatchError], int]] = {
     InvalidRequestError: 400,
     AuthenticationError: 401,
+    AdapterForbiddenError: 403,
     ForbiddenError: 403,
     ModelNotFoundError: 404,
     NotFoundError: 404,

@@ -29,6 +29,7 @@ from jobs.views import PRIORITIES
 
 # Fields of later releases, none of which has a default.
 _NEWER: Final = (
+    "model",
     "share_equal",
     "cache",
     *AnswerFields.model_fields,
@@ -51,6 +52,7 @@ class Draft:
     """A request whose prompt is not counted yet.
 
     Attributes:
+        model: as the request names it, or the one that is served.
         prompt: its canonical JSON.
         sampling: as a job has it.
         form: what its answer must be.
@@ -58,6 +60,7 @@ class Draft:
 
     request: JobRequest
     callback: Callback
+    model: str
     prompt: str
     sampling: JsonObject
     form: AnswerForm = ANY_FORM
@@ -70,12 +73,12 @@ class Draft:
         """
         request, tokenizer = self.request, acceptance.tokenizer
         if counted is None and tokenizer is not None:
-            model, most = acceptance.settings.engine.model, acceptance.max_inline_chars
-            counted = count_short(self.prompt, PromptCounter(tokenizer), max_chars=most, model=model)
+            counter, most = PromptCounter(tokenizer), acceptance.max_inline_chars
+            counted = count_short(self.prompt, counter, max_chars=most, model=self.model)
         return JobSpec(
             text=NewText(self.prompt, counted),
             task=request.task,
-            model=acceptance.settings.engine.model,
+            model=self.model,
             max_tokens=request.max_tokens,
             rank=PRIORITIES[request.priority],
             sampling=self.sampling,
@@ -103,7 +106,7 @@ def draft(request: JobRequest, acceptance: Acceptance) -> Draft:
     given = request.input
     turns = given if isinstance(given, str) else messages_of(given, param="input")
     messages = build_messages(task=request.task, input=turns, instructions=request.instructions)
-    model, takes = acceptance.settings.engine.model, acceptance.takes
+    model, takes = request.model or acceptance.settings.engine.model, acceptance.takes
     form, tools = request.form_on(model, takes)
     if tools and request.task != "generate":
         raise InvalidRequestError("tools: only the task generate can have tools.", param="tools")
@@ -112,7 +115,7 @@ def draft(request: JobRequest, acceptance: Acceptance) -> Draft:
     sampling |= request.scored(model, takes, max_tokens=request.max_tokens)
     messages = with_words(messages, form.guide)
     prompt = canonical(messages, variables=request.chat_template_kwargs, tools=tools)
-    return Draft(request, callback, prompt, sampling, form)
+    return Draft(request, callback, model, prompt, sampling, form)
 
 
 def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:

@@ -137,6 +137,11 @@ async def _submit_slice(
     acceptance = await services.acceptance(max_inline_chars=chars)
     num_bytes = sum(len(line.content or b"") for line in lines)
     specs, errors = await services.compute_apart(num_bytes, _parse_lines, lines, acceptance)
+    for number, located in zip([*specs], await services.locate([*specs.values()]), strict=True):
+        if isinstance(located, LongbatchError):
+            errors.append((number, located))
+        else:
+            specs[number] = located
     urls = {number: spec.webhook_url for number, spec in specs.items() if spec.webhook_url is not None}
     errors += (await destinations.check(urls)).items()
     for number, error in errors:

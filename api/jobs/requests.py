@@ -72,6 +72,11 @@ class JobRequest(AnswerFields, LogProbFields, SamplingFields):
 
     input: Input = Field(description="A text, or the turns of a conversation.")
     task: Task = Field("generate", description="`summarize` frames the input as one document.")
+    model: NonEmpty | None = Field(
+        None,
+        description="A model of `GET /v1/models`, or `model:adapter`; null: the one that the server is"
+        " configured for.",
+    )
     instructions: NonEmpty | None = Field(None, description="Replaces the task's own system message.")
     max_tokens: int = Field(1024, ge=1, le=MAX_TOKENS, description="Maximum number of tokens to generate.")
     temperature: float | None = Field(

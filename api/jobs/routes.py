@@ -26,7 +26,7 @@ from api.runtime.services import Acceptance, Services
 from jobs import deletion, ids, lifecycle, queries, submission
 from jobs.answers import log_probs
 from jobs.database.paging import Range
-from jobs.errors import JobNotFinishedError, NotFoundError
+from jobs.errors import JobNotFinishedError, LongbatchError, NotFoundError
 from jobs.models import Job, JsonObject, Result
 from jobs.prompts.openai import usage_object
 from jobs.prompts.tools.calls import call_objects, read_calls
@@ -53,7 +53,7 @@ IfNoneMatch = Annotated[
     "/v1/jobs",
     status_code=202,
     summary="Submit a job",
-    responses=responses(202, JobReply, "Accepted; Location has the job's URL", 400, 409, 413, 503),
+    responses=responses(202, JobReply, "Accepted; Location has the job's URL", 400, 404, 409, 413, 503),
     openapi_extra=json_body(JobRequest),
 )
 async def create_job(
@@ -67,8 +67,11 @@ async def create_job(
     else:
         spec, guard = await services.compute_apart(len(raw), _parse_job, raw, acceptance, idempotency)
     del raw  # frees megabytes while the database works
-    await services.admit_callback(spec.webhook_url, tenant_id=caller.tenant_id)
-    job, replayed = await _submit(services, spec, guard, caller)
+    (located,) = await services.locate([spec])
+    if isinstance(located, LongbatchError):
+        raise located
+    await services.admit_callback(located.webhook_url, tenant_id=caller.tenant_id)
+    job, replayed = await _submit(services, located, guard, caller)
     headers = {"Location": f"/v1/jobs/{ids.job_id(job.id)}", "Retry-After": "1"}
     if replayed:
         headers["Idempotent-Replayed"] = "true"

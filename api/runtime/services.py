@@ -1,9 +1,9 @@
 """The services of a running API, opened together and closed together."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, TypeVarTuple, Unpack
 from uuid import UUID
 
@@ -26,14 +26,16 @@ from api.runtime.readiness import Readiness
 from api.runtime.row_changes import RowChanges
 from api.runtime.tokenizer import LoadedTokenizer
 from jobs import batches, queries, summaries
+from jobs.adapters.offers import ModelOffer, read_offer, read_takes
 from jobs.batches import BatchStatus
 from jobs.doorbell import EVENTS
 from jobs.engines import registry
+from jobs.errors import LongbatchError
 from jobs.prompts.abilities import Takes
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.queries import JobStatus
 from jobs.settings import Settings
-from jobs.submission import Submitter
+from jobs.submission import JobSpec, Submitter
 from jobs.summaries import SummaryStatus
 from jobs.webhooks import destinations as webhook_destinations
 
@@ -96,6 +98,23 @@ class Services:
         """Return what turns requests into jobs, with the tokenizer if it is loaded by now."""
         chars = self.settings.api.inline_count_chars if max_inline_chars is None else max_inline_chars
         return Acceptance(self.settings, self.tokenizer.current, chars, await self.takes.get())
+
+    async def offer(self) -> ModelOffer:
+        """Read what the caller may name in `model`."""
+        served, tenant_id = self.settings.engine.model, request_tenant.get()
+        return await self.transact(read_offer, served=served, tenant_id=tenant_id)
+
+    async def locate(self, specs: Sequence[JobSpec]) -> list[JobSpec | LongbatchError]:
+        """Find the models of these jobs, and their adapters, by what requests call them.
+
+        Returns:
+            Each job as it can be submitted, or why it cannot.
+        """
+        served = self.settings.engine.model
+        if all(spec.model == served for spec in specs):
+            return [*specs]
+        offer = await self.offer()
+        return [_located(spec, offer) for spec in specs]
 
     def submitter(self, caller: Caller) -> Submitter:
         """Return who submits the caller's jobs, within its tenant's quota."""
@@ -177,8 +196,8 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         for follower in services.followers:
             follower.poll_now(ended)
 
-    async def read_takes() -> Takes:
-        return await transactions.run_across(registry.read_takes)
+    async def known_takes() -> Takes:
+        return await transactions.run_across(read_takes)
 
     services = Services(
         settings=settings,
@@ -199,7 +218,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         tokenizer=tokenizer,
         readiness=Readiness(settings, transactions, tokenizer),
         cpu=Compute(),
-        takes=CachedValue(read_takes, seconds=_TAKES_SECONDS, old_seconds=_TAKES_SECONDS),
+        takes=CachedValue(known_takes, seconds=_TAKES_SECONDS, old_seconds=_TAKES_SECONDS),
     )
     loops = [
         tokenizer.load(),
@@ -233,3 +252,11 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         services.doorbell.close()
         await services.rates.close()
         await transactions.close()
+
+
+def _located(spec: JobSpec, offer: ModelOffer) -> JobSpec | LongbatchError:
+    try:
+        model, adapter = offer.find(spec.model)
+    except LongbatchError as error:
+        return error
+    return replace(spec, model=model, adapter=adapter)

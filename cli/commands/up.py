@@ -81,6 +81,14 @@ def up(  # noqa: PLR0913  # one for each option
         int | None,
         typer.Option(min=1, help="With --engine llama: its threads.", show_default="all cores but one"),
     ] = None,
+    adapter: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="With --engine llama: a LoRA adapter's GGUF file; again for each.",
+            dir_okay=False,
+            exists=True,
+        ),
+    ] = None,
 ) -> None:
     """Run Longbatch here: database, broker, engine, API and workers, until Ctrl-C."""
     from cli.stack import (
@@ -89,11 +97,19 @@ def up(  # noqa: PLR0913  # one for each option
     from cli.stack.servers.llama_options import LlamaOptions, bundled_gguf
 
     check_gguf(gguf, engine=engine)
+    if adapter and engine != "llama":
+        raise typer.BadParameter("it needs --engine llama.", param_hint="--adapter")
     chosen: foreground.LocalEngineArgs | foreground.ModelArgs | LlamaOptions
     if engine == "llama":
         if model is not None:
             raise typer.BadParameter("--model is served by Triton; a GGUF file goes with --gguf.")
-        chosen = LlamaOptions(gguf=gguf or bundled_gguf(), context=context, slots=slots, threads=threads)
+        chosen = LlamaOptions(
+            gguf=gguf or bundled_gguf(),
+            context=context,
+            slots=slots,
+            threads=threads,
+            adapters=tuple(adapter or ()),
+        )
     elif model is None:
         chosen = foreground.LocalEngineArgs(mode=engine_mode, time_scale=time_scale, text_models=text_models)
     else:

@@ -1,12 +1,13 @@
 """Estimate a batch without submitting it: tokens, KV blocks, lines that can never fit, and time."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from jobs.adapters.offers import ModelOffer
 from jobs.batches.line_bodies import validate_body
 from jobs.batches.lines import LineFaultError, SeenIds, duplicate, read_envelope
 from jobs.engines.capacity import Capacity, find_least_excess
-from jobs.errors import LongbatchError, ModelNotFoundError
+from jobs.errors import LongbatchError
 from jobs.files.lines import FileLine
 from jobs.forecast.duration import Estimate
 from jobs.forecast.engine_speed import reading_work
@@ -34,16 +35,16 @@ class Estimator:
         capacities: Sequence[Capacity],
         counter: Counter,
         *,
-        models: Collection[str],
+        offer: ModelOffer,
         max_line_bytes: int,
         default_max_tokens: int,
     ) -> None:
-        """Take the capacities of the engines that can run the lines, at least one, and all served models."""
+        """Take the capacities of the engines that can run the lines, at least one, and what may be named."""
         self.found = Estimate()
         self._endpoint = endpoint
         self._capacities = capacities
         self._counter = counter
-        self._models = models
+        self._offer = offer
         self._max_line_bytes = max_line_bytes
         self._default_max_tokens = default_max_tokens
         self._seen = SeenIds()
@@ -64,8 +65,7 @@ class Estimator:
             if not self._seen.add(envelope.custom_id):
                 raise duplicate(envelope.custom_id)
             asked = validate_body(self._endpoint, envelope.body).generation
-            if asked.model not in self._models:
-                raise ModelNotFoundError(param="model")
+            self._offer.find(asked.model)
             self._add(line.number, envelope.custom_id, asked)
         except LineFaultError as fault:
             found.num_faults += 1

@@ -12,6 +12,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from jobs import files, submission
+from jobs.adapters.offers import read_offer
 from jobs.batches import results
 from jobs.batches.context import BatchTools
 from jobs.batches.line_requests import LineReader
@@ -232,13 +233,12 @@ def _submit(
         The jobs, and the number of the first line without room (None: all fit).
     """
     registered = registry.registered_capacities(session)
-    models, takes = frozenset({tools.model, *registered}), registry.read_takes(session)
-    reader = LineReader(batch.id, Endpoint(batch.endpoint), batch.expires_at, models, takes, tools)
+    offer = read_offer(session, served=tools.model, tenant_id=batch.tenant_id)
+    reader = LineReader(batch.id, Endpoint(batch.endpoint), batch.expires_at, offer, tools)
     specs: list[JobSpec] = []
     refused: list[bytes] = []
     left = None
-    served = models, frozenset(takes.items())
-    key = batch.next_offset, served
+    key = batch.next_offset, offer
     for request in tools.ahead.take(batch.id, key, partial(reader.read, lines)):
         try:
             if request.spec is not None:
@@ -253,7 +253,7 @@ def _submit(
         if request.refusal is not None:
             refused.append(request.refusal)
     if left is None and following:
-        tools.ahead.begin(batch.id, (lines[-1].end, served), lambda: list(reader.read(following)))
+        tools.ahead.begin(batch.id, (lines[-1].end, offer), lambda: list(reader.read(following)))
     jobs, not_stored = _store(session, specs, reader, quota)
     refused += not_stored
     results.append_errors(session, batch, refused, tools.store)

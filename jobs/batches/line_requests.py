@@ -7,10 +7,12 @@ from typing import Final
 from uuid import UUID
 
 from jobs import ids, telemetry
+from jobs.adapters.offers import ModelOffer
 from jobs.batches.context import BatchTools
 from jobs.batches.line_bodies import LineBody, validate_body
 from jobs.batches.lines import Envelope, answered_line, read_envelope
 from jobs.errors import (
+    AdapterForbiddenError,
     LongbatchError,
     ModelNotFoundError,
     OverStorageQuotaError,
@@ -18,7 +20,6 @@ from jobs.errors import (
 )
 from jobs.files.lines import FileLine
 from jobs.ids import uuid7
-from jobs.prompts.abilities import Takes
 from jobs.prompts.counter import count_short, count_some
 from jobs.prompts.openai import error_object
 from jobs.prompts.store import CountedPrompt, NewText
@@ -61,15 +62,13 @@ class LineReader:
 
     Attributes:
         expires_at: when its jobs expire.
-        models: that are served.
-        takes: what engines can be asked for.
+        offer: what its tenant may name in `model`.
     """
 
     batch_id: UUID
     endpoint: Endpoint
     expires_at: datetime
-    models: frozenset[str]
-    takes: Takes
+    offer: ModelOffer
     tools: BatchTools
 
     def read(self, lines: Sequence[FileLine]) -> Iterator[LineRequest]:
@@ -117,9 +116,8 @@ class LineReader:
         return request
 
     def _body(self, envelope: Envelope) -> LineBody:
-        body = validate_body(self.endpoint, envelope.body, self.takes)
-        if body.generation.model not in self.models:
-            raise ModelNotFoundError(param="model")
+        body = validate_body(self.endpoint, envelope.body, self.offer.takes)
+        self.offer.find(body.generation.model)
         return body
 
     def _specification(self, request: LineRequest, body: LineBody, counted: CountedPrompt | None) -> JobSpec:
@@ -129,13 +127,15 @@ class LineReader:
             InvalidRequestError: the chat template fails with its `chat_template_kwargs`, or takes no tools.
         """
         asked = body.generation
+        model, adapter = self.offer.find(asked.model)
         if counted is None:
             most = self.tools.max_inline_chars
             counted = count_short(asked.canonical, self.tools.counter, max_chars=most, model=asked.model)
         return JobSpec(
             text=NewText(asked.canonical, counted),
             task="generate",
-            model=asked.model,
+            model=model,
+            adapter=adapter,
             max_tokens=asked.tokens_within(self.tools.default_max_tokens),
             sampling=asked.sampling,
             custom_id=request.custom_id,
@@ -152,6 +152,7 @@ class LineReader:
 
 _STATUSES: Final[Mapping[type[LongbatchError], int]] = {
     ModelNotFoundError: 404,
+    AdapterForbiddenError: 403,
     OverTokenQuotaError: 429,
     OverStorageQuotaError: 429,
 }

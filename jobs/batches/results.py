@@ -24,7 +24,7 @@ from jobs.batches.lines import CANCELLED, EXPIRED, answered_line, read_error, un
 from jobs.database import database_now
 from jobs.errors import LongbatchError
 from jobs.files.storage import PartStore
-from jobs.models import Job, JsonObject, Result
+from jobs.models import Address, Job, JsonObject, Result
 from jobs.models.batch import Batch
 from jobs.models.file import File
 from jobs.prompts.openai import error_object, too_long_message, usage_object
@@ -211,6 +211,7 @@ def _jobs() -> Select[*tuple[Any, ...]]:
         Job.custom_id,
         Job.state,
         Job.model,
+        Job.adapter,
         Job.error,
         Job.finish_reason,
         Job.prompt_tokens,
@@ -307,7 +308,7 @@ def _completion(
     return build(
         identifier=row.id.hex,
         created=int(row.finalized_at.timestamp()),
-        model=row.model,
+        model=str(Address(row.model, row.adapter)),
         text=result.output if result else "",
         finish_reason=row.finish_reason,
         usage=usage,
@@ -319,7 +320,7 @@ def _response(row: _Ended, result: _Generated | None, repeated: JsonObject) -> J
     state = ResponseState(
         id=row.id,
         state=JobState.COMPLETED,
-        model=row.model,
+        model=str(Address(row.model, row.adapter)),
         metadata=row.labels,
         created_at=row.created_at,
         finalized_at=row.finalized_at,

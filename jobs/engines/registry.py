@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from sqlalchemy import func, literal, select, true, update
+from sqlalchemy import ColumnElement, func, literal, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -44,6 +44,7 @@ def register(
     now: datetime,
     shares_prefix: bool = False,
     takes: Collection[str] = ALWAYS,
+    adapters: Collection[str] | None = None,
 ) -> None:
     """Write what the engine can hold to its row, and let jobs be claimed for it.
 
@@ -64,6 +65,7 @@ def register(
         "paused_reason": None,
         "shares_prefix": shares_prefix,
         "takes": sorted(takes),
+        "adapters": None if adapters is None else sorted(adapters),
         "spare_blocks": None,  # what an earlier worker saw is out of date
     }
     session.execute(
@@ -148,12 +150,17 @@ def served_models(session: Session, *, always: str) -> dict[str, datetime]:
 
 def read_takes(session: Session) -> Takes:
     """Read what all engines of each model take, of those that were seen in the last day."""
-    seen = Engine.seen_at > func.clock_timestamp() - _TAKES_WITHIN
+    seen = select(Engine.model, Engine.takes).where(Engine.seen_at > recently())
     found: dict[str, frozenset[str]] = {}
-    for model, takes in session.execute(select(Engine.model, Engine.takes).where(seen)):
+    for model, takes in session.execute(seen):
         taken = ALWAYS if takes is None else frozenset(takes)
         found[model] = found.get(model, taken) & taken
     return found
+
+
+def recently() -> ColumnElement[datetime]:
+    """Return since when an engine must have been seen to decide what others may be asked."""
+    return func.clock_timestamp() - _TAKES_WITHIN
 
 
 def registered_capacities(session: Session) -> dict[str, list[Capacity]]:

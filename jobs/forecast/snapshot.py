@@ -25,7 +25,7 @@ from jobs.scheduling.halts import Halt
 from jobs.scheduling.output_history import PeersOnce
 from jobs.scheduling.prediction import PredictionPolicy
 from jobs.scheduling.ranking import Ranked, Ranking
-from jobs.scheduling.sizing import ClaimPolicy, Sizer
+from jobs.scheduling.sizing import ClaimPolicy, Sizer, group_of
 
 # Workers report every 5 seconds that their engine is ready; one that was silent for this long is down.
 SILENT: Final = timedelta(seconds=30)
@@ -245,7 +245,7 @@ class _Expectations:
 
     def read_peers(self, jobs: Iterable[Job | QueuedJob]) -> None:
         """Read the peers of all these jobs at once."""
-        self.peers.read({(job.tenant_id, job.task) for job in jobs})
+        self.peers.read({group_of(job) for job in jobs})
 
     def rest(self, reservation: Reservation, job: Job, speed: Speed) -> RemainingTokens:
         """Estimate what a running job will still take; nothing if it was asked to end."""
@@ -267,7 +267,7 @@ class _Expectations:
 
     def _new_tokens(self, job: Job | QueuedJob) -> float:
         return expected_tokens(
-            self.peers.of(job.tenant_id, job.task).near(job.prompt_tokens or 0),
+            self.peers.of(group_of(job)).near(job.prompt_tokens or 0),
             produced=job.completion_tokens,
             max_tokens=job.max_tokens,
             cold_tokens=(self.policy.prediction or PredictionPolicy()).cold_tokens,

@@ -1,6 +1,7 @@
 """The tables. Importing this package registers all of them."""
 
 from jobs.database.base import Base, JsonObject
+from jobs.models.adapter import Address, LoraAdapter
 from jobs.models.attempt import Attempt
 from jobs.models.batch import Batch
 from jobs.models.console import ConsoleSession, ConsoleSignInCode

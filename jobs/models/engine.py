@@ -28,6 +28,8 @@ class Engine(Haltable, Base):
         shares_prefix: what prompts have in common is computed once while the engine has it.
         takes: what a request may ask of it besides a prompt, by the names of `engines.abilities`. The worker
             writes it at registration. Null: a worker that did not tell.
+        adapters: those that it was started with, by their names there: it takes no others. Null: it takes any
+            that can be sent, if it `takes` `lora` at all.
         seen_at: when its worker last found it ready.
         paused_reason: why its worker claims nothing for it: the worker's monitor sets it while the engine is
             not ready. Null: it is ready. What an operator orders is `halt`.
@@ -57,6 +59,7 @@ class Engine(Haltable, Base):
     spare_blocks: Mapped[int | None]
     shares_prefix: Mapped[bool] = mapped_column(server_default=text("false"))
     takes: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
+    adapters: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
     seen_at: Mapped[datetime]
     paused_reason: Mapped[str | None]
 

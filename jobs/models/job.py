@@ -9,6 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base, JsonObject, one_of, partial_index
 from jobs.ids import uuid7
+from jobs.models.adapter import Address
 from jobs.models.turn import COUNTING, indexes
 from jobs.states import TERMINAL, FinishReason, JobState, Lane, StopReason
 
@@ -49,6 +50,7 @@ class RequestColumns:
     rank: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     task: Mapped[str]
     model: Mapped[str]
+    adapter: Mapped[str | None]
     max_tokens: Mapped[int]
     reserved_tokens: Mapped[int] = mapped_column(server_default="0")
     sampling: Mapped[JsonObject] = mapped_column(server_default=text("'{}'"))
@@ -90,6 +92,7 @@ class Job(RequestColumns, Base):
             `response` for responses in the background, `generate` for lines of a batch, `summary_*` in
             summaries. Outputs are predicted per tenant and task.
         model: the model's name, as engines register it.
+        adapter: the model's adapter that answers. Null: the model as it is.
         max_tokens: most tokens to generate, at least 1.
         prompt_tokens: exact length of the rendered prompt. Null until counted, by `submission` if the prompt
             is short and by `preparation` otherwise. A worker corrects it if its tokenizer differs. Of a
@@ -179,6 +182,11 @@ class Job(RequestColumns, Base):
     is_reported: Mapped[bool] = mapped_column(server_default=text("false"))
     request_digest: Mapped[bytes | None]
     has_twins: Mapped[bool] = mapped_column(server_default=text("false"))
+
+    @property
+    def address(self) -> str:
+        """The model as its caller named it, with the adapter."""
+        return str(Address(self.model, self.adapter))
 
     __table_args__ = (
         CheckConstraint(one_of("state", sorted(JobState)), name="state"),

@@ -69,6 +69,7 @@ class TenantLimit(Base):
         max_jobs: unfinished jobs, at least 0.
         max_requests: requests per minute, at least 1.
         max_stored_bytes: what it may keep in the database; 0: any amount.
+        adapters: the only ones that it may name, each as `model:name`. Null: all of them.
     """
 
     __tablename__ = "tenant_limits"
@@ -81,6 +82,7 @@ class TenantLimit(Base):
     max_jobs: Mapped[int | None]
     max_requests: Mapped[int | None]
     max_stored_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    adapters: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
 
 
 class QuotaAllowance(Base):

@@ -15,6 +15,8 @@ from jobs.validation import Closed, StopString
 ALWAYS: Final = frozenset({"temperature", "top_p", "top_k", "min_tokens"})
 # Answers may call functions, which their worker finds.
 TOOLS: Final = "tools"
+# Answers may come from an adapter of the model.
+LORA: Final = "lora"
 GUIDED: Final = frozenset(kind.value for kind in GuideKind)
 # The penalties for tokens that came before, by their value that penalizes none.
 PENALTIES: Final[Mapping[str, float]] = {
@@ -29,7 +31,7 @@ ABILITIES: Final = (
     | GUIDED
     | SCORED
     | PENALTIES.keys()
-    | {"min_p", "logit_bias", "bad_words", "stop_token_ids", "ignore_eos"}
+    | {"min_p", "logit_bias", "bad_words", "stop_token_ids", "ignore_eos", LORA}
 )
 # An engine that went on in the middle would not see what they are about.
 _WHOLE: Final = frozenset({*PENALTIES, "bad_words"})

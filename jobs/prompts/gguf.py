@@ -37,6 +37,7 @@ _SCALARS: Final[Mapping[int, struct.Struct]] = {
 }
 # The largest known vocabularies take 20 MB. A list of numbers takes sixteen times its bytes in memory.
 _MOST_BYTES: Final = 2**27
+_MAX_DIMENSIONS: Final = 4
 _U32: Final = _SCALARS[4]
 _U64: Final = _SCALARS[10]
 
@@ -74,6 +75,21 @@ class Gguf:
         except RecursionError as error:
             raise GgufError(f"{path} is no GGUF file that can be read: its lists are nested.") from error
         except (struct.error, UnicodeDecodeError, _MalformedError) as error:
+            raise GgufError(f"{path} is no GGUF file that can be read: {error}.") from error
+
+    @classmethod
+    def read_shapes(cls, path: Path) -> dict[str, tuple[int, ...]]:
+        """Read the names of a file's tensors, and the shape of each, the shortest stride first.
+
+        Raises:
+            GgufError: the file is missing, or no GGUF file.
+        """
+        try:
+            with path.open("rb") as file:
+                return _Reader(file, path.stat().st_size).shapes()
+        except OSError as error:
+            raise GgufError(f"Cannot read {path}: {error.strerror}.") from error
+        except (struct.error, UnicodeDecodeError, RecursionError, _MalformedError) as error:
             raise GgufError(f"{path} is no GGUF file that can be read: {error}.") from error
 
     def text(self, key: str) -> str | None:
@@ -125,6 +141,7 @@ class _Reader:
     def __init__(self, file: BinaryIO, num_bytes: int) -> None:
         self._file = file
         self._num_bytes = min(num_bytes, _MOST_BYTES)
+        self._num_tensors = 0
 
     def header(self) -> dict[str, GgufValue]:
         if self._file.read(4) != _MAGIC:
@@ -132,8 +149,20 @@ class _Reader:
         version = self._scalar(_U32)
         if version not in _VERSIONS:
             raise _MalformedError(f"its version {version} is not one of {_VERSIONS}")
-        self._scalar(_U64)  # the number of tensors
+        self._num_tensors = int(self._scalar(_U64))
         return {self._text(): self._value(int(self._scalar(_U32))) for _ in range(self._length())}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        self.header()
+        found: dict[str, tuple[int, ...]] = {}
+        for _ in range(self._num_tensors):
+            name = self._text()
+            num_dimensions = int(self._scalar(_U32))
+            if num_dimensions > _MAX_DIMENSIONS:
+                raise _MalformedError("a tensor has too many dimensions")
+            found[name] = tuple(int(self._scalar(_U64)) for _ in range(num_dimensions))
+            self._bytes(_U32.size + _U64.size)  # its type and place
+        return found
 
     def _value(self, kind: int) -> GgufValue:
         if kind == _STRING:

@@ -8,7 +8,7 @@ them tells a tenant what another one has.
 """
 
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from itertools import count, takewhile
 from typing import Final
 from uuid import UUID
@@ -26,6 +26,10 @@ _KEPT_BYTES: Final = 8
 # Prompts of one family begin alike for at least half of their length, and for this many tokens: to read so
 # many again takes some 17 decode steps.
 _SHORTEST_OF_FAMILY: Final = 2048
+# The same as `adapted`, in SQL, for a job's row.
+ADAPTED_FAMILY: Final = (
+    "CASE WHEN adapter IS NULL THEN {0} ELSE substr(sha256({0} || convert_to(adapter, 'UTF8')), 1, 8) END"
+)
 _PART_OF_FAMILY: Final = 0.9  # a question after a document is seldom longer than a tenth of it
 
 
@@ -75,6 +79,13 @@ def family_of(found: Sequence[bytes], num_tokens: int, tenant_id: UUID) -> bytes
     """Return the family of a prompt with these hashes; see `family`."""
     place = family_place(num_tokens) // _KEPT_BYTES
     return keyed(found[place : place + 1], tenant_id) or None if place >= 0 else None
+
+
+def adapted(found: bytes | None, adapter: str | None) -> bytes | None:
+    """Return the family of jobs that ask for an adapter: what an engine cached is of one adapter alone."""
+    if found is None or adapter is None:
+        return found
+    return sha256(found + adapter.encode()).digest()[:_KEPT_BYTES]
 
 
 def common(one: bytes, other: bytes) -> bytes:

@@ -71,7 +71,7 @@ class ResponseState:
         return cls(
             id=job.id,
             state=JobState(job.state),
-            model=job.model,
+            model=job.address,
             metadata=job.labels,
             created_at=job.created_at,
             finalized_at=job.finalized_at,

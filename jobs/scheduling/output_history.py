@@ -1,4 +1,4 @@
-"""What peers of a job generated: the newest outputs of its tenant's task."""
+"""What peers of a job generated: the newest outputs of its tenant's task by the same adapter, or by none."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -16,16 +16,26 @@ from jobs.scheduling.prediction import Peers
 _RECENT: Final = 200
 _MAX_KEPT: Final = 1024
 
-Group = tuple[UUID, str]  # a tenant, and a task of its jobs
+# Of these, so many are looked at: where few are of the adapter, older ones tell little.
+_LOOKED_AT: Final = 2000
+
+Group = tuple[UUID, str, str | None]  # a tenant, a task of its jobs, and the adapter that they ask for
 # The literal state lets the planner use the partial index.
 _NEWEST: Final = text(f"""
-    SELECT wanted.tenant_id, wanted.task, newest.prompt_tokens, newest.completion_tokens
-    FROM unnest(:tenants, :tasks) AS wanted(tenant_id, task), LATERAL (
-        SELECT prompt_tokens, completion_tokens FROM jobs
-        WHERE jobs.tenant_id = wanted.tenant_id AND jobs.task = wanted.task AND state = 'completed'
-        ORDER BY finalized_at DESC LIMIT {_RECENT}
+    SELECT wanted.tenant_id, wanted.task, wanted.adapter, newest.prompt_tokens, newest.completion_tokens
+    FROM unnest(:tenants, :tasks, :adapters) AS wanted(tenant_id, task, adapter), LATERAL (
+        SELECT prompt_tokens, completion_tokens FROM (
+            SELECT prompt_tokens, completion_tokens, jobs.adapter FROM jobs
+            WHERE jobs.tenant_id = wanted.tenant_id AND jobs.task = wanted.task AND state = 'completed'
+            ORDER BY finalized_at DESC LIMIT {_LOOKED_AT}
+        ) AS looked_at
+        WHERE looked_at.adapter IS NOT DISTINCT FROM wanted.adapter LIMIT {_RECENT}
     ) AS newest
-""").bindparams(bindparam("tenants", type_=ARRAY(Uuid())), bindparam("tasks", type_=ARRAY(Text())))  # noqa: S608  # built from constants
+""").bindparams(  # noqa: S608  # built from constants
+    bindparam("tenants", type_=ARRAY(Uuid())),
+    bindparam("tasks", type_=ARRAY(Text())),
+    bindparam("adapters", type_=ARRAY(Text())),
+)
 
 
 class History:
@@ -36,10 +46,10 @@ class History:
 
     def __init__(self, keep: timedelta = timedelta(0)) -> None:
         self._keep_seconds = keep.total_seconds()
-        self._known: dict[tuple[UUID, str], tuple[float, Peers]] = {}
+        self._known: dict[Group, tuple[float, Peers]] = {}
 
     def peers(self, session: Session, groups: Collection[Group]) -> dict[Group, Peers]:
-        """Read what the newest completed jobs of each tenant and task generated, in one statement."""
+        """Read what the newest completed jobs of each group generated, in one statement."""
         found = {each: self._known[each] for each in groups if each in self._known}
         young = {
             each: peers
@@ -51,9 +61,11 @@ class History:
 
     def _read(self, session: Session, groups: Sequence[Group]) -> dict[Group, Peers]:
         pairs: dict[Group, list[tuple[int, int]]] = {each: [] for each in groups}
-        given = {"tenants": [tenant_id for tenant_id, _ in groups], "tasks": [task for _, task in groups]}
-        for tenant_id, task, prompt_tokens, completion_tokens in session.execute(_NEWEST, given):
-            pairs[tenant_id, task].append((prompt_tokens or 0, completion_tokens))
+        tenants, tasks, adapters = ([each[place] for each in groups] for place in range(3))
+        given = {"tenants": tenants, "tasks": tasks, "adapters": adapters}
+        for *group, prompt_tokens, completion_tokens in session.execute(_NEWEST, given):
+            tenant_id, task, adapter = group
+            pairs[tenant_id, task, adapter].append((prompt_tokens or 0, completion_tokens))
         found = {each: Peers.of(pairs[each]) for each in groups}
         if len(self._known) + len(found) > _MAX_KEPT:
             self._known.clear()
@@ -71,12 +83,12 @@ class PeersOnce:
     _read: dict[Group, Peers] = field(default_factory=dict)
 
     def read(self, groups: Collection[Group]) -> None:
-        """Read the outputs of these tenants and tasks that are not read yet."""
+        """Read the outputs of these groups that are not read yet."""
         missing = [each for each in groups if each not in self._read]
         if missing:
             self._read |= self.history.peers(self.session, missing)
 
-    def of(self, tenant_id: UUID, task: str) -> Peers:
-        """Return the outputs of this tenant and task; read them if that was not done."""
-        self.read([(tenant_id, task)])
-        return self._read[tenant_id, task]
+    def of(self, group: Group) -> Peers:
+        """Return the outputs of this group; read them if that was not done."""
+        self.read([group])
+        return self._read[group]

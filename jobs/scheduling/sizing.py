@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from jobs.engines.capacity import ITERATION_TOKENS, Capacity
-from jobs.scheduling.output_history import History, PeersOnce
+from jobs.scheduling.output_history import Group, History, PeersOnce
 from jobs.scheduling.packing import PackingPolicy
 from jobs.scheduling.prediction import PredictionPolicy
 from jobs.scheduling.prefix_replay import PrefixReplay
@@ -97,6 +97,10 @@ class Sizable(Protocol):
         """Task of the job; jobs of one task have outputs of similar length."""
 
     @property
+    def adapter(self) -> str | None:
+        """The adapter that it asks for, whose outputs have lengths of their own."""
+
+    @property
     def prompt_tokens(self) -> int | None:
         """Tokens of the prompt, once counted."""
 
@@ -111,6 +115,11 @@ class Sizable(Protocol):
     @property
     def num_yields(self) -> int:
         """Times it left the engine so that others could continue."""
+
+
+def group_of(job: Sizable) -> Group:
+    """Return what the job has in common with its peers."""
+    return job.tenant_id, job.task, job.adapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +153,7 @@ class Sizer:
     def read_peers(self, jobs: Iterable[Sizable]) -> None:
         """Read at once what the sizes of all these jobs depend on."""
         if self.policy.prediction is not None:
-            self._peers.read({(job.tenant_id, job.task) for job in jobs})
+            self._peers.read({group_of(job) for job in jobs})
 
     def size(self, job: Sizable, *, produced: int) -> ReservationSize:
         """Size the reservation of a job that has generated `produced` tokens.
@@ -159,7 +168,7 @@ class Sizer:
         else:
             segment = next_segment(
                 self.capacity,
-                self._peers.of(job.tenant_id, job.task).near(prompt_tokens),
+                self._peers.of(group_of(job)).near(prompt_tokens),
                 prompt_tokens=prompt_tokens,
                 produced=produced,
                 max_tokens=job.max_tokens,

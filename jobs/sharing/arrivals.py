@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from jobs import job_rows
 from jobs.database.row_sets import array_parameters
 from jobs.job_rows import NewJob
+from jobs.models import Address
 
 
 def digest_of(job: NewJob, asked_sha256: bytes) -> bytes | None:
@@ -27,7 +28,8 @@ def digest_of(job: NewJob, asked_sha256: bytes) -> bytes | None:
     """
     if job.sampling.get("temperature") and job.sampling.get("seed") is None:
         return None
-    asked = json.dumps([job.model, job.max_tokens, job.sampling], sort_keys=True)
+    address = str(Address(job.model, job.adapter))
+    asked = json.dumps([address, job.max_tokens, job.sampling], sort_keys=True)
     return sha256(job.tenant_id.bytes + asked_sha256 + asked.encode()).digest()
 
 

@@ -7,6 +7,7 @@ from jobs.tenants.lifecycle import (
     named,
     read_names,
     read_page,
+    set_adapters,
     set_limits,
     set_weight,
 )

@@ -108,3 +108,13 @@ def set_limits(session: Session, tenant_id: UUID, values: Mapping[str, int | Non
             .values(tenant_id=tenant_id, **values)
             .on_conflict_do_update(index_elements=["tenant_id"], set_=dict(values))
         )
+
+
+def set_adapters(session: Session, tenant_id: UUID, names: Sequence[str] | None) -> None:
+    """Let the tenant name these adapters alone, each as `model:name`; None: all."""
+    values = {"adapters": None if names is None else list(names)}
+    session.execute(
+        insert(TenantLimit)
+        .values(tenant_id=tenant_id, **values)
+        .on_conflict_do_update(index_elements=["tenant_id"], set_=values)
+    )

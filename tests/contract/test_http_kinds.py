@@ -28,9 +28,9 @@ from worker.inference.outcome import Failed, Finished
 ID_KINDS: Sequence[Kind] = ("vllm", "sglang", "trtllm-serve")
 KINDS: Sequence[Kind] = (*ID_KINDS, "openai")
 LACKS: Mapping[Kind, list[str]] = {
-    "vllm": [],
-    "sglang": ["bad_words"],
-    "trtllm-serve": ["bad_words", "logit_bias", "logprobs", "top_logprobs"],
+    "vllm": ["lora"],
+    "sglang": ["bad_words", "lora"],
+    "trtllm-serve": ["bad_words", "logit_bias", "logprobs", "lora", "top_logprobs"],
     "openai": [
         *("bad_words", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "ignore_eos"),
         *("logit_bias", "logprobs", "lora", "min_p", "min_tokens", "repetition_penalty"),

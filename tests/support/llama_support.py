@@ -19,9 +19,17 @@ class LlamaServer(EmbeddedLlamaCpp):
     """llama.cpp with one slot and one thread: two threads on busy cores get in each other's way."""
 
     def __init__(
-        self, directory: Path, *, gguf: Path | None = None, context: int = 2048, api_key: str = ""
+        self,
+        directory: Path,
+        *,
+        gguf: Path | None = None,
+        context: int = 2048,
+        api_key: str = "",
+        adapters: tuple[Path, ...] = (),
     ) -> None:
-        options = LlamaOptions(gguf=gguf or bundled_gguf(), context=context, slots=1, threads=1)
+        options = LlamaOptions(
+            gguf=gguf or bundled_gguf(), context=context, slots=1, threads=1, adapters=adapters
+        )
         super().__init__(directory, LlamaModel.of(options))
         self._api_key = api_key
 

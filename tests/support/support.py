@@ -161,9 +161,14 @@ def ensure_api_key(session: Session) -> None:
 
 
 def register_engine(
-    session: Session, name: str = ENGINE, capacity: Capacity = CAPACITY, *, model: str = MODEL
+    session: Session,
+    name: str = ENGINE,
+    capacity: Capacity = CAPACITY,
+    *,
+    model: str = MODEL,
+    **abilities: Any,  # noqa: ANN401  # as `register` takes them
 ) -> None:
-    registry.register(session, name, model, capacity, now=database_now(session))
+    registry.register(session, name, model, capacity, now=database_now(session), **abilities)
 
 
 def spec(

@@ -2,14 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Final
 
 from jobs.diagnostics import Finding
-from jobs.prompts.abilities import ABILITIES
-
-# What engines can do besides `ABILITIES`, and no job can ask for: the API refuses it by name before an engine
-# is chosen.
-EXTRAS: Final = frozenset({"lora"})
+from jobs.prompts.abilities import ABILITIES, LORA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +20,8 @@ class Abilities:
         takes_stop: a stop request ends a request inside the engine, and the stream then ends cleanly.
         notices_cut: the engine ends a request whose stream is cut.
         reports_own_end: the end of a stream is the engine's own: it then holds nothing for the request.
-        lacks: of `ABILITIES` and `EXTRAS`, what it does not take, or not in every release that we know; a
-            request that needs one is refused.
+        lacks: of `ABILITIES`, what it does not take, or not in every release that we know; a request that
+            needs one is refused.
         reuses_prefix: a request does not compute again what an earlier one that began alike has computed,
             while the engine still has it.
         shares_prefix: requests that run together share the cache of what they begin with, too.
@@ -36,6 +31,8 @@ class Abilities:
         keeps_state_in_slot: what a sequence takes whatever its length (full windows, recurrent states) is
             part of its slot; otherwise it may take blocks, or a pool of its own.
         window: tokens of the model's attention window, where the server tells of one; 0: it does not.
+        adapters: those that it was started with, by their names and in its order; it takes no others. None:
+            if it takes any, their weights are sent to it.
     """
 
     takes_ids: bool
@@ -53,6 +50,7 @@ class Abilities:
     credits_reuse: bool
     keeps_state_in_slot: bool
     window: int = 0
+    adapters: tuple[str, ...] | None = None
 
     @property
     def can_resume(self) -> bool:
@@ -73,7 +71,7 @@ class Abilities:
     def facts(self) -> Mapping[str, object]:
         """All of them by name, for JSON."""
         derived = {"can_resume": self.can_resume, "can_cancel": self.can_cancel}
-        listed = {"lacks": sorted(self.lacks), "takes": sorted((ABILITIES | EXTRAS) - self.lacks)}
+        listed = {"lacks": sorted(self.lacks), "takes": sorted(self.takes)}
         return asdict(self) | derived | listed
 
 
@@ -84,7 +82,7 @@ def abilities_finding(abilities: Abilities, *, blocks_per_sequence: int) -> Find
         abilities: the engine's.
         blocks_per_sequence: the setting.
     """
-    parts = [f"jobs may have {_listed(abilities.takes)}", _extras(abilities), _reuse(abilities)]
+    parts = [f"jobs may have {_listed(abilities.takes)}", _adapters(abilities), _reuse(abilities)]
     state, is_missing = _state(abilities, blocks_per_sequence)
     return Finding(
         "abilities",
@@ -95,10 +93,12 @@ def abilities_finding(abilities: Abilities, *, blocks_per_sequence: int) -> Find
     )
 
 
-def _extras(abilities: Abilities) -> str:
-    if not (found := EXTRAS - abilities.lacks):
-        return "no LoRA"
-    return f"the engine also has {_listed(found)}, which no job can ask for"
+def _adapters(abilities: Abilities) -> str:
+    if LORA in abilities.lacks:
+        return "no adapters"
+    if abilities.adapters is None:
+        return "adapters are sent to it"
+    return f"it was started with the adapters {', '.join(abilities.adapters)}"
 
 
 def _reuse(abilities: Abilities) -> str:

@@ -5,7 +5,7 @@ All of it is asyncio, on the one event loop of `loop`, where runs of jobs are co
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from jobs.engines.capacity import Capacity
@@ -86,7 +86,20 @@ class ServedModel:
         """
         if lacking := request.needed & self.abilities.lacks:
             raise EngineUnableError(self._refusal(request, lacking))
-        return self.prepare(request)
+        return self.prepare(self._placed(request))
+
+    def _placed(self, request: Request) -> Request:
+        """Find the request's adapter among those that the engine was started with, if it has only those."""
+        wanted, held = request.adapter, self.abilities.adapters
+        if wanted is None or held is None:
+            return request
+        if wanted.name not in held:
+            listed = ", ".join(held)
+            message = (
+                f"The engine of the model {self.name!r} was not started with the adapter {wanted.name!r}"
+            )
+            raise EngineUnableError(f"{message}; it has {listed}.")
+        return replace(request, adapter=replace(wanted, place=held.index(wanted.name)))
 
     def _refusal(self, request: Request, lacking: frozenset[str]) -> str:
         listed = " and ".join(sorted(lacking))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jobs.errors import EngineError
-from jobs.prompts.abilities import PENALTIES
+from jobs.prompts.abilities import LORA, PENALTIES
 from jobs.prompts.guides import Guide
 from jobs.prompts.token_bytes import TokenBytes
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
@@ -75,6 +75,22 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class WantedAdapter:
+    """The adapter that a request asks for; `LoraAdapter` describes the fields.
+
+    Attributes:
+        place: its place among those that the engine was started with, from 0.
+    """
+
+    name: str
+    number: int
+    format: str
+    source: str
+    sha256: bytes
+    place: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A generation request to the engine.
 
@@ -93,6 +109,7 @@ class Request:
             itself; None: it need not tell any.
         cache_salt: the engine reuses for it what requests with the same salt left in its cache, and nothing
             else; None: of any request without one.
+        adapter: that generates; None: the model as it is.
     """
 
     request_id: str
@@ -107,12 +124,14 @@ class Request:
     cache_salt: str | None = None
     guide: Guide | None = None
     num_top: int | None = None
+    adapter: WantedAdapter | None = None
 
     @property
     def needed(self) -> frozenset[str]:
         """Names of the abilities without which an engine would answer otherwise."""
         scores = {"logprobs"} if self.num_top is not None else set()
         scores |= {"top_logprobs"} if self.num_top else set()
+        scores |= {LORA} if self.adapter is not None else set()
         return self.sampling.needed | scores | ({self.guide.kind.value} if self.guide else set())
 
 

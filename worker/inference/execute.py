@@ -16,6 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import checkpoints, ids, telemetry
+from jobs.adapters import registry as adapters
 from jobs.answers.log_probs import read_scores
 from jobs.checkpoints import Output
 from jobs.database import transaction
@@ -33,7 +34,7 @@ from jobs.prompts import store
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import CountedPrompt
 from jobs.prompts.tokenizer import unpack_ids
-from jobs.prompts.tools.forms import ANY_FORM, AnswerForm
+from jobs.prompts.tools.forms import AnswerForm
 from jobs.scheduling import growth
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.growth import Granted, WaitForBlocks, Yielded
@@ -44,7 +45,7 @@ from jobs.tenants.cache_salts import CacheSalts
 from jobs.transitions import LeaseLost
 from worker.engine.client import EngineModel
 from worker.engine.deadlines import deadlines_for
-from worker.engine.request import Request, prompt_text
+from worker.engine.request import Request, WantedAdapter, prompt_text
 from worker.inference.answer import Answer, EndTokens
 from worker.inference.follow import follow, wait_for_end, wait_for_stop
 from worker.inference.leases import LeaseKeeper, RunningJob
@@ -183,9 +184,9 @@ class Runner:
         if job.text_id is None:
             raise NoResultFound  # the schema keeps such jobs from running
         prefetched, saved = self.prefetcher.take(job.text_id), None
-        if prefetched is None or job.completion_tokens or job.guide_id is not None:
-            read = partial(self._read, job, job.text_id, prefetched)
-            prompt, saved, run.form = await self._in_thread(read)
+        is_plain = job.guide_id is None and job.adapter is None
+        if prefetched is None or job.completion_tokens or not is_plain:
+            prompt, saved = await self._in_thread(partial(self._read, run, job.text_id, prefetched))
         else:
             prompt = prefetched
         split(run.answer, run.form, prompt, self.counter.tokenizer)
@@ -196,16 +197,23 @@ class Runner:
         return prompt
 
     def _read(
-        self, job: StartedJob, text_id: UUID, prompt: CountedPrompt | None
-    ) -> tuple[CountedPrompt, Output | None, AnswerForm]:
-        """Read the prompt, unless it is here already, the checkpoint, and what the answer must be."""
+        self, run: JobRun, text_id: UUID, prompt: CountedPrompt | None
+    ) -> tuple[CountedPrompt, Output | None]:
+        """Read the prompt, unless it is here already, the checkpoint, the answer's form and the adapter.
+
+        Raises:
+            AdapterRemovedError: the adapter that the job asks for was removed.
+        """
+        job = run.claim.job
         with transaction(self.sessions) as session:
             if prompt is None:
                 prompt = store.counted(session, store.load(session, text_id), self.counter)
-            form = ANY_FORM
             if job.guide_id is not None:
-                form = AnswerForm.read(store.canonical_of(store.load(session, job.guide_id)))
-            return prompt, checkpoints.load(session, job.id), form
+                run.form = AnswerForm.read(store.canonical_of(store.load(session, job.guide_id)))
+            if job.adapter is not None:
+                row = adapters.read(session, job.model, job.adapter)
+                run.adapter = WantedAdapter(row.name, row.number, row.format, row.source, row.sha256)
+            return prompt, checkpoints.load(session, job.id)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Run what may block, or compute for long, beside the event loop."""
@@ -244,6 +252,7 @@ class Runner:
             vocabulary=tokenizer.token_bytes,
             guide=run.form.guide if run.form.is_guided else None,
             num_top=num_top_of(run.claim.job),
+            adapter=run.adapter,
         )
 
     async def _follow(self, run: JobRun, stream: RunStream, model: EngineModel) -> RunEnd:

@@ -201,6 +201,7 @@ class EngineMonitor:
                 now=now,
                 shares_prefix=shares_prefix(model, self._settings),
                 takes=self._takes(model),
+                adapters=model.served.abilities.adapters,
             )
         with self._changed:
             self._model = model

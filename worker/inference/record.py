@@ -21,6 +21,7 @@ from jobs.transitions import Lease
 from worker.doorbell import RingBell
 from worker.engine.deltas import CachedPrompt, EngineDelta
 from worker.engine.engine import StreamEnd
+from worker.engine.request import WantedAdapter
 from worker.guides.answers import fault_of
 from worker.guides.checker import CheckerLostError, FormChecker
 from worker.guides.checking import unfenced
@@ -57,6 +58,7 @@ class JobRun:
         is_first_request: the stream is of the job's first request.
         cached_tokens: prompt tokens that the engine had in its cache for that one; None: it did not tell.
         form: what the answer must be.
+        adapter: that generates; None: the model as it is.
     """
 
     claim: Claim
@@ -68,6 +70,7 @@ class JobRun:
     is_first_request: bool = False
     cached_tokens: int | None = None
     form: AnswerForm = ANY_FORM
+    adapter: WantedAdapter | None = None
 
     def put(self, event: EngineDelta | StreamEnd, *, tokens_per_block: int) -> None:
         """Pass an event of the stream on, and keep what it says of the prompt.

@@ -19,7 +19,10 @@ def main() -> None:
     for option in sys.argv[1:]:
         name, _, value = option.partition("=")
         *outer, last = name.split(".")
-        setattr(functools.reduce(getattr, outer, params), last, json.loads(value))
+        given = json.loads(value)
+        if name == "lora_adapters":  # paths; a request that names none of them gets none
+            given = [xllamacpp.CommonAdapterLoraInfo(each, 0.0) for each in given]
+        setattr(functools.reduce(getattr, outer, params), last, given)
     signals = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # the server's threads inherit it
     server = xllamacpp.Server(params)

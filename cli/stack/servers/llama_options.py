@@ -41,12 +41,14 @@ class LlamaOptions:
         context: tokens of prompt and answer that one request may have; None for the model's own.
         slots: requests that run at once, each with a KV cache of its own.
         threads: of the server; None for all but one of this process's cores, which the other processes need.
+        adapters: the GGUF files of adapters that requests may name; no other request is changed by them.
     """
 
     gguf: Path
     context: int | None = None
     slots: int = 2
     threads: int | None = None
+    adapters: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +60,14 @@ class LlamaModel:
         context: tokens of one request.
         slots: requests at once.
         threads: of the server.
+        adapters: as in `LlamaOptions`.
     """
 
     gguf: Gguf
     context: int
     slots: int
     threads: int
+    adapters: tuple[Path, ...] = ()
 
     @classmethod
     def of(cls, options: LlamaOptions) -> "LlamaModel":
@@ -84,6 +88,7 @@ class LlamaModel:
             context=options.context or longest,
             slots=options.slots,
             threads=options.threads or max(1, _num_cores() - 1),
+            adapters=tuple(each.absolute() for each in options.adapters),
         )
         model.check_memory(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
         return model
@@ -198,6 +203,7 @@ def server_options(model: LlamaModel, port: int, address: str) -> Mapping[str, o
         # Threads that spin while they wait take the CPU from Postgres and the workers.
         "cpuparams.poll": 0,
         "cpuparams_batch.poll": 0,
+        "lora_adapters": [str(each) for each in model.adapters],
     }
 
 

@@ -12,13 +12,13 @@ from jobs.answers.log_probs import Score
 from jobs.errors import EngineUnableError
 from jobs.ids import uuid7
 from jobs.models import Job
-from jobs.prompts.abilities import GUIDED, PENALTIES, SCORED
+from jobs.prompts.abilities import GUIDED, LORA, PENALTIES, SCORED
 from jobs.prompts.guides import Guide, GuideKind
 from jobs.prompts.tokenizer import Tokenizer, unpack_ids
 from jobs.settings import TritonSettings
 from jobs.states import FinishReason
 from support import CAPACITY
-from worker.engine.abilities import EXTRAS, abilities_finding
+from worker.engine.abilities import abilities_finding
 from worker.engine.deadlines import FLOOR_SECONDS, deadlines_for
 from worker.engine.deltas import TokenDelta
 from worker.engine.engine import ServedModel
@@ -275,18 +275,18 @@ def test_a_model_without_top_p_which_is_greedy_then_refuses_to_draw(kind: Kind, 
             model.call(request_of(answerable))
 
 
-def test_what_no_job_asks_for_is_declared_by_a_model_s_inputs() -> None:
+def test_log_probabilities_and_adapters_are_declared_by_a_model_s_inputs() -> None:
     extras = frozenset({"return_log_probs", "presence_penalty", "lora_task_id"})
     llmapi = frozenset({"sampling_param_frequency_penalty", "lora_id"})
     known: list[tuple[Adapter, set[str]]] = [
         (IdsAdapter("m", DIRECT.inputs), {"lora", "logprobs", "top_logprobs"}),
-        (IdsAdapter("m", DIRECT.inputs | extras), {"top_logprobs"}),
+        (IdsAdapter("m", DIRECT.inputs | extras), {"lora", "top_logprobs"}),
         (text_adapter("bls", {"return_log_probs"}), {"lora", "logprobs", "top_logprobs"}),
-        (VllmAdapter("m", frozenset({"return_logprobs"})), {"logprobs", "top_logprobs"}),
+        (VllmAdapter("m", frozenset({"return_logprobs"})), {"lora", "logprobs", "top_logprobs"}),
         (LlmapiAdapter("m", frozenset(), is_streaming=True), {"lora", "logprobs", "top_logprobs"}),
-        (LlmapiAdapter("m", llmapi, is_streaming=True), {"logprobs", "top_logprobs"}),
+        (LlmapiAdapter("m", llmapi, is_streaming=True), {"lora", "logprobs", "top_logprobs"}),
     ]
-    found = [adapter.abilities.lacks & (EXTRAS | SCORED) for adapter, _ in known]
+    found = [adapter.abilities.lacks & ({LORA} | SCORED) for adapter, _ in known]
     assert found == [lacks for _, lacks in known]
 
 

@@ -42,7 +42,7 @@ class Completions:
         """Build the body. Every default that matters is sent: that of `max_tokens` is 16."""
         request, sampling = self.request, self.request.sampling
         body: dict[str, Any] = {
-            "model": self.model_name,
+            "model": request.adapter.name if request.adapter else self.model_name,
             "prompt": request.ids.tolist() if self.has_ids else request.text,
             "max_tokens": request.max_tokens,
             "temperature": 0.0 if sampling.is_greedy else sampling.temperature,

@@ -6,12 +6,14 @@ Source: llama.cpp's server of October 2026, `/completion`, `/props` and `/slots`
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
+from pathlib import PurePath
 from typing import Any, Final
 
 import numpy as np
 
 from jobs.answers.log_probs import Score
 from jobs.errors import EngineUnavailableError, RetryableEngineError
+from jobs.prompts.abilities import LORA
 from jobs.prompts.guides import Guide, GuideKind, choice_grammar
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
@@ -21,8 +23,8 @@ from worker.engine.http.call import Event, HttpEnd
 from worker.engine.http.capacity import ReportedSizes
 from worker.engine.http.engine import Encoding, HttpKind
 from worker.engine.http.guiding_schemas import guiding
-from worker.engine.http.llama_scores import SCORES, SIGN_OF_LIFE, Scoring, scores_in
-from worker.engine.http.models import ModelCard
+from worker.engine.http.llama_scores import SCORES, SIGN_OF_LIFE, Scoring, adapted, scores_in
+from worker.engine.http.models import ModelCard, held
 from worker.engine.http.server import HttpServer
 from worker.engine.http.spelling import settle
 from worker.engine.request import Request, Sampling
@@ -68,6 +70,19 @@ async def _sizes(server: HttpServer, overrides: EngineSettings, _gauges: Gauges)
     return ReportedSizes(
         num_slots, context // tokens_per_block if num_slots == 1 else 0, tokens_per_block, context
     )
+
+
+async def _able(server: HttpServer, abilities: Abilities) -> Abilities:
+    """Read the adapters that the server was started with, by the names of their files without the ending.
+
+    Not if one applies to every request, which is what a server does that was not told otherwise
+    (`--lora-init-without-apply`): it is then part of the model, and a request that names another would lose
+    it.
+    """
+    listed = await server.read("/lora-adapters") or ()
+    names = tuple(PurePath(str(each["path"])).stem for each in listed)
+    is_plain = all(not each.get("scale") for each in listed) and len(set(names)) == len(names)
+    return held(abilities, names if is_plain else ())
 
 
 async def _props(server: HttpServer) -> Mapping[str, Any]:
@@ -129,6 +144,7 @@ class _Completion:
             **_changing(request),
             **_picking(request.sampling),
             **_guided(request.guide),
+            **adapted(request),
         }
 
     def read(self, event: Mapping[str, Any]) -> list[Event]:
@@ -190,7 +206,7 @@ class _Completion:
             return [*found, end]
         ids = [*self.request.ids.tolist(), *self.given]
         before = ids[: len(ids) - len(self.held)]
-        return [*found, HttpEnd(rest=Scoring(before, self.held, self.request.num_top or 0, end))]
+        return [*found, HttpEnd(rest=Scoring(before, self.held, self.request, end))]
 
     def _ended(self, event: Mapping[str, Any], found: list[Event], *, num_missing: int) -> list[Event]:
         """Read how it ended. Missing ids at the end are generated again, unless the context has ended."""
@@ -275,7 +291,7 @@ LLAMA_CPP: Final = HttpKind(
         takes_ids=True,
         gives_ids=True,
         ends_itself=True,
-        lacks=frozenset({"min_tokens", "bad_words", GuideKind.REGEX.value}),
+        lacks=frozenset({"min_tokens", "bad_words", GuideKind.REGEX.value, LORA}),
         credits_reuse=False,
         keeps_state_in_slot=True,
     ),
@@ -286,4 +302,5 @@ LLAMA_CPP: Final = HttpKind(
     gauges=_gauges,
     sizes=_sizes,
     encoding=Encoding("content", {"add_special": False, "parse_special": False}),
+    able=_able,
 )

@@ -12,6 +12,7 @@ from jobs.answers.log_probs import LEAST, Score
 from jobs.prompts.token_bytes import TokenBytes
 from worker.engine.deltas import TokenDelta
 from worker.engine.http.call import Event, HttpEnd
+from worker.engine.request import Request
 
 SCORES: Final = "completion_probabilities"
 # A run that waits for tokens waits on.
@@ -33,14 +34,14 @@ class Scoring:
     Attributes:
         before: the ids before those that are held.
         held: ids and scores; None where one is missing.
-        num_top: alternatives of each token that are wanted.
+        request: whose answer it is.
         end: of the answer.
         num_likely: how many of the most likely tokens the server is asked for.
     """
 
     before: Sequence[int]
     held: list[tuple[int, Score | None]]
-    num_top: int
+    request: Request
     end: HttpEnd
     num_likely: int = _NUM_LIKELY
 
@@ -59,6 +60,7 @@ class Scoring:
             "grammar": _ANY_LETTER,
             "cache_prompt": True,
             "response_fields": [SCORES],
+            **adapted(self.request),
         }
 
     def read(self, event: Mapping[str, Any]) -> list[Event]:
@@ -70,7 +72,10 @@ class Scoring:
             self.num_likely = _NUM_ALL
             return [SIGN_OF_LIFE, HttpEnd(rest=self)]
         self.num_likely = _NUM_LIKELY
-        self.held[place] = token_id, Score(LEAST if log_prob is None else log_prob, top[: self.num_top])
+        self.held[place] = (
+            token_id,
+            Score(LEAST if log_prob is None else log_prob, top[: self.request.num_top or 0]),
+        )
         scores = [each for _, each in self.held if each is not None]
         if len(scores) < len(self.held):
             return [SIGN_OF_LIFE, HttpEnd(rest=self)]
@@ -82,6 +87,13 @@ class Scoring:
     @property
     def _place(self) -> int:
         return next(place for place, (_, score) in enumerate(self.held) if score is None)
+
+
+def adapted(request: Request) -> Mapping[str, object]:
+    """Build the field that names the request's adapter: of those that are not listed, the scale is 0."""
+    if request.adapter is None:
+        return {}
+    return {"lora": [{"id": request.adapter.place, "scale": 1.0}]}
 
 
 def scores_in(

@@ -1,10 +1,12 @@
 """The models that a server lists at `/v1/models`, as all OpenAI-compatible servers do."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from jobs.errors import EngineError, EngineUnavailableError
+from jobs.prompts.abilities import LORA
 from jobs.settings import EngineSettings
+from worker.engine.abilities import Abilities
 from worker.engine.http.server import HttpServer
 
 PATH: Final = "/v1/models"
@@ -45,6 +47,18 @@ async def model_card(server: HttpServer, settings: EngineSettings) -> ModelCard:
             f"the server has several models: set LONGBATCH_ENGINE__SERVED_MODEL to one of {names}"
         )
     return cards[0]
+
+
+async def adapter_names(server: HttpServer) -> tuple[str, ...]:
+    """Read the names of the adapters that the server lists beside its base models."""
+    return tuple(str(each["id"]) for each in _listed(await server.read(PATH)) if each.get("parent"))
+
+
+def held(abilities: Abilities, adapters: tuple[str, ...]) -> Abilities:
+    """Return the abilities of a server that was started with these adapters, and takes no others."""
+    if not adapters:
+        return abilities
+    return replace(abilities, lacks=abilities.lacks - {LORA}, adapters=adapters)
 
 
 def _listed(found: Any) -> list[dict[str, Any]]:  # noqa: ANN401  # JSON of a foreign server

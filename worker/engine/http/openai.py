@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from jobs.prompts.abilities import ABILITIES
-from worker.engine.abilities import EXTRAS, Abilities
+from worker.engine.abilities import Abilities
 from worker.engine.http.completions import Completions
 from worker.engine.http.engine import HttpKind
 from worker.engine.request import Request
@@ -37,7 +37,7 @@ OPENAI: Final = HttpKind(
         notices_cut=False,
         reports_own_end=False,
         # Not OpenAI's, or left out by some servers: they ignore it, or answer with a 400.
-        lacks=EXTRAS | ABILITIES - _TAKEN,
+        lacks=ABILITIES - _TAKEN,
         credits_reuse=False,
         keeps_state_in_slot=False,
     ),

@@ -12,6 +12,7 @@ from prometheus_client.samples import Sample
 
 from jobs.answers.log_probs import Score
 from jobs.errors import RetryableEngineError
+from jobs.prompts.abilities import LORA
 from jobs.prompts.guides import Guide, GuideKind, choice_grammar
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
@@ -183,7 +184,7 @@ SGLANG: Final = HttpKind(
         gives_ids=True,
         ends_itself=True,
         takes_stop=True,
-        lacks=frozenset({"bad_words"}),
+        lacks=frozenset({"bad_words", LORA}),
         takes_cache_salt=True,
         credits_reuse=True,
         keeps_state_in_slot=False,

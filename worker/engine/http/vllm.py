@@ -10,6 +10,7 @@ from typing import Final
 
 from prometheus_client.samples import Sample
 
+from jobs.prompts.abilities import LORA
 from jobs.prompts.guides import Guide, GuideKind
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
@@ -17,6 +18,7 @@ from worker.engine.exposition import scrape
 from worker.engine.gauges import Gauges
 from worker.engine.http.completions import Completions, id_fields
 from worker.engine.http.engine import Encoding, HttpKind
+from worker.engine.http.models import adapter_names, held
 from worker.engine.http.server import HttpServer
 from worker.engine.request import Request
 
@@ -72,12 +74,13 @@ async def _gauges(server: HttpServer, _overrides: EngineSettings) -> Gauges | No
 
 
 async def _able(server: HttpServer, abilities: Abilities) -> Abilities:
-    """Read the model's window, and whether prefixes are cached: they are, unless the metrics say `False`."""
+    """Read the model's window and adapters, and whether prefixes are cached: if no metric says `False`."""
     samples = await scrape(f"{server.url}/metrics", _PREFIX, client=server.client)
     config = _cache_config(samples or ())
     is_off = config.get("enable_prefix_caching") == "False"
     window = _number(config, "sliding_window")
-    return replace(abilities, reuses_prefix=not is_off, shares_prefix=not is_off, window=window)
+    found = replace(abilities, reuses_prefix=not is_off, shares_prefix=not is_off, window=window)
+    return held(found, await adapter_names(server))
 
 
 def _cache_config(samples: Sequence[Sample]) -> Mapping[str, str]:
@@ -98,7 +101,7 @@ VLLM: Final = HttpKind(
         takes_ids=True,
         gives_ids=True,
         ends_itself=True,
-        lacks=frozenset(),
+        lacks=frozenset({LORA}),
         credits_reuse=True,
         keeps_state_in_slot=False,
         shares_prefix=True,

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from jobs.prompts.abilities import GUIDED, PENALTIES
+from jobs.prompts.abilities import GUIDED, LORA, PENALTIES
 from jobs.prompts.guides import Guide, GuideKind, choice_grammar
 from jobs.states import FinishReason
 from worker.engine.abilities import Abilities
@@ -124,13 +124,12 @@ def lacking(inputs: frozenset[str], *, prefix: str) -> frozenset[str]:
         "top_k": {f"{prefix}top_k"},
         "min_tokens": {"min_tokens", "min_length"},
         "logprobs": {"return_log_probs"},
-        "lora": {"lora_task_id"},
         "ignore_eos": {"end_id"},
         **{name: {name} for name in PENALTIES},
     }
     found = frozenset(parameter for parameter, tensors in names.items() if not tensors & inputs)
     # No input that we know, or one of a size that nothing tells; no output of others than the picked token.
-    found |= {"min_p", "logit_bias", "top_logprobs"}
+    found |= {"min_p", "logit_bias", "top_logprobs", LORA}
     return found if inputs >= GUIDE_INPUTS else found | GUIDED
 
 

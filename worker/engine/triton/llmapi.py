@@ -60,8 +60,7 @@ class LlmapiAdapter:
 
     def _lacks(self) -> frozenset[str]:
         taken = {each.removeprefix(_PREFIX) for each in self.inputs}
-        lacks = ABILITIES - taken | GUIDED | SCORED
-        return lacks if "lora_id" in taken else lacks | {"lora"}
+        return ABILITIES - taken | GUIDED | SCORED
 
     def tensors(self, request: Request) -> Tensors:
         """Build the request's tensors.

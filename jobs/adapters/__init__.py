@@ -1,0 +1,1 @@
+"""Adapters (LoRA) of models: checked, registered, asked for by name."""
