@@ -138,7 +138,7 @@ class World:
     def reusable_tokens(self, job: SimulatedJob) -> int:
         """Return how many tokens of its document the job is known to find: as far as prompts are hashed."""
         found = self.cache.found(job.document) * self.capacity.tokens_per_block
-        return hashed_tokens(min(job.spec.shared_tokens, found)) if found else 0
+        return hashed_tokens(min(job.spec.shared_tokens, found), of=job.spec.prompt_tokens) if found else 0
 
     def reusable(self, job: SimulatedJob) -> int:
         """Return how many blocks of its document the job is known to find."""

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from jobs.forecast.engine_speed import computed_tokens, reading_work
 from jobs.forecast.simulation import RemainingTokens
 from jobs.models import PromptText
-from jobs.prompts.prefixes import family_tokens, shared_tokens
+from jobs.prompts.prefixes import StoredPrefixes, family_tokens, shared_tokens
 from jobs.queries import QueuedJob
 from jobs.scheduling.engine_prefixes import family_of
 from jobs.scheduling.followers import Family
@@ -39,8 +39,11 @@ def read_once(
             if family in running or reader != job.text_id:
                 followers.append((job, reader))
     texts = {each for job, reader in followers for each in (job.text_id, reader)}
-    query = select(PromptText.id, PromptText.prefixes).where(PromptText.id.in_(texts))
-    prefixes = dict(session.execute(query).all()) if texts else {}
+    columns = (PromptText.id, PromptText.prefixes, PromptText.num_tokens)
+    rows = session.execute(select(*columns).where(PromptText.id.in_(texts))) if texts else ()
+    prefixes = {
+        each: StoredPrefixes(kept, num_tokens) for each, kept, num_tokens in rows if kept and num_tokens
+    }
     return {
         job.id: _without(lengths[job.id], _shared(job, prefixes.get(job.text_id), prefixes.get(reader)))
         for job, reader in followers
@@ -54,7 +57,7 @@ def reading_share(whole: Mapping[UUID, RemainingTokens], read: Mapping[UUID, Rem
     return left / total if total else 1.0
 
 
-def _shared(job: QueuedJob, mine: bytes | None, other: bytes | None) -> int:
+def _shared(job: QueuedJob, mine: StoredPrefixes | None, other: StoredPrefixes | None) -> int:
     """Count the tokens that the job surely has in common with its reader."""
     if not mine or not other:
         return min(family_tokens(job.prompt_tokens), job.prompt_tokens - 1)

@@ -24,8 +24,9 @@ class PromptText(Base):
             another fingerprint counts the prompt.
         num_tokens: number of token ids. Null until counted.
         fingerprint: names the tokenizer and chat template that made the ids. Null until counted.
-        prefixes: keyed hashes of the ids' beginnings, 8 bytes each, the shortest first (`prompts.prefixes`);
-            empty for a short prompt. Null until counted, and if it was counted before migration 0028.
+        prefixes: keyed hashes of the ids' beginnings (`prompts.prefixes`): 8 bytes each, the shortest first;
+            and of a prompt that may have a family, 8 bytes of the whole and 4 each of beginnings in small
+            steps. Empty for a short prompt. Null until counted, and if it was counted before migration 0028.
         created_at: when the prompt was first stored.
     """
 

@@ -30,7 +30,7 @@ from jobs.database.row_sets import insert_set
 from jobs.ids import uuid7
 from jobs.models import Job, PromptText, StoredResponse
 from jobs.prompts import messages
-from jobs.prompts.prefixes import keyed, num_kept_bytes
+from jobs.prompts.prefixes import NO_DIGESTS, Digests, keyed, num_kept_bytes
 from jobs.prompts.tokenizer import begin_of_text, num_text_bytes, pack_text, unpack_text
 
 
@@ -50,7 +50,7 @@ class CountedPrompt:
     num_tokens: int
     fingerprint: str
     is_plain: bool = False
-    prefixes: tuple[bytes, ...] = ()
+    prefixes: Digests = NO_DIGESTS
 
 
 class Counter(Protocol):

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from jobs.database import direct
 from jobs.database.hot import PREPARED
-from jobs.prompts.prefixes import common, family_tokens, shared_tokens
+from jobs.prompts.prefixes import StoredPrefixes, family_tokens, shared_tokens
 from jobs.queries import QueuedJob
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.followers import Family, Reader, Reuse
@@ -38,7 +38,7 @@ class EnginePrefixes:
     ranks: dict[Family, int] = field(default_factory=dict)
     ended: dict[Family, UUID] = field(default_factory=dict)
     charged: Counter[UUID] = field(default_factory=Counter)
-    _texts: dict[UUID, bytes] = field(default_factory=dict)
+    _texts: dict[UUID, StoredPrefixes] = field(default_factory=dict)
     _reuses: dict[UUID, Reuse] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -127,14 +127,11 @@ class EnginePrefixes:
 
     def _shared(self, job: QueuedJob, text_ids: Sequence[UUID]) -> int:
         """Count the tokens that the job surely shares with all of these prompts."""
-        mine = self._texts.get(job.text_id)
+        mine, most = self._texts.get(job.text_id), job.prompt_tokens - 1
         others = [self._texts.get(each) for each in dict.fromkeys(text_ids)]
         if mine is None or None in others:
-            return min(family_tokens(job.prompt_tokens), job.prompt_tokens - 1)
-        trunk = mine
-        for each in others:
-            trunk = common(trunk, each or b"")
-        return min(shared_tokens(mine, trunk), job.prompt_tokens - 1)
+            return min(family_tokens(job.prompt_tokens), most)
+        return min(most, *(shared_tokens(mine, each) for each in others if each is not None))
 
 
 def family_of(job: QueuedJob) -> Family | None:

@@ -19,9 +19,10 @@ from sqlalchemy.orm import Session
 
 from jobs.engines.capacity import Capacity
 from jobs.models import PromptText
+from jobs.prompts.prefixes import StoredPrefixes
 from jobs.scheduling.followers import Family, Reader
 
-_MAX_TEXTS: Final = 4096  # of some 300 bytes each
+_MAX_TEXTS: Final = 4096  # of 1.5 KB each at most
 _MAX_POSTPONED: Final = 4096
 
 
@@ -86,7 +87,7 @@ class PrefixReplay:
         self._times = count(1)
         self._unseen = 0  # blocks that the cache holds less than the replay would give it
         self._postponed: OrderedDict[UUID, float] = OrderedDict()
-        self._texts: dict[UUID, bytes] = {}
+        self._texts: dict[UUID, StoredPrefixes] = {}
 
     def observe(
         self, guests: Mapping[UUID, Guest], *, capacity: Capacity, answered: Mapping[UUID, Answered]
@@ -157,13 +158,18 @@ class PrefixReplay:
         with self._lock:
             return dict(self._postponed)
 
-    def prefixes(self, session: Session, text_ids: Collection[UUID]) -> dict[UUID, bytes]:
+    def prefixes(self, session: Session, text_ids: Collection[UUID]) -> dict[UUID, StoredPrefixes]:
         """Read the stored prefixes of these texts, each once; leaves out those that have none."""
         with self._lock:
             missing = [each for each in text_ids if each not in self._texts]
         if missing:
-            query = select(PromptText.id, PromptText.prefixes).where(PromptText.id.in_(missing))
-            new = {each: prefixes for each, prefixes in session.execute(query) if prefixes}
+            columns = (PromptText.id, PromptText.prefixes, PromptText.num_tokens)
+            query = select(*columns).where(PromptText.id.in_(missing))
+            new = {
+                each: StoredPrefixes(prefixes, num_tokens)
+                for each, prefixes, num_tokens in session.execute(query)
+                if prefixes and num_tokens
+            }
             with self._lock:
                 if len(self._texts) + len(new) > _MAX_TEXTS:
                     self._texts.clear()

@@ -122,7 +122,8 @@ def test_prefixes_are_kept_whichever_way_a_prompt_is_counted(sessions: Sessions)
     for text in texts:
         found = prefixes.digests(unpack_ids(text.token_ids or b""))
         assert text.prefixes == prefixes.keyed(found, text.tenant_id)
-        assert prefixes.shared_tokens(text.prefixes, text.prefixes) == 640
+        kept = prefixes.StoredPrefixes(text.prefixes, text.num_tokens or 0)
+        assert prefixes.shared_tokens(kept, kept) == 640
     assert len({text.prefixes for text in texts}) == 6, "no tenant sees what another one has"
 
 
