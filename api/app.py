@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
+from api.answers import routes as answers
 from api.batches import event_routes as batch_events
 from api.batches import routes as batches
 from api.completions import model_routes as models
@@ -73,6 +74,7 @@ def create_app(settings: Settings) -> FastAPI:
         files.router,
         batches.router,
         summaries.router,
+        answers.router,
         documents.router,
         events.router,
         batch_events.router,

@@ -7,6 +7,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from api.answers.requests import AnswersEstimateRequest, AnswersRequest
 from api.batches.requests import BatchRequest, EstimateRequest
 from api.completions.requests import GenerateRequest
 from api.documents.schemas import DocumentForm
@@ -45,6 +46,8 @@ _BODIES: Final[tuple[type[BaseModel], ...]] = (
     KeyRequest,
     SummaryRequest,
     SummaryEstimateRequest,
+    AnswersRequest,
+    AnswersEstimateRequest,
     ErrorReply,
 )
 

@@ -24,7 +24,9 @@ from jobs.prompts import store
 from jobs.prompts.counter import SHORT_CHARS, TOGETHER_CHARS, count_some
 from jobs.prompts.prefixes import adapted, family, family_of
 from jobs.prompts.store import CountedPrompt, NewText, SetCounter, ShortText
+from jobs.questions.prompts import compose_question
 from jobs.states import TERMINAL, JobState
+from jobs.states.summary import ANSWER_TASKS
 from jobs.summaries import prompts
 from jobs.turns import Room, Turn
 from jobs.turns.work import Interruption, Sessions
@@ -189,7 +191,8 @@ def _read(session: Session, turn: Turn) -> _Prompt | BaseException:
         job = session.get_one(Job, turn.row_id)
         if job.text_id is not None:
             return store.load(session, job.text_id)
-        return prompts.compose(session, job)
+        is_question = job.task in ANSWER_TASKS.values()
+        return compose_question(session, job) if is_question else prompts.compose(session, job)
     except (NoResultFound, LongbatchError) as error:
         return error
 

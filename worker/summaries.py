@@ -1,4 +1,4 @@
-"""The service worker's rounds over summaries: short transactions, any number of workers at once."""
+"""The service worker's rounds over summaries and answers: short transactions, any number of workers."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,6 +10,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import summaries
 from jobs.database import database_now, transaction
 from jobs.doorbell import SERVICE
+from jobs.questions.settling import ready_to_settle, settle
+from jobs.questions.shape import SHAPES
 from jobs.summaries.planning import Planning, PlanningTools
 from worker.duties import Duty, ServiceContext
 from worker.rounds import FailingRows, is_disconnect, move_each, move_set
@@ -27,7 +29,7 @@ def duties(context: ServiceContext) -> list[Duty]:
         context.settings.maintenance,
         SummaryMaintenance(context.sessions),
     )
-    work = Planning(PlanningTools.of(settings, context.counter), context.lease)
+    work = Planning(PlanningTools.of(settings, context.counter), SHAPES, context.lease)
     retention, is_stopping = timedelta(days=settings.jobs.retention_days), context.is_stopping
 
     def plan_some() -> int:
@@ -41,6 +43,13 @@ def duties(context: ServiceContext) -> list[Duty]:
     return [
         Duty("summaries", plan_some, every.summary_seconds, wakes=("prepare", "deliver"), rung_by=(SERVICE,)),
         Duty("summaries", stop, every.summary_seconds, wakes=("deliver", "summaries")),
+        Duty(
+            "answers",
+            partial(rounds.settle, is_stopping=is_stopping),
+            every.summary_seconds,
+            wakes=("deliver",),
+            rung_by=(SERVICE,),
+        ),
         Duty("expire", rounds.expire, every.expire_seconds),
         Duty("prune", prune, every.prune_seconds),
     ]
@@ -54,6 +63,7 @@ class SummaryMaintenance:
         self._stopping = FailingRows("summaries-stop")
         self._overdue = FailingRows("summaries-expire")
         self._old = FailingRows("summaries-prune")
+        self._unsettled = FailingRows("answers-settle")
 
     def stop(self, *, is_stopping: Callable[[], bool]) -> int:
         """Cancel the jobs of summaries that end early, or ask running ones to stop. Returns how many."""
@@ -71,6 +81,10 @@ class SummaryMaintenance:
                     raise
                 self._stopping.skip(summary_id, error)
         return num_stopped
+
+    def settle(self, *, is_stopping: Callable[[], bool]) -> None:
+        """Store what documents say to the questions whose jobs have ended, one document at a time."""
+        move_each(self._sessions, self._unsettled, ready_to_settle(), settle, is_stopping=is_stopping)
 
     def expire(self) -> int:
         """Expire summaries that were not planned in time. Returns how many."""

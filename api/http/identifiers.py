@@ -40,6 +40,7 @@ JobIdDep = Annotated[UUID, Depends(in_path("job_id", ids.JOB, examples=_JOB_IDS)
 FileIdDep = Annotated[UUID, Depends(in_path("file_id", ids.FILE))]
 BatchIdDep = Annotated[UUID, Depends(in_path("batch_id", ids.BATCH))]
 DocumentIdDep = Annotated[UUID, Depends(in_path("document_id", ids.DOCUMENT))]
+AnswersIdDep = Annotated[UUID, Depends(in_path("answers_id", ids.ANSWERS))]
 SummaryIdDep = Annotated[UUID, Depends(in_path("summary_id", ids.SUMMARY))]
 EndpointIdDep = Annotated[UUID, Depends(in_path("endpoint_id", ids.ENDPOINT))]
 EventIdDep = Annotated[UUID, Depends(in_path("event_id", ids.EVENT))]

@@ -15,7 +15,9 @@ CONSOLE: Final = "/console"
 CONSOLE_CODES: Final = f"{CONSOLE}/codes"
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # Read-only although the method suggests otherwise.
-_READ_ONLY: Final = frozenset({("POST", "/v1/batches/estimate"), ("POST", "/v1/summaries/estimate")})
+_READ_ONLY: Final = frozenset(
+    ("POST", f"/v1/{kind}/estimate") for kind in ("batches", "summaries", "answers")
+)
 # Anyone who knows it can impersonate us to the tenant's servers.
 _SECRETS: Final = frozenset({"/v1/webhook_secret"})
 # Everything at and below these belongs to no tenant, or to all.

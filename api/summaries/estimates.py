@@ -46,7 +46,7 @@ async def estimate_summaries(
     if asked.tokens and asked.documents:
         raise InvalidRequestError("Name documents or tokens, not both.", param="tokens")
     counter = PromptCounter(tokenizer)
-    capacities = await services.transact(_capacities, services=services, model=model)
+    capacities = await services.transact(read_capacities, services=services, model=model)
     options = prompt_options(asked)
     await check_options(services, options)
     sizes = tree.find_sizes(
@@ -64,7 +64,12 @@ async def estimate_summaries(
     else:
         document_ids = parse_documents(asked.documents)
         sources, bodies = await services.transact(
-            _read, document_ids=document_ids, tenant_id=tenant_id, sizes=sizes, asked=asked
+            read_sources,
+            document_ids=document_ids,
+            tenant_id=tenant_id,
+            sizes=sizes,
+            chunk_tokens=asked.chunk_tokens,
+            combine=asked.combine,
         )
         names = [ids.document_id(each) for each in document_ids]
 
@@ -113,20 +118,27 @@ async def check_options(services: Services, options: PromptOptions) -> None:
         await services.compute(0, check_variables, options, PromptCounter(tokenizer))
 
 
-def _capacities(session: Session, *, services: Services, model: str) -> list[Capacity]:
+def read_capacities(session: Session, *, services: Services, model: str) -> list[Capacity]:
+    """Read what the model's engines hold, or what to assume while none has registered."""
     registered = registry.registered_capacities(session)
     return registered.get(model) or [registry.configured_capacity(services.settings.engine)]
 
 
-def _read(
+def read_sources(
     session: Session,
     *,
     document_ids: Sequence[UUID],
     tenant_id: UUID,
     sizes: Sizes,
-    asked: SummaryEstimateRequest,
+    chunk_tokens: int | None,
+    combine: bool = False,
 ) -> tuple[list[SourceDocument], dict[int, bytes]]:
-    """Read the documents, and the texts of those that need cutting."""
+    """Read the documents, and the texts of those that need cutting.
+
+    Raises:
+        InvalidRequestError: the tenant has no such document.
+        ConflictError: a document is not ready.
+    """
     query = select(Document).where(Document.id.in_(document_ids), *documents.visible(tenant_id))
     known = {document.id: document for document in session.scalars(query)}
     sources: list[SourceDocument] = []
@@ -140,7 +152,7 @@ def _read(
             raise ConflictError(f"The document {ids.document_id(document_id)} is {document.state}.")
         source = SourceDocument(index, document.num_tokens)
         sources.append(source)
-        is_cut = asked.combine or not tree.fits_whole(source, sizes, asked_chunk_tokens=asked.chunk_tokens)
+        is_cut = combine or not tree.fits_whole(source, sizes, asked_chunk_tokens=chunk_tokens)
         num_tokens += source.num_tokens if is_cut else 0
         if is_cut and num_tokens <= _MAX_CUT_TOKENS:
             bodies[index] = documents.load_body(session, document_id)

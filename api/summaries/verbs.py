@@ -42,7 +42,7 @@ async def submit(
     if asked.urls:
         message = "This server does not fetch URLs; upload the documents instead."
         raise InvalidRequestError(message, param="urls")
-    model = await _model(services, asked.model)
+    model = await resolve_model(services, asked.model)
     spec = _specification(asked, services, model)
     await check_options(services, prompt_options(asked))
     await services.admit_callback(spec.webhook_url, tenant_id=tenant_id)
@@ -63,7 +63,7 @@ async def submit(
 
 async def estimate(services: Services, asked: SummaryEstimateRequest, *, tenant_id: UUID) -> JsonObject:
     """Estimate summaries, in one of the tenant's places for that; raise as `estimate_summaries` does."""
-    model = await _model(services, asked.model)
+    model = await resolve_model(services, asked.model)
     async with services.cpu.estimate(tenant_id):
         return await estimate_summaries(services, asked, tenant_id=tenant_id, model=model)
 
@@ -80,7 +80,7 @@ async def cancel(services: Services, summary_id: UUID, *, tenant_id: UUID) -> No
     services.doorbell.ring(SERVICE)
 
 
-async def _model(services: Services, asked: str | None) -> str:
+async def resolve_model(services: Services, asked: str | None) -> str:
     """Resolve the requested model; the default is the served one.
 
     Raises:
@@ -118,8 +118,8 @@ def _specification(asked: SummaryRequest, services: Services, model: str) -> Sum
     )
 
 
-def _find(session: Session, recorded: UUID | JsonObject) -> list[Summary] | None:
-    """Find the summaries of an earlier request.
+def find_recorded(session: Session, recorded: UUID | JsonObject) -> list[Summary] | None:
+    """Find the summaries, or answers, of an earlier request.
 
     Returns:
         None: at least one no longer exists, so all are made again.
@@ -132,8 +132,9 @@ def _find(session: Session, recorded: UUID | JsonObject) -> list[Summary] | None
     return kept if len(kept) == len(found) else None
 
 
-def _ids_to_record(made: list[Summary]) -> JsonObject:
+def ids_to_record(made: list[Summary]) -> JsonObject:
+    """Return what `find_recorded` finds them by."""
     return {"summary_ids": [each.id.hex for each in made]}
 
 
-_SUMMARIES: RequestKind[list[Summary]] = RequestKind("summaries", record=_ids_to_record, find=_find)
+_SUMMARIES: RequestKind[list[Summary]] = RequestKind("summaries", record=ids_to_record, find=find_recorded)

@@ -13,7 +13,7 @@ from jobs.models.output import Checkpoint, Result
 from jobs.models.prompt import PromptText
 from jobs.models.response import StoredResponse
 from jobs.models.stray_part import Installation, StrayPart
-from jobs.models.summary import Summary, SummaryDocument, SummaryNode
+from jobs.models.summary import DocumentFinding, Summary, SummaryDocument, SummaryNode
 from jobs.models.tenant import (
     DEFAULT_TENANT,
     ApiKey,

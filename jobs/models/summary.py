@@ -1,6 +1,7 @@
-"""The tables of summaries: the request, its documents, and the tree of jobs that produces it."""
+"""The tables of summaries and answers: the request, its documents, its tree of jobs, and what that found."""
 
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, SmallInteger, text
@@ -10,24 +11,29 @@ from sqlalchemy.orm import Mapped, mapped_column
 from jobs.database.base import Base, JsonObject, one_of, partial_index
 from jobs.ids import uuid7
 from jobs.models.turn import PLANNING, indexes
-from jobs.states.summary import TERMINAL, NodeKind, OnGap, Style, SummaryState, SummaryStop
+from jobs.states.summary import TERMINAL, NodeKind, OnGap, Purpose, Style, SummaryState, SummaryStop
 
 _TERMINAL_SQL = one_of("state", sorted(TERMINAL))
+# SQL condition of answers whose jobs run, or have ended but are not settled.
+RUNNING_ANSWERS: Final = "purpose = 'answers' AND state = 'running'"
 
 
 class Summary(Base):
-    """One summary, of one document or of several together.
+    """One summary, of one document or of several together; or the answers of a document to questions.
 
     `summaries.lifecycle` creates and cancels it, a service worker plans it (`planning`, `drafts`), and
-    `trees.progress` ends it with its jobs.
+    `trees.progress` ends it with its jobs. Answers are created by `questions.lifecycle`, and a service worker
+    ends them (`questions.settling`).
 
     Attributes:
         id: UUIDv7.
         tenant_id: the owner.
+        purpose: a `Purpose`.
+        questions: of answers: what is asked, in order. Null for summaries.
         state: a `SummaryState`.
         is_combined: one summary over all of its documents.
         style: a `Style`.
-        length: tokens that the summary should have, at least 1.
+        length: tokens that the summary, or each answer, should have, at least 1.
         language: language to write in. Null: that of the document.
         instructions: the caller's own, followed besides the template's. Null: none.
         focus: what matters most to the caller. Null: nothing in particular.
@@ -42,7 +48,8 @@ class Summary(Base):
             compare.
         plan: the shape of the tree: `levels`, `chunks`, `jobs`, `fan_in`, and in tokens `chunk_tokens`,
             `part_tokens` and `prompt_tokens`. Null until planned.
-        root_job_id: the job whose output is the summary; a second attempt replaces it. Null until planned.
+        root_job_id: the job whose output is the summary; a second attempt replaces it. Of answers, the last
+            job of the plan. Null until planned.
         gaps: documents without a text, `{document_id, error}` each, where gaps are skipped. Chunks that
             failed are read from the tree.
         custom_id: the caller's own name for the summary, not unique. Null if it gave none.
@@ -81,6 +88,8 @@ class Summary(Base):
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
+    purpose: Mapped[str] = mapped_column(server_default=Purpose.SUMMARY.value)
+    questions: Mapped[list[str] | None] = mapped_column(JSONB(none_as_null=True))
     state: Mapped[str]
     is_combined: Mapped[bool]
     style: Mapped[str]
@@ -137,11 +146,15 @@ class Summary(Base):
         CheckConstraint("(lease_id IS NULL) = (lease_expires_at IS NULL)", name="lease_whole"),
         CheckConstraint("lease_id IS NULL OR state = 'preparing'", name="lease_while_preparing"),
         CheckConstraint("deleted_at IS NULL OR finalized_at IS NOT NULL", name="deleted_has_ended"),
+        CheckConstraint(one_of("purpose", sorted(Purpose)), name="purpose"),
+        CheckConstraint("(purpose = 'answers') = (questions IS NOT NULL)", name="answers_have_questions"),
         Index("ix_summaries_tenant", "tenant_id", "id"),
         Index("ix_summaries_state", "tenant_id", "state", "id"),
         *indexes(PLANNING),
         # Summaries that service workers plan, stop and expire.
         partial_index("ix_summaries_open", "id", where="finalized_at IS NULL"),
+        # Answers that service workers settle.
+        partial_index("ix_summaries_answers", "id", where=RUNNING_ANSWERS),
         partial_index("ix_summaries_finalized", "finalized_at", where="finalized_at IS NOT NULL"),
         partial_index("ix_summaries_deleted", "deleted_at", where="deleted_at IS NOT NULL"),
         partial_index(
@@ -170,13 +183,14 @@ class SummaryDocument(Base):
 
 
 class SummaryNode(Base):
-    """One place in the tree of a summary: a chunk, a whole document, or a join of other nodes.
+    """One place in a tree: a chunk, a whole document, or a join of other nodes.
 
     Planning writes the whole tree; after that only `job_id` and `spare_job_id` change.
 
     Attributes:
         summary_id: the summary. Deleted with it.
-        number: from 0, children before their parent, so that the order of numbers is depth-first.
+        number: from 0, children before their parent. In summaries the order of numbers is depth-first; in
+            answers all questions about a chunk come together, so that it is read once.
         tenant_id: the owner.
         kind: a `NodeKind`.
         level: 0 for leaves, one more than its children for joins.
@@ -190,6 +204,7 @@ class SummaryNode(Base):
             joins.
         first_page: page of `start_char`, from 1. Null for joins, and for documents without pages.
         last_page: page of the last character of the stretch. Null with `first_page`.
+        question: the place, among the questions, of the one that it is about. Null in summaries.
         tokens: tokens of its prompt, template included. For joins an upper bound, as their text does not
             exist yet.
         job_id: the job that does its work. Unique.
@@ -211,6 +226,7 @@ class SummaryNode(Base):
     context_char: Mapped[int | None]
     first_page: Mapped[int | None]
     last_page: Mapped[int | None]
+    question: Mapped[int | None] = mapped_column(SmallInteger)
     tokens: Mapped[int]
     job_id: Mapped[UUID]
     spare_job_id: Mapped[UUID | None]
@@ -225,4 +241,47 @@ class SummaryNode(Base):
         CheckConstraint("parent > number", name="children_first"),
         Index("ix_summary_nodes_job", "job_id", unique=True),
         Index("ix_summary_nodes_parent", "summary_id", "parent"),
+    )
+
+
+class DocumentFinding(Base):
+    """What a document says to one question. `questions.settling` writes it, and nothing changes it.
+
+    Attributes:
+        summary_id: the row of `summaries` that asks. Deleted with it.
+        place: of the question among its questions, from 0.
+        tenant_id: the owner.
+        value: the answer, as JSON. Null: the document has none, or `error` says why it is not known.
+        quote: the words that it is founded on, as the model gave them. Null: it gave none.
+        is_quoted: whether these words are in the document's text. Null: there is no quote, or no text.
+        start_char: first character of these words in the text. Null unless `is_quoted`.
+        end_char: the character after them. Null with `start_char`.
+        first_page: page on which it is founded: of these words if they are in the text, otherwise the first
+            of the text that was read. From 1. Null: no pages, or no answer.
+        last_page: the last of these pages. Null with `first_page`.
+        gaps: parts of the text that could not be asked, `{start, end, pages, error}` each.
+        error: `{code, message}`: why it is not known. Null: it is.
+    """
+
+    __tablename__ = "findings"
+
+    summary_id: Mapped[UUID] = mapped_column(ForeignKey("summaries.id", ondelete="CASCADE"), primary_key=True)
+    place: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
+    tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
+    value: Mapped[str | None] = mapped_column(JSONB(none_as_null=True))
+    quote: Mapped[str | None]
+    is_quoted: Mapped[bool | None]
+    start_char: Mapped[int | None]
+    end_char: Mapped[int | None]
+    first_page: Mapped[int | None]
+    last_page: Mapped[int | None]
+    gaps: Mapped[list[JsonObject]] = mapped_column(JSONB, server_default=text("'[]'"))
+    error: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
+
+    __table_args__ = (
+        CheckConstraint("error IS NULL OR value IS NULL", name="error_has_no_value"),
+        CheckConstraint("is_quoted IS NULL OR quote IS NOT NULL", name="checked_has_quote"),
+        CheckConstraint(
+            "(is_quoted IS TRUE) = (num_nonnulls(start_char, end_char) = 2)", name="quoted_is_placed"
+        ),
     )

@@ -25,7 +25,7 @@ from jobs.scheduling.followers import Family, Reuse
 from jobs.scheduling.packing import Candidate
 from jobs.scheduling.sizing import ClaimPolicy, ReservationSize, Sizer
 from jobs.states import Lane
-from jobs.states.summary import TASKS, NodeKind
+from jobs.states.summary import ANSWER_TASKS, TASKS, NodeKind
 
 # Candidates: the first jobs of the ranking, and the first of every size.
 _HEAD: Final = 40
@@ -212,9 +212,12 @@ def _tree(job: QueuedJob) -> UUID | None:
     """Return the tree that the job is part of; None if it is independent.
 
     Trees run one after another: the largest job of several trees is no better than the oldest. A document
-    that is summarized whole is packed with all other jobs.
+    that is read whole is packed with all other jobs.
     """
-    return None if job.task == TASKS[NodeKind.WHOLE] else job.summary_id
+    return None if job.task in _WHOLE else job.summary_id
+
+
+_WHOLE: Final = frozenset({TASKS[NodeKind.WHOLE], ANSWER_TASKS[NodeKind.WHOLE]})
 
 
 def lift_returning(waiting: WaitingTenants) -> dict[UUID, Account]:

@@ -1,4 +1,4 @@
-"""The states of summaries, the reasons to end them early, and what callers may choose."""
+"""The states of summaries and answers, the reasons to end them early, and what callers may choose."""
 
 from enum import StrEnum
 
@@ -12,6 +12,13 @@ class SummaryState(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     EXPIRED = "expired"  # its completion window ended first
+
+
+class Purpose(StrEnum):
+    """What a row of `summaries`, with its jobs, is for."""
+
+    SUMMARY = "summary"
+    ANSWERS = "answers"  # a tree for each question; their outputs are settled together
 
 
 TERMINAL: frozenset[SummaryState] = frozenset(
@@ -46,10 +53,12 @@ class Style(StrEnum):
 class NodeKind(StrEnum):
     """What a job of a tree must do; also the name of its template."""
 
-    WHOLE = "whole"  # summarize a document in one piece
-    CHUNK = "map"  # summarize one chunk
-    JOIN = "reduce"  # join the summaries of other nodes
+    WHOLE = "whole"  # read a document in one piece
+    CHUNK = "map"  # read one chunk
+    JOIN = "reduce"  # join the outputs of other nodes
 
 
 # The `task` of a summary's jobs; their output lengths are predicted by it.
 TASKS: dict[NodeKind, str] = {kind: f"summary_{kind.value}" for kind in NodeKind}
+# Those of the jobs that answer questions.
+ANSWER_TASKS: dict[NodeKind, str] = {kind: f"answer_{kind.value}" for kind in NodeKind}

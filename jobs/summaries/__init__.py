@@ -11,6 +11,7 @@ from jobs.summaries.lifecycle import (
     find_stopping,
     get,
     guard_document,
+    hold_documents,
     list_summaries,
     needs_document,
     overdue,

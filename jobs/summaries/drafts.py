@@ -17,7 +17,8 @@ from jobs.ids import uuid7
 from jobs.job_rows import new_job
 from jobs.models import Job, JsonObject, Summary, SummaryNode
 from jobs.models.document import Document
-from jobs.states.summary import TASKS, SummaryState
+from jobs.states.summary import SummaryState
+from jobs.summaries.shape import JobForm, TreeShape
 from jobs.summaries.tree import Node, Sizes
 from jobs.tenants.quotas import QuotaUsage
 from jobs.trees import counts as tree_counts
@@ -73,18 +74,22 @@ class PlanDraft:
         return sha256(repr(parts).encode()).hexdigest()
 
 
-def insert_jobs(session: Session, summary: Summary, draft: PlanDraft) -> None:
+def insert_jobs(session: Session, summary: Summary, draft: PlanDraft, shape: TreeShape) -> None:
     """Insert all jobs of the tree: leaves to be prepared next, the others blocked.
 
-    None has a prompt yet: `prompts.compose` makes it at preparation, a join's after its children have ended.
+    None has a prompt yet: it is composed at preparation, a join's after its children have ended.
     """
     now = database_now(session)
+    form = shape.form(session, summary)
     # Two ids for each node, in the order of the nodes: older jobs run first, so trees are processed
     # depth-first, one after another, and a second attempt keeps its place.
     job_ids = sorted(uuid7() for _ in range(2 * len(draft.nodes)))
     for start in range(0, len(draft.nodes), _MAX_ROWS):
         some = draft.nodes[start : start + _MAX_ROWS]
-        jobs = [_new_job(summary, node, job_ids[2 * node.number], now=now) for node in some]
+        jobs = [
+            _new_job(summary, node, job_ids[2 * node.number], task=shape.tasks[node.kind], form=form, now=now)
+            for node in some
+        ]
         nodes = [
             _node_row(summary, node, job_ids[2 * node.number : 2 * node.number + 2], draft.documents)
             for node in some
@@ -95,7 +100,7 @@ def insert_jobs(session: Session, summary: Summary, draft: PlanDraft) -> None:
     summary.root_job_id = job_ids[2 * root.number]
     summary.plan = {
         "levels": root.level + 1,
-        "chunks": sum(node.level == 0 for node in draft.nodes),
+        "chunks": len({(node.leaf.source, node.leaf.chunk) for node in draft.nodes if node.leaf}),
         "jobs": len(draft.nodes),
         "chunk_tokens": draft.sizes.chunk_tokens,
         "part_tokens": draft.sizes.chunk_summary_tokens,
@@ -117,19 +122,21 @@ def _demand(node: Node) -> int:
     return node.prompt_tokens + node.max_tokens
 
 
-def _new_job(summary: Summary, node: Node, job_id: UUID, *, now: datetime) -> Job:
+def _new_job(summary: Summary, node: Node, job_id: UUID, *, task: str, form: JobForm, now: datetime) -> Job:
     return new_job(
         id=job_id,
         is_blocked=node.num_children > 0,
         tenant_id=summary.tenant_id,
         rank=summary.rank,
-        task=TASKS[node.kind],
+        task=task,
         model=summary.model,
         max_tokens=node.max_tokens,
         reserved_tokens=_demand(node),
         created_at=now,
         expires_at=summary.expires_at,
         summary_id=summary.id,
+        guide_id=form.guide_id,
+        is_whole=form.is_whole,
     )
 
 
@@ -152,6 +159,7 @@ def _node_row(
         "context_char": leaf.context if leaf else None,
         "first_page": first,
         "last_page": last,
+        "question": node.question,
         "tokens": node.prompt_tokens,
         "job_id": job_ids[0],
         "spare_job_id": job_ids[1],

@@ -2,12 +2,20 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from jobs.forecast.duration import Estimate
 from jobs.forecast.engine_speed import reading_work
 from jobs.summaries import tree
 from jobs.summaries.chunking import Count, Starts
 from jobs.summaries.tree import Leaf, Node, Sizes, SourceDocument
+
+
+class Build(Protocol):
+    """Builds the nodes over these leaves; see `tree.build`."""
+
+    def __call__(self, leaves: Sequence[Leaf], sizes: Sizes, *, whole: bool) -> list[Node]:
+        """Build the nodes by number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,7 @@ def estimate(
     combine: bool,
     chunk_tokens: int | None,
     starts: Starts | None = None,
+    build: Build = tree.build,
 ) -> Estimated:
     """Plan the trees over these documents.
 
@@ -64,6 +73,7 @@ def estimate(
         sizes: for the available engines.
         combine: plan one tree over all documents.
         chunk_tokens: as requested.
+        build: builds the nodes over the leaves of a tree.
 
     Raises:
         TooManyChunksError: all trees together have more chunks than one plan may have.
@@ -84,10 +94,10 @@ def estimate(
     found = [cut(source) for source in sources]
     if combine:
         joined = [leaf for leaves in found for leaf in leaves]
-        trees = [tree.build(joined, sizes, whole=len(sources) == 1 and is_whole(sources[0]))]
+        trees = [build(joined, sizes, whole=len(sources) == 1 and is_whole(sources[0]))]
     else:
         trees = [
-            tree.build(leaves, sizes, whole=is_whole(source))
+            build(leaves, sizes, whole=is_whole(source))
             for source, leaves in zip(sources, found, strict=True)
         ]
     levels = [tree[-1].level + 1 for tree in trees]

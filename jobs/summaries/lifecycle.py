@@ -19,7 +19,7 @@ from jobs.models.document import Document
 from jobs.prompts import store
 from jobs.states import TERMINAL as ENDED_JOB
 from jobs.states import StopReason
-from jobs.states.summary import TERMINAL, OnGap, Style, SummaryState, SummaryStop
+from jobs.states.summary import TERMINAL, OnGap, Purpose, Style, SummaryState, SummaryStop
 from jobs.summaries.templates import TEMPLATE_VERSIONS
 from jobs.trees import counts as tree_counts
 from jobs.trees import progress as tree_progress
@@ -27,6 +27,16 @@ from jobs.trees.counts import TreeCounts
 
 # Jobs of a tree deleted in one transaction.
 _MAX_JOBS: Final = 500
+# What messages call a row, and say of one that has not ended.
+_KINDS: Final = {Purpose.SUMMARY: "summary", Purpose.ANSWERS: "set of answers"}
+_NOT_ENDED: Final = {
+    Purpose.SUMMARY: "Only a summary that has ended can be deleted; cancel it first.",
+    Purpose.ANSWERS: "Only answers that have ended can be deleted; cancel them first.",
+}
+_NEEDS_DOCUMENT: Final = {
+    Purpose.SUMMARY: "A summary of this document has not ended yet; cancel it first.",
+    Purpose.ANSWERS: "Answers from this document have not ended yet; cancel them first.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,7 @@ def create(session: Session, spec: SummarySpec, *, tenant_id: UUID) -> list[Summ
     Raises:
         InvalidRequestError: the tenant has no such document; `param` names it.
     """
-    _hold_documents(session, spec.document_ids, tenant_id=tenant_id)
+    hold_documents(session, spec.document_ids, tenant_id=tenant_id)
     now = database_now(session)
     groups = [spec.document_ids] if spec.combine else [[each] for each in spec.document_ids]
     made = [_new_summary(spec, tenant_id=tenant_id, now=now) for _ in groups]
@@ -104,27 +114,33 @@ def create(session: Session, spec: SummarySpec, *, tenant_id: UUID) -> list[Summ
     return made
 
 
-def get(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
-    """Get the tenant's summary.
+def get(
+    session: Session, summary_id: UUID, *, tenant_id: UUID, purpose: Purpose = Purpose.SUMMARY
+) -> Summary:
+    """Get the tenant's summary, or other row of this purpose.
 
     Raises:
         NotFoundError: the tenant has no such summary.
     """
-    query = select(Summary).where(Summary.id == summary_id, *visible(tenant_id))
-    return require(session, query.execution_options(populate_existing=True), kind="summary")
+    query = select(Summary).where(Summary.id == summary_id, *visible(tenant_id, purpose))
+    return require(session, query.execution_options(populate_existing=True), kind=_KINDS[purpose])
 
 
-def list_summaries(session: Session, which: SummaryFilter, wanted: Range) -> Page[Summary]:
-    """List the tenant's summaries that match.
+def list_summaries(
+    session: Session, which: SummaryFilter, wanted: Range, *, purpose: Purpose = Purpose.SUMMARY
+) -> Page[Summary]:
+    """List the tenant's summaries, or other rows of this purpose, that match.
 
     Raises:
         InvalidRequestError: `wanted.after` is none of the tenant's summaries.
     """
-    query = select(Summary).where(*visible(wanted.tenant_id), *which.conditions())
-    return paging.read(session, query, (Summary.id, Summary.tenant_id), wanted, kind="summary")
+    query = select(Summary).where(*visible(wanted.tenant_id, purpose), *which.conditions())
+    return paging.read(session, query, (Summary.id, Summary.tenant_id), wanted, kind=_KINDS[purpose])
 
 
-def cancel(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
+def cancel(
+    session: Session, summary_id: UUID, *, tenant_id: UUID, purpose: Purpose = Purpose.SUMMARY
+) -> Summary:
     """Cancel a summary that is not planned yet, or start to stop one that is running.
 
     A summary that has ended does not change. `stop_jobs` ends the remaining jobs, in a later transaction.
@@ -132,10 +148,9 @@ def cancel(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Summary:
     Raises:
         NotFoundError: the tenant has no such summary.
     """
-    query = (
-        select(Summary).where(Summary.id == summary_id, *visible(tenant_id)).with_for_update(key_share=True)
-    )
-    summary = require(session, query.execution_options(populate_existing=True), kind="summary")
+    query = select(Summary).where(Summary.id == summary_id, *visible(tenant_id, purpose))
+    locked = query.with_for_update(key_share=True).execution_options(populate_existing=True)
+    summary = require(session, locked, kind=_KINDS[purpose])
     if summary.state == SummaryState.PREPARING:
         tree_progress.end(session, summary, SummaryState.CANCELLED)
     elif summary.state == SummaryState.RUNNING:
@@ -187,7 +202,9 @@ def expire(session: Session, only: Sequence[UUID], *, now: datetime) -> int:
     return len(over)
 
 
-def remove(session: Session, summary_id: UUID, *, tenant_id: UUID) -> None:
+def remove(
+    session: Session, summary_id: UUID, *, tenant_id: UUID, purpose: Purpose = Purpose.SUMMARY
+) -> None:
     """Delete a summary that has ended, and its jobs; its documents stay.
 
     Hides it from callers at once. `sweep` deletes jobs beyond the first few hundred, so that this call
@@ -197,10 +214,10 @@ def remove(session: Session, summary_id: UUID, *, tenant_id: UUID) -> None:
         NotFoundError: the tenant has no such summary.
         ConflictError: it has not ended.
     """
-    query = select(Summary).where(Summary.id == summary_id, *visible(tenant_id))
-    summary = require(session, query.with_for_update(), kind="summary")
+    query = select(Summary).where(Summary.id == summary_id, *visible(tenant_id, purpose))
+    summary = require(session, query.with_for_update(), kind=_KINDS[purpose])
     if summary.state not in TERMINAL:
-        raise ConflictError("Only a summary that has ended can be deleted; cancel it first.")
+        raise ConflictError(_NOT_ENDED[purpose])
     summary.deleted_at = database_now(session)
     session.flush()
     _remove_part(session, summary)
@@ -249,9 +266,10 @@ def _remove_part(session: Session, summary: Summary) -> int:
     return num_removed or 1
 
 
-def visible(tenant_id: UUID | None) -> tuple[ColumnElement[bool], ...]:
-    """Build a condition: the tenant's summaries, or those of all, that are not deleted."""
-    return (*matches((Summary.tenant_id, tenant_id)), Summary.deleted_at.is_(None))
+def visible(tenant_id: UUID | None, purpose: Purpose = Purpose.SUMMARY) -> tuple[ColumnElement[bool], ...]:
+    """Build a condition: the tenant's rows of this purpose, or those of all, that are not deleted."""
+    mine = matches((Summary.tenant_id, tenant_id), (Summary.purpose, purpose.value))
+    return (*mine, Summary.deleted_at.is_(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,15 +308,14 @@ def _status(row: Summary, num_running: int, counts: TreeCounts | None) -> Summar
 
 def needs_document() -> ColumnElement[bool]:
     """Build a condition on documents: an unfinished summary needs this one."""
-    return (
-        exists()
-        .where(
-            SummaryDocument.document_id == Document.id,
-            SummaryDocument.summary_id == Summary.id,
-            Summary.finalized_at.is_(None),
-        )
-        .correlate(Document)
-    )
+    return exists().where(*_OF_DOCUMENT).correlate(Document)
+
+
+_OF_DOCUMENT: Final = (
+    SummaryDocument.document_id == Document.id,
+    SummaryDocument.summary_id == Summary.id,
+    Summary.finalized_at.is_(None),
+)
 
 
 def guard_document(session: Session, document_id: UUID) -> None:
@@ -309,12 +326,18 @@ def guard_document(session: Session, document_id: UUID) -> None:
     Raises:
         ConflictError: an unfinished summary needs it.
     """
-    needed = select(Document.id).where(Document.id == document_id, needs_document())
-    if session.scalar(needed) is not None:
-        raise ConflictError("A summary of this document has not ended yet; cancel it first.")
+    needed = select(Summary.purpose).where(Document.id == document_id, *_OF_DOCUMENT)
+    purpose = session.scalar(needed.limit(1))
+    if purpose is not None:
+        raise ConflictError(_NEEDS_DOCUMENT[Purpose(purpose)])
 
 
-def _hold_documents(session: Session, document_ids: Sequence[UUID], *, tenant_id: UUID) -> None:
+def hold_documents(session: Session, document_ids: Sequence[UUID], *, tenant_id: UUID) -> None:
+    """Lock the tenant's documents, so that none is deleted before this transaction ends.
+
+    Raises:
+        InvalidRequestError: the tenant has no such document; `param` names it.
+    """
     query = (
         select(Document.id)
         .where(Document.id.in_(document_ids), *documents.visible(tenant_id))
@@ -357,8 +380,9 @@ def _new_summary(spec: SummarySpec, *, tenant_id: UUID, now: datetime) -> Summar
 
 def _remove_jobs(session: Session, summary_id: UUID) -> int:
     """Delete some jobs of an ended summary and their texts; return the number of jobs."""
-    query = select(Job.id, Job.text_id).where(Job.summary_id == summary_id).order_by(Job.id).limit(_MAX_JOBS)
-    doomed = {row.id: row.text_id for row in session.execute(query)}
-    session.execute(delete(Job).where(Job.id.in_(doomed)))
-    store.drop_unused(session, sorted({each for each in doomed.values() if each is not None}))
+    mine = select(Job.id, Job.text_id, Job.guide_id).where(Job.summary_id == summary_id)
+    doomed = session.execute(mine.order_by(Job.id).limit(_MAX_JOBS)).all()
+    session.execute(delete(Job).where(Job.id.in_([row.id for row in doomed])))
+    texts = {each for row in doomed for each in (row.text_id, row.guide_id) if each is not None}
+    store.drop_unused(session, sorted(texts))
     return len(doomed)

@@ -1,7 +1,7 @@
 """Plans of summaries: once the documents are ready, one transaction inserts the whole tree of jobs."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Self
 from uuid import UUID
@@ -20,10 +20,11 @@ from jobs.models.document import Document
 from jobs.models.turn import PLANNING, WorkKind
 from jobs.settings import LimitSettings, Settings
 from jobs.states.document import DocumentState
-from jobs.states.summary import OnGap, SummaryState
+from jobs.states.summary import OnGap, Purpose, SummaryState
 from jobs.summaries import drafts, tree
 from jobs.summaries.drafts import PlanDraft
-from jobs.summaries.prompts import TextCounter, overheads, prompt_options
+from jobs.summaries.prompts import TextCounter
+from jobs.summaries.shape import SummaryShape, TreeShape
 from jobs.summaries.tree import Leaf, SourceDocument
 from jobs.tenants import quotas
 from jobs.tenants.quotas import QuotaUsage
@@ -72,9 +73,13 @@ class Planning:
 
     The summary's row is not locked while the documents are cut: a cancellation need not wait, and the plan is
     then discarded.
+
+    Attributes:
+        shapes: of the trees, by `Purpose`.
     """
 
     tools: PlanningTools
+    shapes: Mapping[str, TreeShape] = field(default_factory=lambda: {Purpose.SUMMARY: SummaryShape()})
     lease: timedelta = timedelta(seconds=30)
     kind: WorkKind = PLANNING
 
@@ -108,7 +113,7 @@ class Planning:
         with transaction(sessions) as session:
             summary = _lock(session, turn)
             if summary is not None:
-                _apply(session, turn, summary, draft, self.tools)
+                _apply(session, turn, summary, draft, self)
             return summary
 
     def give_up(self, session: Session, turn: Turn) -> Summary | None:
@@ -136,13 +141,7 @@ class Planning:
         if inputs is None:
             return None
         summary = inputs.summary
-        sizes = tree.find_sizes(
-            inputs.capacities,
-            overheads(prompt_options(summary), self.tools.counter),
-            length=summary.length,
-            chunk_tokens=summary.chunk_tokens,
-            overlap_tokens=summary.overlap_tokens,
-        )
+        sizes = self.shapes[summary.purpose].sizes(summary, inputs.capacities, self.tools.counter)
         draft = PlanDraft(inputs.ready, inputs.gaps, sizes, self.tools.counter.fingerprint)
         saved = draft.saved_demand(summary.refused_demand)
         # First by what an earlier draft of this tree needed, then by what its documents need at least.
@@ -150,7 +149,7 @@ class Planning:
             sources = [_source(sessions, *each, self.tools) for each in enumerate(draft.documents)]
             least = QuotaUsage(tokens=sum(source.num_tokens for source in sources), jobs=len(sources))
             if not self._refuse_early(sessions, turn, draft, least):
-                self._cut(sessions, draft, sources, watch, chunk_tokens=summary.chunk_tokens)
+                self._cut(sessions, draft, sources, watch, summary)
         return draft
 
     def _cut(
@@ -159,12 +158,13 @@ class Planning:
         draft: PlanDraft,
         sources: Sequence[SourceDocument],
         watch: Interruption,
-        *,
-        chunk_tokens: int | None,
+        summary: Summary,
     ) -> None:
         """Cut the documents and add the tree over their chunks to the draft."""
         sizes = draft.sizes
-        whole = len(sources) == 1 and tree.fits_whole(sources[0], sizes, asked_chunk_tokens=chunk_tokens)
+        whole = len(sources) == 1 and tree.fits_whole(
+            sources[0], sizes, asked_chunk_tokens=summary.chunk_tokens
+        )
         tree.check_num_chunks(sources, sizes, whole=whole)
         leaves: list[Leaf] = []
         for source, document in zip(sources, draft.documents, strict=True):
@@ -179,7 +179,7 @@ class Planning:
                 starts=self.tools.counter.token_starts,
             )
         if leaves:
-            draft.add_tree(tree.build(leaves, sizes, whole=whole))
+            draft.add_tree(self.shapes[summary.purpose].build(summary, leaves, sizes, whole=whole))
 
     def _refuse_early(self, sessions: Sessions, turn: Turn, draft: PlanDraft, least: QuotaUsage) -> bool:
         """Refuse the draft if the quota cannot hold even `least`; return True if it is refused."""
@@ -275,7 +275,7 @@ def _gap_error(document: Document | None) -> JsonObject:
 
 
 def _apply(
-    session: Session, turn: Turn, summary: Summary, draft: PlanDraft | LongbatchError, tools: PlanningTools
+    session: Session, turn: Turn, summary: Summary, draft: PlanDraft | LongbatchError, planning: Planning
 ) -> None:
     """Start, fail or postpone the summary, whose row is locked."""
     if isinstance(draft, LongbatchError):
@@ -289,13 +289,13 @@ def _apply(
     try:
         if draft.quota_error:
             raise draft.quota_error
-        limits = quotas.read_limits(session, summary.tenant_id, tools.limits)
+        limits = quotas.read_limits(session, summary.tenant_id, planning.tools.limits)
         quotas.admit(session, summary.tenant_id, draft.demand, limits=limits)
     except LimitError as error:
         summary.refused_demand = draft.demand_as_json()
         _postpone_or_fail(session, turn, summary, error)
     else:
-        drafts.insert_jobs(session, summary, draft)
+        drafts.insert_jobs(session, summary, draft, planning.shapes[summary.purpose])
 
 
 def _postpone_or_fail(session: Session, turn: Turn, summary: Summary, error: LongbatchError) -> None:

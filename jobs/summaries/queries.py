@@ -26,6 +26,7 @@ from jobs.summaries.views import (
     summary_object,
 )
 from jobs.trees import counts as tree_counts
+from jobs.trees.counts import TreeCounts
 
 _ById = dict[UUID, SummaryDetails]
 _FAILED = sorted(TERMINAL - {JobState.COMPLETED})
@@ -131,19 +132,29 @@ def _read_documents(session: Session, by_id: dict[UUID, Summary], details: _ById
 
 def _read_counts(session: Session, by_id: dict[UUID, Summary], details: _ById) -> None:
     for summary_id, found in tree_counts.read(session, by_id.values()).items():
-        details[summary_id].progress = ProgressReply(
-            jobs=found.num_jobs,
-            completed=found.num_completed,
-            failed=found.num_failed,
-            running=found.num_running,
-            tokens_done=found.ended_tokens,
-            tokens_total=found.planned_tokens,
-        )
-        details[summary_id].usage = SummaryUsageReply(
-            prompt_tokens=found.prompt_tokens,
-            cached_tokens=found.cached_tokens,
-            completion_tokens=found.completion_tokens,
-        )
+        details[summary_id].progress = progress_reply(found)
+        details[summary_id].usage = usage_reply(found)
+
+
+def progress_reply(found: TreeCounts) -> ProgressReply:
+    """Build the public shape of how far a tree is."""
+    return ProgressReply(
+        jobs=found.num_jobs,
+        completed=found.num_completed,
+        failed=found.num_failed,
+        running=found.num_running,
+        tokens_done=found.ended_tokens,
+        tokens_total=found.planned_tokens,
+    )
+
+
+def usage_reply(found: TreeCounts) -> SummaryUsageReply:
+    """Build the public shape of what a tree has used."""
+    return SummaryUsageReply(
+        prompt_tokens=found.prompt_tokens,
+        cached_tokens=found.cached_tokens,
+        completion_tokens=found.completion_tokens,
+    )
 
 
 def _read_texts(session: Session, by_id: dict[UUID, Summary], details: _ById) -> None:

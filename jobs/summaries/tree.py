@@ -122,6 +122,7 @@ class Node:
         prompt_tokens: tokens of its prompt; an upper bound until the prompt is written.
         output_tokens: target length of its answer, in tokens.
         max_tokens: the most tokens of its answer.
+        question: the place of the question that it is about; None in summaries.
     """
 
     number: int
@@ -133,6 +134,7 @@ class Node:
     prompt_tokens: int
     output_tokens: int
     max_tokens: int
+    question: int | None = None
 
 
 def limit_of(length: int) -> int:
@@ -147,6 +149,7 @@ def find_sizes(
     length: int,
     chunk_tokens: int | None = None,
     overlap_tokens: int = 0,
+    part_tokens: int | None = None,
 ) -> Sizes:
     """Choose the sizes for these engines.
 
@@ -158,6 +161,7 @@ def find_sizes(
         length: target length of the final summary, in tokens.
         chunk_tokens: the caller's choice, lowered to what fits; None means what packs best.
         overlap_tokens: overlap of neighbouring chunks.
+        part_tokens: target length of the answer about a chunk, in tokens; None means a share of the chunk.
 
     Raises:
         ContextLengthExceededError: an engine is too small for such chunks.
@@ -166,7 +170,7 @@ def find_sizes(
     whole_tokens = max(_room(each, final_limit) for each in capacities) - overheads[NodeKind.WHOLE]
     share = min(_share(each) for each in capacities)
     low, high = _CHUNK_SUMMARY_TOKENS
-    chunk_summary_tokens = int(min(high, max(low, (chunk_tokens or share) * _COMPRESSION)))
+    chunk_summary_tokens = part_tokens or int(min(high, max(low, (chunk_tokens or share) * _COMPRESSION)))
     chunk_summary_limit = limit_of(chunk_summary_tokens)
     around = overheads[NodeKind.CHUNK] + _SEAM_TOKENS
     largest = min(_room(each, chunk_summary_limit) for each in capacities) - around

@@ -23,7 +23,7 @@ from jobs.database import database_now, note_ended
 from jobs.job_rows import move, replacement_of
 from jobs.models import Job, JsonObject, Summary, SummaryNode
 from jobs.states import JobState
-from jobs.states.summary import TERMINAL, OnGap, SummaryState, SummaryStop
+from jobs.states.summary import TERMINAL, OnGap, Purpose, SummaryState, SummaryStop
 from jobs.tenants import usage
 from jobs.trees import counts as tree_counts
 from jobs.webhooks import events, outbox
@@ -129,7 +129,10 @@ def end(session: Session, summary: Summary, state: SummaryState, *, error: JsonO
     note_ended(session, [summary.id])
     outbox.publish(session, [events.summary_ended(summary)])
     telemetry.logger().info(
-        telemetry.SUMMARY_ENDED, summary_id=ids.summary_id(summary.id), state=summary.state
+        telemetry.SUMMARY_ENDED,
+        summary_id=ids.summary_id(summary.id),
+        purpose=summary.purpose,
+        state=summary.state,
     )
 
 
@@ -176,8 +179,8 @@ def _replace_job(session: Session, job: Job, node: SummaryNode, job_id: UUID) ->
     """Insert a new job for the node; it ranks right after the first."""
     session.add(replacement_of(job, job_id))
     node.job_id, node.spare_job_id = job_id, None
-    if node.parent is None:
-        summary = session.get_one(Summary, node.summary_id)
+    summary = session.get_one(Summary, node.summary_id)
+    if summary.root_job_id == job.id:
         summary.root_job_id = node.job_id
     session.flush()
 
@@ -199,13 +202,18 @@ def _unblock(session: Session, summary_id: UUID, parents: Collection[int]) -> No
 
 
 def _end_if_done(session: Session, summary: Summary) -> None:
-    """End the summary if its root has ended, or if it is stopping and has no job left."""
+    """End the summary if its root has ended, or if it is stopping and has no job left.
+
+    Answers whose jobs have all ended go on until they are settled (`questions.settling`).
+    """
     if summary.state in TERMINAL or summary.root_job_id is None:
+        return
+    if summary.purpose == Purpose.ANSWERS and summary.stop_reason is None:
         return
     root = session.scalars(
         select(Job).where(Job.id == summary.root_job_id).execution_options(populate_existing=True)
     ).one()
-    if root.state == JobState.COMPLETED:
+    if root.state == JobState.COMPLETED and summary.purpose == Purpose.SUMMARY:
         end(session, summary, SummaryState.COMPLETED)
     elif summary.stop_reason is not None:
         left = exists().where(Job.summary_id == summary.id, Job.finalized_at.is_(None))

@@ -1,4 +1,4 @@
-"""Events: what happened to a job, a batch or a summary, as receivers read it."""
+"""Events: what happened to a job, a batch, a summary or answers, as receivers read it."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,6 +11,7 @@ from jobs.models import Batch, Job, JsonObject, Summary, WebhookEndpoint
 from jobs.prompts.openai import usage_object
 from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK, ended_status
 from jobs.states import FinishReason, Lane
+from jobs.states.summary import Purpose
 from jobs.views import job_object, optional_rfc3339, optional_seconds
 from jobs.webhooks import fanout
 from jobs.webhooks.fanout import Destination
@@ -129,20 +130,25 @@ def batch_ended(batch: Batch) -> Event:
 
 
 def summary_ended(summary: Summary) -> Event:
-    """Build the event of a finished summary; clients read its text from `result_url`."""
+    """Build the event of a finished summary, or of answers; clients read the text from `result_url`."""
+    if summary.purpose == Purpose.ANSWERS:
+        public_id, result_url = ids.answers_id(summary.id), f"/v1/answers/{ids.answers_id(summary.id)}"
+    else:
+        public_id = ids.summary_id(summary.id)
+        result_url = f"/v1/summaries/{public_id}/result"
     data: JsonObject = {
-        "id": ids.summary_id(summary.id),
-        "object": "summary",
+        "id": public_id,
+        "object": summary.purpose,
         "state": summary.state,
         "custom_id": summary.custom_id,
         "metadata": dict(summary.labels),
         "error": summary.error,
         "finalized_at": optional_rfc3339(summary.finalized_at),
-        "result_url": f"/v1/summaries/{ids.summary_id(summary.id)}/result",
+        "result_url": result_url,
     }
     return Event(
         subject=summary,
-        type=f"summary.{summary.state}",
+        type=f"{summary.purpose}.{summary.state}",
         at=summary.finalized_at,
         data=data,
         own=_own(summary),

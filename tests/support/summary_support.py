@@ -18,6 +18,7 @@ from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, Job, Summary, SummaryNode
 from jobs.models.document import Document, DocumentText
 from jobs.prompts.tokenizer import pack_text
+from jobs.questions.shape import SHAPES
 from jobs.scheduling.claims import Claim
 from jobs.settings import LimitSettings
 from jobs.states import FinishReason
@@ -123,8 +124,8 @@ def plan_next(
 ) -> WorkResult[Summary] | None:
     """The summary that was planned next, or that was looked at; None: none waits."""
     if not isinstance(sessions, Session):
-        return runner_of(sessions).run_next(Planning(tools))
-    taken = runner_of(within(sessions)).run_next(Planning(tools))
+        return runner_of(sessions).run_next(Planning(tools, SHAPES))
+    taken = runner_of(within(sessions)).run_next(Planning(tools, SHAPES))
     sessions.expire_all()
     return taken
 

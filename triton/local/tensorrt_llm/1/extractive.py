@@ -1,4 +1,4 @@
-"""The default speaker: answers with an extract of the last user message."""
+"""The default speaker: answers with an extract of the last user message, or with a sentence of it."""
 
 import re
 from itertools import pairwise
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from . import summary
+from . import answers, summary
 from .speech import Ask, Markup, Script, TokenIds
 
 # The lines that frame a document inside a message; they are not part of it.
@@ -22,9 +22,10 @@ class ExtractiveSpeaker:
         self.tags = _thinking_tags(self._tokenizer)
 
     def script(self, asked: TokenIds, ask: Ask) -> Script:
-        """Extract about 60 to 250 tokens from the document."""
+        """Extract about 60 to 250 tokens from the document, or answer the question about it."""
         draws = summary.Draws(ask.generator(), ask.temperature)
-        ids = self.encode(summary.summarize(self.document(asked), draws))
+        document = self.document(asked)
+        ids = self.encode(answers.reply(document) or summary.summarize(document, draws))
         return Script(ids=ids, length=len(ids))
 
     def document(self, asked: TokenIds) -> str:

@@ -63,11 +63,11 @@ _BEST = Draws()
 
 def summarize(document: str, draws: Draws = _BEST) -> str:
     """Extract about 60 to 250 tokens of readable prose, never empty and never reworded."""
-    frequencies = Counter(_content_words(document))
-    sentences = list(_candidates(document, frequencies))
-    if not sentences:
+    frequencies = Counter(content_words(document))
+    found = list(_candidates(document, frequencies))
+    if not found:
         return _beginning(document)
-    ranked = sorted(sentences, key=lambda each: -draws.rank(each.score))
+    ranked = sorted(found, key=lambda each: -draws.rank(each.score))
     chosen = _choose(ranked, words_wanted(frequencies.total()))
     return " ".join(sentence.text for sentence in chosen)
 
@@ -77,20 +77,26 @@ def words_wanted(num_content_words: int) -> int:
     return round(min(180.0, 45 + 15 * math.log2(max(1.0, num_content_words / 150))))
 
 
-def _content_words(text: str) -> list[str]:
+def sentences(text: str) -> list[str]:
+    """Split a text into sentences, headings and lines of tables, as they stand in it."""
+    return [stretch for stretch in _SENTENCE_END.split(text) if stretch]
+
+
+def content_words(text: str) -> list[str]:
+    """List the words that a text is about, in small letters."""
     return [word for word in _WORD.findall(text.lower()) if len(word) > 2 and word not in _STOP_WORDS]
 
 
 def _candidates(document: str, frequencies: Counter[str]) -> Iterator[_Sentence]:
     """Score the sentences of prose by frequent content words and an early or late position."""
-    stretches = [stretch for stretch in _SENTENCE_END.split(document) if stretch]
+    stretches = sentences(document)
     seen: set[str] = set()
     for place, stretch in enumerate(stretches):
         text = " ".join(stretch.split())
         if not text or text in seen or not _is_prose(text):
             continue
         seen.add(text)
-        words = frozenset(_content_words(text))
+        words = frozenset(content_words(text))
         length = _num_words(text)
         weight = sum(1 + math.log(frequencies[word]) for word in words if frequencies[word] > 1)
         # Dividing by the root favours neither short sentences nor long ones.

@@ -1,0 +1,1 @@
+"""Answers over HTTP: ask documents questions, follow, read, estimate."""

@@ -1,0 +1,151 @@
+"""Dry runs of answers: makes the plan that a request would get now, and writes nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from uuid import UUID
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from api.answers.requests import AnswersEstimateRequest, AnswersOptions
+from api.http.identifiers import parse_documents
+from api.runtime.compute import LONG_BYTES
+from api.runtime.services import Services
+from api.summaries.estimates import read_capacities, read_sources
+from jobs import documents, ids
+from jobs.engines.capacity import Capacity
+from jobs.errors import InvalidRequestError, UnavailableError
+from jobs.forecast.engine_speed import reading_work
+from jobs.models import Engine, JsonObject
+from jobs.prompts.counter import PromptCounter
+from jobs.questions.forest import build_forest, find_answer_sizes
+from jobs.questions.prompts import answer_overheads, check_answer_variables
+from jobs.summaries.estimate import Estimated
+from jobs.summaries.estimate import estimate as estimate_trees
+from jobs.summaries.tree import Sizes, SourceDocument
+
+
+async def check_answer_options(services: Services, asked: AnswersOptions) -> None:
+    """Try the caller's template variables, if the tokenizer is loaded; otherwise planning meets the error.
+
+    Raises:
+        InvalidRequestError: the model's chat template fails with them.
+    """
+    tokenizer = services.tokenizer.current
+    if asked.chat_template_kwargs and tokenizer is not None:
+        counter = PromptCounter(tokenizer)
+        await services.compute(0, check_answer_variables, asked.chat_template_kwargs, counter)
+
+
+async def estimate_answers(
+    services: Services, asked: AnswersEstimateRequest, *, tenant_id: UUID, model: str
+) -> JsonObject:
+    """Estimate the parts, jobs, tokens and time that these answers would take.
+
+    Raises:
+        InvalidRequestError: the tenant has no such document, or the request names none.
+        ConflictError: a document is not ready; wait for it.
+        UnavailableError: the tokenizer or the database is not available; try again.
+    """
+    tokenizer = services.tokenizer.current
+    if tokenizer is None:
+        raise UnavailableError("The tokenizer is not loaded yet; try again.")
+    if asked.tokens and asked.documents:
+        raise InvalidRequestError("Name documents or tokens, not both.", param="tokens")
+    await check_answer_options(services, asked)
+    counter = PromptCounter(tokenizer)
+    capacities = await services.transact(read_capacities, services=services, model=model)
+    sizes = await services.compute(0, _sizes, asked, capacities, counter)
+    names: list[str | None]
+    bodies: Mapping[int, bytes] = {}
+    if asked.tokens:
+        sources = [SourceDocument(index, num_tokens) for index, num_tokens in enumerate(asked.tokens)]
+        names = [None] * len(sources)
+    else:
+        listed = parse_documents(asked.documents)
+        sources, bodies = await services.transact(
+            read_sources,
+            document_ids=listed,
+            tenant_id=tenant_id,
+            sizes=sizes,
+            chunk_tokens=asked.chunk_tokens,
+        )
+        names = [ids.document_id(each) for each in listed]
+
+    def load(source: SourceDocument) -> str | None:
+        body = bodies.get(source.index)
+        return None if body is None else "".join(documents.iterate_text(body))
+
+    found = await services.compute(
+        LONG_BYTES + 1,
+        estimate_trees,
+        sources,
+        load,
+        counter.count_text,
+        sizes,
+        combine=False,
+        chunk_tokens=asked.chunk_tokens,
+        starts=counter.token_starts,
+        build=partial(build_forest, num_questions=len(asked.questions)),
+    )
+    work = found.as_work()
+    if await services.transact(_share_prefixes, model=model):
+        work = replace(work, reading=sum(map(reading_work, _read_once(found))))
+    seconds = await services.queue_positions.seconds_until_done(work, model)
+    is_exact = not asked.tokens and all(
+        source.index in bodies or len(tree) == len(asked.questions)
+        for source, tree in zip(sources, found.trees, strict=True)
+    )
+    return _object(found, sizes, sources, names, seconds=seconds, is_exact=is_exact)
+
+
+def _share_prefixes(session: Session, *, model: str) -> bool:
+    """Return True if every engine of the model computes once what prompts have in common."""
+    return bool(session.scalar(select(func.bool_and(Engine.shares_prefix)).where(Engine.model == model)))
+
+
+def _sizes(asked: AnswersOptions, capacities: Sequence[Capacity], counter: PromptCounter) -> Sizes:
+    variables = asked.chat_template_kwargs or {}
+    overheads = answer_overheads(asked.questions, counter, length=asked.length, variables=variables)
+    return find_answer_sizes(capacities, overheads, length=asked.length, chunk_tokens=asked.chunk_tokens)
+
+
+def _read_once(found: Estimated) -> list[int]:
+    """List the tokens of each prompt that are left to compute where those of a text are computed once."""
+    return [
+        node.prompt_tokens - (node.leaf.tokens if node.leaf is not None and node.question else 0)
+        for node in found.nodes
+    ]
+
+
+def _object(
+    found: Estimated,
+    sizes: Sizes,
+    sources: Sequence[SourceDocument],
+    names: Sequence[str | None],
+    *,
+    seconds: float | None,
+    is_exact: bool,
+) -> JsonObject:
+    return {
+        "object": "answers.estimate",
+        "chunks": sum(found.leaves),
+        "levels": max(found.levels),
+        "jobs": found.num_jobs,
+        "prompt_tokens": sum(node.prompt_tokens for node in found.nodes),
+        "read_tokens": sum(_read_once(found)),
+        "completion_tokens": {
+            "expected": sum(node.output_tokens for node in found.nodes),
+            "max": sum(node.max_tokens for node in found.nodes),
+        },
+        "chunk_tokens": sizes.chunk_tokens,
+        "is_exact": is_exact,
+        "estimated_seconds": None if seconds is None else round(seconds),
+        "documents": [
+            {"id": name, "tokens": source.num_tokens, "chunks": leaves, "levels": levels, "jobs": len(tree)}
+            for name, source, leaves, levels, tree in zip(
+                names, sources, found.leaves, found.levels, found.trees, strict=True
+            )
+        ],
+    }

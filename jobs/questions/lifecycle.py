@@ -1,0 +1,128 @@
+"""What callers do with answers: create, get, list, cancel, delete. Their rows are those of `summaries`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
+
+from jobs import summaries
+from jobs.database import database_now
+from jobs.database.paging import Page, Range
+from jobs.models import JsonObject, Summary, SummaryDocument
+from jobs.questions.forest import DEFAULT_LENGTH
+from jobs.questions.templates import ANSWER_TEMPLATE_VERSIONS
+from jobs.states.summary import OnGap, Purpose, Style, SummaryState
+from jobs.summaries import SummaryFilter
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersSpec:
+    """A validated request for answers.
+
+    Attributes:
+        document_ids: each once, in the caller's order.
+        questions: to each document; each once, at least one.
+        length: target length of an answer with its quote, in tokens.
+        chunk_tokens: see `Summary`.
+        rank: -1 low, 0 normal, 1 high.
+        window: time from acceptance to expiry; None means no expiry.
+        webhook_secret: sealed.
+    """
+
+    document_ids: Sequence[UUID]
+    questions: Sequence[str]
+    model: str
+    length: int = DEFAULT_LENGTH
+    chat_template_kwargs: Mapping[str, object] | None = None
+    chunk_tokens: int | None = None
+    rank: int = 0
+    custom_id: str | None = None
+    metadata: Mapping[str, str] | None = None
+    webhook_url: str | None = None
+    webhook_secret: bytes | None = None
+    window: timedelta | None = None
+
+
+def create(session: Session, spec: AnswersSpec, *, tenant_id: UUID) -> list[Summary]:
+    """Create answers that wait to be planned, one for each document in order; it need not be ready.
+
+    Raises:
+        InvalidRequestError: the tenant has no such document; `param` names it.
+    """
+    summaries.hold_documents(session, spec.document_ids, tenant_id=tenant_id)
+    now = database_now(session)
+    templates: JsonObject = {kind.value: version for kind, version in ANSWER_TEMPLATE_VERSIONS.items()}
+    made = [
+        Summary(
+            tenant_id=tenant_id,
+            purpose=Purpose.ANSWERS.value,
+            questions=list(spec.questions),
+            state=SummaryState.PREPARING.value,
+            is_combined=False,
+            style=Style.PARAGRAPH.value,
+            length=spec.length,
+            chat_template_kwargs=dict(spec.chat_template_kwargs or {}),
+            on_gap=OnGap.SKIP.value,
+            chunk_tokens=spec.chunk_tokens,
+            overlap_tokens=0,
+            model=spec.model,
+            rank=spec.rank,
+            templates=templates,
+            gaps=[],
+            custom_id=spec.custom_id,
+            labels=dict(spec.metadata or {}),
+            webhook_url=spec.webhook_url,
+            webhook_secret=spec.webhook_secret,
+            created_at=now,
+            expires_at=now + spec.window if spec.window else None,
+        )
+        for _ in spec.document_ids
+    ]
+    session.add_all(made)
+    session.flush()
+    rows = [
+        {"summary_id": each.id, "position": 0, "tenant_id": tenant_id, "document_id": document_id}
+        for each, document_id in zip(made, spec.document_ids, strict=True)
+    ]
+    session.execute(insert(SummaryDocument), rows)
+    return made
+
+
+def get(session: Session, answers_id: UUID, *, tenant_id: UUID) -> Summary:
+    """Get the tenant's answers.
+
+    Raises:
+        NotFoundError: the tenant has none of this id.
+    """
+    return summaries.get(session, answers_id, tenant_id=tenant_id, purpose=Purpose.ANSWERS)
+
+
+def list_answers(session: Session, which: SummaryFilter, wanted: Range) -> Page[Summary]:
+    """List the tenant's answers that match.
+
+    Raises:
+        InvalidRequestError: `wanted.after` is none of the tenant's answers.
+    """
+    return summaries.list_summaries(session, which, wanted, purpose=Purpose.ANSWERS)
+
+
+def cancel(session: Session, answers_id: UUID, *, tenant_id: UUID) -> Summary:
+    """Cancel answers that are not planned yet, or start to stop those that run; see `summaries.cancel`.
+
+    Raises:
+        NotFoundError: the tenant has none of this id.
+    """
+    return summaries.cancel(session, answers_id, tenant_id=tenant_id, purpose=Purpose.ANSWERS)
+
+
+def remove(session: Session, answers_id: UUID, *, tenant_id: UUID) -> None:
+    """Delete answers that have ended, and their jobs; the document stays.
+
+    Raises:
+        NotFoundError: the tenant has none of this id.
+        ConflictError: they have not ended.
+    """
+    summaries.remove(session, answers_id, tenant_id=tenant_id, purpose=Purpose.ANSWERS)

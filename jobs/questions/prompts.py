@@ -1,0 +1,133 @@
+"""The prompts of jobs that answer questions, written at preparation from document and question."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sqlalchemy import select
+from sqlalchemy.exc import NoResultFound
+from sqlalchemy.orm import Session
+
+from jobs import documents
+from jobs.errors import NotFoundError
+from jobs.models import Job, Result, Summary, SummaryNode
+from jobs.prompts.counter import count_short
+from jobs.prompts.delimiters import Delimiters, delimiters
+from jobs.prompts.messages import Message, canonical
+from jobs.prompts.store import Counter
+from jobs.questions import templates
+from jobs.questions.joining import JobEnd, reply_of
+from jobs.questions.replies import Reply
+from jobs.questions.templates import PartAnswer
+from jobs.states import JobState
+from jobs.states.summary import NodeKind
+from jobs.summaries.prompts import DocumentGoneError, TextCounter
+
+_MANY: Final = 9999  # as wide as these numbers become in a prompt
+
+
+def answer_overheads(
+    questions: Sequence[str], counter: TextCounter, *, length: int, variables: Mapping[str, object]
+) -> Mapping[NodeKind, int]:
+    """Count the tokens of a prompt of each kind, without texts in it, for the longest question.
+
+    Raises:
+        ChatTemplateError: the model's template refuses these prompts.
+    """
+    longest = max(questions, key=counter.count_text)
+    return {
+        kind: counter.count_prompt(canonical(messages, variables=variables)).num_tokens
+        for kind, messages in _empty_prompts(longest, length=length).items()
+    }
+
+
+def check_answer_variables(variables: Mapping[str, object], counter: Counter) -> None:
+    """Try the caller's `chat_template_kwargs` on the model's chat template.
+
+    Raises:
+        InvalidRequestError: the template fails with them.
+    """
+    messages = _empty_prompts("", length=_MANY)[NodeKind.WHOLE]
+    count_short(canonical(messages, variables=variables), counter, max_chars=0)
+
+
+def _empty_prompts(question: str, *, length: int) -> dict[NodeKind, list[Message]]:
+    marks = Delimiters()
+    chunk = templates.ask_chunk("", question, marks, number=_MANY, num_chunks=_MANY, length=length)
+    return {
+        NodeKind.WHOLE: templates.ask_whole("", question, marks, length=length),
+        NodeKind.CHUNK: chunk,
+        NodeKind.JOIN: templates.join_answers([], question, marks, length=length),
+    }
+
+
+def compose_question(session: Session, job: Job) -> str:
+    """Compose the prompt of a job that answers a question, as canonical JSON.
+
+    Raises:
+        DocumentGoneError: the document to read no longer exists.
+        NoResultFound: the row that asks no longer exists.
+    """
+    if job.summary_id is None:
+        raise NoResultFound
+    asked = session.get_one(Summary, job.summary_id)
+    node = session.scalars(select(SummaryNode).where(SummaryNode.job_id == job.id)).one()
+    questions = asked.questions or []
+    if node.question is None or node.question >= len(questions):
+        raise NoResultFound
+    question = questions[node.question]
+    build = _join_messages if node.document_id is None else _leaf_messages
+    return canonical(build(session, asked, node, question), variables=asked.chat_template_kwargs)
+
+
+def _leaf_messages(session: Session, asked: Summary, node: SummaryNode, question: str) -> list[Message]:
+    """Build the messages that ask a question of a document or of one of its chunks."""
+    if node.document_id is None:
+        raise NoResultFound
+    try:
+        text = documents.load_text(session, node.document_id)
+    except NotFoundError:
+        raise DocumentGoneError from None
+    marks, piece = delimiters([text]), text[node.context_char or 0 : node.end_char]
+    if node.kind == NodeKind.WHOLE:
+        return templates.ask_whole(piece, question, marks, length=asked.length)
+    chunks = (asked.plan or {}).get("chunks")
+    return templates.ask_chunk(
+        piece,
+        question,
+        marks,
+        number=(node.chunk or 0) + 1,
+        num_chunks=chunks if isinstance(chunks, int) else 1,
+        length=asked.length,
+    )
+
+
+def _join_messages(session: Session, asked: Summary, node: SummaryNode, question: str) -> list[Message]:
+    """Build the messages that ask to join the answers of this node's children."""
+    rows = session.execute(
+        select(SummaryNode, Result.output)
+        .join(Job, Job.id == SummaryNode.job_id)
+        .join(Result, Result.job_id == Job.id)
+        .where(
+            SummaryNode.summary_id == asked.id,
+            SummaryNode.parent == node.number,
+            Job.state == JobState.COMPLETED.value,
+        )
+        .order_by(SummaryNode.number)
+    )
+    parts: list[PartAnswer] = []
+    for child, output in rows:
+        reply = reply_of(JobEnd(output))
+        if isinstance(reply, Reply) and reply.answer:
+            parts.append(PartAnswer(reply.answer, reply.quote, _where(child)))
+    marks = delimiters(text for each in parts for text in (each.answer, each.quote or ""))
+    return templates.join_answers(parts, question, marks, length=asked.length)
+
+
+def _where(node: SummaryNode) -> str | None:
+    """Name the part of the document that a leaf read; joins read several."""
+    if node.chunk is None:
+        return None
+    if node.first_page is None:
+        return f"Part {node.chunk + 1}"
+    is_one = node.first_page == node.last_page
+    return f"Page {node.first_page}" if is_one else f"Pages {node.first_page} to {node.last_page}"
