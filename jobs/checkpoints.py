@@ -30,6 +30,7 @@ class Output:
         cached_tokens: prompt tokens that the engine had in its cache at the job's first run; None: this is
             not of that run, or the engine did not tell.
         log_probs: of its tokens, as `answers.log_probs` packs them; None: the job asks for none.
+        has_files: files of it are stored, and become the job's as it completes.
     """
 
     text: str
@@ -43,6 +44,7 @@ class Output:
     calls: tuple[MadeCall, ...] = ()
     cached_tokens: int | None = None
     log_probs: bytes | None = None
+    has_files: bool = False
 
 
 def save(session: Session, job_id: UUID, output: Output) -> None:

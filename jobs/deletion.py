@@ -8,6 +8,7 @@ from sqlalchemy import Select, delete, exists, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from jobs.database.rows import require
+from jobs.engines import tensor_rows
 from jobs.errors import ConflictError
 from jobs.models import IdempotencyKey, Job, WebhookDispatch, WebhookEvent
 from jobs.prompts import store
@@ -113,7 +114,8 @@ def _is_awaited(job: Job) -> bool:
 
 def _remove_all(session: Session, jobs: Iterable[Job]) -> int:
     doomed = {job.id: (job.text_id, job.guide_id) for job in jobs}
-    texts = responses.text_ids_of(session, doomed)
+    texts = responses.text_ids_of(session, doomed) | tensor_rows.text_ids_of(session, doomed)
+    tensor_rows.remove_files_of(session, doomed)
     session.execute(delete(Job).where(Job.id.in_(doomed)))
     texts |= {text_id for both in doomed.values() for text_id in both if text_id is not None}
     store.drop_unused(session, sorted(texts))

@@ -12,7 +12,7 @@ from jobs import job_rows, transitions
 from jobs.answers.choices import sampling_of_choice
 from jobs.database import advisory_locks
 from jobs.database.advisory_locks import Lock
-from jobs.engines import registry
+from jobs.engines import registry, tensor_rows
 from jobs.engines.capacity import Capacity
 from jobs.fitting import settle_count
 from jobs.job_rows import NewJob
@@ -47,6 +47,7 @@ class JobSpec:
         sharing: how it may run once with equal jobs, if its answer is not left to chance. None: not at all.
         guide: the form that its answer must have; None: any.
         is_whole: one request must generate its whole answer.
+        tensors: what it passes to its engine besides (`engines.tensors`); None: nothing.
         response: what is kept of the response that its output belongs to; None: it is no response.
         adapter: the model's adapter that is to answer; None: the model as it is.
     """
@@ -72,6 +73,7 @@ class JobSpec:
     sharing: Sharing | None = None
     guide: NewText | None = None
     is_whole: bool = False
+    tensors: NewText | None = None
     response: ResponseSpec | None = None
     adapter: str | None = None
 
@@ -83,13 +85,14 @@ class JobSpec:
     @property
     def texts(self) -> list[NewText]:
         """What is stored with it."""
-        own = [self.text] if self.guide is None else [self.text, self.guide]
+        own = [each for each in (self.text, self.guide, self.tensors) if each is not None]
         return own if self.response is None else own + self.response.texts
 
     @property
     def asked_sha256(self) -> bytes:
         """Identify all that the engine is asked, except the sampling."""
-        return self.text.sha256 if self.guide is None else self.text.sha256 + self.guide.sha256
+        besides = [each.sha256 for each in (self.guide, self.tensors) if each is not None]
+        return b"".join([self.text.sha256, *besides])
 
 
 def choices_of(spec: JobSpec, num_choices: int) -> list[JobSpec]:
@@ -228,6 +231,8 @@ def _insert(
     if jobs:
         arrivals.insert(session, jobs, answered=found)
         kept = {job.id: spec.response for job, spec in zip(jobs, specs, strict=True) if spec.response}
+        passed = {job.id: spec.tensors for job, spec in zip(jobs, specs, strict=True) if spec.tensors}
+        tensor_rows.insert(session, passed, tenant_id=by.tenant_id, text_ids=texts.ids)
         responses.insert(session, kept, tenant_id=by.tenant_id, text_ids=texts.ids)
     return jobs, found
 

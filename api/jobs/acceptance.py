@@ -12,7 +12,9 @@ from typing import Final
 
 from api.http.callbacks import Callback, check_callback
 from api.jobs.requests import JobRequest
+from api.jobs.tensors import TensorFields
 from api.runtime.services import Acceptance
+from jobs.engines.tensors import NO_TENSORS, TensorRequest
 from jobs.errors import InvalidRequestError
 from jobs.models import JsonObject
 from jobs.prompts.abilities import LogProbFields, SamplingFields, needs_whole
@@ -35,6 +37,7 @@ _NEWER: Final = (
     *AnswerFields.model_fields,
     *SamplingFields.model_fields,
     *LogProbFields.model_fields,
+    *TensorFields.model_fields,
 )
 
 
@@ -56,6 +59,7 @@ class Draft:
         prompt: its canonical JSON.
         sampling: as a job has it.
         form: what its answer must be.
+        tensors: what goes to the engine by name besides.
     """
 
     request: JobRequest
@@ -64,6 +68,7 @@ class Draft:
     prompt: str
     sampling: JsonObject
     form: AnswerForm = ANY_FORM
+    tensors: TensorRequest = NO_TENSORS
 
     def specification(self, counted: CountedPrompt | None, acceptance: Acceptance) -> JobSpec:
         """Build the job; a prompt that is not counted yet is counted now if it is short.
@@ -89,10 +94,12 @@ class Draft:
             webhook_includes_output=request.webhook_include_output,
             window=WINDOWS[request.completion_window] if request.completion_window else None,
             guide=None if (form := self.form.written()) is None else NewText(form),
-            is_whole=self.form.guide is not None or needs_whole(self.sampling),
-            sharing=sharing_of(
-                request.share_equal, request.cache, default=acceptance.settings.jobs.share_equal
-            ),
+            tensors=None if self.tensors.is_empty else NewText(self.tensors.written()),
+            is_whole=self.form.guide is not None or needs_whole(self.sampling) or not self.tensors.is_empty,
+            # The files of a job are its own.
+            sharing=None
+            if self.tensors.outputs
+            else sharing_of(request.share_equal, request.cache, default=acceptance.settings.jobs.share_equal),
         )
 
 
@@ -101,6 +108,7 @@ def draft(request: JobRequest, acceptance: Acceptance) -> Draft:
 
     Raises:
         InvalidRequestError: its webhook cannot be used, or it asks for what no answer can be.
+        ForbiddenError: it names tensors, and its caller may not.
     """
     callback = check_callback(request.webhook_url, request.webhook_secret, acceptance.settings.webhooks)
     given = request.input
@@ -113,9 +121,10 @@ def draft(request: JobRequest, acceptance: Acceptance) -> Draft:
     sampling = request.model_dump(include=SAMPLING, exclude_none=True)
     sampling |= request.picked(model, takes, max_tokens=request.max_tokens)
     sampling |= request.scored(model, takes, max_tokens=request.max_tokens)
+    tensors = request.tensors_on(model, acceptance.tensors)
     messages = with_words(messages, form.guide)
     prompt = canonical(messages, variables=request.chat_template_kwargs, tools=tools)
-    return Draft(request, callback, model, prompt, sampling, form)
+    return Draft(request, callback, model, prompt, sampling, form, tensors)
 
 
 def specification(request: JobRequest, acceptance: Acceptance) -> JobSpec:

@@ -134,7 +134,7 @@ async def _submit_slice(
         The error that keeps later lines from being stored; None if they may go on.
     """
     chars = services.settings.api.inline_count_chars // _INLINE_FRACTION
-    acceptance = await services.acceptance(max_inline_chars=chars)
+    acceptance = await services.acceptance(max_inline_chars=chars, scopes=caller.scopes)
     num_bytes = sum(len(line.content or b"") for line in lines)
     specs, errors = await services.compute_apart(num_bytes, _parse_lines, lines, acceptance)
     for number, located in zip([*specs], await services.locate([*specs.values()]), strict=True):

@@ -16,6 +16,7 @@ from api.http.replies import (
     gone_example,
     page_example,
 )
+from api.jobs.tensors import EngineOutputReply
 from jobs.states import AttemptOutcome
 from jobs.validation import choice
 from jobs.views import FinishReasonName, JobError, JobObject, JobWithQueueObject, Moment
@@ -168,6 +169,7 @@ class ResultReply(BaseModel):
         },
         error=None,
         logprobs=None,
+        engine_outputs=None,
     )
 
     id: str
@@ -186,6 +188,10 @@ class ResultReply(BaseModel):
     error: JobError | None
     logprobs: ChatLogProbs | None = Field(
         description="Of the output's tokens; null: the job did not ask for them."
+    )
+    engine_outputs: dict[str, EngineOutputReply | None] | None = Field(
+        description="The tensors of a completed job's `engine_outputs`, by name; a null one: the engine sent"
+        " none, or its file was deleted. Null: the job did not ask for any, or did not complete."
     )
 
 

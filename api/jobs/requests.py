@@ -6,6 +6,7 @@ from pydantic import Discriminator, Field, Tag
 
 from api.http.fields import example
 from api.http.identifiers import PageQuery
+from api.jobs.tensors import TensorFields
 from jobs.prompts.abilities import LogProbFields, SamplingFields
 from jobs.prompts.messages import Task
 from jobs.prompts.tools.forms import AnswerFields
@@ -58,7 +59,7 @@ Input = Annotated[
 ]
 
 
-class JobRequest(AnswerFields, LogProbFields, SamplingFields):
+class JobRequest(AnswerFields, LogProbFields, SamplingFields, TensorFields):
     """A job to run; only `input` is required."""
 
     model_config = example(

@@ -21,6 +21,7 @@ from api.jobs.acceptance import request_sha256, specification
 from api.jobs.replies import DeletedReply, JobListReply, JobReply, JobWithQueueReply, ResultReply
 from api.jobs.requests import JobListQuery, JobRequest
 from api.jobs.responses import job_response, polled_job_response
+from api.jobs.tensors import outputs_object
 from api.runtime.api_keys import Caller
 from api.runtime.services import Acceptance, Services
 from jobs import deletion, ids, lifecycle, queries, submission
@@ -31,7 +32,7 @@ from jobs.models import Job, JsonObject, Result
 from jobs.prompts.openai import usage_object
 from jobs.prompts.tools.calls import call_objects, read_calls
 from jobs.queries import JobFilter
-from jobs.states import TERMINAL
+from jobs.states import TERMINAL, JobState
 from jobs.submission import JobSpec
 from jobs.tenants.idempotency import IdempotencyGuard
 from jobs.views import job_object
@@ -61,7 +62,7 @@ async def create_job(
 ) -> Response:
     """Submit a job, durable once this returns; a short prompt is counted at once."""
     raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes)
-    acceptance = await services.acceptance()
+    acceptance = await services.acceptance(scopes=caller.scopes)
     if len(raw) <= _SMALL_BYTES:
         spec, guard = _parse_job(raw, acceptance, idempotency)
     else:
@@ -128,7 +129,7 @@ async def get_job(
 )
 async def get_result(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantDep) -> Response:
     """Get the output of a job that has ended, in any state."""
-    job, result = await services.transact(_read_result, job_id=job_id, tenant_id=tenant_id)
+    job, result, outputs = await services.transact(_read_result, job_id=job_id, tenant_id=tenant_id)
     body: JsonObject = {
         "id": ids.job_id(job.id),
         "state": job.state,
@@ -144,6 +145,7 @@ async def get_result(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantD
         ),
         "error": job.error,
         "logprobs": None,
+        "engine_outputs": outputs,
     }
     if result is None or result.log_probs is None:
         return JSONResponse(body)
@@ -204,8 +206,12 @@ async def _submit(
     return await services.transact(submission.submit_once, spec=spec, guard=guard, by=by)
 
 
-def _read_result(session: Session, *, job_id: UUID, tenant_id: UUID) -> tuple[Job, Result | None]:
+def _read_result(
+    session: Session, *, job_id: UUID, tenant_id: UUID
+) -> tuple[Job, Result | None, JsonObject | None]:
     job = queries.get_job(session, job_id, tenant_id=tenant_id)
     if job.state not in TERMINAL:
         raise JobNotFinishedError
-    return job, queries.get_result(session, job.id)
+    has_outputs = job.is_whole and job.state == JobState.COMPLETED
+    outputs = outputs_object(session, job.id) if has_outputs else None
+    return job, queries.get_result(session, job.id), outputs

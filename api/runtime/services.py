@@ -30,6 +30,7 @@ from jobs.adapters.offers import ModelOffer, read_offer, read_takes
 from jobs.batches import BatchStatus
 from jobs.doorbell import EVENTS
 from jobs.engines import registry
+from jobs.engines.tensors import ModelTensors
 from jobs.errors import LongbatchError
 from jobs.prompts.abilities import Takes
 from jobs.prompts.tokenizer import Tokenizer
@@ -37,6 +38,7 @@ from jobs.queries import JobStatus
 from jobs.settings import Settings
 from jobs.submission import JobSpec, Submitter
 from jobs.summaries import SummaryStatus
+from jobs.tenants.keys import Scope
 from jobs.webhooks import destinations as webhook_destinations
 
 P = ParamSpec("P")
@@ -55,12 +57,14 @@ class Acceptance:
         tokenizer: counts short prompts at once; None: not loaded yet, so all are counted later.
         max_inline_chars: longest prompt that is counted at once.
         takes: what engines can be asked for.
+        tensors: what models declare by name; None: the caller may not name any.
     """
 
     settings: Settings
     tokenizer: Tokenizer | None
     max_inline_chars: int
     takes: Takes = field(default_factory=dict)
+    tensors: ModelTensors | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class Services:
     Attributes:
         followers: what else polls rows for readers who wait; the bell of ended rows wakes it.
         takes: what engines can be asked for, as of a few seconds ago.
+        tensors: what their models declare by name, likewise.
         cpu: threads that parse, count and compress; more would only hold more bodies in memory.
     """
 
@@ -92,12 +97,21 @@ class Services:
     readiness: Readiness
     cpu: Compute
     takes: CachedValue[Takes]
+    tensors: CachedValue[ModelTensors]
     followers: "list[RowChanges[Any]]" = field(default_factory=list)
 
-    async def acceptance(self, *, max_inline_chars: int | None = None) -> Acceptance:
-        """Return what turns requests into jobs, with the tokenizer if it is loaded by now."""
+    async def acceptance(
+        self, *, max_inline_chars: int | None = None, scopes: Collection[Scope] = ()
+    ) -> Acceptance:
+        """Return what turns requests into jobs, with the tokenizer if it is loaded by now.
+
+        Args:
+            max_inline_chars: longest prompt that is counted at once; None: as it is set.
+            scopes: what the caller may do besides.
+        """
         chars = self.settings.api.inline_count_chars if max_inline_chars is None else max_inline_chars
-        return Acceptance(self.settings, self.tokenizer.current, chars, await self.takes.get())
+        tensors = await self.tensors.get() if Scope.ENGINE in scopes else None
+        return Acceptance(self.settings, self.tokenizer.current, chars, await self.takes.get(), tensors)
 
     async def offer(self) -> ModelOffer:
         """Read what the caller may name in `model`."""
@@ -199,6 +213,9 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
     async def known_takes() -> Takes:
         return await transactions.run_across(read_takes)
 
+    async def read_tensors() -> ModelTensors:
+        return await transactions.run_across(registry.read_tensors)
+
     services = Services(
         settings=settings,
         transactions=transactions,
@@ -219,6 +236,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         readiness=Readiness(settings, transactions, tokenizer),
         cpu=Compute(),
         takes=CachedValue(known_takes, seconds=_TAKES_SECONDS, old_seconds=_TAKES_SECONDS),
+        tensors=CachedValue(read_tensors, seconds=_TAKES_SECONDS, old_seconds=_TAKES_SECONDS),
     )
     loops = [
         tokenizer.load(),
@@ -249,6 +267,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         await asyncio.gather(*tasks, return_exceptions=True)
         await services.queue_positions.close()
         await services.takes.close()
+        await services.tensors.close()
         services.doorbell.close()
         await services.rates.close()
         await transactions.close()

@@ -1,11 +1,12 @@
 """The commands for jobs: submit, list, show, attempts, result, cancel."""
 
+import json
 import sys
 from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import UUID
 
 import typer
@@ -82,6 +83,13 @@ def submit(  # noqa: PLR0913  # every field of a job is an option
         str | None, typer.Option(help="1h, 24h or 7d; the job expires after it.")
     ] = None,
     webhook_url: Annotated[str | None, typer.Option(help="URL to notify when the job ends.")] = None,
+    engine_inputs: Annotated[
+        Path | None,
+        typer.Option(help="A JSON file of tensors for the engine, by name.", exists=True, dir_okay=False),
+    ] = None,
+    engine_output: Annotated[
+        list[str] | None, typer.Option(help="Keep this tensor of the engine's as a file; can be repeated.")
+    ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Requests with the same key create one job.")
     ] = None,
@@ -105,6 +113,8 @@ def submit(  # noqa: PLR0913  # every field of a job is an option
         metadata=pairs(metadata, option="--metadata") or None,
         completion_window=completion_window,
         webhook_url=webhook_url,
+        engine_inputs=_tensors(engine_inputs),
+        engine_outputs=engine_output or None,
     )
     with client_of(api_url) as client:
         job = client.submit(body, key=idempotency_key)
@@ -254,6 +264,15 @@ def _read(file: str) -> str:
         raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="FILE") from error
     except UnicodeDecodeError as error:
         raise typer.BadParameter(_NO_TEXT.format(file), param_hint="FILE") from error
+
+
+def _tensors(path: Path | None) -> Any:  # noqa: ANN401  # JSON, which the server checks
+    if path is None:
+        return None
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"{path} is not JSON", param_hint="--engine-inputs") from error
 
 
 def _wait(client: Client, job_id: str) -> "JobWithQueueObject":

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.engines.capacity import Capacity
+from jobs.engines.tensors import DeclaredTensors, ModelTensors
 from jobs.models import Engine
 from jobs.prompts.abilities import ALWAYS, Takes
 from jobs.settings import EngineSettings
@@ -75,6 +76,12 @@ def register(
     )
     if old_size is not None and old_size != capacity.tokens_per_block:
         reservations.convert(session, engine_name, old_tokens=old_size, new_tokens=capacity.tokens_per_block)
+
+
+def declare(session: Session, engine_name: str, tensors: DeclaredTensors) -> None:
+    """Write what the model of a registered engine declares by name to its row."""
+    written = tensors.written() if tensors.is_any else None
+    session.execute(update(Engine).where(Engine.name == engine_name).values(tensors=written))
 
 
 def pause(session: Session, engine_name: str, reason: str) -> None:
@@ -161,6 +168,16 @@ def read_takes(session: Session) -> Takes:
 def recently() -> ColumnElement[datetime]:
     """Return since when an engine must have been seen to decide what others may be asked."""
     return func.clock_timestamp() - _TAKES_WITHIN
+
+
+def read_tensors(session: Session) -> ModelTensors:
+    """Read what all engines of each model declare, of those that were seen in the last day."""
+    seen = Engine.seen_at > recently()
+    found: dict[str, DeclaredTensors] = {}
+    for model, written in session.execute(select(Engine.model, Engine.tensors).where(seen)):
+        declared = DeclaredTensors.read(written)
+        found[model] = found[model].common(declared) if model in found else declared
+    return found
 
 
 def registered_capacities(session: Session) -> dict[str, list[Capacity]]:

@@ -19,9 +19,12 @@ class FileObject(TypedDict):
     object: Literal["file"]
     bytes: Annotated[int, Field(description="Bytes that can be read so far.")]
     created_at: int
-    expires_at: Annotated[int | None, Field(description="Null while the file is being written.")]
+    expires_at: Annotated[
+        int | None,
+        Field(description="Null while the file is being written, and if it is deleted with its job."),
+    ]
     filename: str
-    purpose: Annotated[str, choice(("batch", "batch_output"))]
+    purpose: Annotated[str, choice(("batch", "batch_output", "engine_output"))]
     status: Annotated[
         Literal["uploaded", "processed"], Field(description="`processed` once the file is complete.")
     ]

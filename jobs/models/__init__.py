@@ -26,6 +26,7 @@ from jobs.models.tenant import (
     UsageDay,
     UsageEntry,
 )
+from jobs.models.tensors import EngineOutput, JobTensors
 from jobs.models.turn import TenantTurn
 from jobs.models.webhook import WebhookEndpoint, WebhookEvent, WebhookSecret
 from jobs.models.webhook_delivery import WebhookBreaker, WebhookDelivery, WebhookDestination, WebhookDispatch

@@ -4,9 +4,10 @@ from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import ARRAY, CheckConstraint, ForeignKey, Index, Integer, Text, func, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.database.base import Base, one_of, partial_index
+from jobs.database.base import Base, JsonObject, one_of, partial_index
 from jobs.models.halt import Haltable, halt_checks
 
 
@@ -30,6 +31,8 @@ class Engine(Haltable, Base):
             writes it at registration. Null: a worker that did not tell.
         adapters: those that it was started with, by their names there: it takes no others. Null: it takes any
             that can be sent, if it `takes` `lora` at all.
+        tensors: what its model declares by name (`engines.tensors`), as far as a request may name it. The
+            worker writes it at registration. Null: nothing, or a worker that did not tell.
         seen_at: when its worker last found it ready.
         paused_reason: why its worker claims nothing for it: the worker's monitor sets it while the engine is
             not ready. Null: it is ready. What an operator orders is `halt`.
@@ -60,6 +63,7 @@ class Engine(Haltable, Base):
     shares_prefix: Mapped[bool] = mapped_column(server_default=text("false"))
     takes: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
     adapters: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
+    tensors: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
     seen_at: Mapped[datetime]
     paused_reason: Mapped[str | None]
 

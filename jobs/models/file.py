@@ -20,12 +20,14 @@ class File(Base):
     Attributes:
         id: UUIDv7.
         tenant_id: the owner.
-        purpose: `batch`, `batch_output` for results, or `document`, which callers never see as a file.
+        purpose: `batch`, `batch_output` for results, `engine_output` for tensors that a job got from its
+            engine, or `document`, which callers never see as a file.
         filename: as uploaded; generated for files that grow. Empty until an upload is complete.
         state: a `FileState`.
         num_bytes: bytes that can be read by now. 0 until an upload is complete.
         created_at: when it was created; for a file that grew, when it was completed.
-        expires_at: when it is deleted. Null while it grows or is uploaded, and for documents.
+        expires_at: when it is deleted. Null while it grows or is uploaded, for documents, and for what is
+            deleted with its job.
         deleted_at: when it was deleted. Null before. Its bytes stay for some minutes, for requests that read
             them.
     """

@@ -42,7 +42,7 @@ class ApiKey(Base):
     __table_args__ = (
         CheckConstraint("octet_length(secret_sha256) = 32", name="sha256"),
         CheckConstraint(
-            "cardinality(scopes) >= 1 AND scopes <@ ARRAY['admin', 'operator', 'read', 'submit']",
+            "cardinality(scopes) >= 1 AND scopes <@ ARRAY['admin', 'engine', 'operator', 'read', 'submit']",
             name="scopes",
         ),
         Index("ix_api_keys_tenant_id", "tenant_id"),

@@ -30,6 +30,11 @@ class JobSettings(Group):
     )
     retention_days: float = Field(default=30, gt=0, description="prune terminal jobs after this")
     idempotency_hours: float = Field(default=24, gt=0)
+    max_engine_output_bytes: int = Field(
+        default=64 * 2**20,
+        ge=1024,
+        description="of the tensors that a job gets by `engine_outputs`, together",
+    )
     share_equal: bool = Field(default=False, description="equal requests run once, unless they say otherwise")
 
     @model_validator(mode="after")

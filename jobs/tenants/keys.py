@@ -41,6 +41,7 @@ class Scope(StrEnum):
     SUBMIT = "submit"  # create, cancel and delete what belongs to the tenant
     READ = "read"  # read it
     ADMIN = "admin"  # read what belongs to no tenant: metrics from another host
+    ENGINE = "engine"  # pass tensors to engines by name
     OPERATOR = "operator"  # see and pause engines and queues; manage tenants, their keys and limits
 
 

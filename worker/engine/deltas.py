@@ -1,4 +1,4 @@
-"""The deltas of an engine's stream: token ids or text, and what it says of the prompt."""
+"""The deltas of an engine's stream: token ids or text, what it says of the prompt, tensors by name."""
 
 from dataclasses import dataclass
 
@@ -60,4 +60,21 @@ def cached_prompt(told: object, name: str) -> list[CachedPrompt]:
     return [CachedPrompt(tokens)] if isinstance(tokens, int) and tokens >= 0 else []
 
 
-EngineDelta = TokenDelta | TextDelta | CachedPrompt
+@dataclass(frozen=True, slots=True)
+class OutputDelta:
+    """What one response holds of a tensor that the request asks for by name.
+
+    Attributes:
+        name: of the tensor.
+        datatype: by Triton's name.
+        shape: its dimensions without that of batches.
+        data: its elements in C order, little-endian.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+EngineDelta = TokenDelta | TextDelta | CachedPrompt | OutputDelta

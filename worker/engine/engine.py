@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from jobs.engines.capacity import Capacity
-from jobs.errors import EngineError, EngineUnableError, EngineUnavailableError
+from jobs.engines.tensors import NOTHING_DECLARED, DeclaredTensors
+from jobs.errors import EngineError, EngineUnableError, EngineUnavailableError, LongbatchError
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import EngineDelta
 from worker.engine.gauges import Gauges
@@ -69,6 +70,7 @@ class ServedModel:
         kind: the kind of engine.
         name: the model's name at the server.
         abilities: what the engine can do.
+        tensors: what it declares by name, as far as a request may name it.
         prepare: prepares a request without sending it; raises EngineError if a value cannot be sent.
     """
 
@@ -76,16 +78,21 @@ class ServedModel:
     name: str
     abilities: Abilities
     prepare: Callable[[Request], EngineCall] = field(compare=False, repr=False)
+    tensors: DeclaredTensors = NOTHING_DECLARED
 
     def call(self, request: Request) -> EngineCall:
         """Prepare a request without sending it.
 
         Raises:
-            EngineUnableError: it needs what the engine does not take.
+            EngineUnableError: it needs what the engine does not take, or names what it does not declare.
             EngineError: a value cannot be sent.
         """
         if lacking := request.needed & self.abilities.lacks:
             raise EngineUnableError(self._refusal(request, lacking))
+        try:
+            request.tensors.check(self.tensors, self.name)
+        except LongbatchError as error:
+            raise EngineUnableError(error.message) from error
         return self.prepare(self._placed(request))
 
     def _placed(self, request: Request) -> Request:

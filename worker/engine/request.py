@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from jobs.engines.tensors import NO_TENSORS, TensorRequest
 from jobs.errors import EngineError
 from jobs.prompts.abilities import LORA, PENALTIES
 from jobs.prompts.guides import Guide
@@ -110,6 +111,7 @@ class Request:
         cache_salt: the engine reuses for it what requests with the same salt left in its cache, and nothing
             else; None: of any request without one.
         adapter: that generates; None: the model as it is.
+        tensors: what goes to the engine by name besides.
     """
 
     request_id: str
@@ -125,6 +127,7 @@ class Request:
     guide: Guide | None = None
     num_top: int | None = None
     adapter: WantedAdapter | None = None
+    tensors: TensorRequest = NO_TENSORS
 
     @property
     def needed(self) -> frozenset[str]:

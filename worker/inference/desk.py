@@ -28,8 +28,9 @@ class Desk:
     """The ended runs of one engine. Any thread hands in; one thread ticks.
 
     Complete answers share a transaction, with each other and with the claims of the tick. Everything else has
-    one of its own, and so has an answer that the shared one did not store: whatever is wrong with one run,
-    the others do not notice. Only if that finds the tree held, the answer shares the next transaction, too.
+    one of its own: few answers have files of tensors, and an answer that the shared one did not store is
+    tried alone, so that whatever is wrong with one run, the others do not notice. Only if that finds the tree
+    held, the answer shares the next transaction, too.
     A job that the database refuses to start is set aside, and the next tick starts the others.
     """
 
@@ -80,7 +81,7 @@ class Desk:
         """Leave the end of a run for the next tick, which is soon."""
         ended = EndedRun(running, end, output, time.monotonic(), Future())
         ended.stored.set_running_or_notify_cancel()  # a run that is cancelled must not fail the tick
-        is_shared = isinstance(end.outcome, Finished)
+        is_shared = isinstance(end.outcome, Finished) and not output.has_files
         if not is_shared:
             self._apart.add([ended])
         with self._lock:

@@ -20,6 +20,7 @@ from jobs.adapters import registry as adapters
 from jobs.answers.log_probs import read_scores
 from jobs.checkpoints import Output
 from jobs.database import transaction
+from jobs.engines import tensor_rows
 from jobs.errors import (
     EngineBusyError,
     EngineError,
@@ -184,7 +185,7 @@ class Runner:
         if job.text_id is None:
             raise NoResultFound  # the schema keeps such jobs from running
         prefetched, saved = self.prefetcher.take(job.text_id), None
-        is_plain = job.guide_id is None and job.adapter is None
+        is_plain = job.guide_id is None and job.adapter is None and not job.is_whole
         if prefetched is None or job.completion_tokens or not is_plain:
             prompt, saved = await self._in_thread(partial(self._read, run, job.text_id, prefetched))
         else:
@@ -199,7 +200,7 @@ class Runner:
     def _read(
         self, run: JobRun, text_id: UUID, prompt: CountedPrompt | None
     ) -> tuple[CountedPrompt, Output | None]:
-        """Read the prompt, unless it is here already, the checkpoint, the answer's form and the adapter.
+        """Read the prompt, unless it is here already, the checkpoint, and what else is asked.
 
         Raises:
             AdapterRemovedError: the adapter that the job asks for was removed.
@@ -213,6 +214,8 @@ class Runner:
             if job.adapter is not None:
                 row = adapters.read(session, job.model, job.adapter)
                 run.adapter = WantedAdapter(row.name, row.number, row.format, row.source, row.sha256)
+            if job.is_whole and not (asked := tensor_rows.load(session, job.id)).is_empty:
+                run.ask_for(asked, max_bytes=self.settings.jobs.max_engine_output_bytes)
             return prompt, checkpoints.load(session, job.id)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -253,6 +256,7 @@ class Runner:
             guide=run.form.guide if run.form.is_guided else None,
             num_top=num_top_of(run.claim.job),
             adapter=run.adapter,
+            tensors=run.tensors,
         )
 
     async def _follow(self, run: JobRun, stream: RunStream, model: EngineModel) -> RunEnd:

@@ -203,6 +203,7 @@ class EngineMonitor:
                 takes=self._takes(model),
                 adapters=model.served.abilities.adapters,
             )
+            registry.declare(session, self._settings.name, model.served.tensors)
         with self._changed:
             self._model = model
         self._paused_for = None

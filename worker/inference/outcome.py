@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from jobs import lifecycle
 from jobs.checkpoints import Output
-from jobs.engines import reservations
+from jobs.engines import reservations, tensor_rows
 from jobs.errors import (
     EngineBusyError,
     EngineForbidsError,
@@ -94,9 +94,7 @@ def write_outcome(
     """
     match end.outcome:
         case Finished(reason):
-            # A tick that could not store it may have closed its reservation.
-            reservations.charge_late(session, lease.job_id, lease.lease_id, produced=output.num_tokens)
-            state = lifecycle.complete(session, lease, output, reason)
+            state = _complete(session, lease, output, reason)
         case Stopped(StopReason.CANCEL | StopReason.EXPIRE as reason):
             state = lifecycle.finish_stopped(session, lease, reason, output)
         case Stopped(StopReason.PREEMPT):
@@ -115,6 +113,15 @@ def write_outcome(
         reservations.close(session, lease.lease_id)
     else:
         reservations.drain(session, lease.lease_id)
+    return state
+
+
+def _complete(session: Session, lease: Lease, output: Output, reason: FinishReason) -> JobState | None:
+    # A tick that could not store it may have closed its reservation.
+    reservations.charge_late(session, lease.job_id, lease.lease_id, produced=output.num_tokens)
+    state = lifecycle.complete(session, lease, output, reason)
+    if state is not None and output.has_files:
+        tensor_rows.publish(session, lease.job_id, lease.lease_id)
     return state
 
 

@@ -5,13 +5,16 @@ import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import partial
+from typing import Final, ParamSpec
 from uuid import UUID
 
+from sqlalchemy.exc import SQLAlchemyError
 from structlog.typing import FilteringBoundLogger
 
 from jobs import doorbell, telemetry
 from jobs.checkpoints import Output
+from jobs.engines.tensors import NO_TENSORS, TensorRequest
 from jobs.errors import EngineError, InvalidOutputError, LongbatchError, ShownInvalidOutputError
 from jobs.prompts.tools.forms import ANY_FORM, AnswerForm
 from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK
@@ -19,7 +22,7 @@ from jobs.scheduling.claims import Claim
 from jobs.states import TERMINAL, FinishReason, JobState, Lane
 from jobs.transitions import Lease
 from worker.doorbell import RingBell
-from worker.engine.deltas import CachedPrompt, EngineDelta
+from worker.engine.deltas import CachedPrompt, EngineDelta, OutputDelta
 from worker.engine.engine import StreamEnd
 from worker.engine.request import WantedAdapter
 from worker.guides.answers import fault_of
@@ -33,9 +36,11 @@ from worker.inference.live_output import OutputPublisher
 from worker.inference.lone_ends import StoredEnd
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, Stopped
 from worker.inference.run_stream import RunStream
+from worker.inference.tensors.outputs import EngineOutputs, OutputFiles, OutputsNotStoredError
 from worker.inference.text_answer import TextAnswer
 
 _LINGER_SECONDS: Final = 10.0
+P = ParamSpec("P")
 
 
 class NoVisibleTextError(LongbatchError):
@@ -59,6 +64,8 @@ class JobRun:
         cached_tokens: prompt tokens that the engine had in its cache for that one; None: it did not tell.
         form: what the answer must be.
         adapter: that generates; None: the model as it is.
+        tensors: what goes to the engine and comes from it by name besides.
+        outputs: what of it has come; None: the job asks for nothing.
     """
 
     claim: Claim
@@ -71,17 +78,32 @@ class JobRun:
     cached_tokens: int | None = None
     form: AnswerForm = ANY_FORM
     adapter: WantedAdapter | None = None
+    tensors: TensorRequest = NO_TENSORS
+    outputs: EngineOutputs | None = None
+
+    def ask_for(self, tensors: TensorRequest, *, max_bytes: int) -> None:
+        """Note what goes to the engine and comes from it by name, `max_bytes` at most."""
+        self.tensors = tensors
+        if tensors.outputs:
+            self.outputs = EngineOutputs(tensors.outputs, max_bytes=max_bytes)
 
     def put(self, event: EngineDelta | StreamEnd, *, tokens_per_block: int) -> None:
         """Pass an event of the stream on, and keep what it says of the prompt.
 
         Of later requests it is left out: what the engine has for them may be the job's own.
         """
-        if not isinstance(event, CachedPrompt):
+        if isinstance(event, OutputDelta):
+            self._gather(event)
+        elif not isinstance(event, CachedPrompt):
             self.job.inbox.put(event)
         elif self.is_first_request and self.cached_tokens is None:
             prompt_tokens = self.claim.job.prompt_tokens or 0
             self.cached_tokens = event.of(prompt_tokens, tokens_per_block=tokens_per_block)
+
+    def _gather(self, part: OutputDelta) -> None:
+        """Keep what came of a tensor, or end the run if that cannot be kept."""
+        if self.outputs is not None and not self.outputs.add(part) and self.answer.finish_reason is None:
+            self.job.inbox.put(StreamEnd(self.outputs.error, confirmed=False))
 
     def output(self) -> Output:
         """Return what the job generated, and what the engine told of its prompt. Call it once."""
@@ -96,6 +118,7 @@ class Recorder:
         close_reservation: deletes the reservation of a lease; it may block.
         threads: where that runs.
         stopping: set when the process is shutting down.
+        files: stores the tensors that jobs ask for.
         announce: tells waiting callers of ends; transactions do so themselves if they know their outcome.
         forms: checks the forms of answers.
     """
@@ -106,6 +129,7 @@ class Recorder:
     close_reservation: Callable[[Lease], None]
     threads: Executor
     stopping: threading.Event
+    files: OutputFiles
     announce: Callable[[Collection[UUID]], None] = lambda _: None
     forms: FormChecker = field(default_factory=FormChecker)
 
@@ -114,9 +138,12 @@ class Recorder:
         try:
             run.publisher.collect()
             outcome, output = await self._checked(run, end.outcome, run.output())
-            end = replace(end, outcome=_judged(run, outcome, output))
+            outcome, output = await self._kept(run, _judged(run, outcome, output), output)
+            end = replace(end, outcome=outcome)
             stored = await asyncio.wrap_future(self.desk.hand_in(run.job, end, output))
             state = stored.state
+            if output.has_files and state is not JobState.COMPLETED:
+                await self._in_thread(self.files.discard, run.claim.lease)
             run.publisher.end(is_final=state in TERMINAL)
             run.log.info(
                 _event(state, end.outcome),
@@ -158,6 +185,27 @@ class Recorder:
         failed = Failed(kind(f"The answer does not have the form that was asked for: {fault}."))
         return failed, replace(output, is_resumable=False)
 
+    async def _kept(self, run: JobRun, outcome: Outcome, output: Output) -> tuple[Outcome, Output]:
+        """Store the tensors of a complete answer that its job asks for, before its end."""
+        if run.outputs is None:
+            return outcome, output
+        try:
+            if not isinstance(outcome, Finished):
+                return outcome, output
+            if run.outputs.error is not None:
+                return Failed(run.outputs.error), output
+            await self._in_thread(self.files.keep, run.outputs, run.claim)
+        except (SQLAlchemyError, OSError, LongbatchError) as error:
+            run.log.warning(telemetry.LOOP_FAILED, loop="engine-outputs", error=type(error).__name__)
+            return Failed(OutputsNotStoredError()), output
+        finally:
+            run.outputs.close()
+        return outcome, replace(output, has_files=True)
+
+    async def _in_thread(self, work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        call = partial(work, *args, **kwargs)
+        await asyncio.get_running_loop().run_in_executor(self.threads, call)
+
     def _ring_for(self, run: JobRun, stored: StoredEnd) -> None:
         """Wake the service workers: a webhook, a tree or a batch may wait for the end."""
         job = run.claim.job
@@ -178,8 +226,7 @@ class Recorder:
         if isinstance(outcome, Finished | Stopped):
             linger = 1.0 if self.stopping.is_set() else _LINGER_SECONDS
             if await wait_for_end(run.job, seconds=linger):
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self.threads, self.close_reservation, run.claim.lease)
+                await self._in_thread(self.close_reservation, run.claim.lease)
                 self.desk.wake()  # its slot is free only now
 
 

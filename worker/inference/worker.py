@@ -31,6 +31,7 @@ from worker.inference.monitor import EngineMonitor, credits_reuse, shares_prefix
 from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import Recorder
 from worker.inference.refusals import Patience, Refusals
+from worker.inference.tensors.outputs import OutputFiles
 
 # Leases must be renewed even while all other connections are waiting.
 _HEARTBEAT_CONNECTIONS = 3
@@ -89,6 +90,7 @@ class InferenceWorker:
                 self._close_reservation,
                 self._threads,
                 stopping,
+                OutputFiles(work),
                 doorbell.announce,
                 self._forms,
             ),

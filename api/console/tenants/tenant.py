@@ -51,6 +51,7 @@ LIFETIMES: Final[Mapping[str, str]] = {
 SCOPES: Final[Mapping[Scope, str]] = {
     Scope.READ: "see what belongs to the tenant",
     Scope.SUBMIT: "create, cancel and delete it",
+    Scope.ENGINE: "pass tensors to engines by name",
     Scope.ADMIN: "read metrics from another host",
     Scope.OPERATOR: "operate: see all tenants, manage engines, tenants, keys and limits",
 }

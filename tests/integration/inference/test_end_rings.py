@@ -27,6 +27,7 @@ from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.live_output import OutputPublisher
 from worker.inference.outcome import Finished, RunEnd
 from worker.inference.record import JobRun, Recorder
+from worker.inference.tensors.outputs import OutputFiles
 from worker_support import Silent
 
 DONE = RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
@@ -45,7 +46,14 @@ class Runs:
         desk.wake = lambda: desk.tick(None)
         with ThreadPoolExecutor(1) as threads:
             self.recorder = Recorder(
-                desk, self.keeper, self.rings.append, lambda _: None, threads, stopping, self.announce
+                desk,
+                self.keeper,
+                self.rings.append,
+                lambda _: None,
+                threads,
+                stopping,
+                OutputFiles(sessions),
+                self.announce,
             )
 
     def announce(self, ended: Collection[UUID]) -> None:

@@ -25,6 +25,7 @@ from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.live_output import OutputPublisher
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd
 from worker.inference.record import JobRun, Recorder
+from worker.inference.tensors.outputs import OutputFiles
 from worker_support import Queue, Silent, running_worker
 
 HOT: JsonObject = {"temperature": 1.0}
@@ -92,7 +93,9 @@ def recorded(
     desk = Desk(settings, sessions, stopping=stopping)
     desk.wake = lambda: desk.tick(None)
     with ThreadPoolExecutor(1) as threads:
-        recorder = Recorder(desk, keeper, lambda _: None, lambda _: None, threads, stopping)
+        recorder = Recorder(
+            desk, keeper, lambda _: None, lambda _: None, threads, stopping, OutputFiles(sessions)
+        )
     end = RunEnd(outcome, engine_is_done=True)
     run = JobRun(claim, running, answer, publisher, Silent())  # type: ignore[arg-type]  # all that it calls
     asyncio.run(recorder.end(run, end))

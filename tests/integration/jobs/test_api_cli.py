@@ -65,6 +65,17 @@ def test_submit_reads_standard_input_and_prints_json(run: Run) -> None:
     assert json.loads(done.stdout)["custom_id"] == "c"
 
 
+def test_submit_passes_tensors_by_name(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "inputs.json"
+    file.write_text(json.dumps({"draft_input_ids": {"datatype": "INT32", "shape": [1], "data": [1]}}))
+    refused = run("submit", "-", "--engine-inputs", str(file), stdin="a")
+    assert "engine_inputs: not every engine of the model" in " ".join(refused.stderr.split())
+    refused = run("submit", "-", "--engine-output", "logits", stdin="a")
+    assert "engine_outputs: not every engine" in " ".join(refused.stderr.split())
+    file.write_text("{")
+    assert "is not JSON" in run("submit", "-", "--engine-inputs", str(file), stdin="a").stderr
+
+
 def test_submit_with_a_key_makes_one_job(run: Run) -> None:
     first, second = (run("submit", "-", "--idempotency-key", "k", stdin="a").stdout for _ in range(2))
     assert first == second

@@ -104,6 +104,7 @@ def test_a_large_body_without_a_key_gets_its_answer(server: ApiProcess) -> None:
         (Scope.READ, 200, 403, 403),
         (Scope.SUBMIT, 403, 202, 403),
         (Scope.ADMIN, 403, 403, 403),
+        (Scope.ENGINE, 403, 403, 403),
         (Scope.OPERATOR, 403, 403, 200),
     ],
 )

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import grpc
@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
+from jobs.engines.tensors import TensorRequest
 from jobs.errors import EngineError, RetryableEngineError
 from jobs.settings import TritonSettings
 from worker.engine.deadlines import CONNECT_SECONDS
-from worker.engine.deltas import EngineDelta, TextDelta
+from worker.engine.deltas import EngineDelta, OutputDelta, TextDelta
 from worker.engine.engine import NOT_SENT, StreamEnd
 from worker.engine.request import Request
 from worker.engine.storable import storable
@@ -43,6 +44,7 @@ class TritonCall:
         *,
         adapter: Adapter,
         channels: Channels | None = None,
+        is_batched: bool = True,
     ) -> None:
         """Build the request's message.
 
@@ -53,6 +55,7 @@ class TritonCall:
             request: what to generate.
             adapter: to the model.
             channels: connections to use; None: a new one, closed with the call.
+            is_batched: the model's tensors have a dimension of batches before those that it declares.
 
         Raises:
             EngineError: a value of the request cannot be sent.
@@ -61,8 +64,11 @@ class TritonCall:
         self._channels = channels
         self._request_id = request.request_id
         self._adapter = adapter
+        self._is_batched = is_batched
+        self._wanted = frozenset(request.tensors.outputs)
         try:
             self._written = self._message(adapter.model_name, adapter.tensors(request))
+            _add_inputs(self._written, request.tensors, is_batched=is_batched)
         except (ArithmeticError, TypeError, ValueError, KeyError) as error:  # numpy's and protobuf's
             said = storable(f"{type(error).__name__}: {error}")
             raise EngineError("a value of the request cannot be sent to the engine", said=said) from error
@@ -169,6 +175,9 @@ class TritonCall:
                 outputs = _outputs_of(response.infer_response)
                 if (cached := cached_in(outputs)) is not None:
                     put(cached)  # before the last tokens, at which a run may end
+                if self._wanted:
+                    for each in self._wanted_of(response.infer_response):
+                        put(each)
                 if (delta := self._adapter.delta(outputs)) is not None:
                     self._has_output = True
                     put(delta)
@@ -184,6 +193,13 @@ class TritonCall:
             return StreamEnd(error, confirmed=False)
         # An error of a model around the engine proves nothing about the engine.
         return StreamEnd(error, confirmed=error is None or self._adapter.abilities.reports_own_end)
+
+    def _wanted_of(self, response: Any) -> Iterator[OutputDelta]:  # noqa: ANN401  # generated code has no types
+        """Read those tensors of a response that the request asks for by name."""
+        for output, data in zip(response.outputs, response.raw_output_contents, strict=False):
+            if output.name in self._wanted:
+                shape = tuple(output.shape[1:] if self._is_batched else output.shape)
+                yield OutputDelta(output.name, output.datatype, shape, data)
 
     def _given_up(self, delta: EngineDelta) -> EngineError | None:
         """Return an error if the engine gave the answer up and no stop request asked for it."""
@@ -205,6 +221,14 @@ class TritonCall:
             message.inputs.add(name=name, datatype=_DATATYPES[value.dtype.str], shape=value.shape)
             message.raw_input_contents.append(_raw(value))
         return message
+
+
+def _add_inputs(message: Any, given: TensorRequest, *, is_batched: bool) -> None:  # noqa: ANN401  # generated code has no types
+    """Add what the request's caller passes by name: one batch of it."""
+    for name, tensor in given.inputs.items():
+        shape = (1, *tensor.shape) if is_batched else tensor.shape
+        message.inputs.add(name=name, datatype=tensor.datatype, shape=shape)
+        message.raw_input_contents.append(tensor.data)
 
 
 def _raw(value: npt.NDArray[Any]) -> bytes:

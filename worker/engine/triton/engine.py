@@ -16,6 +16,7 @@ from worker.engine.gauges import Gauges
 from worker.engine.triton import errors
 from worker.engine.triton.call import TritonCall
 from worker.engine.triton.channel import Channels, open_channel
+from worker.engine.triton.declared import declared_tensors, is_batched
 from worker.engine.triton.metrics import read_gauges
 from worker.engine.triton.model_config import ModelConfig, Offer, adapter_for, kind_of, number, read_offer
 
@@ -79,11 +80,19 @@ class TritonEngine:
         offer = await self._served()
         adapter = adapter_for(offer, self._triton)
         self._gauged_name = offer.engine.name
+        prepare = partial(
+            TritonCall,
+            self._triton,
+            adapter=adapter,
+            channels=self._channels,
+            is_batched=is_batched(offer),
+        )
         return ServedModel(
             kind=adapter.kind,
             name=adapter.model_name,
             abilities=adapter.abilities,
-            prepare=partial(TritonCall, self._triton, adapter=adapter, channels=self._channels),
+            prepare=prepare,
+            tensors=declared_tensors(offer),
         )
 
     async def capacity(self, gauges: Gauges) -> Capacity:

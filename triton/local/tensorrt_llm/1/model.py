@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from . import wire
 from .batching import BatchingLoop
+from .extras import read_extras
 from .families import GaugeFamilies
 from .gauges import Gauges
 from .intake import take
@@ -72,6 +73,8 @@ class TritonPythonModel:
         sequence = Sequence(prompt_tokens=len(ask.ids), max_tokens=ask.max_tokens, ids=ids)
         if wire.wants_perf_metrics(request):
             stream.counts = lambda: block_counts(self._capacity, sequence)
+        if (extras := read_extras(request, ask.ids)).is_any:
+            stream.extras = extras.tensors
         return Spoken(
             request_id=request.request_id(),
             sequence=sequence,

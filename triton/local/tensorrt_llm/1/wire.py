@@ -42,13 +42,13 @@ def read_ask(request: PbRequest) -> Ask:
     if given.shape[0] != 1:
         raise BadRequestError(f"one prompt a request, not {given.shape[0]}")
     ids = given.astype(np.int32).ravel()
-    length = _scalar(request, "input_lengths", len(ids))
-    max_tokens = _scalar(request, "request_output_len", 0)
+    length = scalar(request, "input_lengths", len(ids))
+    max_tokens = scalar(request, "request_output_len", 0)
     if not 0 < length <= len(ids):
         raise BadRequestError(f"input_lengths is {length} but input_ids holds {len(ids)} tokens")
     if max_tokens < 1:
         raise BadRequestError(f"request_output_len must be above 0, not {max_tokens}")
-    if _scalar(request, "beam_width", 1) != 1:
+    if scalar(request, "beam_width", 1) != 1:
         raise BadRequestError("beam_width exceeds max_beam_width (1)")
     seed = read_input(request, "random_seed")
     return Ask(
@@ -56,30 +56,30 @@ def read_ask(request: PbRequest) -> Ask:
         max_tokens=max_tokens,
         seed=None if seed is None else int(seed.ravel()[0]),
         temperature=_temperature(request),
-        ends=_scalar(request, "end_id", -1) >= 0,
+        ends=scalar(request, "end_id", -1) >= 0,
         stop_words=_words(read_input(request, "stop_words_list")),
-        min_tokens=_scalar(request, "min_length", 0),
+        min_tokens=scalar(request, "min_length", 0),
     )
 
 
 def is_stop(request: PbRequest) -> bool:
     """Return True if the request only stops another one with the same id."""
-    return bool(_scalar(request, "stop", 0))
+    return bool(scalar(request, "stop", 0))
 
 
 def streams(request: PbRequest) -> bool:
     """Return True if the tokens must be sent as they come."""
-    return bool(_scalar(request, "streaming", 0))
+    return bool(scalar(request, "streaming", 0))
 
 
 def wants_perf_metrics(request: PbRequest) -> bool:
     """Return True if the final response must count the request's KV blocks."""
-    return bool(_scalar(request, "return_perf_metrics", 0))
+    return bool(scalar(request, "return_perf_metrics", 0))
 
 
 def wants_log_probs(request: PbRequest) -> bool:
     """Return True if log probabilities are requested. This engine has none and returns zeros."""
-    return bool(_scalar(request, "return_log_probs", 0))
+    return bool(scalar(request, "return_log_probs", 0))
 
 
 class ResponseStream:
@@ -89,6 +89,9 @@ class ResponseStream:
         self._sender = sender
         self._with_log_probs = with_log_probs
         self._is_broken = False
+        self._num_sent = 0
+        # Further tensors of a response, by its tokens.
+        self.extras: Callable[..., list[PbTensor]] | None = None
         self.counts: Callable[[], dict[str, int]] | None = None  # of KV blocks, for the final response
 
     def send(self, ids: list[int], *, final: bool) -> None:
@@ -99,18 +102,21 @@ class ResponseStream:
             kv_cache_…_blocks: INT32 `[1, 1]`.
         """
         tensors = [
-            _made("output_ids", np.array([[ids]], dtype=np.int32).reshape(1, 1, len(ids))),
-            _made("sequence_length", np.array([[len(ids)]], dtype=np.int32)),
+            made("output_ids", np.array([[ids]], dtype=np.int32).reshape(1, 1, len(ids))),
+            made("sequence_length", np.array([[len(ids)]], dtype=np.int32)),
         ]
         if self._with_log_probs:
             tensors += [
-                _made("cum_log_probs", np.zeros((1, 1), dtype=np.float32)),
-                _made("output_log_probs", np.zeros((1, 1, len(ids)), dtype=np.float32)),
+                made("cum_log_probs", np.zeros((1, 1), dtype=np.float32)),
+                made("output_log_probs", np.zeros((1, 1, len(ids)), dtype=np.float32)),
             ]
         if final and self.counts is not None:
             tensors += [
-                _made(name, np.array([[count]], dtype=np.int32)) for name, count in self.counts().items()
+                made(name, np.array([[count]], dtype=np.int32)) for name, count in self.counts().items()
             ]
+        if self.extras is not None:
+            tensors += self.extras(ids, is_first=not self._num_sent, final=final)
+        self._num_sent += 1
         self._send(pb_utils.InferenceResponse(tensors), final=final)
 
     def fail(self, message: str) -> None:
@@ -160,7 +166,7 @@ def read_input(request: PbRequest, name: str) -> Array | None:
     return from_dlpack(found).numpy()
 
 
-def _made(name: str, values: Array) -> PbTensor:
+def made(name: str, values: Array) -> PbTensor:
     """Create an output tensor."""
     if _IS_NUMPY_1 or values.size == 0:  # the stub takes an array of numpy 2 for an empty one
         return pb_utils.Tensor(name, values)
@@ -169,7 +175,8 @@ def _made(name: str, values: Array) -> PbTensor:
     return pb_utils.Tensor.from_dlpack(name, from_numpy(values))
 
 
-def _scalar(request: PbRequest, name: str, absent: int) -> int:
+def scalar(request: PbRequest, name: str, absent: int) -> int:
+    """Return the one value of an input, or `absent` if it is missing."""
     found = read_input(request, name)
     return absent if found is None or found.size == 0 else int(found.ravel()[0])
 
