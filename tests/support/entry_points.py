@@ -20,7 +20,7 @@ from support import eventually
 from worker.engine.client import EngineClient
 from worker.engine.deadlines import Deadlines
 from worker.engine.engine import ServedModel, StreamEnd
-from worker.engine.request import Request, Sampling, prompt_text
+from worker.engine.request import Request, Sampling, WantedAdapter, prompt_text
 from worker.engine.stream import Stream
 from worker.inference.answer import Answer, EndTokens
 from worker.inference.follow import follow
@@ -134,6 +134,7 @@ def ask(
     sampling: Sampling = _GREEDY,
     guide: Guide | None = None,
     num_top: int | None = None,
+    adapter: WantedAdapter | None = None,
 ) -> Run:
     """A request that is on its way, made as a worker makes it.
 
@@ -142,6 +143,7 @@ def ask(
         is_endless: only `max_tokens` ends the answer.
         guide: the form that the engine must give it.
         num_top: tokens in the place of each one to score, besides that one; None: none at all.
+        adapter: that is to answer; None: the model as it is.
     """
     running = RunningJob(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + 600)
     abilities = model.abilities
@@ -157,6 +159,7 @@ def ask(
         vocabulary=tokenizer.token_bytes,
         guide=guide,
         num_top=num_top,
+        adapter=adapter,
     )
     answer: Answer | TextAnswer = TextAnswer(tokenizer, max_tokens=max_tokens, stops=stops)
     if abilities.gives_ids:

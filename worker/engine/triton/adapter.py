@@ -64,6 +64,13 @@ class Adapter(Protocol):
     def tensors(self, request: Request) -> Tensors:
         """Build the request's tensors as the model takes them."""
 
+    def weights(self, request: Request) -> Tensors:
+        """Read what a request must bring whose adapter the engine does not have.
+
+        Raises:
+            EngineUnableError: it cannot be read, or the engine cannot take it.
+        """
+
     def stop(self) -> Stop | None:
         """Build the request that ends another one cleanly. Returns None if only cutting the stream does."""
 
@@ -111,12 +118,13 @@ def text_delta(
     )
 
 
-def lacking(inputs: frozenset[str], *, prefix: str) -> frozenset[str]:
+def lacking(inputs: frozenset[str], *, prefix: str, takes_lora: bool = False) -> frozenset[str]:
     """Return what requests cannot ask for: a model declares no input for it.
 
     Args:
         inputs: names of the tensors that the model declares.
         prefix: see `sampling_tensors`.
+        takes_lora: it was set up for adapters.
     """
     names = {
         "temperature": {"temperature"},
@@ -129,7 +137,7 @@ def lacking(inputs: frozenset[str], *, prefix: str) -> frozenset[str]:
     }
     found = frozenset(parameter for parameter, tensors in names.items() if not tensors & inputs)
     # No input that we know, or one of a size that nothing tells; no output of others than the picked token.
-    found |= {"min_p", "logit_bias", "top_logprobs", LORA}
+    found |= {"min_p", "logit_bias", "top_logprobs"} | (set() if takes_lora else {LORA})
     return found if inputs >= GUIDE_INPUTS else found | GUIDED
 
 

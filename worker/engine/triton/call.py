@@ -21,6 +21,7 @@ from worker.engine.storable import storable
 from worker.engine.triton import errors
 from worker.engine.triton.adapter import Adapter, Tensors, cached_in
 from worker.engine.triton.channel import Channels, TritonConnection
+from worker.engine.triton.errors import AdapterMissError
 
 _END_SECONDS: Final = 2.0  # an engine ends a stopped request within an iteration
 # What a call raises once it is cut or its channel is closed.
@@ -28,6 +29,8 @@ _CUT: Final = (grpc.RpcError, grpc.aio.UsageError)
 _DATATYPES: Final[Mapping[str, str]] = {
     "<i4": "INT32",
     "<f4": "FP32",
+    "<f2": "FP16",
+    "<u2": "BF16",  # its bits
     "<u8": "UINT64",
     "|b1": "BOOL",
     "|O": "BYTES",
@@ -66,6 +69,7 @@ class TritonCall:
         self._adapter = adapter
         self._is_batched = is_batched
         self._wanted = frozenset(request.tensors.outputs)
+        self._request = request
         try:
             self._written = self._message(adapter.model_name, adapter.tensors(request))
             _add_inputs(self._written, request.tensors, is_batched=is_batched)
@@ -95,6 +99,8 @@ class TritonCall:
             self._call = connection.infer(iter([self._written]))
             sent()
             end = await self._follow(put)
+            if isinstance(end.error, AdapterMissError):
+                end = await self._send_with_weights(connection, put)
             self._ended_well = end.confirmed and end.error is None
             return end
         finally:
@@ -133,6 +139,22 @@ class TritonCall:
         if connection is not None:
             await connection.channel.close()
         await self._wait_for_end()
+
+    async def _send_with_weights(
+        self, connection: TritonConnection, put: Callable[[EngineDelta], None]
+    ) -> StreamEnd:
+        """Send the request again, with the weights of the adapter that the engine does not have."""
+        try:
+            weights = await asyncio.to_thread(self._adapter.weights, self._request)
+        except EngineError as error:
+            return StreamEnd(error, confirmed=True)
+        if self._is_cancelled or self._stopping:
+            return NOT_SENT
+        tensors = self._adapter.tensors(self._request) | weights
+        message = self._message(self._adapter.model_name, tensors)
+        _add_inputs(message, self._request.tensors, is_batched=self._is_batched)
+        self._call = connection.infer(iter([message]))
+        return await self._follow(put)
 
     async def _send_stop(self, connection: TritonConnection, message: Any) -> None:  # noqa: ANN401  # generated code has no types
         with contextlib.suppress(*_CUT, asyncio.CancelledError):

@@ -33,12 +33,18 @@ _NOT_SERVING: Final = (
     "shutting down",
     "is stopping",
 )
+# Of TensorRT-LLM's cache of adapters.
+_NO_WEIGHTS: Final = "not found in cache. please send lora weights"
 # TensorRT-LLM validates a request with assertions when it accepts it. An assertion in an iteration ends all
 # requests and names the `forward…` function that failed.
 _ASSERTED: Final = "[tensorrt-llm][error] assertion failed"
 _OF_THE_ENGINE: Final = re.compile(
     r"error in forward|cuda|cublas|nccl|\bmpi|memory|workspace|gemm|kernel|kvcache|free ?block|batch slot"
 )
+
+
+class AdapterMissError(RetryableEngineError):
+    """The engine does not have the adapter that the request names; send its weights."""
 
 
 def stream_error(message: str, *, has_said: bool) -> EngineError:
@@ -52,6 +58,8 @@ def stream_error(message: str, *, has_said: bool) -> EngineError:
     lowered = message.lower()
     if any(words in lowered for words in _NOT_SERVING):
         return EngineUnavailableError(said=said)
+    if _NO_WEIGHTS in lowered:
+        return AdapterMissError(said=said)
     if not has_said and (any(words in lowered for words in _REFUSED) or _is_asserted_of_request(lowered)):
         return EngineError(said, said=said)
     return RetryableEngineError(said=said)

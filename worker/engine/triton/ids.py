@@ -17,6 +17,7 @@ from worker.engine.triton.adapter import (
     lacking,
     sampling_tensors,
 )
+from worker.engine.triton.lora import task_tensor, weight_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,13 @@ class IdsAdapter:
         model_name: usually `tensorrt_llm`.
         inputs: names of the tensors that it declares; others are not sent.
         reuses_prefix: its configuration says that it reuses KV blocks.
+        lora_type: in which adapters' weights are sent; empty: it was not set up for adapters.
     """
 
     model_name: str
     inputs: frozenset[str]
     reuses_prefix: bool = True
+    lora_type: str = ""
 
     kind: Kind = "ids"
 
@@ -42,7 +45,7 @@ class IdsAdapter:
             takes_ids=True,
             gives_ids=True,
             takes_stop=self.stop() is not None,
-            lacks=lacking(self.inputs, prefix="runtime_") | {"bad_words"},
+            lacks=lacking(self.inputs, prefix="runtime_", takes_lora=bool(self.lora_type)) | {"bad_words"},
             reuses_prefix=self.reuses_prefix,
             credits_reuse=False,  # only newer releases do
             keeps_state_in_slot=False,
@@ -54,6 +57,9 @@ class IdsAdapter:
 
         Shapes:
             input_ids: INT32 `[1, tokens]`; every other one `[1, 1]`.
+
+        Raises:
+            EngineUnableError: its adapter cannot be sent.
         """
         tensors: Tensors = {
             "input_ids": request.ids.reshape(1, -1).astype(np.int32, copy=False),
@@ -66,10 +72,20 @@ class IdsAdapter:
         }
         if request.num_top is not None:
             tensors["return_log_probs"] = np.array([[True]])
+        if request.adapter is not None:
+            tensors |= task_tensor(request.adapter)
         tensors |= sampling_tensors(request.sampling, self.inputs, prefix="runtime_") | guide_tensors(
             request.guide
         )
         return {name: value for name, value in tensors.items() if name in self.inputs}
+
+    def weights(self, request: Request) -> Tensors:
+        """Read the weights of the request's adapter, for an engine that does not have them.
+
+        Raises:
+            EngineUnableError: they cannot be read, or the engine cannot take them.
+        """
+        return {} if request.adapter is None else weight_tensors(request.adapter, self.lora_type)
 
     def stop(self) -> Stop | None:
         """Build a stop request with the same id. Returns None for a model without the input `stop`."""

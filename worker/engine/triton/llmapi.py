@@ -78,6 +78,10 @@ class LlmapiAdapter:
         tensors |= _sampling(request.sampling)
         return {name: value for name, value in tensors.items() if name in self.inputs}
 
+    def weights(self, request: Request) -> Tensors:  # noqa: ARG002  # no request has an adapter
+        """Return nothing: no request for this kind of model has an adapter."""
+        return {}
+
     def stop(self) -> Stop | None:
         """Build a stop request with the same id; its own answer is an error, which means success.
 

@@ -9,6 +9,7 @@ from jobs.settings import TritonSettings
 from worker.engine.triton.adapter import GUIDE_INPUTS, Adapter, Kind
 from worker.engine.triton.ids import IdsAdapter
 from worker.engine.triton.llmapi import LlmapiAdapter
+from worker.engine.triton.lora import DATATYPES, LORA_INPUTS
 from worker.engine.triton.text import TextAdapter
 from worker.engine.triton.vllm import VllmAdapter
 
@@ -26,6 +27,14 @@ _ENGINE: Final = "tensorrt_llm"
 _PREPROCESSING: Final = "preprocessing"
 # Where text is all that comes back, as many values as there are tokens count them, even if they mean nothing.
 _COUNTED_BY: Final = "return_log_probs"
+# Filled in by operators of engines that take adapters.
+_LORA_CACHE: Final = (
+    "lora_cache_optimal_adapter_size",
+    "lora_cache_max_adapter_size",
+    "lora_cache_gpu_memory_fraction",
+    "lora_cache_host_memory_bytes",
+    "lora_prefetch_dir",
+)
 _TRUE: Final = frozenset({"true", "1", "t", "y", "yes"})
 _FALSE: Final = frozenset({"false", "0", "f", "n", "no"})
 
@@ -99,7 +108,9 @@ def adapter_for(offer: Offer, settings: TritonSettings) -> Adapter:
     if kind in ("ensemble", "bls"):
         inputs |= {_COUNTED_BY} & offer.inputs
     if kind == "ids":
-        return IdsAdapter(name, inputs, reuses_prefix=reuses_prefix(offer.engine))
+        return IdsAdapter(
+            name, inputs, reuses_prefix=reuses_prefix(offer.engine), lora_type=lora_type(offer, inputs)
+        )
     if kind == "vllm":
         return VllmAdapter(name, offer.inputs)
     if kind == "llmapi":
@@ -171,6 +182,19 @@ def flag(config: ModelConfig | None, name: str, *, absent: bool) -> bool:
 def reuses_prefix(config: ModelConfig) -> bool:
     """Return True unless TensorRT-LLM's reuse of KV blocks, on by default, is turned off."""
     return flag(config, "enable_kv_cache_reuse", absent=True)
+
+
+def lora_type(offer: Offer, inputs: frozenset[str]) -> str:
+    """Return in which datatype adapters' weights are sent; empty if the engine was not set up for adapters.
+
+    NVIDIA's template declares their tensors for every engine; operators of one that was built with the LoRA
+    plugin fill in its cache of adapters, too.
+    """
+    is_set_up = any(parameter(offer.engine, name) for name in _LORA_CACHE)
+    if not (is_set_up and inputs >= LORA_INPUTS):
+        return ""
+    types = {each.name: each.data_type for each in offer.entry.input}
+    return DATATYPES.get(types.get("lora_weights", 0), "")
 
 
 def _usable(offer: Offer) -> frozenset[str]:

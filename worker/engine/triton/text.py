@@ -94,6 +94,10 @@ class TextAdapter:
         tensors |= sampling_tensors(request.sampling, self.inputs, prefix="") | guide_tensors(request.guide)
         return {name: value for name, value in tensors.items() if name in self.inputs}
 
+    def weights(self, request: Request) -> Tensors:  # noqa: ARG002  # no request has an adapter
+        """Return nothing: no request for this kind of model has an adapter."""
+        return {}
+
     def stop(self) -> Stop | None:
         """Build a stop request with the same id to the inner model. Returns None if it cannot reach it."""
         is_reachable = self.kind == "ensemble" and self.takes_stop

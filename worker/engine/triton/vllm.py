@@ -56,6 +56,10 @@ class VllmAdapter:
         }
         return {name: value for name, value in tensors.items() if name in self.inputs}
 
+    def weights(self, request: Request) -> Tensors:  # noqa: ARG002  # no request has an adapter
+        """Return nothing: no request for this kind of model has an adapter."""
+        return {}
+
     def stop(self) -> Stop | None:
         """Return None: vLLM has no stop request, so the stream is cut."""
         return None

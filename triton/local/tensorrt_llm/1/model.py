@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from . import wire
+from .adapters import AdaptedSpeaker, AdapterCache
 from .batching import BatchingLoop
 from .extras import read_extras
 from .families import GaugeFamilies
@@ -27,6 +28,7 @@ class TritonPythonModel:
         self._capacity = parameters.capacity
         self._tokens_per_response = parameters.tokens_per_response
         self._always_log_probs = parameters.always_log_probs
+        self._adapters = AdapterCache()
         self._reuses_blocks = parameters.reuses_blocks
         # One thread: answers are computed next to the loop, in order of arrival.
         self._author = ThreadPoolExecutor(max_workers=1, thread_name_prefix="author")
@@ -69,7 +71,8 @@ class TritonPythonModel:
         )
 
     def _request(self, request: wire.PbRequest, ask: Ask, stream: wire.ResponseStream) -> Spoken:
-        ids = ask.ids if self._reuses_blocks else None
+        adapter = self._adapters.take(request)
+        ids = ask.ids if self._reuses_blocks and adapter is None else None
         sequence = Sequence(prompt_tokens=len(ask.ids), max_tokens=ask.max_tokens, ids=ids)
         if wire.wants_perf_metrics(request):
             stream.counts = lambda: block_counts(self._capacity, sequence)
@@ -79,10 +82,10 @@ class TritonPythonModel:
             request_id=request.request_id(),
             sequence=sequence,
             reply=stream,
-            speech=self._author.submit(self._speech, ask),
+            speech=self._author.submit(self._speech, ask, adapter),
             tokens_per_response=self._tokens_per_response if wire.streams(request) else None,
         )
 
-    def _speech(self, ask: Ask) -> Speech:
+    def _speech(self, ask: Ask, adapter: int | None) -> Speech:
         speaker: Speaker = self._speaker.result()
-        return prepare(speaker, ask)
+        return prepare(speaker if adapter is None else AdaptedSpeaker(speaker, adapter), ask)
