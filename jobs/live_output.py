@@ -3,10 +3,10 @@
 A convenience: the result in Postgres is complete without it, and losing Redis loses only live output.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from jobs.answers import log_probs
@@ -18,6 +18,10 @@ EXPIRES = timedelta(minutes=10)
 # Ids of jobs whose end was just committed, so that a request waiting for one need not wait for the next poll.
 ENDED_KEY = "longbatch:live:ended"
 MAX_ENDED = 1_000
+# A script, so that any number of ends is one command: writing one and reading its answer costs a client most.
+ANNOUNCE: Final = """
+for place = 2, #ARGV do redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'job', ARGV[place]) end
+"""
 
 
 class OutputPiece(NamedTuple):
@@ -92,13 +96,13 @@ def stream_key(job_id: UUID) -> str:
     return f"longbatch:live:{job_id.hex}"
 
 
-def ended_entry(job_id: UUID) -> dict[str, str]:
-    """Return the fields of the entry that tells of a job's end."""
-    return {"job": job_id.hex}
+def announcement(ended: Collection[UUID]) -> list[str]:
+    """Return what `ANNOUNCE` takes to tell of the ends of these jobs: its key and its arguments."""
+    return [ENDED_KEY, str(MAX_ENDED), *(each.hex for each in ended)]
 
 
 def ended_job(fields: Mapping[bytes, bytes]) -> UUID:
-    """Read the job from the fields of `ended_entry`, as Redis returns them."""
+    """Read the job from an entry of an `announcement`, as Redis returns its fields."""
     return UUID(fields[b"job"].decode())
 
 

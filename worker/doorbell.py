@@ -113,16 +113,12 @@ class WorkerDoorbell:
         doorbell.pass_on(self.broker, ring)
 
     def _announce(self) -> None:
-        pipeline = self.broker.pipeline(transaction=False)
+        ended: list[UUID] = []
         while not self._ended.empty():
-            pipeline.xadd(
-                live_output.ENDED_KEY,
-                live_output.ended_entry(self._ended.get()),  # type: ignore[arg-type]  # a dict of texts
-                maxlen=live_output.MAX_ENDED,
-                approximate=True,
-            )
-        with suppress(redis.RedisError, OSError):
-            pipeline.execute()
+            ended.append(self._ended.get())
+        if ended:
+            with suppress(redis.RedisError, OSError):
+                self.broker.eval(live_output.ANNOUNCE, 1, *live_output.announcement(ended))
 
 
 def _merged(first: Ring | None, second: Ring) -> Ring:

@@ -38,6 +38,10 @@ class Loop:
         """Start the next round as soon as the present one ends."""
         self._woken.set()
 
+    def answer_wakes(self) -> None:
+        """Let the present round answer all wake-ups so far. Only a round may call it, before it looks."""
+        self._woken.clear()
+
     def wake_within(self, seconds: float) -> None:
         """Start the next round after this time at the latest. Only a round may call it."""
         self._due_within = seconds if self._due_within is None else min(self._due_within, seconds)

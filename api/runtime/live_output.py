@@ -77,13 +77,7 @@ class LiveReader:
     async def announce(self, ended: Collection[UUID]) -> None:
         """Tell the readers of all processes that jobs have ended, if Redis works."""
         with suppress(RedisError, OSError):
-            for job_id in ended:
-                await self._broker.xadd(
-                    live_output.ENDED_KEY,
-                    live_output.ended_entry(job_id),  # type: ignore[arg-type]  # as in `worker`
-                    maxlen=live_output.MAX_ENDED,
-                    approximate=True,
-                )
+            await self._broker.eval(live_output.ANNOUNCE, 1, *live_output.announcement(ended))
 
     async def run(self) -> None:
         """Read the streams until cancelled."""

@@ -1,6 +1,6 @@
 """The engines that workers feed: registered with their capacity, seen ready, or paused."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -99,6 +99,13 @@ def mark_ready(session: Session, engine_name: str, *, now: datetime, spare_block
         .where(Engine.name == engine_name)
         .values(seen_at=now, paused_reason=None, spare_blocks=spare_blocks)
     )
+
+
+def sharing_queue(session: Session, model: str) -> Sequence[str]:
+    """Return the names of the engines that take jobs of this model now."""
+    return session.scalars(
+        select(Engine.name).where(Engine.model == model, Engine.paused_reason.is_(None))
+    ).all()
 
 
 def capacity_of(engine: Engine | EngineRow) -> Capacity:

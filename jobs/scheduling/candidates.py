@@ -25,6 +25,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
 from jobs.database import direct
+from jobs.database.direct import Query, Rows
 from jobs.database.hot import PREPARED
 from jobs.engines.capacity import Capacity
 from jobs.models import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS, Job
@@ -320,7 +321,17 @@ def followers(
 
 def still_queued(session: Session, job_ids: Sequence[UUID]) -> frozenset[UUID]:
     """Return those of these jobs that no engine has started since they were read."""
-    return frozenset(row[0] for row in direct.fetch(session, _STILL_QUEUED, {"ids": job_ids}))
+    return queued_of(direct.fetch(session, *asking_queued(job_ids)))
+
+
+def asking_queued(job_ids: Sequence[UUID]) -> Query:
+    """Return the query of `still_queued`; `queued_of` takes its rows."""
+    return Query(_STILL_QUEUED, {"ids": job_ids})
+
+
+def queued_of(found: Rows) -> frozenset[UUID]:
+    """Return what `still_queued` does, from the rows of its query."""
+    return frozenset(job_id for (job_id,) in found)
 
 
 def _limits(model: str, lane: Lane, capacity: Capacity, now: datetime) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The claim: one transaction that reserves slots and blocks and puts jobs under leases."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
@@ -87,6 +87,7 @@ def start_jobs(
     *,
     load: EngineLoad | None = None,
     preview: Preview | None = None,
+    queued: Collection[UUID] | None = None,
     limit: int | None = None,
     ended: Sequence[FreedSlot] = (),
 ) -> ClaimResult:
@@ -99,6 +100,7 @@ def start_jobs(
         load: of the engine, read since then and since reservations were closed; None: it is read now.
         preview: candidates read a moment ago; the queue is read again only if a slot stays free, or if jobs
             wait that begin with what the engine has, and it has none of them.
+        queued: ids of those that are queued yet, if other engines take from the queue; None: not looked up.
         limit: most jobs to start; None: as many as there are slots.
         ended: jobs whose reservations this transaction has closed.
     """
@@ -116,7 +118,7 @@ def start_jobs(
     # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
     is_usable = preview is not None and not load.interactive_waits
     if preview is not None and is_usable and not queue.has_followers_beyond(preview.candidates):
-        starting.start(queue.still_waiting(preview.candidates))
+        starting.start(queue.still_waiting(preview.candidates, queued))
     asked_for_room, left = False, None
     if not starting.claims or not starting.is_full:
         elsewhere = queue.elsewhere()

@@ -1,12 +1,14 @@
 """The queue as one engine sees it, within one transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
+from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from jobs.engines import registry
 from jobs.engines.registry import EngineRow
 from jobs.scheduling import engine_prefixes
 from jobs.scheduling.candidates import followers, still_queued
@@ -49,12 +51,23 @@ class EngineQueue:
         if self.policy.rivals is not None:
             self.policy.rivals.note_missed()
 
-    def still_waiting(self, candidates: Sequence[Ranked]) -> list[Ranked]:
-        """Leave out what other engines have started meanwhile, if they do: each miss costs a statement."""
+    def still_waiting(
+        self, candidates: Sequence[Ranked], queued: Collection[UUID] | None = None
+    ) -> list[Ranked]:
+        """Leave out what other engines have started meanwhile, if they do: each miss costs a statement.
+
+        Args:
+            candidates: that were read before.
+            queued: ids of those that are still queued; None: they are looked up.
+        """
         if not self.policy.has_rivals:
             return list(candidates)
-        waiting = still_queued(self.session, [each.job.id for each in candidates])
-        return [each for each in candidates if each.job.id in waiting]
+        if queued is None:
+            queued = still_queued(self.session, [each.job.id for each in candidates])
+        waiting = [each for each in candidates if each.job.id in queued]
+        if len(waiting) < len(candidates):
+            self.note_missed()
+        return waiting
 
     def elsewhere(self) -> AbstractSet[Family]:
         """Find the families that this engine leaves to others of its model, which have them."""
@@ -65,6 +78,8 @@ class EngineQueue:
 
     def head(self, *, elsewhere: AbstractSet[Family]) -> list[Ranked]:
         """Read the head of the queue, without batch jobs that begin with what other engines have."""
+        if self.policy.rivals is not None and self.policy.has_rivals:
+            self.policy.rivals.know(registry.sharing_queue(self.session, self.engine.model))
         ranking = Ranking(
             self.session,
             self.engine.model,

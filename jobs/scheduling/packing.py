@@ -37,6 +37,8 @@ class PackingPolicy:
         max_preemptions: how often one job may have to make room.
         order: of peers that reserve equally much: 0 for that of the ranking; any other number has an order of
             its own, so that engines which share a queue choose different ones.
+        others: the orders of those engines. Each takes first what it puts before all of them, so that no two
+            choose the same job while both have such.
     """
 
     window: int = 96
@@ -46,6 +48,7 @@ class PackingPolicy:
     preempt_after: int = 256
     max_preemptions: int = 2
     order: int = 0
+    others: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,7 @@ class Packer:
         self._budget = budget
         self._max_interactive = _max_interactive(max_batch_size, policy)
         self._policy = policy
+        self._places: dict[UUID, tuple[int, int]] = {}
 
     def choose(self) -> Choice:
         """Choose the next job; it does not start before `start`."""
@@ -199,7 +203,7 @@ class Packer:
             return Choice(start=None)
         head, kept_out = allowed[0], _kept_out(allowed, policy)
         peers = _peers(head, fitting, policy)
-        for each in sorted(peers, key=lambda peer: (-peer.room, _place(peer, policy))):
+        for each in sorted(peers, key=self._largest_first):
             if kept_out is None or _spares_blocks(each, kept_out, running, budget):
                 return Choice(each.job_id)
         for each in fitting:
@@ -227,6 +231,13 @@ class Packer:
             idle=False,
         )
 
+    def _largest_first(self, peer: Candidate) -> tuple[int, tuple[int, int]]:
+        if not self._policy.order:
+            return -peer.room, (0, 0)
+        if peer.job_id not in self._places:
+            self._places[peer.job_id] = place_of(peer.job_id, self._policy)
+        return -peer.room, self._places[peer.job_id]
+
     def _within_lanes(self) -> list[Candidate]:
         """Return each lane's window.
 
@@ -238,9 +249,17 @@ class Packer:
         return self._interactive[: self._policy.window] + batch
 
 
-def _place(peer: Candidate, policy: PackingPolicy) -> int:
-    """Return the place of a job among its equals, which otherwise stay in rank order."""
-    return (peer.job_id.int ^ policy.order) * _MIXER % _PLACES if policy.order else 0
+def place_of(job_id: UUID, policy: PackingPolicy) -> tuple[int, int]:
+    """Return the place of a job among its equals, which otherwise stay in rank order.
+
+    Returns:
+        How many other engines put it further ahead than this one, and its place in this one's order.
+    """
+    if not policy.order:
+        return 0, 0
+    own = (job_id.int ^ policy.order) * _MIXER % _PLACES
+    others = policy.others - {policy.order}
+    return sum((job_id.int ^ each) * _MIXER % _PLACES < own for each in others), own
 
 
 def fits(candidate: Candidate, budget: Budget) -> bool:

@@ -1,8 +1,8 @@
-"""Engines that share a queue: whether others lately started what one of them chose."""
+"""Engines that share a queue: whether others take from it now, and in which order each takes equal jobs."""
 
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 # After a miss: longer than candidates are kept, so that engines which are busy together stay apart.
@@ -10,16 +10,26 @@ _NEAR_SECONDS: Final = 2.0
 
 
 class Rivals:
-    """Remembers for a while that another engine was faster with a job. Threads of one engine share it."""
+    """Remembers for a while that others take what one engine might. Threads of that engine share it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Start without any rival. Args: clock: a monotonic clock, in seconds."""
         self._clock = clock
         self._missed_at = float("-inf")
+        self._orders: frozenset[int] = frozenset()
 
     def note_missed(self) -> None:
-        """Record that another engine started a job which this one chose."""
+        """Record that another engine started a job which this one chose, or might have chosen."""
         self._missed_at = self._clock()
+
+    def know(self, engine_names: Collection[str]) -> None:
+        """Remember which engines share the queue."""
+        self._orders = frozenset(order_of(each) for each in engine_names)
+
+    @property
+    def orders(self) -> frozenset[int]:
+        """The orders of the engines that share the queue."""
+        return self._orders
 
     @property
     def are_near(self) -> bool:

@@ -65,7 +65,9 @@ class ClaimPolicy:
 
 def packing_on(policy: ClaimPolicy, engine_name: str) -> PackingPolicy:
     """Return the packing's policy: with rivals each engine takes equal jobs in an order of its own."""
-    return replace(policy.packing, order=order_of(engine_name)) if policy.has_rivals else policy.packing
+    if policy.rivals is None or not policy.has_rivals:
+        return policy.packing
+    return replace(policy.packing, order=order_of(engine_name), others=policy.rivals.orders)
 
 
 def policy_on(

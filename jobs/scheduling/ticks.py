@@ -10,7 +10,7 @@ from jobs import completing
 from jobs.completing import Completed, JobCompletion
 from jobs.database import direct
 from jobs.engines import reservations
-from jobs.scheduling import claims, engine_load
+from jobs.scheduling import candidates, claims, engine_load
 from jobs.scheduling.claims import ClaimResult, FreedSlot
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
@@ -61,6 +61,9 @@ def tick(
     is_done = all(each.engine_is_done for each in ended)
     if policy is not None and is_done:
         asked.append(engine_load.reading(engine_name))
+    is_shared = policy is not None and policy.has_rivals and preview is not None
+    if is_shared and preview is not None:
+        asked.append(candidates.asking_queued([each.job.id for each in preview.candidates]))
     rows = iter([*found, *direct.fetch_all(session, asked)])
     locked = engine_load.locked(next(rows))
     completed = completing.completed(session, next(rows)) if ended else Completed()
@@ -74,5 +77,8 @@ def tick(
         FreedSlot(each.lease.lease_id, each.output.num_tokens, each.output.cached_tokens) for each in ended
     ]
     load = engine_load.load_of(locked[0], next(rows)) if is_done else None
-    claimed = claims.start_jobs(session, locked, policy, load=load, preview=preview, ended=freed)
+    queued = candidates.queued_of(next(rows)) if is_shared else None
+    claimed = claims.start_jobs(
+        session, locked, policy, load=load, preview=preview, queued=queued, ended=freed
+    )
     return TickResult(completed, claimed)

@@ -15,7 +15,7 @@ from jobs import lifecycle
 from jobs.engines import served_tokens
 from jobs.engines.capacity import Capacity
 from jobs.models import Job
-from jobs.scheduling import previews
+from jobs.scheduling import previews, ticks
 from jobs.scheduling.candidates import MAX_TENANTS
 from jobs.scheduling.claims import Claim, FreedSlot
 from jobs.scheduling.rivals import Rivals
@@ -149,6 +149,23 @@ def test_jobs_that_another_engine_started_since_a_preview_cost_one_statement_mor
     with starts(engine) as second:
         assert len(claims.claim_all(session, ENGINE, policy, preview=preview, ended=ended).claims) == 4
     assert len(second) == 1, "what is taken is left out beforehand"
+
+
+def test_a_tick_leaves_out_what_another_engine_has_started_since_the_preview(
+    engine: Engine, session: Session
+) -> None:
+    register_engine(session)
+    register_engine(session, "engine-b", LARGE)
+    policy = replace(POLICY, rivals=Rivals())
+    assert policy.rivals is not None
+    for _ in range(60):
+        submit_one(session)
+    preview = previews.preview_claims(session, ENGINE, policy)
+    assert len(claims.claim_all(session, "engine-b", POLICY).claims) == 32
+    policy.rivals.note_missed()
+    with starts(engine) as started:
+        mine = ticks.tick(session, ENGINE, policy, ended=[], preview=preview).claimed.claims
+    assert (len(mine), len(started)) == (4, 1)
 
 
 def test_engines_that_meet_at_a_queue_choose_different_jobs_from_the_same_preview(session: Session) -> None:

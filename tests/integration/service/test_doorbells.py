@@ -218,10 +218,10 @@ def test_an_end_is_announced_after_its_commit_and_never_without(engine: Engine) 
 
 
 def test_a_worker_tells_the_readers_of_all_processes(broker: redis.Redis) -> None:
-    job_id = UUID(int=7)
+    ended = [UUID(int=7), UUID(int=8), UUID(int=9)]
     worker = WorkerDoorbell(broker, Sent())
-    worker.announce([job_id])
+    worker.announce(ended[:2])
+    worker.announce(ended[2:])
     worker.run_once()
     found: Any = broker.xrange(live_output.ENDED_KEY)
-    ((_, fields),) = found
-    assert live_output.ended_job(fields) == job_id
+    assert [live_output.ended_job(fields) for _, fields in found] == ended

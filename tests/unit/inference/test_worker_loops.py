@@ -113,5 +113,25 @@ def test_a_wake_during_a_round_is_not_lost() -> None:
     loop.stop()
 
 
+def test_a_round_that_has_answered_a_wake_is_not_repeated() -> None:
+    first, second = threading.Event(), threading.Event()
+
+    def round_() -> None:
+        if first.is_set():
+            second.set()
+            return
+        loop.wake()
+        loop.answer_wakes()
+        first.set()
+
+    loop = Loop("test", round_, interval=3600)
+    loop.start()
+    assert first.wait(PATIENCE)
+    assert not second.wait(0.1)
+    loop.wake()
+    assert second.wait(PATIENCE)
+    loop.stop()
+
+
 def test_a_loop_that_never_began_can_be_stopped() -> None:
     Loop("test", lambda: None, interval=1).stop()

@@ -261,3 +261,16 @@ def test_engines_with_orders_of_their_own_choose_different_jobs_of_one_queue() -
     chosen = {pack(equal, [], replace(RULES, order=order)).start for order in range(1, 40)}
     assert len(chosen) > 4
     assert {pack(equal, []).start for _ in range(3)} == {equal[0].job_id}
+
+
+def test_engines_that_know_each_other_leave_each_other_their_jobs() -> None:
+    equal = [Candidate(UUID(int=place), 10, 10, group="one", waited=LONG_AGO) for place in range(64)]
+    orders = frozenset({11, 22, 33, 44})
+    taken: list[UUID] = []
+    for order in orders:
+        policy = replace(RULES, window=64, order=order, others=orders)
+        packer = Packer(equal, [], budget_beside([]), max_batch_size=4, policy=policy)
+        while (start := packer.choose().start) is not None:
+            packer.start(start)
+            taken.append(start)
+    assert len(set(taken)) == len(taken) == len(orders) * CAPACITY.max_batch_size

@@ -46,6 +46,7 @@ class TritonEngine:
         self._overrides = overrides
         self._gauged_name = triton.model_name
         self._channel: grpc.aio.Channel | None = None
+        self._calls: service_pb2_grpc.GRPCInferenceServiceStub | None = None
         self._channels = Channels(triton)
 
     async def close(self) -> None:
@@ -153,9 +154,12 @@ class TritonEngine:
         return offer
 
     def _stub(self) -> service_pb2_grpc.GRPCInferenceServiceStub:
-        if self._channel is None:  # made on the engine loop, which uses it
+        if (
+            self._calls is None
+        ):  # made on the engine loop, which uses it; building it takes longer than a call
             self._channel = open_channel(self._triton)
-        return service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+            self._calls = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        return self._calls
 
 
 async def _answer(call: Awaitable[T]) -> T:
