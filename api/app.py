@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from api.answers import routes as answers
 from api.batches import event_routes as batch_events
 from api.batches import routes as batches
+from api.completions import embedding_routes as embeddings
 from api.completions import model_routes as models
 from api.completions import routes as completions
 from api.console import routes as console
@@ -79,6 +80,7 @@ def create_app(settings: Settings) -> FastAPI:
         events.router,
         batch_events.router,
         completions.router,
+        embeddings.router,
         response_routes.router,
         models.router,
         usage.router,

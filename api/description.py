@@ -20,6 +20,7 @@ from api.jobs.requests import CancelRequest, JobRequest
 from api.summaries.requests import SummaryEstimateRequest, SummaryRequest
 from api.tenants.admin_schemas import KeyRequest, TenantRequest, TenantUpdate
 from api.webhooks.schemas import EndpointRequest, EndpointUpdate
+from jobs.embeddings.requests import EmbeddingsRequest
 from jobs.prompts.openai import ChatRequest, TextRequest
 from jobs.responses.requests import ResponseRequest
 
@@ -36,6 +37,7 @@ _BODIES: Final[tuple[type[BaseModel], ...]] = (
     ChatRequest,
     TextRequest,
     ResponseRequest,
+    EmbeddingsRequest,
     GenerateRequest,
     EndpointRequest,
     EndpointUpdate,

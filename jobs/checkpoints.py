@@ -31,6 +31,7 @@ class Output:
             not of that run, or the engine did not tell.
         log_probs: of its tokens, as `answers.log_probs` packs them; None: the job asks for none.
         has_files: files of it are stored, and become the job's as it completes.
+        embedding: the vector of its input, float32 little-endian; None: it is text.
     """
 
     text: str
@@ -45,6 +46,7 @@ class Output:
     cached_tokens: int | None = None
     log_probs: bytes | None = None
     has_files: bool = False
+    embedding: bytes | None = None
 
 
 def save(session: Session, job_id: UUID, output: Output) -> None:
@@ -69,6 +71,7 @@ def columns_of(output: Output) -> dict[str, Any]:
         "reasoning_tokens": output.reasoning_tokens,
         "log_probs": output.log_probs,
         "tool_calls": write_calls(output.calls),
+        "embedding": output.embedding,
     }
 
 
@@ -91,6 +94,7 @@ def load(session: Session, job_id: UUID) -> Output | None:
         reasoning_tokens=found.reasoning_tokens,
         log_probs=found.log_probs,
         calls=read_calls(found.tool_calls),
+        embedding=found.embedding,
     )
 
 
@@ -115,7 +119,7 @@ def into_results(session: Session, job_ids: Sequence[UUID]) -> None:
     if not job_ids:
         return
     names = ["job_id", "output", "output_ids", "replaced", "reasoning", "reasoning_tokens", "log_probs"]
-    names.append("tool_calls")
+    names += ["tool_calls", "embedding"]
     deletion = delete(Checkpoint).where(Checkpoint.job_id.in_(job_ids))
     deleted = deletion.returning(*(getattr(Checkpoint, name) for name in names)).cte("deleted")
     session.execute(insert(Result).from_select(names, select(*deleted.c)))

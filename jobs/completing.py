@@ -100,6 +100,7 @@ def completing(completions: Sequence[JobCompletion], *, free_trees: Sequence[UUI
         "reasoning_tokens": [each.reasoning_tokens for each in outputs],
         "log_probs": [each.log_probs for each in outputs],
         "tool_calls": [write_calls(each.calls) for each in outputs],
+        "embeddings": [each.embedding for each in outputs],
         "cached": [each.cached_tokens for each in outputs],
         "new_ids": [uuid7() for _ in completions],
         "free_trees": list(free_trees),
@@ -136,10 +137,11 @@ _COMPLETE: Final = (
         SELECT * FROM unnest(
             :ids, :lease_ids, :produced, :reasons, :since, :are_done,
             :outputs, :output_ids, :replaced, :reasoning, :reasoning_tokens, :log_probs,
-            :tool_calls, :cached, :new_ids
+            :tool_calls, :embeddings, :cached, :new_ids
         ) AS given(
             id, lease_id, produced, reason, since, is_done,
-            output, output_ids, replaced, reasoning, reasoning_tokens, log_probs, tool_calls, cached, new_id
+            output, output_ids, replaced, reasoning, reasoning_tokens, log_probs, tool_calls, embedding,
+            cached, new_id
         )
     ), owned AS (
         SELECT jobs.id FROM given JOIN jobs ON jobs.id = given.id AND jobs.lease_id = given.lease_id
@@ -159,8 +161,10 @@ _COMPLETE: Final = (
         DELETE FROM checkpoints USING ended WHERE checkpoints.job_id = ended.id
     ), stored AS (
         INSERT INTO results
-            (job_id, output, output_ids, replaced, reasoning, reasoning_tokens, log_probs, tool_calls)
-        SELECT id, output, output_ids, replaced, reasoning, reasoning_tokens, log_probs, tool_calls
+            (job_id, output, output_ids, replaced, reasoning, reasoning_tokens, log_probs, tool_calls,
+            embedding)
+        SELECT id, output, output_ids, replaced, reasoning, reasoning_tokens, log_probs, tool_calls,
+            embedding
         FROM ended JOIN given USING (id)
     ), told AS (
         INSERT INTO webhook_events (id, tenant_id, job_id, type)
@@ -196,6 +200,7 @@ _COMPLETE: Final = (
             reasoning_tokens=Integer(),
             log_probs=LargeBinary(),
             tool_calls=Text(),
+            embeddings=LargeBinary(),
             cached=Integer(),
             new_ids=Uuid(),
             free_trees=Uuid(),

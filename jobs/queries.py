@@ -171,6 +171,14 @@ def get_result(session: Session, job_id: UUID) -> Result | None:
     return session.get(Result, job_id)
 
 
+def get_embeddings(session: Session, job_ids: Sequence[UUID]) -> dict[UUID, bytes]:
+    """Read the vectors of these jobs, by job; those without one are left out."""
+    query = select(Result.job_id, Result.embedding).where(
+        Result.job_id == any_(cast(list(job_ids), ARRAY(Uuid))), Result.embedding.is_not(None)
+    )
+    return {job_id: packed for job_id, packed in session.execute(query) if packed is not None}
+
+
 def count_by_state(session: Session) -> dict[str, int]:
     """Count the jobs in each unfinished state; finished ones are too many to count."""
     # Each count uses a partial index, which the planner finds only for a literal state.

@@ -41,7 +41,7 @@ class JobSpec:
         lane: interactive if a caller waits for the answer.
         window: it expires this long after it was accepted; None: never, unless `expires_at` is set.
         batch_id: of the batch that it is line `batch_line` of.
-        choice: its place among the choices of one request, from 0.
+        choice: its place among the choices, or inputs to embed, of one request, from 0.
         num_choices: of that request; None: it has one.
         sampling: temperature, top_p, top_k, seed, stop as given.
         sharing: how it may run once with equal jobs, if its answer is not left to chance. None: not at all.
@@ -105,6 +105,12 @@ def choices_of(spec: JobSpec, num_choices: int) -> list[JobSpec]:
         )
         for each in range(num_choices)
     ]
+
+
+def inputs_of(spec: JobSpec, texts: Sequence[NewText]) -> list[JobSpec]:
+    """Return the specifications of all inputs of one request for embeddings, each with its text."""
+    num = len(texts) if len(texts) > 1 else None
+    return [replace(spec, text=text, choice=each, num_choices=num) for each, text in enumerate(texts)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic needs it below Python 3.12
 
 from jobs import ids
+from jobs.embeddings import EMBED_TASK
 from jobs.models import Job, JsonObject
 from jobs.prompts.messages import Task
 from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK
@@ -56,7 +57,9 @@ FinishReasonName = Annotated[str, choice(FinishReason)]
 # Jobs of summaries and answers, of callers who wait and of responses appear in the tenant's list of jobs too.
 TaskName = Annotated[
     str,
-    choice([*get_args(Task), WAITED_TASK, RESPONSE_TASK, *TASKS.values(), *ANSWER_TASKS.values()]),
+    choice(
+        [*get_args(Task), WAITED_TASK, RESPONSE_TASK, EMBED_TASK, *TASKS.values(), *ANSWER_TASKS.values()]
+    ),
 ]
 
 

@@ -216,13 +216,7 @@ async def until_ended(services: Services, job_id: UUID, *, tenant_id: UUID) -> C
     Raises:
         UnavailableError: its row was deleted, the server is stopping, or the database does not answer.
     """
-    job: Job | None = None
-    while job is None or job.finalized_at is None:
-        if services.poller.is_released:
-            raise UnavailableError("The server is stopping; try again.")
-        job = await services.poller.until_ended(job_id, tenant_id=tenant_id, seconds=_POLL_SECONDS)
-        if job is None:
-            raise UnavailableError("The request's job was deleted.")
+    job = await until_final(services, job_id, tenant_id=tenant_id)
     read = partial(queries.get_result, job_id=job_id)
     result = await services.transactions.run(read, tenant_ids=[tenant_id])
     if result is None:
@@ -230,6 +224,22 @@ async def until_ended(services: Services, job_id: UUID, *, tenant_id: UUID) -> C
     scored = None if result.log_probs is None else log_probs.read(result.log_probs)
     visible = frames.framed(result.output, read_calls(result.tool_calls))
     return Completion(job, OutputPiece(result.reasoning or "", visible, scored), result.reasoning_tokens)
+
+
+async def until_final(services: Services, job_id: UUID, *, tenant_id: UUID) -> Job:
+    """Wait for the job to end, and read nothing of what it generated.
+
+    Raises:
+        UnavailableError: as `until_ended`.
+    """
+    job: Job | None = None
+    while job is None or job.finalized_at is None:
+        if services.poller.is_released:
+            raise UnavailableError("The server is stopping; try again.")
+        job = await services.poller.until_ended(job_id, tenant_id=tenant_id, seconds=_POLL_SECONDS)
+        if job is None:
+            raise UnavailableError("The request's job was deleted.")
+    return job
 
 
 async def longest_prompt(services: Services, num_bytes: int) -> int | None:

@@ -150,6 +150,37 @@ class GenerateReply(BaseModel):
     usage: TokenUsage
 
 
+class EmbeddingReply(BaseModel):
+    """The vector of one input."""
+
+    object: Literal["embedding"]
+    index: int = Field(description="Of the input, from 0.")
+    embedding: list[float] | str = Field(description="A text in base64 if `encoding_format` asks for it.")
+
+
+class EmbeddingUsage(BaseModel):
+    """Tokens of all inputs."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsReply(BaseModel):
+    """The vectors of all inputs."""
+
+    model_config = example(
+        object="list",
+        data=[{"object": "embedding", "index": 0, "embedding": [0.0123, -0.0456]}],
+        model="bge-m3",
+        usage={"prompt_tokens": 7, "total_tokens": 7},
+    )
+
+    object: Literal["list"]
+    data: list[EmbeddingReply]
+    model: str
+    usage: EmbeddingUsage
+
+
 class ModelReply(BaseModel):
     """A model that this server serves."""
 

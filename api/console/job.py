@@ -24,6 +24,7 @@ from api.http.dependencies import ServicesDep
 from api.http.identifiers import JobIdDep
 from api.runtime.services import Services
 from jobs import ids, queries
+from jobs.embeddings import vectors
 from jobs.engines import attempts
 from jobs.engines.attempts import Run
 from jobs.errors import NotFoundError
@@ -47,6 +48,7 @@ _OUTCOME_WORDS: Final[dict[str, str]] = {
 }
 # Longer texts are cut: a browser lays out this much in a moment, and the API has the rest.
 _MAX_SHOWN: Final = 200_000
+_NUMBERS_SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,8 @@ def _held(session: Session, *, job_id: UUID, lease_id: UUID) -> tuple[Reservatio
 
 def _prompt(text: PromptText) -> list[ShownText]:
     canonical = store.canonical_of(text)
+    if (given := messages.embedded_input(canonical)) is not None:
+        return [_shown("input", given if isinstance(given, str) else f"{len(given)} token ids")]
     plain = messages.plain_text(canonical)
     if plain is not None:
         return [_shown("prompt", plain)]
@@ -180,10 +184,17 @@ def _prompt(text: PromptText) -> list[ShownText]:
 def _output(result: Result | None) -> list[ShownText]:
     if result is None:
         return []
+    if result.embedding is not None:
+        return [_shown("embedding", _first_numbers(result.embedding))]
     thought = [_shown("thinking", result.reasoning)] if result.reasoning else []
     calls = [f"{call.name}({call.arguments})" for call in read_calls(result.tool_calls)]
     called = [_shown("calls", "\n".join(calls))] if calls else []
     return [*thought, _shown("output", result.output), *called]
+
+
+def _first_numbers(packed: bytes) -> str:
+    first = vectors.unpack(packed[: _NUMBERS_SHOWN * vectors.FLOAT_BYTES])
+    return f"{vectors.num_dimensions(packed)} numbers: {', '.join(f'{each:.6f}' for each in first)}, …"
 
 
 def _shown(heading: str, text: str) -> ShownText:

@@ -170,6 +170,7 @@ class ResultReply(BaseModel):
         error=None,
         logprobs=None,
         engine_outputs=None,
+        embedding=None,
     )
 
     id: str
@@ -192,6 +193,9 @@ class ResultReply(BaseModel):
     engine_outputs: dict[str, EngineOutputReply | None] | None = Field(
         description="The tensors of a completed job's `engine_outputs`, by name; a null one: the engine sent"
         " none, or its file was deleted. Null: the job did not ask for any, or did not complete."
+    )
+    embedding: list[float] | None = Field(
+        description="The vector of the input, of a job for embeddings; otherwise null."
     )
 
 

@@ -27,6 +27,7 @@ from api.runtime.services import Acceptance, Services
 from jobs import deletion, ids, lifecycle, queries, submission
 from jobs.answers import log_probs
 from jobs.database.paging import Range
+from jobs.embeddings.vectors import unpack
 from jobs.errors import JobNotFinishedError, LongbatchError, NotFoundError
 from jobs.models import Job, JsonObject, Result
 from jobs.prompts.openai import usage_object
@@ -146,6 +147,7 @@ async def get_result(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantD
         "error": job.error,
         "logprobs": None,
         "engine_outputs": outputs,
+        "embedding": unpack(result.embedding) if result and result.embedding else None,
     }
     if result is None or result.log_probs is None:
         return JSONResponse(body)

@@ -89,6 +89,9 @@ def up(  # noqa: PLR0913  # one for each option
             exists=True,
         ),
     ] = None,
+    embeddings: Annotated[
+        bool, typer.Option("--embeddings", help="With --engine llama: also serve /v1/embeddings.")
+    ] = False,
 ) -> None:
     """Run Longbatch here: database, broker, engine, API and workers, until Ctrl-C."""
     from cli.stack import (
@@ -99,6 +102,8 @@ def up(  # noqa: PLR0913  # one for each option
     check_gguf(gguf, engine=engine)
     if adapter and engine != "llama":
         raise typer.BadParameter("it needs --engine llama.", param_hint="--adapter")
+    if embeddings and engine != "llama":
+        raise typer.BadParameter("it needs --engine llama.", param_hint="--embeddings")
     chosen: foreground.LocalEngineArgs | foreground.ModelArgs | LlamaOptions
     if engine == "llama":
         if model is not None:
@@ -109,6 +114,7 @@ def up(  # noqa: PLR0913  # one for each option
             slots=slots,
             threads=threads,
             adapters=tuple(adapter or ()),
+            embeddings=embeddings,
         )
     elif model is None:
         chosen = foreground.LocalEngineArgs(mode=engine_mode, time_scale=time_scale, text_models=text_models)

@@ -16,7 +16,7 @@ from jobs.errors import (
     UnsupportedParameterError,
 )
 from jobs.models import Address, Engine, LoraAdapter, TenantLimit
-from jobs.prompts.abilities import LORA, Takes, is_lacking, refusal
+from jobs.prompts.abilities import LORA, VECTORS, Takes, is_lacking, refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def registered(session: Session) -> Iterable[LoraAdapter]:
 
 def _with_adapters(takes: Takes, adapters: Mapping[str, Iterable[str]]) -> Takes:
     of_adapters = {
-        str(Address(model, name)): takes[model]
+        str(Address(model, name)): takes[model] - VECTORS  # which are those of the model as it is
         for model, names in adapters.items()
         if model in takes
         for name in names

@@ -79,7 +79,8 @@ class Estimator:
 
     def _add(self, number: int, custom_id: str, asked: Generation) -> None:
         found = self.found
-        prompt_tokens = self._count(asked.canonical)
+        lengths = [self._count(each) for each in asked.prompts]
+        prompt_tokens = max(lengths)
         max_tokens = asked.tokens_within(self._default_max_tokens)
         excess = find_least_excess(self._capacities, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
         if excess is not None:
@@ -89,11 +90,12 @@ class Estimator:
                 sizes: JsonObject = {"prompt_tokens": prompt_tokens, "max_tokens": max_tokens}
                 found.never_fit.append(listed | sizes)
             return
-        found.prompt_tokens += prompt_tokens
+        found.prompt_tokens += sum(lengths)
         num = asked.num_choices  # the prompt is read once
-        found.max_output_tokens += num * max_tokens
-        found.reading += reading_work(prompt_tokens)
-        found.kv_blocks += num * self._capacities[0].blocks_of(prompt_tokens + max_tokens)
+        found.max_output_tokens += 0 if asked.inputs else num * max_tokens
+        found.reading += sum(map(reading_work, lengths))
+        blocks = sum(self._capacities[0].blocks_of(each + max_tokens) for each in lengths)
+        found.kv_blocks += num * blocks
 
     def _count(self, canonical: str) -> int:
         """Count a prompt's tokens, exactly while the time budget lasts.

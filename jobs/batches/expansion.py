@@ -84,14 +84,16 @@ class _Quota:
         """True if not even the smallest line fits."""
         return not self.has_room_for(QuotaUsage(tokens=1, jobs=1, stored_bytes=1))
 
-    def take(self, spec: JobSpec, capacities: Sequence[Capacity], *, num_choices: int = 1) -> bool:
+    def take(self, specs: Sequence[JobSpec], capacities: Sequence[Capacity]) -> bool:
         """Take room for a line's jobs out of the quota, and return False if there is none now.
 
         Raises:
             LimitError: the line exceeds the quota by itself and can never fit.
         """
-        tokens, stored_bytes = num_choices * submission.demand(spec, capacities), spec.stored_bytes
-        need = QuotaUsage(tokens=tokens, jobs=num_choices, stored_bytes=stored_bytes)
+        tokens = sum(submission.demand(spec, capacities) for spec in specs)
+        texts = {text.sha256: text for spec in specs for text in spec.texts}
+        stored_bytes = sum(text.stored_bytes for text in texts.values())
+        need = QuotaUsage(tokens=tokens, jobs=len(specs), stored_bytes=stored_bytes)
         quotas.check(QuotaUsage(tokens=tokens, stored_bytes=stored_bytes), need, limits=self.limits)
         if not self.has_room_for(need):
             return False
@@ -241,10 +243,10 @@ def _submit(
     key = batch.next_offset, offer
     for request in tools.ahead.take(batch.id, key, partial(reader.read, lines)):
         try:
-            if request.spec is not None:
-                capacities = registered.get(request.spec.model) or [tools.default_capacity]
+            if request.specs:
+                capacities = registered.get(request.specs[0].model) or [tools.default_capacity]
                 is_full = len(specs) >= _MAX_JOBS
-                if is_full or not quota.take(request.spec, capacities, num_choices=request.num_choices):
+                if is_full or not quota.take(request.specs, capacities):
                     left = request.number
                     break
                 specs += request.specs
@@ -277,7 +279,7 @@ def _store(
     refused: list[bytes] = []
     for each in submission.submit_each(session, specs, by):
         if isinstance(each, Refusal) and each.spec.choice:
-            continue  # the database refuses all choices of a line alike
+            continue  # the database refuses all choices of a line alike; of inputs, results miss one
         if isinstance(each, Refusal):
             refused.append(reader.refusal(each.spec.batch_line, each.spec.custom_id or "", each.error))
         else:

@@ -1,9 +1,10 @@
 """What the body of a line asks for, by the endpoint of its batch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from jobs.embeddings import requests as embeddings
 from jobs.errors import InvalidRequestError, UnsupportedParameterError
 from jobs.models import JsonObject
 from jobs.prompts import openai
@@ -40,6 +41,9 @@ def validate_body(endpoint: Endpoint, body: Mapping[str, Any], takes: Takes = UN
     Raises:
         InvalidRequestError: a parameter is invalid or not supported; `param` names it.
     """
+    if endpoint is Endpoint.EMBEDDINGS:
+        request, generation = embeddings.validate(body, takes)
+        return LineBody(replace(generation, sampling=generation.sampling | request.written_as))
     if endpoint is not Endpoint.RESPONSES:
         return _unless_streamed(LineBody(openai.validate_request(endpoint, body, takes)))
     asked = responses.validate(body, takes)

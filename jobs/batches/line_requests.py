@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Final
 from uuid import UUID
 
@@ -11,6 +12,8 @@ from jobs.adapters.offers import ModelOffer
 from jobs.batches.context import BatchTools
 from jobs.batches.line_bodies import LineBody, validate_body
 from jobs.batches.lines import Envelope, answered_line, read_envelope
+from jobs.embeddings import EMBED_TASK
+from jobs.embeddings import requests as embeddings
 from jobs.errors import (
     AdapterForbiddenError,
     LongbatchError,
@@ -26,7 +29,7 @@ from jobs.prompts.store import CountedPrompt, NewText
 from jobs.responses.rows import response_spec
 from jobs.sharing import sharing_of
 from jobs.states.batch import Endpoint
-from jobs.submission import JobSpec, choices_of
+from jobs.submission import JobSpec, choices_of, inputs_of
 
 
 @dataclass(slots=True)
@@ -35,25 +38,20 @@ class LineRequest:
 
     Attributes:
         body: None: it is refused.
-        spec: of its job, or of the first of its choices. None: it is refused, or not counted yet.
+        specs: of its jobs, one for each choice or input. Empty: it is refused, or not counted yet.
         refusal: its line in the error file; None: it is not refused.
     """
 
     number: int
     custom_id: str
     body: LineBody | None = None
-    spec: JobSpec | None = None
+    specs: Sequence[JobSpec] = ()
     refusal: bytes | None = None
 
     @property
-    def specs(self) -> list[JobSpec]:
-        """The jobs of its choices; one if it has no choice."""
-        return [] if self.spec is None else choices_of(self.spec, self.num_choices)
-
-    @property
-    def num_choices(self) -> int:
-        """How many choices it asks for."""
-        return self.body.generation.num_choices if self.body else 1
+    def prompts(self) -> tuple[str, ...]:
+        """The distinct prompts of its jobs."""
+        return self.body.generation.prompts if self.body else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +75,13 @@ class LineReader:
         Lazily, so that a caller who stops early has few counted in vain.
         """
         requests = [self._validated(line) for line in lines if not line.is_blank]
-        prompts = [each.body.generation.canonical if each.body else "" for each in requests]
+        prompts = [prompt for each in requests for prompt in each.prompts]
         counts = count_some(prompts, self.tools.counter, max_chars=self.tools.max_inline_chars)
-        for request, counted in zip(requests, counts, strict=True):
+        for request in requests:
+            counted = list(islice(counts, len(request.prompts)))
             if request.body is not None:
                 try:
-                    request.spec = self._specification(request, request.body, counted)
+                    request.specs = self._specifications(request, request.body, counted)
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:  # noqa: BLE001  # one line must not stop its batch; a panic neither
@@ -120,20 +119,33 @@ class LineReader:
         self.offer.find(body.generation.model)
         return body
 
-    def _specification(self, request: LineRequest, body: LineBody, counted: CountedPrompt | None) -> JobSpec:
-        """Build the job of a line; count its prompt now if it is short and not counted yet.
+    def _specifications(
+        self, request: LineRequest, body: LineBody, counted: Sequence[CountedPrompt | None]
+    ) -> list[JobSpec]:
+        """Build the jobs of a line; count their prompts now if they are short and not counted yet.
 
         Raises:
             InvalidRequestError: the chat template fails with its `chat_template_kwargs`, or takes no tools.
         """
         asked = body.generation
-        model, adapter = self.offer.find(asked.model)
+        texts = [self._text(*each, asked.model) for each in zip(asked.prompts, counted, strict=True)]
+        spec = self._specification(request, body, texts[0])
+        return inputs_of(spec, texts) if asked.inputs else choices_of(spec, asked.num_choices)
+
+    def _text(self, canonical: str, counted: CountedPrompt | None, model: str) -> NewText:
         if counted is None:
             most = self.tools.max_inline_chars
-            counted = count_short(asked.canonical, self.tools.counter, max_chars=most, model=asked.model)
+            counted = count_short(canonical, self.tools.counter, max_chars=most, model=model)
+        return NewText(canonical, counted)
+
+    def _specification(self, request: LineRequest, body: LineBody, text: NewText) -> JobSpec:
+        asked = body.generation
+        model, adapter = self.offer.find(asked.model)
+        if asked.inputs:
+            embeddings.check_adapter(adapter)
         return JobSpec(
-            text=NewText(asked.canonical, counted),
-            task="generate",
+            text=text,
+            task=EMBED_TASK if asked.inputs else "generate",
             model=model,
             adapter=adapter,
             max_tokens=asked.tokens_within(self.tools.default_max_tokens),

@@ -22,6 +22,7 @@ from jobs.answers.completions import chat_completion, text_completion
 from jobs.batches import line_choices
 from jobs.batches.lines import CANCELLED, EXPIRED, answered_line, read_error, unanswered_line
 from jobs.database import database_now
+from jobs.embeddings.vectors import Encoding, embeddings_object
 from jobs.errors import LongbatchError
 from jobs.files.storage import PartStore
 from jobs.models import Address, Job, JsonObject, Result
@@ -53,7 +54,7 @@ _CALLERS_FAULTS: Final = frozenset(
 )
 
 _Ended = Row[*tuple[Any, ...]]
-_Generated = Row[UUID, str, str | None, int, bytes | None, str | None]  # of `_RESULTS`
+_Generated = Row[UUID, str, str | None, int, bytes | None, str | None, bytes | None]  # of `_RESULTS`
 # Without the token ids, which no line shows.
 _RESULTS: Final = select(
     Result.job_id,
@@ -62,9 +63,12 @@ _RESULTS: Final = select(
     Result.reasoning_tokens,
     Result.log_probs,
     Result.tool_calls,
+    Result.embedding,
 )
 # What a byte of packed log probabilities may become in a line.
 _TIMES_AS_JSON: Final = 16
+# The same of a vector.
+_TIMES_AS_NUMBERS: Final = 6
 
 
 @dataclass(slots=True)
@@ -205,7 +209,9 @@ def _jobs() -> Select[*tuple[Any, ...]]:
     reasoning = func.coalesce(func.octet_length(Result.reasoning), 0)
     scored = func.coalesce(func.octet_length(Result.log_probs), 0) * _TIMES_AS_JSON
     calls = func.coalesce(func.octet_length(Result.tool_calls), 0)
-    size = (func.coalesce(func.octet_length(Result.output), 0) + reasoning + scored + calls).label("size")
+    vector = func.coalesce(func.octet_length(Result.embedding), 0) * _TIMES_AS_NUMBERS
+    text = func.coalesce(func.octet_length(Result.output), 0)
+    size = (text + reasoning + scored + calls + vector).label("size")
     return select(
         Job.id,
         Job.custom_id,
@@ -222,6 +228,7 @@ def _jobs() -> Select[*tuple[Any, ...]]:
         Job.labels,
         Job.batch_line,
         Job.num_choices,
+        Job.sampling,
         size,
     ).outerjoin(Result, Result.job_id == Job.id)
 
@@ -255,15 +262,14 @@ def _write(
     row = max(line, key=lambda each: line_choices.gravity(each.state))  # the first, if all completed
     identifier = line[0].id.hex
     if row.state == JobState.COMPLETED:
-        bodies = [
-            _completion(each, Endpoint(batch.endpoint), results.get(each.id), written.repeated)
-            for each in line
-        ]
-        body = joined(bodies) if len(bodies) > 1 else bodies[0]
+        is_embedded = batch.endpoint == Endpoint.EMBEDDINGS
+        make = _embeddings if is_embedded else _answers
+        body = make(line, Endpoint(batch.endpoint), results, written)
         written.output.append(answered_line(identifier, row.custom_id, status=200, body=body))
         batch.num_completed += 1
-        batch.input_tokens += row.prompt_tokens
-        batch.cached_tokens += row.cached_tokens or 0
+        for each in line if is_embedded else [row]:
+            batch.input_tokens += each.prompt_tokens
+            batch.cached_tokens += each.cached_tokens or 0
         for each in line:
             batch.output_tokens += each.completion_tokens
             batch.reasoning_tokens += results[each.id].reasoning_tokens if each.id in results else 0
@@ -288,6 +294,29 @@ def _write_unforeseen(row: _Ended, error: Exception, batch: Batch, written: _Wri
     body = error_object(LongbatchError.code, "The result could not be written.", status=500)
     written.errors.append(answered_line(row.id.hex, row.custom_id, status=500, body=body))
     batch.num_failed += 1
+
+
+def _answers(
+    line: Sequence[_Ended], endpoint: Endpoint, results: Mapping[UUID, _Generated], written: _Written
+) -> JsonObject:
+    bodies = [_completion(each, endpoint, results.get(each.id), written.repeated) for each in line]
+    return joined(bodies) if len(bodies) > 1 else bodies[0]
+
+
+def _embeddings(
+    line: Sequence[_Ended], _endpoint: Endpoint, results: Mapping[UUID, _Generated], _written: _Written
+) -> JsonObject:
+    """Build the body of the vectors of all inputs.
+
+    Raises:
+        ValueError: not all are there.
+    """
+    found = [results[each.id].embedding for each in line if each.id in results]
+    vectors = [each for each in found if each is not None]
+    if len(vectors) != (line[0].num_choices or 1):
+        raise ValueError(f"{len(vectors)} vectors of {line[0].num_choices or 1} inputs")
+    encoding: Encoding = "base64" if line[0].sampling.get("encoding_format") == "base64" else "float"
+    return embeddings_object(line[0].model, line, vectors, encoding=encoding)
 
 
 def _completion(
@@ -341,7 +370,12 @@ def _response(row: _Ended, result: _Generated | None, repeated: JsonObject) -> J
     return response_object(state, repeated, output)
 
 
-_PROMPT_PARAMS: Final = {Endpoint.CHAT: "messages", Endpoint.TEXT: "prompt", Endpoint.RESPONSES: "input"}
+_PROMPT_PARAMS: Final = {
+    Endpoint.CHAT: "messages",
+    Endpoint.TEXT: "prompt",
+    Endpoint.RESPONSES: "input",
+    Endpoint.EMBEDDINGS: "input",
+}
 
 
 def _failure(error: JsonObject, endpoint: Endpoint) -> tuple[int, JsonObject]:

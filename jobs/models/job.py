@@ -89,8 +89,8 @@ class Job(RequestColumns, Base):
         lane: a `Lane`: `interactive` goes ahead of `batch`. Set at submission.
         rank: -1 low, 0 normal, 1 high. Orders jobs within a tenant. Set at submission.
         task: what the caller asks of the model, such as `summarize`; `chat` for requests whose caller waits,
-            `response` for responses in the background, `generate` for lines of a batch, `summary_*` in
-            summaries. Outputs are predicted per tenant and task.
+            `response` for responses in the background, `embed` for inputs of embeddings, `generate` for other
+            lines of a batch, `summary_*` in summaries. Outputs are predicted per tenant and task.
         model: the model's name, as engines register it.
         adapter: the model's adapter that answers. Null: the model as it is.
         max_tokens: most tokens to generate, at least 1.
@@ -108,7 +108,7 @@ class Job(RequestColumns, Base):
         completion_tokens: tokens generated so far, 0 to `max_tokens`. The worker reports it while the job
             runs; when the job leaves its engine or ends, it falls back to what the checkpoint holds.
         sampling: `temperature` (absent: 0, greedy), `top_p`, `top_k`, `seed` and `stop` as the caller gave
-            them; `{}` if none.
+            them, of embeddings `dimensions` and `encoding_format`; `{}` if none.
         custom_id: the caller's own name for the job, not unique. Null if it gave none.
         labels: the column `metadata`: the caller's own keys and values, `{}` if none.
         webhook_url: where this job's final event goes, besides the tenant's endpoints. Null: nowhere else.
@@ -145,9 +145,10 @@ class Job(RequestColumns, Base):
         batch_id: the batch that it is a line of. Null: none. No foreign key, which would lock the batch's
             row.
         batch_line: its line in the batch's file, from 1. Null with `batch_id`. All choices of a line have it.
-        choice: its place among the choices of one request, from 0. Those after the first share its prompt:
-            they wait while it is read, and usage does not count it again.
-        num_choices: choices of that request, at least 2. Null: it has one.
+        choice: its place among the choices of one request, from 0, or among the inputs of a request for
+            embeddings. Choices after the first share its prompt: they wait while it is read, and usage does
+            not count it again.
+        num_choices: choices or inputs of that request, at least 2. Null: it has one.
         is_reported: its batch has counted it and written its line; before that it must not be deleted. False
             for jobs outside of batches.
         summary_id: the summary whose tree it belongs to. Null: none. No foreign key, as for `batch_id`.

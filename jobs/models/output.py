@@ -19,6 +19,7 @@ class GeneratedColumns:
     reasoning_tokens: Mapped[int] = mapped_column(server_default="0")
     log_probs: Mapped[bytes | None]
     tool_calls: Mapped[str | None]
+    embedding: Mapped[bytes | None]
 
 
 class Result(GeneratedColumns, Base):
@@ -37,6 +38,7 @@ class Result(GeneratedColumns, Base):
         log_probs: of the tokens, as `answers.log_probs` packs them: up to 8 bytes for each of them and of
             their alternatives, `MAX_SCORES` in all. Null: the request asked for none.
         tool_calls: the calls of functions as JSON (`prompts.tools.calls`). Null: none.
+        embedding: the vector of its input, float32 little-endian. Null: the job generates text.
     """
 
     __tablename__ = "results"
@@ -59,6 +61,7 @@ class Checkpoint(GeneratedColumns, Base):
         reasoning_tokens: as in `Result`.
         log_probs: as in `Result`.
         tool_calls: as in `Result`.
+        embedding: as in `Result`.
     """
 
     __tablename__ = "checkpoints"

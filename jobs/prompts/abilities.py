@@ -24,6 +24,12 @@ PENALTIES: Final[Mapping[str, float]] = {
     "presence_penalty": 0,
     "repetition_penalty": 1,
 }
+# The engine gives the vector of a prompt; one that takes nothing else generates no text.
+EMBEDDINGS: Final = "embeddings"
+# Vectors of fewer numbers are the first of them, for which the model was trained (Matryoshka).
+DIMENSIONS: Final = "dimensions"
+# What a kind of engines lacks unless its server or a setting tells otherwise.
+VECTORS: Final = frozenset({EMBEDDINGS, DIMENSIONS})
 # The log probability of each token, and those of others in its place.
 SCORED: Final = frozenset({"logprobs", "top_logprobs"})
 ABILITIES: Final = (
@@ -32,6 +38,7 @@ ABILITIES: Final = (
     | SCORED
     | PENALTIES.keys()
     | {"min_p", "logit_bias", "bad_words", "stop_token_ids", "ignore_eos", LORA}
+    | VECTORS
 )
 # An engine that went on in the middle would not see what they are about.
 _WHOLE: Final = frozenset({*PENALTIES, "bad_words"})
@@ -82,8 +89,10 @@ class SamplingFields(Closed):
 
         Raises:
             InvalidRequestError: more tokens are wanted than may come.
-            UnsupportedParameterError: not every engine of the model takes one of them.
+            UnsupportedParameterError: not every engine of the model takes one of them, or generates text.
         """
+        if not generates(takes.get(model, ALWAYS)):
+            raise refusal("model", ["requests for text"], model, takes)
         given = {name: getattr(self, name) for name in _SAMPLING_NAMES}
         found = {
             name: value
@@ -173,6 +182,11 @@ _SAMPLING_NAMES: Final = tuple(SamplingFields.model_fields)
 def needs_whole(sampling: Mapping[str, object]) -> bool:
     """Return True if one request must generate the whole answer."""
     return not _WHOLE.isdisjoint(sampling)
+
+
+def generates(taken: frozenset[str]) -> bool:
+    """Return True if engines that take this generate text."""
+    return EMBEDDINGS not in taken or not taken <= VECTORS
 
 
 def is_lacking(name: str, model: str, takes: Takes) -> bool:

@@ -1,12 +1,15 @@
-"""Prompts as text, for servers that accept no token ids: control tokens written out, and read back."""
+"""Control tokens as text, for servers that accept no token ids, and those around texts to embed."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
+import tokenizers
 
 from jobs.prompts.chat_template import ControlToken
-from jobs.prompts.encoding import PlainEncoder, TokenIds, UnsafeTextError, concatenate
+from jobs.prompts.encoding import PlainEncoder, TokenIds, UnknownTokenError, UnsafeTextError, concatenate
 from jobs.prompts.token_bytes import TokenBytes
 
 
@@ -71,3 +74,58 @@ def _pattern_of(controls: Sequence[ControlToken]) -> re.Pattern[str]:
         for control in longest_first
     )
     return re.compile("|".join(alternatives) or "(?!)")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The tokens that a tokenizer puts around every text that is to be embedded.
+
+    Attributes:
+        before: a beginning, such as `[CLS]`; often none.
+        after: an end, such as `[SEP]`.
+    """
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls, backend: tokenizers.Tokenizer, config: Mapping[str, object], *, bos_id: int | None, eos_id: int
+    ) -> Self:
+        """Find out what the tokenizer adds; its configuration overrides its own way."""
+        bare = backend.encode("a", add_special_tokens=False).ids
+        whole = backend.encode("a").ids
+        starts = range(len(whole) - len(bare) + 1)
+        at = next((each for each in starts if whole[each : each + len(bare)] == bare), 0)
+        before, after = tuple(whole[:at]), tuple(whole[at + len(bare) :])
+        has_bos = bos_id is not None and before[:1] == (bos_id,)
+        if bos_id is not None and adds_bos(backend, config, bos_id) != has_bos:
+            before = before[1:] if has_bos else (bos_id, *before)
+        if config.get("add_eos_token") is True and not after:
+            after = (eos_id,)
+        return cls(before, after)
+
+    def around(self, given: str | Sequence[int], *, num_tokens: int) -> list[int | str]:
+        """Put the tokens around a text; token ids are taken as they are.
+
+        Args:
+            given: the text or the ids.
+            num_tokens: of the vocabulary.
+
+        Raises:
+            UnknownTokenError: an id is not in the vocabulary.
+        """
+        if isinstance(given, str):
+            return [*self.before, given, *self.after]
+        if (largest := max(given, default=0)) >= num_tokens:
+            message = f"The token id {largest} is not in the model's vocabulary of {num_tokens} tokens."
+            raise UnknownTokenError(message)
+        return [*given]
+
+
+def adds_bos(backend: tokenizers.Tokenizer, config: Mapping[str, object], bos_id: int | None) -> bool:
+    """Return True if a text begins with `bos_id`; the configuration overrides the tokenizer's own way."""
+    if bos_id is None:
+        return False
+    told = config.get("add_bos_token")
+    return told if isinstance(told, bool) else backend.encode("a").ids[:1] == [bos_id]

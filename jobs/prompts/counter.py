@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from jobs.errors import InvalidRequestError
+from jobs.errors import InvalidRequestError, PromptTooLongError
 from jobs.prompts import messages
 from jobs.prompts.chat_template import ChatTemplateError, TemplateVariablesError, ToolsNotTakenError
 from jobs.prompts.encoding import SHORT_CHARS
-from jobs.prompts.prefixes import digests
+from jobs.prompts.prefixes import NO_DIGESTS, digests
 from jobs.prompts.store import CountedPrompt, Counter, SetCounter
 from jobs.prompts.tokenizer import TokenIds, Tokenizer, pack_ids
 
@@ -52,7 +52,8 @@ class PromptCounter:
     def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
         """Render the prompt and return its token ids.
 
-        Messages go through the model's chat template; plain text is encoded as it is.
+        Messages go through the model's chat template; plain text is encoded as it is, and what is to be
+        embedded between the tokens that the tokenizer puts around a text.
 
         Args:
             canonical: the prompt.
@@ -63,7 +64,9 @@ class PromptCounter:
             PromptTooLongError: the prompt has more than `limit` tokens.
             PromptUncountableError: counting takes too much memory or time.
         """
-        plain = messages.plain_text(canonical)
+        plain, given = messages.plain_text(canonical), messages.embedded_input(canonical)
+        if given is not None:
+            return self._counted(self._encode_input(given, limit=limit), is_reused=False)
         if plain is None:
             asked = messages.parse(canonical)
             ids = self.tokenizer.encode_messages(
@@ -84,12 +87,25 @@ class PromptCounter:
         found: list[CountedPrompt | None] = []
         for pieces, canonical in zip(rendered, canonicals, strict=True):
             ids = None if pieces is None else next(encoded)
-            found.append(None if ids is None else self._counted(ids, is_plain=messages.is_plain(canonical)))
+            if ids is None:
+                found.append(None)
+                continue
+            is_reused = messages.embedded_input(canonical) is None
+            found.append(self._counted(ids, is_plain=messages.is_plain(canonical), is_reused=is_reused))
         return found
+
+    def _encode_input(self, given: str | Sequence[int], *, limit: int | None) -> TokenIds:
+        """Encode what is to be embedded."""
+        if limit is not None and not isinstance(given, str) and len(given) > limit:
+            raise PromptTooLongError(at_least=len(given), limit=limit)
+        pieces = self.tokenizer.frame.around(given, num_tokens=self.tokenizer.num_tokens)
+        return self.tokenizer.encode_pieces(pieces, limit=limit)
 
     def _pieces(self, canonical: str) -> list[int | str] | None:
         try:
-            plain = messages.plain_text(canonical)
+            plain, given = messages.plain_text(canonical), messages.embedded_input(canonical)
+            if given is not None:
+                return self.tokenizer.frame.around(given, num_tokens=self.tokenizer.num_tokens)
             if plain is None:
                 asked = messages.parse(canonical)
                 return self.tokenizer.pieces_of(asked.messages, variables=asked.variables, tools=asked.tools)
@@ -97,13 +113,14 @@ class PromptCounter:
             return None
         return [plain] if self.tokenizer.bos_id is None else [self.tokenizer.bos_id, plain]
 
-    def _counted(self, ids: TokenIds, *, is_plain: bool) -> CountedPrompt:
+    def _counted(self, ids: TokenIds, *, is_plain: bool = False, is_reused: bool = True) -> CountedPrompt:
+        """Pack what was counted; of what no engine keeps for others, no beginnings are hashed."""
         return CountedPrompt(
             packed_ids=pack_ids(ids),
             num_tokens=len(ids),
             fingerprint=self.tokenizer.fingerprint,
             is_plain=is_plain,
-            prefixes=digests(ids),
+            prefixes=digests(ids) if is_reused else NO_DIGESTS,
         )
 
 

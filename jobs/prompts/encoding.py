@@ -34,6 +34,12 @@ class UnsafeTextError(ChatTemplateError):
     code = "unsafe_text"
 
 
+class UnknownTokenError(ChatTemplateError):
+    """A token id is not in the model's vocabulary."""
+
+    code = "invalid_value"
+
+
 class PlainEncoder:
     """An encoder that matches no control token in text; immutable, and safe to use from several threads."""
 

@@ -165,6 +165,8 @@ def _config(gguf: Gguf, *, adds_bos: bool) -> dict[str, object]:
     tokens = gguf.texts("tokenizer.ggml.tokens")
     template = gguf.text("tokenizer.chat_template")
     found: dict[str, object] = {"model_max_length": gguf.context_length, "add_bos_token": adds_bos}
+    if gguf.flag("tokenizer.ggml.add_eos_token", default=False):
+        found["add_eos_token"] = True
     named = dict(_NAMED)
     # Without this name, texts get no such token; a template that writes it itself needs the name.
     if adds_bos or "bos_token" in (template or ""):

@@ -11,6 +11,8 @@ from jobs.errors import InvalidRequestError
 from jobs.prompts.delimiters import delimiters
 from jobs.prompts.tools.calls import Json, ToolCall
 
+_INPUT: Final = '{"embed":'
+
 Role = Literal["system", "user", "assistant", "tool"]
 Task = Literal["generate", "summarize"]
 
@@ -157,7 +159,7 @@ def without_contents(prompt: str) -> str | None:
     Returns:
         None: the prompt has neither.
     """
-    if not prompt.startswith("{"):
+    if not prompt.startswith("{") or prompt.startswith(_INPUT):
         return None
     conversation = parse(prompt)
     blank = [replace(message, content="") for message in conversation.messages]
@@ -167,6 +169,23 @@ def without_contents(prompt: str) -> str | None:
 def canonical_text(prompt: str) -> str:
     """Write a prompt that needs no chat template as canonical JSON: a string."""
     return to_json(prompt).decode()
+
+
+def canonical_input(given: str | Sequence[int]) -> str:
+    """Write what is to be embedded as canonical JSON: a text, or token ids that are taken as they are."""
+    return f"{_INPUT}{to_json(given).decode()}}}"
+
+
+def embedded_input(canonical: str) -> str | list[int] | None:
+    """Read what `canonical_input` wrote.
+
+    Returns:
+        None: the JSON holds something else.
+    """
+    if not canonical.startswith(_INPUT):
+        return None
+    found: str | list[int] = json.loads(canonical)["embed"]
+    return found
 
 
 def is_plain(canonical: str) -> bool:

@@ -190,6 +190,7 @@ class Generation:
         cache: the results that it takes instead of a run; None: none.
         form: what its answer must be.
         num_choices: answers that it wants.
+        inputs: what it wants vectors of, as stored; then it generates nothing, and `canonical` is the first.
     """
 
     model: str
@@ -202,11 +203,22 @@ class Generation:
     cache: CachePolicy | None = None
     form: AnswerForm = ANY_FORM
     num_choices: int = 1
+    inputs: tuple[str, ...] = ()
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """The distinct prompts of its jobs; all choices have the same."""
+        return self.inputs or (self.canonical,)
+
+    @property
+    def num_jobs(self) -> int:
+        """How many jobs it is: one for each choice, or for each input."""
+        return len(self.inputs) or self.num_choices
 
     @property
     def is_whole(self) -> bool:
         """True if one request must generate the whole answer."""
-        return self.form.guide is not None or needs_whole(self.sampling)
+        return bool(self.inputs) or self.form.guide is not None or needs_whole(self.sampling)
 
     def tokens_within(self, default: int) -> int:
         """Return its limit of tokens; without one of its own the default, or for how many all is kept."""

@@ -17,7 +17,7 @@ import zstandard
 from jobs.database.base import JsonObject
 from jobs.errors import PromptTooLongError
 from jobs.prompts.chat_template import ChatTemplate, ChatTemplateError, ToolsNotTakenError
-from jobs.prompts.control_text import Markup
+from jobs.prompts.control_text import Frame, Markup, adds_bos
 from jobs.prompts.encoding import PlainEncoder, TokenIds, UnsafeTextError, concatenate, control_tokens
 from jobs.prompts.messages import Conversation, Message, Role
 from jobs.prompts.thinking import ThinkingTags, find_tags, opens_thinking, tail_of
@@ -65,6 +65,7 @@ class Tokenizer:
         pad_id: fills up batches; `end_id` if the model names none.
         bos_id: begins a text; None if the model has none. Chat templates write it themselves.
         adds_bos: the tokenizer itself, used its usual way, begins every text with `bos_id`.
+        frame: the tokens that it puts around a text then.
         token_bytes: the bytes of each id.
         markup: writes prompts as text, for servers that do not accept ids.
         thinking: the tags between which the model thinks; None if it has none.
@@ -80,6 +81,7 @@ class Tokenizer:
     pad_id: int
     bos_id: int | None
     adds_bos: bool
+    frame: Frame
     token_bytes: TokenBytes
     markup: Markup
     thinking: ThinkingTags | None
@@ -147,7 +149,8 @@ class Tokenizer:
             end_id=eos_ids[0],
             pad_id=eos_ids[0] if pad_id is None else pad_id,
             bos_id=bos_id,
-            adds_bos=_adds_bos(backend, config, bos_id),
+            adds_bos=adds_bos(backend, config, bos_id),
+            frame=Frame.of(backend, config, bos_id=bos_id, eos_id=eos_ids[0]),
             token_bytes=token_bytes,
             markup=Markup(token_bytes, controls, plain),
             thinking=find_tags(source, controls, _hidden_ids(backend)),
@@ -191,9 +194,17 @@ class Tokenizer:
             ChatTemplateError: the model has no chat template, or its template refuses these messages.
             UnsafeTextError: the tokenizer cannot encode a content without control tokens.
         """
+        return self.encode_pieces(self.pieces_of(messages, variables=variables, tools=tools), limit=limit)
+
+    def encode_pieces(self, pieces: Sequence[int | str], *, limit: int | None = None) -> TokenIds:
+        """Encode texts between token ids.
+
+        Raises:
+            UnsafeTextError: see `encode_text`.
+        """
         found: list[TokenIds] = []
         num = 0
-        for piece in self.pieces_of(messages, variables=variables, tools=tools):
+        for piece in pieces:
             if isinstance(piece, int):
                 found.append(np.array([piece], dtype=np.int32))
             else:
@@ -316,14 +327,6 @@ def _named_tokens(config: Mapping[str, object]) -> dict[str, str]:
         if name.endswith("_token") and isinstance(text, str):
             named[name] = text
     return named
-
-
-def _adds_bos(backend: tokenizers.Tokenizer, config: Mapping[str, object], bos_id: int | None) -> bool:
-    """Return True if a text begins with `bos_id`; the configuration overrides the tokenizer's own way."""
-    if bos_id is None:
-        return False
-    told = config.get("add_bos_token")
-    return told if isinstance(told, bool) else backend.encode("a").ids[:1] == [bos_id]
 
 
 def _eos_ids(

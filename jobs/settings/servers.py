@@ -96,6 +96,11 @@ class EngineSettings(Group):
         description="the engine starts a request without room for blocks that it shares with running ones, as"
         " newer releases of TensorRT-LLM do; None: as every release of its kind does",
     )
+    shortens_vectors: bool = Field(
+        default=False,
+        description="the model's embeddings may be shortened by `dimensions`, as it was trained for that"
+        " (Matryoshka); no engine tells",
+    )
     time_scale: float = Field(
         default=1, gt=0, description="how much faster than an A6000 the engine runs; shortens deadlines"
     )

@@ -51,6 +51,7 @@ _COPIED: Final = (
     "reasoning_tokens",
     "log_probs",
     "tool_calls",
+    "embedding",
 )
 
 

@@ -22,6 +22,7 @@ class Endpoint(StrEnum):
     CHAT = "/v1/chat/completions"
     TEXT = "/v1/completions"
     RESPONSES = "/v1/responses"
+    EMBEDDINGS = "/v1/embeddings"
 
 
 _B = BatchState

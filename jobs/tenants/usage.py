@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Subquery, Table, func, select, union_all
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from jobs.embeddings import EMBED_TASK
 from jobs.errors import InvalidRequestError
 from jobs.ids import uuid7
 from jobs.models import Job
@@ -70,9 +71,10 @@ def record(session: Session, ended: Sequence[Job]) -> None:
             continue
         group = groups[job.tenant_id, job.finalized_at.astimezone(UTC).date(), job.model, job.state]
         group[0] += 1
-        # The choices of a request share its prompt.
-        group[1] += (job.prompt_tokens or 0) if job.started_at and not job.choice else 0
-        group[2] += (job.cached_tokens or 0) if job.started_at and not job.choice else 0
+        # The choices of a request share its prompt; inputs of embeddings are one each.
+        has_prompt = job.started_at and (not job.choice or job.task == EMBED_TASK)
+        group[1] += (job.prompt_tokens or 0) if has_prompt else 0
+        group[2] += (job.cached_tokens or 0) if has_prompt else 0
         group[3] += job.completion_tokens
     rows = [
         dict(zip(_KEYS, key, strict=True)) | dict(zip(_SUMS, sums, strict=True)) | {"id": uuid7()}
@@ -86,14 +88,15 @@ _NOTE: Final = insert(cast("Table", UsageEntry.__table__))  # past the ORM, whic
 
 
 # The same as a part of a statement that has rows `ended` of jobs, and `given(id, new_id)`.
-NOTE_ENDED: Final = """
+_HAS_PROMPT: Final = f"(choice = 0 OR task = '{EMBED_TASK}')"
+NOTE_ENDED: Final = f"""
     INSERT INTO usage_entries
         (id, tenant_id, day, model, state, num_jobs, prompt_tokens, cached_tokens, completion_tokens)
     SELECT (array_agg(given.new_id))[1], tenant_id, (finalized_at AT TIME ZONE 'UTC')::date, model, state,
-        count(*), coalesce(sum(prompt_tokens) FILTER (WHERE started_at IS NOT NULL AND choice = 0), 0),
-        coalesce(sum(cached_tokens) FILTER (WHERE choice = 0), 0), sum(completion_tokens)
+        count(*), coalesce(sum(prompt_tokens) FILTER (WHERE started_at IS NOT NULL AND {_HAS_PROMPT}), 0),
+        coalesce(sum(cached_tokens) FILTER (WHERE {_HAS_PROMPT}), 0), sum(completion_tokens)
     FROM ended JOIN given USING (id) GROUP BY 2, 3, 4, 5
-"""
+"""  # noqa: S608  # built from constants
 
 
 def period(first: date | None, last: date | None, *, today: date) -> tuple[date, date]:

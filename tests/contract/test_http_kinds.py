@@ -4,6 +4,7 @@ vLLM, SGLang, trtllm-serve and the plain endpoint do not run here; see `stand_in
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from entry_points import Run, ask
+from jobs.embeddings import vectors
 from jobs.errors import EngineError, EngineUnableError, EngineUnavailableError, RetryableEngineError
 from jobs.prompts.guides import Guide, GuideKind
 from jobs.prompts.tokenizer import Tokenizer
@@ -18,21 +20,26 @@ from jobs.settings import EngineSettings, EngineSide, TritonSettings
 from jobs.states import FinishReason
 from stand_in_engine import METRICS, Kind, StandIn, standing_in
 from support import eventually
+from worker.engine import loop
 from worker.engine.client import EngineClient
+from worker.engine.deltas import EngineDelta, VectorDelta
 from worker.engine.gauges import Gauges
 from worker.engine.probe import probe
-from worker.engine.request import Sampling
+from worker.engine.request import Request, Sampling
 from worker.inference.answer import Answer
 from worker.inference.outcome import Failed, Finished
 
 ID_KINDS: Sequence[Kind] = ("vllm", "sglang", "trtllm-serve")
 KINDS: Sequence[Kind] = (*ID_KINDS, "openai")
 LACKS: Mapping[Kind, list[str]] = {
-    "vllm": ["lora"],
-    "sglang": ["bad_words", "lora"],
-    "trtllm-serve": ["bad_words", "logit_bias", "logprobs", "lora", "top_logprobs"],
+    "vllm": ["dimensions", "embeddings", "lora"],
+    "sglang": ["bad_words", "dimensions", "embeddings", "lora"],
+    "trtllm-serve": [
+        *("bad_words", "dimensions", "embeddings", "logit_bias", "logprobs", "lora", "top_logprobs")
+    ],
     "openai": [
-        *("bad_words", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "ignore_eos"),
+        *("bad_words", "dimensions", "embeddings"),
+        *("guided_choice", "guided_grammar", "guided_json", "guided_regex", "ignore_eos"),
         *("logit_bias", "logprobs", "lora", "min_p", "min_tokens", "repetition_penalty"),
         *("stop_token_ids", "top_k", "top_logprobs"),
     ],
@@ -494,3 +501,37 @@ def test_an_inspection_warns_of_requests_that_wait_inside_the_engine(tokenizer: 
         (metrics,) = [each for each in probe(side, tokenizer) if each.name == "metrics"]
     assert metrics.status == "warning"
     assert "0 requests inside, 3 waiting inside" in metrics.detail
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_an_embedding_model_gives_vectors_and_generates_nothing(kind: Kind, tokenizer: Tokenizer) -> None:
+    with standing_in(kind, embeds=True) as server:
+        client = client_of(server, **WHOLE, shortens_vectors=True)
+        served = client.served()
+        assert client.answers(served, timeout=30), "the probe asks for a vector"
+        client.close()
+        assert served.abilities.takes == ({"embeddings", "dimensions"})
+        ids = tokenizer.encode_text("The weather")
+        request = Request(
+            request_id="a", ids=ids, max_tokens=1, end_id=2, pad_id=2, sampling=Sampling(), is_embedding=True
+        )
+        found: list[EngineDelta] = []
+        end = loop.run(served.call(request).run(found.append, sent=lambda: None))
+        assert (end.error, end.confirmed) == (None, True)
+        [delta] = found
+        assert isinstance(delta, VectorDelta)
+        assert vectors.unpack(delta.packed) == [0.5, -0.25, 0.75]
+        assert server.asked()["input"] == [ids.tolist()]
+        with pytest.raises(EngineUnableError, match="does not take temperature"):
+            served.call(replace(request, is_embedding=False, sampling=Sampling(temperature=0.5, top_p=0.5)))
+
+
+def test_an_engine_that_does_not_embed_refuses_to() -> None:
+    with standing_in("vllm") as server:
+        client = client_of(server, **WHOLE)
+        served = client.served()
+        client.close()
+        assert served.abilities.is_generating
+        ids = np.array([7], dtype=np.int32)
+        with pytest.raises(EngineUnableError, match="does not take embeddings"):
+            served.call(Request(request_id="a", ids=ids, max_tokens=1, end_id=2, pad_id=2, is_embedding=True))

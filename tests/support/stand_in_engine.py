@@ -86,6 +86,7 @@ class StandIn:
         caches: it caches prefixes.
         pace: seconds between two tokens; a closed connection is noticed then.
         forgets_scores: it tells log probabilities of no token, whatever it is asked.
+        embeds: its model embeds, and generates nothing.
         is_reading: it reads the prompt until the request is stopped.
         bodies: what was asked, by path.
         left: ids of requests that ended because their stream was cut or an abort came.
@@ -109,6 +110,7 @@ class StandIn:
     caches: bool = True
     pace: float = 0.0
     is_reading: bool = False
+    embeds: bool = False
     forgets_scores: bool = False
     port: int = 0
     bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -155,6 +157,7 @@ class StandIn:
                 "context_length": 2048,
                 "max_total_num_tokens": 1280,
             }
+            found["/get_model_info"] = {"is_generation": not self.embeds}
         return found.get(path)
 
     def metrics(self, path: str) -> str | None:
@@ -276,6 +279,12 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self._is_refused():
             return
+        if self.path == "/v1/embeddings":
+            self._embed(body)
+            return
+        if self.stand_in.embeds:
+            self._json(404, {"detail": "Not Found"})
+            return
         self.stand_in.bodies.append((self.path, body))
         if self.path == "/abort_request" and self.stand_in.kind == "sglang":
             self.stand_in.aborted.add(body["rid"])
@@ -289,6 +298,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(400, refusal)
         else:
             self._stream(body)
+
+    def _embed(self, body: dict[str, Any]) -> None:
+        if not self.stand_in.embeds:
+            self._json(404, {"detail": "Not Found"})
+        elif "input" not in body:
+            self._json(400, {"error": {"message": "Field required: input", "type": "BadRequestError"}})
+        else:
+            self.stand_in.bodies.append((self.path, body))
+            # SGLang writes numbers, whatever it is asked for.
+            numbers: object = [0.5, -0.25, 0.75]
+            if self.stand_in.kind != "sglang" and body["encoding_format"] == "base64":
+                numbers = "AAAAPwAAgL4AAEA/"
+            self._json(200, {"object": "list", "data": [{"index": 0, "embedding": numbers}]})
 
     def _stream(self, body: dict[str, Any]) -> None:
         name = str(body.get("rid", self.headers.get("X-Request-Id")))

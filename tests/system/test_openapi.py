@@ -35,7 +35,10 @@ _SETTINGS = Settings(
     database=DatabaseSettings(url=SecretStr("postgresql://a@b/c")),
     broker=BrokerSettings(url=SecretStr("redis://a")),
 )
-_ASKING = {"/v1/chat/completions", "/v1/completions", "/generate", "/generate_stream", "/v1/responses"}
+_ASKING = {
+    *("/v1/chat/completions", "/v1/completions", "/generate", "/generate_stream", "/v1/responses"),
+    "/v1/embeddings",
+}
 _NAMED = {"job_id", "file_id", "batch_id", "document_id", "response_id"}
 _LINES = "application/x-ndjson"
 _EXAMPLES = settings(max_examples=8, derandomize=True, suppress_health_check=list(HealthCheck))

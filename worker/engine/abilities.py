@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from jobs.diagnostics import Finding
-from jobs.prompts.abilities import ABILITIES, LORA
+from jobs.prompts.abilities import ABILITIES, LORA, generates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,11 @@ class Abilities:
     def can_cancel(self) -> bool:
         """True if a stop request or the end of the stream ends the request inside the engine."""
         return self.takes_stop or self.notices_cut
+
+    @property
+    def is_generating(self) -> bool:
+        """True if it generates text."""
+        return generates(self.takes)
 
     @property
     def takes(self) -> frozenset[str]:

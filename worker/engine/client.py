@@ -129,6 +129,7 @@ class EngineClient:
             end_id=self._end_id,
             pad_id=self._end_id,
             text=_CANARY,
+            is_embedding=not served.abilities.is_generating,
         )
         self._canary = call = served.call(request)
         if self._is_interrupted:

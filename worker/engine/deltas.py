@@ -54,6 +54,17 @@ class CachedPrompt:
         return min(prompt_tokens, self.tokens + self.blocks * tokens_per_block)
 
 
+@dataclass(frozen=True, slots=True)
+class VectorDelta:
+    """The vector of the prompt, all of it.
+
+    Attributes:
+        packed: float32, little-endian.
+    """
+
+    packed: bytes
+
+
 def cached_prompt(told: object, name: str) -> list[CachedPrompt]:
     """Read a number of tokens among what a foreign server tells; nothing if it does not tell."""
     tokens = told.get(name) if isinstance(told, dict) else None
@@ -77,4 +88,4 @@ class OutputDelta:
     data: bytes
 
 
-EngineDelta = TokenDelta | TextDelta | CachedPrompt | OutputDelta
+EngineDelta = TokenDelta | TextDelta | VectorDelta | CachedPrompt | OutputDelta

@@ -5,7 +5,7 @@ from typing import Final
 
 from jobs.engines.tensors import NO_TENSORS, TensorRequest
 from jobs.errors import EngineError
-from jobs.prompts.abilities import LORA, PENALTIES
+from jobs.prompts.abilities import EMBEDDINGS, LORA, PENALTIES
 from jobs.prompts.guides import Guide
 from jobs.prompts.token_bytes import TokenBytes
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
@@ -108,6 +108,7 @@ class Request:
         guide: the form that the engine must give the answer; None: any.
         num_top: tokens in the place of each one whose log probabilities it must tell, besides that of the one
             itself; None: it need not tell any.
+        is_embedding: it asks for the vector of the prompt, and generates nothing.
         cache_salt: the engine reuses for it what requests with the same salt left in its cache, and nothing
             else; None: of any request without one.
         adapter: that generates; None: the model as it is.
@@ -128,10 +129,13 @@ class Request:
     num_top: int | None = None
     adapter: WantedAdapter | None = None
     tensors: TensorRequest = NO_TENSORS
+    is_embedding: bool = False
 
     @property
     def needed(self) -> frozenset[str]:
         """Names of the abilities without which an engine would answer otherwise."""
+        if self.is_embedding:
+            return frozenset({EMBEDDINGS})
         scores = {"logprobs"} if self.num_top is not None else set()
         scores |= {"top_logprobs"} if self.num_top else set()
         scores |= {LORA} if self.adapter is not None else set()

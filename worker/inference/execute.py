@@ -20,6 +20,7 @@ from jobs.adapters import registry as adapters
 from jobs.answers.log_probs import read_scores
 from jobs.checkpoints import Output
 from jobs.database import transaction
+from jobs.embeddings import EMBED_TASK
 from jobs.engines import tensor_rows
 from jobs.errors import (
     EngineBusyError,
@@ -66,8 +67,8 @@ from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import JobRun, Recorder
 from worker.inference.refusals import Refusals, Verdict
 from worker.inference.run_stream import RunStream
-from worker.inference.sampling import num_top_of, sampling_of, stop_ids_of, stops_of
-from worker.inference.text_answer import TextAnswer
+from worker.inference.sampling import dimensions_of, num_top_of, sampling_of, stop_ids_of, stops_of
+from worker.inference.text_answer import AnyAnswer, EmbeddingAnswer, TextAnswer
 
 T = TypeVar("T")
 
@@ -137,8 +138,10 @@ class Runner:
         answer = self._empty_answer(job, model)
         return JobRun(claim, running, answer, self.live.publisher(job, answer), log)
 
-    def _empty_answer(self, job: StartedJob, model: EngineModel) -> Answer | TextAnswer:
+    def _empty_answer(self, job: StartedJob, model: EngineModel) -> AnyAnswer:
         tokenizer, stops = self.counter.tokenizer, stops_of(job)
+        if job.task == EMBED_TASK:
+            return EmbeddingAnswer(dimensions=dimensions_of(job))
         if not model.served.abilities.gives_ids:
             return TextAnswer(tokenizer, max_tokens=job.max_tokens, stops=stops)
         ends = EndTokens(stop_ids_of(job), ignores_own=bool(job.sampling.get("ignore_eos")))
@@ -257,6 +260,7 @@ class Runner:
             num_top=num_top_of(run.claim.job),
             adapter=run.adapter,
             tensors=run.tensors,
+            is_embedding=run.claim.job.task == EMBED_TASK,
         )
 
     async def _follow(self, run: JobRun, stream: RunStream, model: EngineModel) -> RunEnd:

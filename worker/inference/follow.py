@@ -7,12 +7,11 @@ from typing import Final
 from jobs.errors import EngineError, StreamTimeoutError
 from jobs.transitions import LeaseLost
 from worker.engine.deadlines import Deadlines
-from worker.engine.deltas import TextDelta, TokenDelta
+from worker.engine.deltas import TextDelta, TokenDelta, VectorDelta
 from worker.engine.engine import StreamEnd
-from worker.inference.answer import Answer
 from worker.inference.leases import RunningJob, StopAsked
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, SegmentEnded, Stopped
-from worker.inference.text_answer import TextAnswer
+from worker.inference.text_answer import AnyAnswer
 
 _MAX_MARGIN_SECONDS: Final = 3.0
 # The final response comes with the last token, or right after it.
@@ -21,7 +20,7 @@ _FINAL_SECONDS: Final = 5.0
 
 async def follow(
     running: RunningJob,
-    answer: Answer | TextAnswer,
+    answer: AnyAnswer,
     deadlines: Deadlines,
     *,
     publish: Callable[[], None],
@@ -61,7 +60,7 @@ async def follow(
                 if time.monotonic() >= due:
                     return RunEnd(_late(answer, over_total=due == started + deadlines.total))
                 # The keeper may have renewed the lease meanwhile.
-            case TokenDelta() | TextDelta():
+            case TokenDelta() | TextDelta() | VectorDelta():
                 # What comes after the answer's end does not lengthen the wait for the stream's.
                 last_token = time.monotonic() if answer.finish_reason is None else last_token
                 answer.take(event)
@@ -88,9 +87,7 @@ async def wait_for_stop(running: RunningJob, *, seconds: float) -> Outcome | Non
     return None
 
 
-async def wait_for_end(
-    running: RunningJob, *, seconds: float, answer: Answer | TextAnswer | None = None
-) -> bool:
+async def wait_for_end(running: RunningJob, *, seconds: float, answer: AnyAnswer | None = None) -> bool:
     """Wait for the engine to confirm the end of its request, dropping all other events.
 
     Deltas that arrive meanwhile are appended to `answer`: one that does not stream arrives only now.
@@ -105,11 +102,11 @@ async def wait_for_end(
             return False
         if isinstance(event, StreamEnd):
             return event.confirmed
-        if answer is not None and isinstance(event, TokenDelta | TextDelta):
+        if answer is not None and isinstance(event, TokenDelta | TextDelta | VectorDelta):
             answer.take(event)
 
 
-def _ended(answer: Answer | TextAnswer, error: EngineError | None) -> Outcome:
+def _ended(answer: AnyAnswer, error: EngineError | None) -> Outcome:
     # An error after the last token changes nothing: the answer is complete.
     if error is not None and answer.finish_reason is None:
         return Failed(error)
@@ -118,14 +115,14 @@ def _ended(answer: Answer | TextAnswer, error: EngineError | None) -> Outcome:
     return Finished(answer.finish())
 
 
-def _patience(answer: Answer | TextAnswer, deadlines: Deadlines) -> float:
+def _patience(answer: AnyAnswer, deadlines: Deadlines) -> float:
     """Return how many seconds of silence are allowed now."""
     if answer.is_full or answer.finish_reason is not None:
         return _FINAL_SECONDS
     return deadlines.between_tokens if answer.is_streaming else deadlines.first_token
 
 
-def _late(answer: Answer | TextAnswer, *, over_total: bool) -> Outcome:
+def _late(answer: AnyAnswer, *, over_total: bool) -> Outcome:
     if answer.finish_reason is not None:  # complete; only the engine's confirmation is missing
         return Finished(answer.finish_reason)
     if over_total:

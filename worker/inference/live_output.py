@@ -12,8 +12,7 @@ from jobs import live_output
 from jobs.live_output import Delta, OutputPiece
 from jobs.starting import StartedJob
 from jobs.states import Lane
-from worker.inference.answer import Answer
-from worker.inference.text_answer import TextAnswer
+from worker.inference.text_answer import AnyAnswer
 from worker.loop import Loop
 
 # While the broker is down, deltas beyond this are dropped.
@@ -31,7 +30,7 @@ class LiveOutput:
         self._waiting: queue.Queue[tuple[UUID, Delta]] = queue.Queue(_MAX_WAITING)
         self.loop = Loop("live-output", self.run_once, interval=3600)
 
-    def publisher(self, job: StartedJob, answer: Answer | TextAnswer) -> "OutputPublisher":
+    def publisher(self, job: StartedJob, answer: AnyAnswer) -> "OutputPublisher":
         """Create the publisher of this job's output."""
         return OutputPublisher(
             self._put, job.id, answer, interval=0 if job.lane == Lane.INTERACTIVE else _BATCH_SECONDS
@@ -76,7 +75,7 @@ class OutputPublisher:
         self,
         put: Callable[[UUID, Delta], None],
         job_id: UUID,
-        answer: Answer | TextAnswer,
+        answer: AnyAnswer,
         *,
         interval: float,
     ) -> None:

@@ -6,11 +6,10 @@ from jobs.prompts.tokenizer import Tokenizer, unpack_ids
 from jobs.prompts.tools.forms import AnswerForm
 from jobs.prompts.tools.harmony import HarmonySplitter
 from jobs.prompts.tools.parser import CallParser
-from worker.inference.answer import Answer
-from worker.inference.text_answer import TextAnswer
+from worker.inference.text_answer import AnyAnswer
 
 
-def split(answer: Answer | TextAnswer, form: AnswerForm, prompt: CountedPrompt, tokenizer: Tokenizer) -> None:
+def split(answer: AnyAnswer, form: AnswerForm, prompt: CountedPrompt, tokenizer: Tokenizer) -> None:
     """Keep the parts of an answer to a conversation apart; a text without template has none.
 
     An answer that the engine guides from its first token on has no thinking.
@@ -30,9 +29,7 @@ def split(answer: Answer | TextAnswer, form: AnswerForm, prompt: CountedPrompt, 
         answer.find_calls(CallParser(form.calls, tokenizer.calls.format), tokenizer.calls.ids)
 
 
-def _split_thinking(
-    answer: Answer | TextAnswer, form: AnswerForm, prompt: CountedPrompt, tokenizer: Tokenizer
-) -> None:
+def _split_thinking(answer: AnyAnswer, form: AnswerForm, prompt: CountedPrompt, tokenizer: Tokenizer) -> None:
     if tokenizer.channels:
         calls = None if form.calls is None or form.calls.is_json else form.calls
         is_single = calls is not None and not calls.is_parallel

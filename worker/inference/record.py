@@ -28,7 +28,6 @@ from worker.engine.request import WantedAdapter
 from worker.guides.answers import fault_of
 from worker.guides.checker import CheckerLostError, FormChecker
 from worker.guides.checking import unfenced
-from worker.inference.answer import Answer
 from worker.inference.desk import Desk
 from worker.inference.follow import wait_for_end
 from worker.inference.leases import LeaseKeeper, RunningJob
@@ -37,7 +36,7 @@ from worker.inference.lone_ends import StoredEnd
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, Stopped
 from worker.inference.run_stream import RunStream
 from worker.inference.tensors.outputs import EngineOutputs, OutputFiles, OutputsNotStoredError
-from worker.inference.text_answer import TextAnswer
+from worker.inference.text_answer import AnyAnswer
 
 _LINGER_SECONDS: Final = 10.0
 P = ParamSpec("P")
@@ -70,7 +69,7 @@ class JobRun:
 
     claim: Claim
     job: RunningJob
-    answer: Answer | TextAnswer
+    answer: AnyAnswer
     publisher: OutputPublisher
     log: FilteringBoundLogger
     stream: RunStream | None = None

@@ -78,6 +78,11 @@ def num_top_of(job: Job | StartedJob) -> int | None:
     return _int(job.sampling.get("logprobs"))
 
 
+def dimensions_of(job: Job | StartedJob) -> int | None:
+    """Return how many numbers the vector of the job's input is to have; None: all."""
+    return _int(job.sampling.get("dimensions"))
+
+
 def stop_ids_of(job: Job | StartedJob) -> tuple[int, ...]:
     """Return the tokens before which the job's answer ends, besides the model's own."""
     return tuple(_list(job.sampling.get("stop_token_ids")))

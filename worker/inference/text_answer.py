@@ -1,18 +1,21 @@
-"""One answer of a model that produces text: deltas in, text and finish reason out."""
+"""Answers that are no token ids: text and finish reason of a model that produces text, or a vector."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from jobs.answers.log_probs import Score
 from jobs.checkpoints import Output
+from jobs.embeddings import vectors
+from jobs.errors import RetryableEngineError, UnsupportedParameterError
 from jobs.live_output import OutputPiece
 from jobs.prompts.thinking import ThinkingTags
 from jobs.prompts.tokenizer import Tokenizer, pack_ids
 from jobs.prompts.tools.harmony import HarmonySplitter
 from jobs.prompts.tools.parser import CallParser
 from jobs.states import FinishReason
-from worker.engine.deltas import EngineDelta, TextDelta
+from worker.engine.deltas import EngineDelta, TextDelta, VectorDelta
 from worker.engine.storable import sanitize
+from worker.inference.answer import Answer
 from worker.inference.output_text import OutputText
 from worker.inference.thinking import ThinkingSplitter
 
@@ -181,3 +184,87 @@ class TextAnswer:
         if matched is not None:
             self._matched = matched
             self.finish_reason = FinishReason.STOP
+
+
+class EmbeddingAnswer:
+    """The vector of a job's input. It comes at once and whole, and no token is generated for it.
+
+    Attributes:
+        finish_reason: set once the vector is there.
+    """
+
+    is_resumable = False
+    is_full = False
+    is_streaming = False
+    has_own_stops = False
+    ends_here = False
+    num_tokens = 0
+    num_wanted = 1  # what is reserved beside the input
+    ids: Sequence[int] = ()
+
+    def __init__(self, *, dimensions: int | None = None) -> None:
+        """Args: dimensions: of the vector; None: all that the model gives."""
+        self._dimensions = dimensions
+        self._packed: bytes | None = None
+        self.finish_reason: FinishReason | None = None
+
+    def split_thinking(self, tags: ThinkingTags, *, is_open: bool) -> None:
+        """Do nothing, as there is no text; so do the methods below."""
+
+    def split_channels(self, splitter: HarmonySplitter, ids: Mapping[int, str], *, has_calls: bool) -> None:
+        """Do nothing."""
+
+    def find_calls(self, parser: CallParser, ids: Mapping[int, str]) -> None:
+        """Do nothing."""
+
+    def begin_segment(self, *, until: int) -> None:
+        """Do nothing."""
+
+    def resume(self, ids: Sequence[int], scores: Sequence[Score] | None = None) -> None:
+        """Do nothing."""
+
+    def take_log_probs(self) -> None:
+        """Return None: nothing is scored."""
+
+    def take(self, delta: EngineDelta) -> None:
+        """Take the vector, cut to the dimensions that were asked for.
+
+        Raises:
+            UnsupportedParameterError: the model gives fewer.
+        """
+        if not isinstance(delta, VectorDelta) or self._packed is not None:
+            return
+        num_given = vectors.num_dimensions(delta.packed)
+        if self._dimensions is not None and self._dimensions > num_given:
+            message = f"dimensions: the model's vectors have {num_given} numbers, not {self._dimensions}."
+            raise UnsupportedParameterError(message, param="dimensions")
+        is_whole = self._dimensions in (None, num_given)
+        self._packed = delta.packed if is_whole else vectors.cut(delta.packed, self._dimensions or num_given)
+        self.finish_reason = FinishReason.STOP
+
+    def finish(self) -> FinishReason:
+        """End the answer because the engine did.
+
+        Raises:
+            RetryableEngineError: the vector did not come.
+        """
+        if self.finish_reason is None:
+            raise RetryableEngineError(said="the answer has no vector")
+        return self.finish_reason
+
+    def output(self) -> Output:
+        """Return the final output."""
+        return self.snapshot()
+
+    def snapshot(self) -> Output:
+        """Return the output so far."""
+        return Output(
+            text="", packed_ids=pack_ids(()), num_tokens=0, is_resumable=False, embedding=self._packed
+        )
+
+    def take_new(self) -> OutputPiece:
+        """Return nothing: a vector is not streamed."""
+        return OutputPiece("", "")
+
+
+AnyAnswer = Answer | TextAnswer | EmbeddingAnswer

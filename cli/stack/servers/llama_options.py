@@ -24,6 +24,8 @@ _TIME_SCALE_BYTES: Final = 2e8
 _LEAST_TIME_SCALE: Final = 0.005
 # The share of the machine's memory that weights and KV cache may take.
 _MEMORY_SHARE: Final = 0.8
+# How llama.cpp makes one vector of those of all tokens where the file does not say: their mean.
+_MEAN: Final = 1
 
 
 class LlamaCppMissingError(StackError):
@@ -42,6 +44,7 @@ class LlamaOptions:
         slots: requests that run at once, each with a KV cache of its own.
         threads: of the server; None for all but one of this process's cores, which the other processes need.
         adapters: the GGUF files of adapters that requests may name; no other request is changed by them.
+        embeddings: the server computes embeddings, too.
     """
 
     gguf: Path
@@ -49,6 +52,7 @@ class LlamaOptions:
     slots: int = 2
     threads: int | None = None
     adapters: tuple[Path, ...] = ()
+    embeddings: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +65,7 @@ class LlamaModel:
         slots: requests at once.
         threads: of the server.
         adapters: as in `LlamaOptions`.
+        embeddings: the server computes embeddings, too.
     """
 
     gguf: Gguf
@@ -68,6 +73,7 @@ class LlamaModel:
     slots: int
     threads: int
     adapters: tuple[Path, ...] = ()
+    embeddings: bool = False
 
     @classmethod
     def of(cls, options: LlamaOptions) -> "LlamaModel":
@@ -89,6 +95,7 @@ class LlamaModel:
             slots=options.slots,
             threads=options.threads or max(1, _num_cores() - 1),
             adapters=tuple(each.absolute() for each in options.adapters),
+            embeddings=options.embeddings,
         )
         model.check_memory(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
         return model
@@ -181,6 +188,10 @@ def kv_bytes_per_token(gguf: Gguf) -> int | None:
 
 def server_options(model: LlamaModel, port: int, address: str) -> Mapping[str, object]:
     """Build the options of `xllamacpp.CommonParams`."""
+    # A cut request is noticed after each batch of its prefill; an input to embed must fit into one.
+    num_together = model.context if model.embeddings else 64
+    pooling = model.gguf.number(f"{model.gguf.text('general.architecture')}.pooling_type")
+    embedding = {"embedding": True, "pooling_type": _MEAN if pooling is None else pooling}
     return {
         "model.path": str(model.gguf.path),
         "hostnames": [address],
@@ -190,9 +201,9 @@ def server_options(model: LlamaModel, port: int, address: str) -> Mapping[str, o
         "n_ctx": model.slots * model.context,
         "kv_unified": False,
         "fit_params": False,  # the context stays as long as the settings say
-        # A cut request is noticed after each batch of its prefill.
-        "n_batch": 64,
-        "n_ubatch": 64,
+        **(embedding if model.embeddings else {}),
+        "n_batch": num_together,
+        "n_ubatch": num_together,
         "cache_ram_mib": 0,  # no further memory beside the KV cache
         "endpoint_slots": True,
         "endpoint_metrics": True,

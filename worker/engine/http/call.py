@@ -13,7 +13,7 @@ from httpx2 import EventSource
 from jobs.errors import EngineError, EngineLostError, RetryableEngineError
 from worker.engine.body import body_of
 from worker.engine.deadlines import CONNECT_SECONDS
-from worker.engine.deltas import CachedPrompt, EngineDelta, TextDelta, TokenDelta
+from worker.engine.deltas import CachedPrompt, EngineDelta, TextDelta, TokenDelta, VectorDelta
 from worker.engine.engine import NOT_SENT, StreamEnd
 from worker.engine.http import errors
 from worker.engine.http.server import HttpServer
@@ -229,7 +229,7 @@ class HttpCall:
                 self._num_ids += len(ids)
             case TextDelta():
                 self._num_ids = self._max_tokens  # text alone does not show how many tokens it was
-            case CachedPrompt():
+            case CachedPrompt() | VectorDelta():
                 pass
 
     def _cut_short(self, end: HttpEnd) -> EngineError | None:

@@ -7,12 +7,14 @@ from typing import Final, TypeVar
 
 from jobs.engines.capacity import Capacity
 from jobs.errors import EngineError, EngineUnavailableError
+from jobs.prompts.abilities import DIMENSIONS, EMBEDDINGS
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
 from worker.engine.engine import ServedModel
 from worker.engine.gauges import Gauges
 from worker.engine.http.call import Dialect, HttpCall
 from worker.engine.http.capacity import ReportedSizes, capacity_of
+from worker.engine.http.embeddings import Embeddings
 from worker.engine.http.models import PATH, ModelCard, model_card
 from worker.engine.http.server import HttpServer
 from worker.engine.request import Request
@@ -109,8 +111,8 @@ class HttpEngine:
         return ServedModel(
             kind=kind.name,
             name=name,
-            abilities=await _understood(kind.able(self._server, kind.abilities)),
-            prepare=partial(HttpCall, self._server, dialect=partial(kind.dialect, name)),
+            abilities=await _understood(self._abilities(kind)),
+            prepare=partial(HttpCall, self._server, dialect=partial(_dialect_of, kind, name)),
         )
 
     async def gauges(self) -> Gauges | None:
@@ -144,10 +146,20 @@ class HttpEngine:
             " LONGBATCH_ENGINE__KIND to openai, and the capacity"
         )
 
+    async def _abilities(self, kind: HttpKind) -> Abilities:
+        """Read what the server can do; that its vectors may be shortened only the settings tell."""
+        found = await kind.able(self._server, kind.abilities)
+        is_shortened = self._settings.shortens_vectors and EMBEDDINGS in found.takes
+        return replace(found, lacks=found.lacks - {DIMENSIONS}) if is_shortened else found
+
     def _known(self) -> HttpKind:
         if self._kind is None:
             raise EngineError("the kind of the engine is not known before its model is read")
         return self._kind
+
+
+def _dialect_of(kind: HttpKind, name: str, request: Request) -> Dialect:
+    return Embeddings(name, request) if request.is_embedding else kind.dialect(name, request)
 
 
 async def _understood(reading: Awaitable[T]) -> T:

@@ -25,6 +25,8 @@ _FORBIDDEN: Final = 403  # for every prompt or, by a filter in front of the serv
 _NO_KEY: Final = frozenset({401, _FORBIDDEN})
 _NOT_HERE: Final = frozenset({404, 405})
 _NOT_NOW: Final = frozenset({408, 429, 503})
+# llama.cpp's word, with status 500, for an input to embed that is longer than its batch.
+_TOO_LARGE: Final = "too large to process"
 # Of an error's body; a message is much shorter.
 _MAX_BODY_BYTES: Final = 2**16
 
@@ -37,7 +39,7 @@ async def refused(answer: httpx2.Response, *, is_certain: bool) -> StreamEnd:
         is_certain: the kind sends 400 for wrong requests alone.
     """
     said, status = await _said(answer), answer.status_code
-    if status in _REFUSED:
+    if status in _REFUSED or (status == httpx2.codes.INTERNAL_SERVER_ERROR and _TOO_LARGE in said):
         error = EngineError(said, said=said) if is_certain else RetryableEngineError(said=said)
         return StreamEnd(error, confirmed=True)
     if status in _NO_KEY | _NOT_HERE or answer.is_redirect:

@@ -13,7 +13,7 @@ import numpy as np
 
 from jobs.answers.log_probs import Score
 from jobs.errors import EngineUnavailableError, RetryableEngineError
-from jobs.prompts.abilities import LORA
+from jobs.prompts.abilities import LORA, VECTORS
 from jobs.prompts.guides import Guide, GuideKind, choice_grammar
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
@@ -21,6 +21,7 @@ from worker.engine.deltas import TokenDelta, cached_prompt
 from worker.engine.gauges import Gauges
 from worker.engine.http.call import Event, HttpEnd
 from worker.engine.http.capacity import ReportedSizes
+from worker.engine.http.embeddings import embedding
 from worker.engine.http.engine import Encoding, HttpKind
 from worker.engine.http.guiding_schemas import guiding
 from worker.engine.http.llama_scores import SCORES, SIGN_OF_LIFE, Scoring, adapted, scores_in
@@ -73,7 +74,7 @@ async def _sizes(server: HttpServer, overrides: EngineSettings, _gauges: Gauges)
 
 
 async def _able(server: HttpServer, abilities: Abilities) -> Abilities:
-    """Read the adapters that the server was started with, by the names of their files without the ending.
+    """Read whether it embeds, and its adapters, by the names of their files without the ending.
 
     Not if one applies to every request, which is what a server does that was not told otherwise
     (`--lora-init-without-apply`): it is then part of the model, and a request that names another would lose
@@ -82,7 +83,7 @@ async def _able(server: HttpServer, abilities: Abilities) -> Abilities:
     listed = await server.read("/lora-adapters") or ()
     names = tuple(PurePath(str(each["path"])).stem for each in listed)
     is_plain = all(not each.get("scale") for each in listed) and len(set(names)) == len(names)
-    return held(abilities, names if is_plain else ())
+    return await embedding(server, held(abilities, names if is_plain else ()))
 
 
 async def _props(server: HttpServer) -> Mapping[str, Any]:
@@ -291,7 +292,7 @@ LLAMA_CPP: Final = HttpKind(
         takes_ids=True,
         gives_ids=True,
         ends_itself=True,
-        lacks=frozenset({"min_tokens", "bad_words", GuideKind.REGEX.value, LORA}),
+        lacks=VECTORS | {"min_tokens", "bad_words", GuideKind.REGEX.value, LORA},
         credits_reuse=False,
         keeps_state_in_slot=True,
     ),

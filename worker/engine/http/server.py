@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -69,6 +70,24 @@ class HttpServer:
                 raise EngineUnavailableError(said=storable(f"{path}: {said}"))
             return json.loads(said)
         except (httpx2.HTTPError, TimeoutError, ValueError, RecursionError) as error:
+            reason = str(error) or type(error).__name__
+            raise EngineUnavailableError(said=storable(f"{self.url}{path}: {reason}")) from error
+
+    async def refusal_of(self, path: str, body: Mapping[str, object]) -> tuple[int, str]:
+        """Return the status of a POST that the server is to refuse, and its message.
+
+        Raises:
+            EngineUnavailableError: the server cannot be reached.
+        """
+        try:
+            async with (
+                asyncio.timeout(_READ_SECONDS),
+                self.client() as http,
+                http.stream("POST", path, json=body) as answer,
+            ):
+                said = await body_of(answer, max_bytes=_MAX_BODY_BYTES)
+                return answer.status_code, errors.said_by(answer, said)
+        except (httpx2.HTTPError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
             raise EngineUnavailableError(said=storable(f"{self.url}{path}: {reason}")) from error
 

@@ -5,14 +5,14 @@ never run here; the tests speak to a stand-in that is written from the same sour
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from prometheus_client.samples import Sample
 
 from jobs.answers.log_probs import Score
 from jobs.errors import RetryableEngineError
-from jobs.prompts.abilities import LORA
+from jobs.prompts.abilities import ABILITIES, EMBEDDINGS, LORA, VECTORS
 from jobs.prompts.guides import Guide, GuideKind, choice_grammar
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
@@ -153,6 +153,14 @@ def _guided(guide: Guide | None) -> Mapping[str, str]:
             return {"ebnf": content}
 
 
+async def _able(server: HttpServer, abilities: Abilities) -> Abilities:
+    """Read whether the model embeds: then it generates nothing."""
+    info = await server.read("/get_model_info")
+    if not isinstance(info, dict) or info.get("is_generation") is not False:
+        return abilities
+    return replace(abilities, lacks=ABILITIES - {EMBEDDINGS})
+
+
 def _sums(samples: Iterable[Sample]) -> dict[str, float]:
     """Add up the data-parallel ranks. One rank of a tensor-parallel group speaks for all."""
     found: dict[str, float] = {}
@@ -184,7 +192,7 @@ SGLANG: Final = HttpKind(
         gives_ids=True,
         ends_itself=True,
         takes_stop=True,
-        lacks=frozenset({"bad_words", LORA}),
+        lacks=VECTORS | {"bad_words", LORA},
         takes_cache_salt=True,
         credits_reuse=True,
         keeps_state_in_slot=False,
@@ -193,4 +201,5 @@ SGLANG: Final = HttpKind(
     hint="SGLang's --max-running-requests, max_total_num_tokens and --page-size",
     gauges=_gauges,
     sizes=_sizes,
+    able=_able,
 )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from jobs.prompts.abilities import LORA, SCORED
+from jobs.prompts.abilities import LORA, SCORED, VECTORS
 from jobs.prompts.guides import Guide, GuideKind, choice_grammar
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
@@ -70,7 +70,7 @@ TRTLLM_SERVE: Final = HttpKind(
         takes_ids=True,
         gives_ids=True,
         ends_itself=True,
-        lacks=SCORED | {"logit_bias", "bad_words", LORA},  # 1.1 refuses them
+        lacks=SCORED | VECTORS | {"logit_bias", "bad_words", LORA},  # 1.1 refuses them
         credits_reuse=False,  # only newer releases do
         keeps_state_in_slot=False,
     ),

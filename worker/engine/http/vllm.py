@@ -6,17 +6,19 @@ Source: vLLM 0.32.0, `/v1/completions` and `/metrics`.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from http import HTTPStatus
 from typing import Final
 
 from prometheus_client.samples import Sample
 
-from jobs.prompts.abilities import LORA
+from jobs.prompts.abilities import ABILITIES, EMBEDDINGS, LORA, VECTORS
 from jobs.prompts.guides import Guide, GuideKind
 from jobs.settings import EngineSettings
 from worker.engine.abilities import Abilities
 from worker.engine.exposition import scrape
 from worker.engine.gauges import Gauges
 from worker.engine.http.completions import Completions, id_fields
+from worker.engine.http.embeddings import embedding
 from worker.engine.http.engine import Encoding, HttpKind
 from worker.engine.http.models import adapter_names, held
 from worker.engine.http.server import HttpServer
@@ -80,7 +82,18 @@ async def _able(server: HttpServer, abilities: Abilities) -> Abilities:
     is_off = config.get("enable_prefix_caching") == "False"
     window = _number(config, "sliding_window")
     found = replace(abilities, reuses_prefix=not is_off, shares_prefix=not is_off, window=window)
-    return held(found, await adapter_names(server))
+    able = held(found, await adapter_names(server))
+    return await _embedding_alone(server, await embedding(server, able))
+
+
+async def _embedding_alone(server: HttpServer, abilities: Abilities) -> Abilities:
+    """Leave only vectors to a pooling model: vLLM gives it no route that generates."""
+    if EMBEDDINGS in abilities.lacks:
+        return abilities
+    status, _ = await server.refusal_of("/v1/completions", {})
+    if status != HTTPStatus.NOT_FOUND:
+        return abilities
+    return replace(abilities, lacks=ABILITIES - {EMBEDDINGS})
 
 
 def _cache_config(samples: Sequence[Sample]) -> Mapping[str, str]:
@@ -101,7 +114,7 @@ VLLM: Final = HttpKind(
         takes_ids=True,
         gives_ids=True,
         ends_itself=True,
-        lacks=frozenset({LORA}),
+        lacks=VECTORS | {LORA},
         credits_reuse=True,
         keeps_state_in_slot=False,
         shares_prefix=True,

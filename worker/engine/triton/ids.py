@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jobs.answers.log_probs import Score
+from jobs.prompts.abilities import VECTORS
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TokenDelta
 from worker.engine.request import Request
@@ -45,7 +46,9 @@ class IdsAdapter:
             takes_ids=True,
             gives_ids=True,
             takes_stop=self.stop() is not None,
-            lacks=lacking(self.inputs, prefix="runtime_", takes_lora=bool(self.lora_type)) | {"bad_words"},
+            lacks=lacking(self.inputs, prefix="runtime_", takes_lora=bool(self.lora_type))
+            | VECTORS
+            | {"bad_words"},
             reuses_prefix=self.reuses_prefix,
             credits_reuse=False,  # only newer releases do
             keeps_state_in_slot=False,

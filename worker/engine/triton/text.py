@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from jobs.prompts.abilities import SCORED
+from jobs.prompts.abilities import SCORED, VECTORS
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TextDelta
 from worker.engine.request import Request
@@ -69,7 +69,7 @@ class TextAdapter:
 
     def _lacks(self) -> frozenset[str]:
         # Only one end token; log probabilities of tokens that the text does not show.
-        found = lacking(self.inputs, prefix="") | SCORED | {"stop_token_ids"}
+        found = lacking(self.inputs, prefix="") | SCORED | VECTORS | {"stop_token_ids"}
         return found if "bad_words" in self.inputs else found | {"bad_words"}
 
     def tensors(self, request: Request) -> Tensors:

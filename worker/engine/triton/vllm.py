@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jobs.prompts.abilities import GUIDED, LORA, SCORED
+from jobs.prompts.abilities import GUIDED, LORA, SCORED, VECTORS
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TextDelta
 from worker.engine.request import Request
@@ -35,7 +35,7 @@ class VllmAdapter:
             adds_bos=True,
             # Which fields guide an answer depends on the release, and others are ignored. Its log
             # probabilities are of tokens that its text does not show.
-            lacks=GUIDED | SCORED | {"logit_bias", LORA},
+            lacks=GUIDED | SCORED | VECTORS | {"logit_bias", LORA},
             credits_reuse=True,
             keeps_state_in_slot=False,
         )
