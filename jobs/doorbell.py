@@ -3,7 +3,7 @@
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol, Self, cast
+from typing import Final, Protocol, Self, cast
 
 import redis
 
@@ -93,15 +93,25 @@ def ring(broker: redis.Redis, sender: Sender, doorbell: str) -> bool:
         False if Celery's message is already pending or the broker cannot be reached.
     """
     try:
-        if broker.exists(_listening_key(QUEUES[doorbell])):
-            _ring_bell(broker, Ring(doorbell))
-        elif not broker.set(_key(doorbell), b"1", nx=True, px=RING_INTERVAL):
+        queue = QUEUES[doorbell]
+        given = (_listening_key(queue), _bell_key(queue), Ring(doorbell).message, _MAX_UNHEARD - 1)
+        if broker.eval(_RING_IF_HEARD, 2, *given):
+            return True
+        if not broker.set(_key(doorbell), b"1", nx=True, px=RING_INTERVAL):
             return False
-        else:
-            sender.send_task(WAKE_TASKS[doorbell], queue=QUEUES[doorbell], ignore_result=True, retry=False)
+        sender.send_task(WAKE_TASKS[doorbell], queue=queue, ignore_result=True, retry=False)
     except Exception:  # noqa: BLE001  # Celery raises errors of its libraries; a ring may always be lost
         return False
     return True
+
+
+# One round trip: every submission waits for it before a worker hears of it.
+_RING_IF_HEARD: Final = """
+    if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+    redis.call('LPUSH', KEYS[2], ARGV[1])
+    redis.call('LTRIM', KEYS[2], 0, ARGV[2])
+    return 1
+"""
 
 
 def hear(broker: redis.Redis, queue: str, *, seconds: float) -> Ring | None:

@@ -1,6 +1,6 @@
 """How rows of jobs begin and move: their only constructors, and the guarded UPDATE under every verb."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Final
@@ -10,6 +10,8 @@ from sqlalchemy import ColumnElement, Update, func, text, update
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.orm import Session, make_transient_to_detached
 
+from jobs.database import direct
+from jobs.database.direct import Query, Statement
 from jobs.database.row_sets import insert_set
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject
@@ -72,7 +74,7 @@ _UNTOUCHED: Final[Mapping[str, Any]] = dict.fromkeys(set(Job.__mapper__.attrs.ke
 
 def insert_jobs(session: Session, new: Sequence[NewJob]) -> None:
     """Insert jobs in one statement."""
-    session.execute(*_insertion(new))
+    direct.fetch_all(session, [_insertion(new)])
 
 
 def insert_leaders(session: Session, new: Sequence[NewJob]) -> set[UUID]:
@@ -80,9 +82,13 @@ def insert_leaders(session: Session, new: Sequence[NewJob]) -> set[UUID]:
 
     A unique index decides, so of two transactions that insert equal jobs one waits for the other.
     """
-    statement, given = _insertion(new)
+    (rows,) = direct.fetch_all(session, [_insertion(new, then=_unless_one_leads)])
+    return {job_id for (job_id,) in rows}
+
+
+def _unless_one_leads(statement: Insert) -> Statement:
     free = statement.on_conflict_do_nothing(index_elements=["request_digest"], index_where=text(LEADS))
-    return set(session.scalars(free.returning(Job.id), given))
+    return free.returning(Job.__table__.c.id)
 
 
 def insert_twins(session: Session, new: Sequence[NewJob]) -> None:
@@ -92,10 +98,10 @@ def insert_twins(session: Session, new: Sequence[NewJob]) -> None:
     insert_jobs(session, new)
 
 
-def _insertion(new: Sequence[NewJob]) -> tuple[Insert, dict[str, object]]:
+def _insertion(new: Sequence[NewJob], *, then: Callable[[Insert], Statement] | None = None) -> Query:
     values = {name: [getattr(job, name) for job in new] for name in _FIELDS}
     given = {name: each for name, each in values.items() if name not in _RARE or any(each)}
-    return insert_set(Job, {_COLUMNS.get(name, name): each for name, each in given.items()})
+    return insert_set(Job, {_COLUMNS.get(name, name): each for name, each in given.items()}, then=then)
 
 
 _COLUMNS: Final = {"labels": "metadata"}

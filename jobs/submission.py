@@ -217,8 +217,9 @@ def _find_refused(
 def _insert(
     session: Session, specs: Sequence[JobSpec], by: Submitter
 ) -> tuple[list[NewJob], dict[UUID, Job]]:
+    clock_and_capacities = registry.ask_clock_and_capacities(session)
     texts = store.store(session, [text for spec in specs for text in spec.texts], tenant_id=by.tenant_id)
-    now, capacities = registry.read_clock_and_capacities(session)
+    now, capacities = clock_and_capacities()
     jobs = [_new_job(spec, tenant_id=by.tenant_id, text_ids=texts.ids, now=now) for spec in specs]
     for job, spec in zip(jobs, specs, strict=True):
         limits = capacities.get(job.model) or [by.default_capacity]

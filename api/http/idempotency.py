@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import Depends, Header, Request
 from sqlalchemy.orm import Session
 
-from api.http.dependencies import CallerDep, ServicesDep
+from api.http.dependencies import caller_of, services_of
 from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempotently
 
 T = TypeVar("T")
@@ -83,10 +83,9 @@ class IdempotencyHeaders:
         return run_idempotently(session, guard, make, tenant_id=tenant_id, kind=kind)
 
 
-async def read_idempotency_headers(
-    request: Request, caller: CallerDep, services: ServicesDep, key: IdempotencyKeyHeader = None
-) -> IdempotencyHeaders:
+async def read_idempotency_headers(request: Request, key: IdempotencyKeyHeader = None) -> IdempotencyHeaders:
     """Read the idempotency of the request from its headers."""
+    services, caller = services_of(request), caller_of(request)
     count = request.headers.get("x-stainless-retry-count", "")
     return IdempotencyHeaders(
         key=key,

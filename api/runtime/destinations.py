@@ -1,4 +1,7 @@
-"""Checks where a webhook's host leads when it is registered; each delivery checks again, and that decides."""
+"""Checks where a webhook's host leads when it is registered; each delivery checks again, and that decides.
+
+Remembers what was registered a moment ago, too: to ask the database again takes as long as to store the job.
+"""
 
 import asyncio
 import socket
@@ -7,14 +10,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
 from contextlib import suppress
 from typing import Final
+from uuid import UUID
 
 from api.runtime.lookups import LookupThreads
 from jobs.webhooks import WebhookUrlError, check_url
 from jobs.webhooks.addresses import is_allowed_address
+from jobs.webhooks.destinations import server_id
 
 _TIMEOUT_SECONDS: Final = 2.0
 _KEPT_SECONDS: Final = 60.0
 _MAX_KEPT: Final = 1024
+_MAX_NAMED: Final = 10_000
 
 Resolve = Callable[[str], Collection[str]]
 
@@ -30,7 +36,7 @@ def resolve_host(host: str) -> Collection[str]:
 
 
 class Destinations:
-    """Refuses hosts that resolve to private addresses, and caches each answer for a minute."""
+    """Refuses hosts that resolve to private addresses; caches that, and what is registered, for a minute."""
 
     def __init__(self, resolve: Resolve = resolve_host, *, timeout_seconds: float = _TIMEOUT_SECONDS) -> None:
         """Args: resolve: may block; timeout_seconds: how long a caller waits for it."""
@@ -38,6 +44,21 @@ class Destinations:
         self._timeout_seconds = timeout_seconds
         self._private: OrderedDict[str, tuple[bool, float]] = OrderedDict()
         self._asking: dict[str, asyncio.Future[Collection[str]]] = {}
+        self._named: OrderedDict[UUID, float] = OrderedDict()
+
+    def unnamed(self, urls: Collection[str], *, tenant_id: UUID) -> list[str]:
+        """Return those of these URLs whose servers the tenant has not named in the last minute."""
+        now = time.monotonic()
+        return [url for url in urls if self._named.get(server_id(tenant_id, url), 0.0) <= now]
+
+    def note_named(self, urls: Collection[str], *, tenant_id: UUID) -> None:
+        """Note that the database knows these URLs' servers as the tenant's destinations."""
+        for url in urls:
+            server = server_id(tenant_id, url)
+            self._named[server] = time.monotonic() + _KEPT_SECONDS
+            self._named.move_to_end(server)
+        while len(self._named) > _MAX_NAMED:
+            self._named.popitem(last=False)
 
     async def check(
         self, url: str | None, *, allowed_hosts: Collection[str], param: str, tenant_id: Hashable

@@ -1,14 +1,16 @@
 """Group commit of submissions: stores jobs that arrive together in one transaction.
 
-A job alone costs half a dozen round trips and a flush of Postgres' log to disk; fifty together cost the same.
-No submission waits for others: a transaction starts at once when fewer than two are in flight, and jobs that
-arrive meanwhile form the next one.
+A job alone costs five round trips and a flush of Postgres' log to disk; fifty together cost the same.
+A tenant has one transaction at a time, since two would wait for each other at its quota; what arrives
+meanwhile forms the next one.
 """
 
 import asyncio
 import functools
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from api.runtime.database import Transactions
 from jobs import submission
@@ -16,10 +18,12 @@ from jobs.errors import UnavailableError
 from jobs.models import Job
 from jobs.submission import JobSpec, Submitter
 
-# One transaction is being flushed to disk while the next is being filled.
+# Transactions at a time, each of another tenant.
 NUM_LANES: Final = 2
 _MAX_JOBS: Final = 100
 _MAX_BYTES: Final = 4 * 2**20  # of compressed text in one transaction
+# Turns of the event loop, in pairs, that a transaction waits at most for requests that are being read.
+_MAX_GATHERINGS: Final = 8
 
 
 @dataclass(eq=False, slots=True)
@@ -34,8 +38,10 @@ class GroupCommit:
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
-        self._waiting: list[_Entry] = []
-        self._arrived = asyncio.Event()
+        # By tenant, in the order of their turns.
+        self._waiting: dict[UUID, deque[_Entry]] = {}
+        self._storing: set[UUID] = set()
+        self._changed = asyncio.Event()
 
     async def submit(self, spec: JobSpec, by: Submitter) -> Job:
         """Store the job and return it, committed.
@@ -45,34 +51,51 @@ class GroupCommit:
             UnavailableError: the database does not answer; try again.
         """
         entry = _Entry(spec, by, asyncio.get_running_loop().create_future())
-        self._waiting.append(entry)
-        self._arrived.set()
+        self._waiting.setdefault(by.tenant_id, deque()).append(entry)
+        self._changed.set()
         return await entry.future
 
     async def run(self) -> None:
         """Store submissions as they arrive, until cancelled; several tasks may run this."""
         while True:
-            await self._arrived.wait()
-            together = self._take()
-            if not self._waiting:
-                self._arrived.clear()
-            await self._store(together)
+            tenant_id = next((each for each in self._waiting if each not in self._storing), None)
+            if tenant_id is None:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            self._storing.add(tenant_id)
+            try:
+                await self._gather(tenant_id)
+                await self._store(self._take(tenant_id))
+            finally:
+                self._storing.discard(tenant_id)
+                self._changed.set()
 
-    def _take(self) -> list[_Entry]:
-        """Take the next entries of one tenant, in order of arrival."""
+    async def _gather(self, tenant_id: UUID) -> None:
+        """Wait for requests of the tenant that have arrived and are being read."""
+        waiting, num_before = self._waiting[tenant_id], 0
+        for _ in range(_MAX_GATHERINGS):
+            if not num_before < len(waiting) < _MAX_JOBS:
+                return
+            num_before = len(waiting)
+            await asyncio.sleep(0)  # their bytes are read
+            await asyncio.sleep(0)  # and their tasks run
+
+    def _take(self, tenant_id: UUID) -> list[_Entry]:
+        """Take the tenant's next entries, in order of arrival; what is left waits for its next turn."""
+        waiting = self._waiting.pop(tenant_id)
         taken: list[_Entry] = []
         num_bytes = 0
-        for entry in self._waiting[:_MAX_JOBS]:
-            num_bytes += len(entry.spec.text.packed)
-            if taken and (num_bytes > _MAX_BYTES or entry.by.tenant_id != taken[0].by.tenant_id):
+        while waiting and len(taken) < _MAX_JOBS:
+            num_bytes += len(waiting[0].spec.text.packed)
+            if taken and num_bytes > _MAX_BYTES:
                 break
-            taken.append(entry)
-        del self._waiting[: len(taken)]
+            taken.append(waiting.popleft())
+        if waiting:
+            self._waiting[tenant_id] = waiting
         return taken
 
     async def _store(self, together: list[_Entry]) -> None:
-        if not together:
-            return
         by = together[0].by
         submit = functools.partial(submission.submit, specs=[entry.spec for entry in together], by=by)
         try:

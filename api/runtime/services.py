@@ -162,9 +162,10 @@ class Services:
         Raises:
             DestinationLimitError: the tenant would have too many destinations.
         """
-        if urls:
+        if new := self.destinations.unnamed(urls, tenant_id=tenant_id):
             limit = self.settings.webhooks.max_destinations
-            await self.transact(webhook_destinations.register, tenant_id=tenant_id, urls=urls, limit=limit)
+            await self.transact(webhook_destinations.register, tenant_id=tenant_id, urls=new, limit=limit)
+            self.destinations.note_named(new, tenant_id=tenant_id)
 
     def end_waits(self) -> None:
         """End all waits and streams; used when the server stops."""

@@ -53,6 +53,8 @@ def make_async_engine(settings: DatabaseSettings, *, name: str = "longbatch-api"
     options = _options(settings, None, name)
     engine = create_async_engine(sqlalchemy_url(settings), **options)
     _keep_limits(engine.sync_engine, settings)
+    prepare_hot_statements(engine.sync_engine)
+    allow_direct(engine.sync_engine)
     return engine
 
 
@@ -123,7 +125,9 @@ def _keep_limits(engine: Engine, settings: DatabaseSettings) -> None:
         connection.rollback()
         entry.info[_HAS_LIMITS] = has_limits = number == len(limits)
         driver = entry.driver_connection
-        if has_limits and isinstance(driver, psycopg.Connection) and driver.info.backend_pid == process_id:
+        if not has_limits or not isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
+            return
+        if driver.info.backend_pid == process_id:
             driver.prepare_threshold = ON_REQUEST  # it is ours alone, see `hot`
 
     def set_missing_limits(connection: Connection) -> None:

@@ -3,11 +3,11 @@
 Several that need nothing of each other go in one message: waiting for an answer takes longer than most do.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache, partial
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import psycopg
 from psycopg import capabilities, errors, generators
@@ -16,20 +16,26 @@ from psycopg.adapt import Transformer
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 from sqlalchemy import Connection, Engine, TextClause, TextualSelect, event
+from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import AdaptedConnection, DBAPIConnection
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.sql.dml import ReturningInsert
 
 from jobs.database import hot
 from jobs.database.packed_arrays import packer_of
 
-Statement = TextClause | TextualSelect
+Statement = TextClause | TextualSelect | Insert | ReturningInsert[Any]
 Rows = Sequence[tuple[Any, ...]]
+Driver = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 
 class Query(NamedTuple):
-    """A statement that returns rows, and the values of its parameters, which have types."""
+    """A statement, the same object whenever it is sent, and the values of its parameters.
+
+    These have types.
+    """
 
     statement: Statement
     given: Mapping[str, Any]
@@ -37,6 +43,11 @@ class Query(NamedTuple):
 
 _NAMES: Final = "longbatch.direct_names"
 _STALE: Final = "longbatch.direct_stale"
+_LATER: Final = "longbatch.direct_later"
+_LATER_ROWS: Final = "longbatch.direct_later_rows"
+# Rows in sets are inserted by many statements, one for each choice of columns: the oldest give way.
+MAX_NAMES: Final = 200
+_MAX_COMPILED: Final = 1000
 _NUMBERS: Final = count(1)
 _DIALECT: Final = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 _BINARY: Final = 1
@@ -59,7 +70,7 @@ def allow_direct(engine: Engine) -> None:
 
 
 def fetch(session: Session, statement: Statement, given: Mapping[str, Any]) -> Rows:
-    """Execute a statement that returns rows, in the session's transaction; prepare it where that is right.
+    """Execute a statement in the session's transaction, and return its rows; prepare it where that is right.
 
     It may take the usual way: through another driver, or if anything listens to what is executed.
 
@@ -75,6 +86,25 @@ def fetch(session: Session, statement: Statement, given: Mapping[str, Any]) -> R
     return rows
 
 
+def later(session: Session, query: Query) -> Callable[[], Rows]:
+    """Execute a statement with the next message of this session, before what that was made for.
+
+    Returns:
+        The function that returns its rows; it sends the statement if nothing has been sent since.
+    """
+    waiting: list[Query] = session.info.setdefault(_LATER, [])
+    found: list[Rows] = session.info.setdefault(_LATER_ROWS, [])
+    place = len(found) + len(waiting)
+    waiting.append(query)
+
+    def rows() -> Rows:
+        if place >= len(found):
+            fetch_all(session, [])
+        return found[place]
+
+    return rows
+
+
 def fetch_all(session: Session, queries: Sequence[Query]) -> list[Rows]:
     """Execute statements one after the other, as `fetch` does, and wait once for all their rows.
 
@@ -82,36 +112,47 @@ def fetch_all(session: Session, queries: Sequence[Query]) -> list[Rows]:
         DBAPIError: of the first that fails; those after it were not executed.
     """
     session.flush()
+    if not (ahead := session.info.pop(_LATER, ())):
+        return _fetch_all(session, queries)
+    found = _fetch_all(session, [*ahead, *queries])
+    session.info[_LATER_ROWS] += found[: len(ahead)]
+    return found[len(ahead) :]
+
+
+def _fetch_all(session: Session, queries: Sequence[Query]) -> list[Rows]:
     connection = session.connection()
     driver = connection.connection.driver_connection
-    if not isinstance(driver, psycopg.Connection) or not _can_send(connection, driver):
-        return [[tuple(row) for row in session.execute(each.statement, each.given)] for each in queries]
-    place = 0
+    if not isinstance(driver, psycopg.Connection | psycopg.AsyncConnection) or not _can_send(
+        connection, driver
+    ):
+        return [_fetch_usually(session, each) for each in queries]
     try:
         results = _send(connection, driver, [_written(each) for each in queries])
-        for place, result in enumerate(results):  # noqa: B007  # the one that failed
-            _checked(result)
+        return [_rows(driver, _checked(each)) for each in results]
     except psycopg.Error as error:
-        hot.fail_next(connection, error)
-        session.execute(*queries[place])  # SQLAlchemy translates it, and drops lost connections
+        hot.fail(connection, error)
         raise
-    return [_rows(driver, each) for each in results]
 
 
-def _rows(driver: "psycopg.Connection[Any]", result: PGresult) -> Rows:
+def _fetch_usually(session: Session, query: Query) -> Rows:
+    result = session.connection().execute(*query)
+    return [tuple(row) for row in result] if result.returns_rows else []
+
+
+def _rows(driver: Driver, result: PGresult) -> Rows:
     loader = Transformer.from_context(driver)
     loader.set_pgresult(result)
     return loader.load_rows(0, result.ntuples, tuple)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Compiled:
     sql: bytes
     types: Sequence[int]
     packers: Sequence[tuple[str, Callable[[Any], bytes]]]
 
 
-@cache  # as many as the program has
+@lru_cache(maxsize=_MAX_COMPILED)
 def _compile(statement: Statement) -> _Compiled:
     compiled = statement.compile(dialect=_DIALECT)
     kinds = [(name, *packer_of(compiled.binds[name].type)) for name in compiled.positiontup or []]
@@ -130,52 +171,57 @@ def _written(query: Query) -> _Written:
     ]
 
 
-def _send(
-    connection: Connection, driver: "psycopg.Connection[Any]", written: Sequence[_Written]
-) -> list[PGresult]:
+def _send(connection: Connection, driver: Driver, written: Sequence[_Written]) -> list[PGresult]:
     """Execute the statements in the transaction, as prepared ones where that is right; see `hot`."""
     pgconn = driver.pgconn
-    is_idle = pgconn.transaction_status == TransactionStatus.IDLE
-    if driver.prepare_threshold is None:
-        if is_idle:
+    if driver.prepare_threshold is None or not capabilities.has_pipeline():
+        if pgconn.transaction_status == TransactionStatus.IDLE:
             _checked(pgconn.exec_(b"BEGIN"))
         return [
             pgconn.exec_params(each.sql, values, each.types, _binary(values), _BINARY)
             for each, values in written
         ]
+    ahead: list[_Command] = []
     if hot.must_discard_plans(connection):
-        _checked(pgconn.exec_(b"DISCARD PLANS"))
-    prepared = [(_prepare(connection, pgconn, each), values) for each, values in written]
-    if (is_idle or len(prepared) > 1) and capabilities.has_pipeline():
-        return _send_together(driver, prepared, begins=is_idle)
-    if is_idle:
-        _checked(pgconn.exec_(b"BEGIN"))
-    return [pgconn.exec_prepared(name, values, _binary(values), _BINARY) for name, values in prepared]
+        ahead.append(lambda pgconn: pgconn.send_query_params(b"DISCARD PLANS", None))
+    if pgconn.transaction_status == TransactionStatus.IDLE:
+        ahead.append(lambda pgconn: pgconn.send_query_params(b"BEGIN", None))
+    prepared, new = _prepared(connection, written)
+    if new:
+        ahead += _closings(connection, but={name for name, _ in prepared})
+    ahead += [partial(_send_prepare, name, compiled) for compiled, name in new.items()]
+    if isinstance(driver, psycopg.Connection) and not ahead and len(prepared) == 1:
+        ((name, values),) = prepared
+        return [driver.pgconn.exec_prepared(name, values, _binary(values), _BINARY)]
+    results = _send_together(
+        connection, driver, [*ahead, *(partial(_send_values, *each) for each in prepared)]
+    )
+    for each in results[: len(ahead)]:
+        _checked(each)
+    connection.info[_NAMES].update((compiled.sql, name) for compiled, name in new.items())
+    return results[len(ahead) :]
 
 
 _Prepared = tuple[bytes, _Values]
+_Command = Callable[[PGconn], None]
 
 
-def _send_together(
-    driver: "psycopg.Connection[Any]", prepared: Sequence[_Prepared], *, begins: bool
-) -> list[PGresult]:
-    """Send statements in one message, after BEGIN if they begin the transaction, and await all results."""
-    pgconn = driver.pgconn
-    pgconn.enter_pipeline_mode()
+def _send_together(connection: Connection, driver: Driver, commands: Sequence[_Command]) -> list[PGresult]:
+    """Send all of it in one message, and await all results."""
+    driver.pgconn.enter_pipeline_mode()
     try:
-        results = driver.wait(_exchange(pgconn, prepared, begins=begins))
+        exchange = _exchange(driver.pgconn, commands)
+        if isinstance(driver, psycopg.Connection):
+            return driver.wait(exchange)
+        adapter = cast("AdaptedConnection", connection.connection.dbapi_connection)
+        return adapter.run_async(lambda waiting: waiting.wait(exchange))
     finally:
         _leave_pipeline(driver)
-    if begins:
-        _checked(results.pop(0))
-    return results
 
 
-def _exchange(pgconn: PGconn, prepared: Sequence[_Prepared], *, begins: bool) -> PQGen[list[PGresult]]:
-    if begins:
-        pgconn.send_query_params(b"BEGIN", None)
-    for name, values in prepared:
-        pgconn.send_query_prepared(name, values, _binary(values), _BINARY)
+def _exchange(pgconn: PGconn, commands: Sequence[_Command]) -> PQGen[list[PGresult]]:
+    for command in commands:
+        command(pgconn)
     pgconn.pipeline_sync()
     yield from generators.send(pgconn)
     results: list[PGresult] = []
@@ -184,31 +230,50 @@ def _exchange(pgconn: PGconn, prepared: Sequence[_Prepared], *, begins: bool) ->
     return results[:-1]
 
 
-def _leave_pipeline(driver: "psycopg.Connection[Any]") -> None:
+def _send_prepare(name: bytes, compiled: _Compiled, pgconn: PGconn) -> None:
+    pgconn.send_prepare(name, compiled.sql, compiled.types)
+
+
+def _send_values(name: bytes, values: _Values, pgconn: PGconn) -> None:
+    pgconn.send_query_prepared(name, values, _binary(values), _BINARY)
+
+
+def _leave_pipeline(driver: Driver) -> None:
     try:
         driver.pgconn.exit_pipeline_mode()
     except psycopg.Error:  # it was lost, or what it waits for was cut off
-        driver.close()
+        driver.pgconn.finish()
 
 
 def _binary(values: _Values) -> Sequence[int]:
     return [_BINARY] * len(values)
 
 
-def _prepare(connection: Connection, pgconn: PGconn, compiled: _Compiled) -> bytes:
-    names: dict[bytes, bytes] = connection.info[_NAMES]
-    if compiled.sql not in names:
-        _close_stale(connection, pgconn)
-        name = b"longbatch_%d" % next(_NUMBERS)
-        _checked(pgconn.prepare(name, compiled.sql, compiled.types))
-        names[compiled.sql] = name
-    return names[compiled.sql]
+def _prepared(
+    connection: Connection, written: Sequence[_Written]
+) -> tuple[list[_Prepared], dict[_Compiled, bytes]]:
+    """Return the names of these statements with their values, and the names of those to prepare."""
+    known: dict[bytes, bytes] = connection.info[_NAMES]
+    new = {each: b"longbatch_%d" % next(_NUMBERS) for each, _ in written if each.sql not in known}
+    return [(known.get(each.sql) or new[each], values) for each, values in written], new
 
 
-def _close_stale(connection: Connection, pgconn: PGconn) -> None:
+def _closings(connection: Connection, *, but: Collection[bytes]) -> list[_Command]:
+    """Return what closes the statements that are no longer used; to close one that is gone is no error."""
     stale: list[bytes] = connection.info[_STALE]
-    while stale and capabilities.has_send_close_prepared():
-        _checked(pgconn.close_prepared(stale.pop()))  # to close one that is gone is no error
+    names: dict[bytes, bytes] = connection.info[_NAMES]
+    for sql, name in list(names.items())[: max(0, len(names) - MAX_NAMES)]:
+        if name not in but:
+            stale.append(names.pop(sql))
+    if not capabilities.has_send_close_prepared():
+        return []
+    closed = stale.copy()
+    stale.clear()
+    return [partial(_send_close, name) for name in closed]
+
+
+def _send_close(name: bytes, pgconn: PGconn) -> None:
+    pgconn.send_close_prepared(name)
 
 
 def _checked(result: PGresult) -> PGresult:
@@ -217,8 +282,15 @@ def _checked(result: PGresult) -> PGresult:
     raise errors.error_from_result(result)
 
 
-def _can_send(connection: Connection, driver: "psycopg.Connection[Any]") -> bool:
-    """Return True if `allow_direct` knows the connection, BEGIN begins its transactions, and none listens."""
+def _can_send(connection: Connection, driver: Driver) -> bool:
+    """Return True if `allow_direct` knows the connection, BEGIN begins its transactions, and none listens.
+
+    Unprepared statements wait in libpq, where an event loop must not.
+    """
+    if isinstance(driver, psycopg.AsyncConnection) and not (
+        driver.prepare_threshold and capabilities.has_pipeline()
+    ):
+        return False
     special = (driver.isolation_level, driver.read_only, driver.deferrable)
     is_plain = not driver.autocommit and special == (None, None, None)
     listeners = connection.dispatch

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import psycopg
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.engine.interfaces import DBAPICursor, ExecutionContext
 
 # Options of a statement whose plan hardly depends on its values: it reaches each row by a unique key.
 PREPARED: Final[Mapping[str, Any]] = {"longbatch_prepared": True}
+# Of the statement that `fail` executes.
+_FAILS: Final[Mapping[str, Any]] = {"longbatch_fails": True}
 # A plan made while a table was small reads all of it later; Postgres notices only after an ANALYZE.
 _PLANS_LIVE_SECONDS: Final = 2.0
 _PLANNED_AT: Final = "longbatch.planned_at"
@@ -28,9 +30,14 @@ def prepare_hot_statements(engine: Engine) -> None:
     event.listen(engine, "do_execute", _execute)
 
 
-def fail_next(connection: Connection, error: psycopg.Error) -> None:
-    """Let the connection's next statement fail with this error, as if it had caused it."""
+def fail(connection: Connection, error: psycopg.Error) -> None:
+    """Let the connection fail with this error: SQLAlchemy translates it, and drops a lost connection.
+
+    Raises:
+        DBAPIError: always.
+    """
     connection.info[_FAILED] = error
+    connection.execute(text("SELECT"), execution_options=_FAILS)
 
 
 def must_discard_plans(connection: Connection) -> bool:
@@ -44,10 +51,10 @@ def must_discard_plans(connection: Connection) -> bool:
 
 def _execute(cursor: DBAPICursor, statement: str, given: Any, context: ExecutionContext) -> bool | None:  # noqa: ANN401  # as the driver takes them
     """Execute the statement as prepared; None: the caller executes it."""
+    if context.execution_options.get("longbatch_fails"):
+        raise context.root_connection.info.pop(_FAILED)
     if not context.execution_options.get("longbatch_prepared") or not isinstance(cursor, psycopg.Cursor):
         return None
-    if error := context.root_connection.info.pop(_FAILED, None):
-        raise error
     if cursor.connection.prepare_threshold is None:
         return None
     if must_discard_plans(context.root_connection):

@@ -1,27 +1,37 @@
 """Rows in sets: one statement, whatever their number, with an array for each column."""
 
-from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
 
 from sqlalchemy import BindParameter, bindparam, column, func, select
 from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
 from sqlalchemy.types import TypeEngine
 
 from jobs.database.base import Base
+from jobs.database.direct import Query, Statement
 from jobs.database.packed_arrays import PACKABLE, PackedArrayType
 
+# Of each table a statement for each choice of columns, and of those that all rows share.
+_MAX_STATEMENTS: Final = 1000
 
-def insert_set(kind: type[Base], values: Mapping[str, Sequence[object]]) -> tuple[Insert, dict[str, object]]:
+
+def insert_set(
+    kind: type[Base],
+    values: Mapping[str, Sequence[object]],
+    *,
+    then: Callable[[Insert], Statement] | None = None,
+) -> Query:
     """Build the statement that inserts rows in order, and its parameters.
 
     Args:
         kind: the table.
         values: the rows' values by column. What all rows share is sent once, as arrays cost the driver most.
+        then: completes the statement; a function of a module, as the statement is built once for each.
     """
     shared = frozenset(name for name, each in values.items() if len(each) > 1 and _is_one(each))
     given: dict[str, object] = {name: each[0] if name in shared else each for name, each in values.items()}
-    return _insertion(kind, tuple(values), shared), given
+    return Query(_insertion(kind, tuple(values), shared, then), given)
 
 
 def _is_one(values: Sequence[object]) -> bool:
@@ -29,8 +39,13 @@ def _is_one(values: Sequence[object]) -> bool:
     return all(each is first or each == first for each in values)
 
 
-@cache
-def _insertion(kind: type[Base], names: tuple[str, ...], shared: frozenset[str]) -> Insert:
+@lru_cache(maxsize=_MAX_STATEMENTS)
+def _insertion(
+    kind: type[Base],
+    names: tuple[str, ...],
+    shared: frozenset[str],
+    then: Callable[[Insert], Statement] | None,
+) -> Statement:
     """Build the statement; its text does not grow with the rows, so it is compiled once and parsed fast."""
     table = Base.metadata.tables[kind.__tablename__]
     columns = [table.c[name] for name in names if name not in shared]
@@ -38,7 +53,8 @@ def _insertion(kind: type[Base], names: tuple[str, ...], shared: frozenset[str])
     named = [column(each.name, each.type) for each in columns]
     rows = arrays.table_valued(*named, name="given").render_derived()
     chosen = [bindparam(name, type_=table.c[name].type) if name in shared else rows.c[name] for name in names]
-    return insert(table).from_select(names, select(*chosen), include_defaults=False)
+    inserting = insert(table).from_select(names, select(*chosen), include_defaults=False)
+    return inserting if then is None else then(inserting)
 
 
 def _array_of(kind: TypeEngine[Any]) -> TypeEngine[Any]:

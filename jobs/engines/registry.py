@@ -1,14 +1,16 @@
 """The engines that workers feed: registered with their capacity, seen ready, or paused."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from sqlalchemy import ColumnElement, func, literal, select, true, update
+from sqlalchemy import ColumnElement, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs.database import database_now
+from jobs.database import database_now, direct
+from jobs.database.direct import Query
 from jobs.engines import reservations
 from jobs.engines.capacity import Capacity
 from jobs.engines.tensors import DeclaredTensors, ModelTensors
@@ -136,20 +138,31 @@ def configured_capacity(settings: EngineSettings) -> Capacity:
     )
 
 
-def read_clock_and_capacities(session: Session) -> tuple[datetime, dict[str, list[Capacity]]]:
-    """Read the database's clock and, by model, what every registered engine can hold.
+def ask_clock_and_capacities(session: Session) -> Callable[[], tuple[datetime, dict[str, list[Capacity]]]]:
+    """Ask for the database's clock and, by model, what every registered engine can hold.
 
-    One round trip for both.
+    Goes to the database with the session's next message.
+
+    Returns:
+        The function that returns them.
     """
-    nothing = select(literal(1)).subquery()
-    rows = session.execute(
-        select(func.clock_timestamp(), Engine).select_from(nothing).outerjoin(Engine, true())
-    ).all()
-    found: dict[str, list[Capacity]] = {}
-    for _, engine in rows:
-        if engine is not None:
-            found.setdefault(engine.model, []).append(capacity_of(engine))
-    return rows[0][0], found
+    ask = direct.later(session, Query(_CLOCK_AND_CAPACITIES, {}))
+
+    def found() -> tuple[datetime, dict[str, list[Capacity]]]:
+        rows = ask()
+        capacities: dict[str, list[Capacity]] = {}
+        for _, model, *sizes in rows:
+            if model is not None:
+                capacities.setdefault(model, []).append(Capacity(**dict(zip(_SIZES, sizes, strict=True))))
+        return rows[0][0], capacities
+
+    return found
+
+
+_SIZES: Final = tuple(each.name for each in fields(Capacity))
+_CLOCK_AND_CAPACITIES: Final = text(
+    f"SELECT clock_timestamp(), model, {', '.join(_SIZES)} FROM (SELECT) AS once LEFT JOIN engines ON true"  # noqa: S608  # nothing in it comes from outside
+)
 
 
 def served_models(session: Session, *, always: str) -> dict[str, datetime]:

@@ -21,9 +21,11 @@ from sqlalchemy import (
     text,
     update,
 )
+from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.orm import Session
 
 from jobs.database import direct
+from jobs.database.direct import Statement
 from jobs.database.hot import PREPARED
 from jobs.database.packed_arrays import PackedArrayType
 from jobs.database.row_sets import insert_set
@@ -325,7 +327,11 @@ def _insert(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -
         "fingerprint": [each and each.fingerprint for each in counts],
         "prefixes": [each and keyed(each.prefixes, tenant_id) for each in counts],
     }
-    statement, given = insert_set(PromptText, values)
+    new: dict[bytes, UUID] = dict(direct.fetch(session, *insert_set(PromptText, values, then=_unless_stored)))
+    return new
+
+
+def _unless_stored(statement: Insert) -> Statement:
     free = statement.on_conflict_do_nothing(index_elements=["tenant_id", "sha256"])
-    new = session.execute(free.returning(PromptText.sha256, PromptText.id), given)
-    return dict(new.all())
+    table = PromptText.__table__
+    return free.returning(table.c.sha256, table.c.id)

@@ -77,7 +77,7 @@ def insert(
     if not specs:
         return
     found = list(specs.values())
-    statement, given = insert_set(
+    inserting = insert_set(
         StoredResponse,
         {
             "job_id": list(specs),
@@ -86,7 +86,7 @@ def insert(
             "input_id": [each.input and text_ids[each.input.sha256] for each in found],
         },
     )
-    session.execute(statement, given)
+    session.execute(*inserting)
 
 
 def find(session: Session, response_id: UUID, *, tenant_id: UUID) -> KeptResponse:

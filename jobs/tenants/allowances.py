@@ -8,11 +8,13 @@ number of processes keep a quota exactly, and sum only when an allowance is used
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import exists, update
+from sqlalchemy import BigInteger, SmallInteger, Uuid, bindparam, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs.models.tenant import QuotaAllowance, StoredTotal
+from jobs.database import direct
+from jobs.database.direct import Query
+from jobs.models.tenant import QuotaAllowance
 from jobs.tenants import quotas
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
 
@@ -37,35 +39,47 @@ def take(session: Session, tenant_id: UUID, shard: int, more: QuotaUsage, *, lim
 
 
 def _use_up(session: Session, tenant_id: UUID, shard: int, more: QuotaUsage, *, limits: TenantLimits) -> bool:
-    limit = limits.max_stored_bytes
-    stored_bytes = more.stored_bytes if limit else 0
-    statement = update(QuotaAllowance).where(
-        QuotaAllowance.tenant_id == tenant_id,
-        QuotaAllowance.shard == shard,
-        QuotaAllowance.tokens >= more.tokens,
-        QuotaAllowance.jobs >= more.jobs,
-        QuotaAllowance.stored_bytes >= stored_bytes,
+    given = {
+        "tenant_id": tenant_id,
+        "shard": shard,
+        "tokens": more.tokens,
+        "jobs": more.jobs,
+        "stored_bytes": more.stored_bytes if limits.max_stored_bytes else 0,
         # Part of another limit, it may be more than is free.
-        QuotaAllowance.max_enqueued_tokens == limits.max_enqueued_tokens,
-        QuotaAllowance.max_jobs == limits.max_jobs,
-        QuotaAllowance.max_stored_bytes == limit,
-    )
-    if limit:  # results, which are always kept, may have taken the room since
-        total = StoredTotal.num_bytes + stored_bytes
-        statement = statement.where(~exists().where(StoredTotal.tenant_id == tenant_id, total > limit))
-    left = {
-        "tokens": QuotaAllowance.tokens - more.tokens,
-        "jobs": QuotaAllowance.jobs - more.jobs,
-        "stored_bytes": QuotaAllowance.stored_bytes - stored_bytes,
+        "max_enqueued_tokens": limits.max_enqueued_tokens,
+        "max_jobs": limits.max_jobs,
+        "max_stored_bytes": limits.max_stored_bytes,
     }
-    used = statement.values(**left).returning(QuotaAllowance.shard)
     # An UPDATE that waited for the row keeps it locked even if it no longer matches. Whoever has the tenant's
     # lock may wait for the row, so it must be free before this transaction waits for that lock.
-    with session.begin_nested() as attempt:
-        is_enough = session.scalar(used.execution_options(synchronize_session=False)) is not None
-        if not is_enough:
-            attempt.rollback()
-    return is_enough
+    _, used = direct.fetch_all(session, [Query(_BEFORE, {}), Query(_USE_UP, given)])
+    if not used:
+        direct.fetch(session, _UNDO, {})
+    return bool(used)
+
+
+_BEFORE: Final = text("SAVEPOINT before_allowance")
+_UNDO: Final = text("ROLLBACK TO SAVEPOINT before_allowance")
+# Results, which are always kept, may have taken the room for bytes since.
+_USE_UP: Final = text("""
+    UPDATE quota_allowances SET tokens = tokens - :tokens, jobs = jobs - :jobs,
+        stored_bytes = stored_bytes - :stored_bytes
+    WHERE tenant_id = :tenant_id AND shard = :shard
+        AND tokens >= :tokens AND jobs >= :jobs AND stored_bytes >= :stored_bytes
+        AND max_enqueued_tokens = :max_enqueued_tokens AND max_jobs = :max_jobs
+        AND max_stored_bytes = :max_stored_bytes
+        AND (:max_stored_bytes = 0 OR NOT EXISTS (
+            SELECT FROM stored_totals
+            WHERE stored_totals.tenant_id = :tenant_id AND num_bytes + :stored_bytes > :max_stored_bytes))
+    RETURNING shard
+""").bindparams(
+    bindparam("tenant_id", type_=Uuid()),
+    bindparam("shard", type_=SmallInteger()),
+    *(
+        bindparam(name, type_=BigInteger())
+        for name in ("tokens", "jobs", "stored_bytes", "max_enqueued_tokens", "max_jobs", "max_stored_bytes")
+    ),
+)
 
 
 def _add(session: Session, tenant_id: UUID, shard: int, free: QuotaUsage, *, limits: TenantLimits) -> None:

@@ -6,12 +6,14 @@ of the API, whose policies read the tenants from a setting of the transaction.
 """
 
 from collections.abc import Collection
+from functools import cache
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, event, text
+from sqlalchemy import ColumnElement, Text, TextClause, bindparam, event, text
 from sqlalchemy.orm import InstrumentedAttribute, Mapper, ORMExecuteState, Session, with_loader_criteria
 
+from jobs.database import direct
 from jobs.models import Base, Tenant
 
 # Roles of the database. The API takes one of them in each transaction. Workers log in as a member of the
@@ -23,9 +25,8 @@ TENANT_SETTING: Final = "app.tenant_ids"
 _BOUND_TO: Final = "longbatch.tenant_ids"
 _ROLES: Final = "longbatch.roles"
 _MAY_TAKE = text("SELECT rolname FROM pg_roles WHERE rolname = ANY(:roles) AND pg_has_role(oid, :right)")
-# For the driver directly: it runs once per transaction, so it skips SQLAlchemy's compiler.
-_SET_TENANTS: Final = f"SELECT set_config('{TENANT_SETTING}', %(tenant_ids)s, true)"
-_SET_ROLE: Final = ", set_config('role', %(role)s, true)"
+_SET_TENANTS: Final = f"SELECT set_config('{TENANT_SETTING}', :tenant_ids, true)"
+_SET_ROLE: Final = ", set_config('role', :role, true)"
 _SET_READ_ONLY: Final = ", set_config('transaction_read_only', 'on', true)"
 _SET_ROLE_SINCE: Final = (16, 0)  # before 16, every member of a role may take it
 
@@ -75,9 +76,17 @@ def describe(is_bound: bool) -> str:  # noqa: FBT001  # what `is_bound` found
 
 
 def _take(session: Session, role: str, statement: str, *, tenant_ids: str) -> None:
+    given = {"tenant_ids": tenant_ids}
     if is_bound(session):
         statement += _SET_ROLE
-    session.connection().exec_driver_sql(statement, {"tenant_ids": tenant_ids, "role": role})
+        given["role"] = role
+    direct.fetch(session, _setting(statement), given)
+
+
+@cache
+def _setting(statement: str) -> TextClause:
+    made = text(statement)
+    return made.bindparams(*(bindparam(name, type_=Text()) for name in made.compile().params))
 
 
 def _roles(session: Session) -> frozenset[str]:

@@ -1,5 +1,6 @@
 """Hot statements sent straight to libpq do what they do through SQLAlchemy."""
 
+import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -24,6 +25,7 @@ from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.types import TypeEngine
 
+from api.runtime.database import Transactions
 from jobs import database
 from jobs.database import direct
 from jobs.database.direct import Query
@@ -32,7 +34,7 @@ from jobs.database.row_sets import array_parameters
 from jobs.ids import uuid7
 from jobs.models import Tenant
 from jobs.settings import DatabaseSettings
-from support import eventually
+from support import PATIENCE, eventually
 
 KINDS: dict[str, tuple[TypeEngine[Any], list[object]]] = {
     "a": (Uuid(), [UUID(int=7), UUID(int=0)]),
@@ -207,3 +209,72 @@ def test_it_belongs_to_the_transaction_and_sees_pending_changes(sessions: sessio
         assert direct.fetch(session, found, {"id": tenant_id}) == [("pending",)]
         session.rollback()
         assert direct.fetch(session, found, {"id": tenant_id}) == []
+
+
+def test_what_is_asked_later_goes_first_in_the_next_message(sessions: sessionmaker[Session]) -> None:
+    with database.transaction(sessions) as session:
+        early = direct.later(session, Query(QUOTIENT, {"divisor": 2, "word": ""}))
+        other = direct.later(session, Query(QUOTIENT, {"divisor": 3, "word": ""}))
+        assert direct.fetch(session, QUOTIENT, {"divisor": 4, "word": ""}) == [(3, "it's 100%")]
+        assert [early(), other(), early()] == [[(6, "it's 100%")], [(4, "it's 100%")], [(6, "it's 100%")]]
+        last = direct.later(session, Query(QUOTIENT, {"divisor": 6, "word": ""}))
+        assert last() == [(2, "it's 100%")]  # though nothing was sent since
+
+
+def test_a_connection_keeps_a_bounded_number_of_prepared_statements(sessions: sessionmaker[Session]) -> None:
+    with database.transaction(sessions) as session:
+        for number in range(direct.MAX_NAMES + 20):
+            assert direct.fetch(session, text(f"SELECT {number}"), {}) == [(number,)]
+        assert len(names(session)) <= direct.MAX_NAMES + 1
+
+
+def test_an_event_loop_sends_the_same_messages(database_settings: DatabaseSettings, engine: Engine) -> None:
+    """Through one connection: values, errors, and what is prepared survive as they do in a thread."""
+    arrays = {name: values for name, (_, values) in KINDS.items()}
+
+    async def run() -> None:
+        transactions = Transactions(database_settings.model_copy(update={"pool_size": 1}))
+        for _ in range(2):
+            rows = await transactions.run_across(lambda session: direct.fetch(session, SETS, arrays))
+            assert rows == list(zip(*arrays.values(), strict=True))
+        with pytest.raises(DataError, match="division by zero"):
+            await transactions.run_across(divide_by_zero)
+        process_id = await transactions.run_across(lambda session: session.scalar(PROCESS))
+        with engine.begin() as other:
+            other.execute(text("SELECT pg_terminate_backend(:id, 10000)"), {"id": process_id})
+        assert await transactions.run_across(divide) == [[(3, "it's 100%")]] * 2  # on another one
+        await transactions.close()
+
+    asyncio.run(run())
+
+
+def test_a_message_whose_caller_leaves_spares_the_pool(database_settings: DatabaseSettings) -> None:
+    sleeps = text("SELECT pg_sleep(:seconds)::text").bindparams(bindparam("seconds", type_=Float(53)))
+    begun = asyncio.Event()
+
+    def sleep(session: Session) -> None:
+        begun.set()
+        direct.fetch(session, sleeps, {"seconds": PATIENCE})
+
+    async def run() -> None:
+        transactions = Transactions(database_settings.model_copy(update={"pool_size": 1}))
+        sleeping = asyncio.create_task(transactions.run_across(sleep))
+        await begun.wait()
+        sleeping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sleeping
+        assert await transactions.run_across(divide) == [[(3, "it's 100%")]] * 2
+        await transactions.close()
+
+    asyncio.run(run())
+
+
+PROCESS = text("SELECT pg_backend_pid()")
+
+
+def divide(session: Session) -> list[Sequence[tuple[object, ...]]]:
+    return direct.fetch_all(session, [Query(QUOTIENT, {"divisor": 4, "word": ""})] * 2)
+
+
+def divide_by_zero(session: Session) -> None:
+    direct.fetch_all(session, [Query(QUOTIENT, {"divisor": each, "word": ""}) for each in (1, 0, 2)])

@@ -7,6 +7,7 @@ from collections.abc import Collection
 import pytest
 
 from api.runtime.destinations import Destinations
+from jobs.ids import uuid7
 from jobs.webhooks import WebhookUrlError
 
 PUBLIC = "93.184.215.14"
@@ -126,3 +127,13 @@ def test_a_name_that_several_ask_for_at_once_takes_one_thread() -> None:
 
     asyncio.run(run())
     assert names.asked == ["inner"]
+
+
+def test_a_server_that_a_tenant_has_named_is_not_registered_again_for_a_while() -> None:
+    destinations = Destinations()
+    one, other = uuid7(), uuid7()
+    urls = ["https://a.example/x", "https://a.example/y", "https://b.example/"]
+    assert destinations.unnamed(urls, tenant_id=one) == urls
+    destinations.note_named(urls[:1], tenant_id=one)
+    assert destinations.unnamed(urls, tenant_id=one) == urls[2:]
+    assert destinations.unnamed(urls, tenant_id=other) == urls

@@ -1,0 +1,151 @@
+"""Submissions that arrive together share a transaction, and nothing else."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+from sqlalchemy import func, literal_column, select, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from api.runtime.database import Transactions
+from api.runtime.group_commit import NUM_LANES, GroupCommit
+from jobs import tenants
+from jobs.database import transaction
+from jobs.errors import LimitError
+from jobs.models import DEFAULT_TENANT, Job
+from jobs.settings import DatabaseSettings
+from jobs.states import JobState
+from jobs.submission import Submitter
+from jobs.tenants import allowances
+from jobs.tenants.quotas import QuotaUsage, TenantLimits
+from support import CAPACITY, PATIENCE, refusing, register_engine, spec
+
+US = Submitter(DEFAULT_TENANT, CAPACITY)
+
+
+@asynccontextmanager
+async def committing(settings: DatabaseSettings) -> AsyncIterator[GroupCommit]:
+    transactions = Transactions(settings)
+    group_commit = GroupCommit(transactions)
+    lanes = [asyncio.create_task(group_commit.run()) for _ in range(NUM_LANES)]
+    try:
+        yield group_commit
+    finally:
+        for lane in lanes:
+            lane.cancel()
+        await asyncio.gather(*lanes, return_exceptions=True)
+        await transactions.close()
+
+
+async def stored(group_commit: GroupCommit, *names: str, by: Submitter = US) -> list[Job | BaseException]:
+    async with asyncio.timeout(PATIENCE):
+        submitting = (group_commit.submit(spec(prompt=name, custom_id=name), by) for name in names)
+        return await asyncio.gather(*submitting, return_exceptions=True)
+
+
+def custom_ids(sessions: sessionmaker[Session]) -> list[str | None]:
+    with sessions() as session:
+        return list(session.scalars(select(Job.custom_id).order_by(Job.id)))
+
+
+def test_what_arrives_together_is_stored_in_one_transaction(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    async def submit() -> list[Job | BaseException]:
+        async with committing(database_settings) as group_commit:
+            return await stored(group_commit, *map(str, range(30)))
+
+    with transaction(sessions) as session:
+        register_engine(session)
+    jobs = asyncio.run(submit())
+    assert [job.state for job in jobs if isinstance(job, Job)] == [JobState.QUEUED] * 30
+    with sessions() as session:
+        assert (
+            session.scalar(select(func.count(literal_column("xmin::text").distinct())).select_from(Job)) == 1
+        )
+    assert custom_ids(sessions) == [*map(str, range(30))]
+
+
+def test_one_that_the_database_refuses_fails_alone(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    async def submit() -> list[Job | BaseException]:
+        async with committing(database_settings) as group_commit:
+            return await stored(group_commit, "first", "poison", "last")
+
+    with refusing(sessions, "BEFORE INSERT ON jobs FOR EACH ROW WHEN (NEW.custom_id = 'poison')"):
+        first, poisoned, last = asyncio.run(submit())
+    assert isinstance(first, Job)
+    assert isinstance(poisoned, Exception)
+    assert isinstance(last, Job)
+    assert custom_ids(sessions) == ["first", "last"]
+
+
+def test_a_quota_with_room_for_some_is_filled_exactly(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    limits = TenantLimits(max_enqueued_tokens=10_000, max_jobs=2, max_requests=1)
+
+    def admit(session: Session, more: QuotaUsage) -> None:
+        allowances.take(session, DEFAULT_TENANT, 0, more, limits=limits)
+
+    async def submit() -> list[Job | BaseException]:
+        async with committing(database_settings) as group_commit:
+            by = Submitter(DEFAULT_TENANT, CAPACITY, admit)
+            return await stored(group_commit, "a", "b", "c", by=by)
+
+    found = asyncio.run(submit())
+    assert [type(each) is Job for each in found] == [True, True, False]
+    assert isinstance(found[2], LimitError)
+    assert custom_ids(sessions) == ["a", "b"]
+
+
+def test_a_caller_that_leaves_harms_no_other(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    async def submit() -> list[Job | BaseException]:
+        async with committing(database_settings) as group_commit:
+            leaving = asyncio.create_task(
+                group_commit.submit(spec(prompt="leaving", custom_id="leaving"), US)
+            )
+            await asyncio.sleep(0)
+            leaving.cancel()
+            return await stored(group_commit, "staying")
+
+    (job,) = asyncio.run(submit())
+    assert isinstance(job, Job)
+    assert "staying" in custom_ids(sessions)
+
+
+def test_a_tenant_whose_transaction_waits_holds_up_no_other(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    with transaction(sessions) as session:
+        other = Submitter(tenants.create(session, "other").id, CAPACITY)
+    locked = asyncio.Event()
+
+    async def submit(holder: Session) -> tuple[list[Job | BaseException], list[Job | BaseException]]:
+        waiting = Submitter(DEFAULT_TENANT, CAPACITY, partial(_wait_for, locked.set))
+        async with committing(database_settings) as group_commit:
+            first = [asyncio.create_task(stored(group_commit, "waiting", by=waiting))]
+            await asyncio.wait_for(locked.wait(), PATIENCE)
+            first.append(asyncio.create_task(stored(group_commit, "behind it", by=waiting)))
+            await asyncio.sleep(0)
+            theirs = await stored(group_commit, "theirs", by=other)
+            assert not any(each.done() for each in first)
+            holder.rollback()
+            return [job for jobs in await asyncio.gather(*first) for job in jobs], theirs
+
+    with sessions() as holder:
+        holder.execute(_HOLD)
+        ours, theirs = asyncio.run(submit(holder))
+    assert [type(each) for each in [*ours, *theirs]] == [Job] * 3
+
+
+_HOLD = text("SELECT pg_advisory_xact_lock(4711)")
+
+
+def _wait_for(begun: Callable[[], None], session: Session, _more: object) -> None:
+    begun()
+    session.execute(_HOLD)
