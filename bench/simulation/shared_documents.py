@@ -120,8 +120,10 @@ class SharedPacked(Packed):
             each for each in zip(queue, sharers, strict=True) if each[0].job_id == choice.start
         )
         start.overtakes = by_id[choice.overtakes] if choice.overtakes is not None else None
-        if (overtaken := postponement(sharer, sharers, max_batch_size=size)) is not None:
-            by_id[overtaken[0]].postponed_steps += overtaken[1]
+        overtaken = postponement(sharer, sharers, max_batch_size=size, policy=self.packing)
+        if overtaken is not None:
+            start.delays = by_id[overtaken[0]]
+            start.delays.postponed_steps += overtaken[1]
         world.share(start, sharer.reuse.blocks)
         return start
 

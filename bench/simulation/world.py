@@ -40,6 +40,8 @@ class SimulatedJob:
         reusable_tokens: of its document, that the engine was expected to have when it started.
         found_tokens: of its document, that the engine had.
         postponed_steps: for how long younger jobs that share what the engine has were let go first.
+        delays: the job that it was let go before; None: none, or only its peers.
+        expected_output: that its segment covered when it was let go first.
         held: blocks that it is booked to share, while it is on the engine.
     """
 
@@ -59,6 +61,8 @@ class SimulatedJob:
     reusable_tokens: int = 0
     found_tokens: int = 0
     postponed_steps: float = 0.0
+    delays: "SimulatedJob | None" = None
+    expected_output: int = 0
     held: int = 0
 
     @property
@@ -194,6 +198,7 @@ class World:
         self.queue.remove(job)
         self.running.append(job)
         job.segment, job.blocks = segment, segment.blocks
+        job.expected_output = job.produced + segment.new_tokens
         job.reusable_tokens = self.reusable_tokens(job)
         self._charge(job, job.held_tokens - job.reusable_tokens + segment.new_tokens)
 
@@ -203,12 +208,15 @@ class World:
         self.queue.append(job)
         self.queue.sort(key=lambda each: (each.spec.arrives_at, each.number))
         job.num_yields += 1
-        job.held = 0
+        job.held, job.delays = 0, None
 
     def end(self, job: SimulatedJob) -> None:
         """End the job, record its output and settle its account."""
         self.running.remove(job)
         self._charge(job, job.held_tokens - job.reusable_tokens)
+        if job.delays is not None:
+            unused = job.expected_output - job.produced
+            job.delays.postponed_steps -= unused / self.capacity.max_batch_size
         self.ended[job.job_id] = job
         self.outputs[job.spec.tenant, job.spec.template].append((job.spec.prompt_tokens, job.produced))
 

@@ -99,7 +99,11 @@ def _may_share(jobs: Sequence[QueuedJob], known: EnginePrefixes) -> bool:
 
 
 def note_start(
-    chosen: Ranked, candidates: Iterable[Ranked], load: EngineLoad, known: EnginePrefixes | None
+    chosen: Ranked,
+    candidates: Iterable[Ranked],
+    load: EngineLoad,
+    policy: PackingPolicy,
+    known: EnginePrefixes | None,
 ) -> tuple[Reuse, Postponed | None]:
     """Note that one of the candidates starts; return what it reuses, and the job that it postpones."""
     if known is None:
@@ -108,7 +112,8 @@ def note_start(
     if reuse.tokens:
         queue = [_sharer(each, known) for each in candidates]
         size = load.capacity.max_batch_size
-        if (overtaken := postponement(_sharer(chosen, known), queue, max_batch_size=size)) is not None:
+        overtaken = postponement(_sharer(chosen, known), queue, max_batch_size=size, policy=policy)
+        if overtaken is not None:
             postponed = Postponed(overtaken[0], known.replay.postpone(*overtaken))
     known.note_started(chosen.job, num_charged=charge_of(chosen.job, chosen.size, reused_tokens=reuse.tokens))
     return reuse, postponed

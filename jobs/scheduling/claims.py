@@ -191,7 +191,7 @@ class _Starting:
                 break
             ranked, choice = chosen
             reads_twice = known is not None and known.reads_twice(ranked.job)
-            reuse, postponed = note_start(ranked, choices.left.values(), self.load, known)
+            reuse, postponed = note_start(ranked, choices.left.values(), self.load, self.queue.packing, known)
             lease = Lease(ranked.job.id, uuid7())
             choices.start(ranked, lease, reuse)
             found.append(_Chosen(ranked, lease, choice.overtakes, reuse, reads_twice, postponed))
@@ -219,7 +219,12 @@ class _Starting:
                     Claim(each.lease, size.blocks, size.output_tokens, job, is_awaited, is_first)
                 )
                 if known is not None:
-                    known.replay.start(each.lease.lease_id, guest, reused_tokens=each.reuse.tokens)
+                    known.replay.start(
+                        each.lease.lease_id,
+                        guest,
+                        reused_tokens=each.reuse.tokens,
+                        overtaken=each.postponed.job_id if each.postponed else None,
+                    )
         return started
 
 

@@ -163,16 +163,19 @@ def _one_reader_each(queue: Sequence[Sharer], budget: Budget) -> list[Sharer]:
     return kept
 
 
-def postponement(start: Sharer, queue: Sequence[Sharer], *, max_batch_size: int) -> tuple[UUID, float] | None:
-    """Return which job a start postpones, and for how many steps; None if it overtakes no job of its tenant.
+def postponement(
+    start: Sharer, queue: Sequence[Sharer], *, max_batch_size: int, policy: PackingPolicy
+) -> tuple[UUID, float] | None:
+    """Return which job a start postpones, and for how many steps; None if it overtakes none but peers.
 
     Args:
         start: the job that starts.
         queue: queued jobs in rank order, the one that starts among them.
         max_batch_size: slots of the engine.
+        policy: of the packing.
     """
     head = _heads([each for each in queue if not each.is_waiting]).get(start.tenant)
-    if head is None or not start.reuse.tokens or head.candidate.job_id == start.candidate.job_id:
+    if head is None or not start.reuse.tokens or are_peers(head.candidate, start.candidate, policy):
         return None
     return head.candidate.job_id, start.sized().steps / max_batch_size
 

@@ -70,6 +70,13 @@ class _Expected(NamedTuple):
     depth: int = 0
 
 
+class _Overtaking(NamedTuple):
+    """A job that a follower overtook, and the output for which it was charged as postponed."""
+
+    job_id: UUID
+    output_tokens: int
+
+
 class PrefixReplay:
     """What one engine still has of ended jobs, as far as its worker saw them. Several threads use it.
 
@@ -87,6 +94,7 @@ class PrefixReplay:
         self._times = count(1)
         self._unseen = 0  # blocks that the cache holds less than the replay would give it
         self._postponed: OrderedDict[UUID, float] = OrderedDict()
+        self._overtaking: dict[UUID, _Overtaking] = {}  # by lease
         self._texts: dict[UUID, StoredPrefixes] = {}
 
     def observe(
@@ -103,6 +111,7 @@ class PrefixReplay:
             for lease_id, guest in self._running.items():
                 if lease_id not in guests:
                     self._learn(lease_id, guest, answered.get(lease_id), capacity)
+                    self._settle(lease_id, answered.get(lease_id), capacity)
             followed = {each.reader.family for each in guests.values() if each.reader is not None}
             for lease_id, guest in self._running.items():
                 if lease_id not in guests:
@@ -113,15 +122,20 @@ class PrefixReplay:
             used = sum(each.blocks for each in guests.values())
             self._drop(capacity.max_blocks - self._unseen - used)
 
-    def start(self, lease_id: UUID, guest: Guest, *, reused_tokens: int = 0) -> None:
+    def start(
+        self, lease_id: UUID, guest: Guest, *, reused_tokens: int = 0, overtaken: UUID | None = None
+    ) -> None:
         """Note that a job starts; it may end before anything is observed again.
 
         Args:
             lease_id: of the job.
             guest: the job.
             reused_tokens: of its prompt, that the engine is expected to have.
+            overtaken: the job that it postpones, as `postpone` was told for all of the output reserved.
         """
         with self._lock:
+            if overtaken is not None:
+                self._overtaking[lease_id] = _Overtaking(overtaken, guest.output_tokens)
             left = None if guest.reader is None else self._left.get(guest.reader.family)
             if left is not None and reused_tokens:
                 later = sum(each.blocks for each in self._left.values() if each.at >= left.at)
@@ -151,7 +165,8 @@ class PrefixReplay:
         """Note for how many steps these jobs were overtaken, perhaps before this worker started."""
         with self._lock:
             for job_id, steps in postponed.items():
-                self._keep_postponed(job_id, max(steps, self._postponed.pop(job_id, 0.0)))
+                if job_id not in self._postponed:
+                    self._keep_postponed(job_id, steps)
 
     def postponed(self) -> Mapping[UUID, float]:
         """Return for how many steps followers overtook each job."""
@@ -199,6 +214,15 @@ class PrefixReplay:
                 self._left.popitem(last=False)
         else:
             self._unseen -= self._unseen // 16
+
+    def _settle(self, lease_id: UUID, answered: Answered | None, capacity: Capacity) -> None:
+        """Take back of what a follower postponed another job by, as far as its answer was shorter."""
+        overtaking = self._overtaking.pop(lease_id, None)
+        if overtaking is None or answered is None or overtaking.job_id not in self._postponed:
+            return
+        unused_steps = overtaking.output_tokens - answered.generated_tokens
+        steps = self._postponed[overtaking.job_id] - unused_steps / capacity.max_batch_size
+        self._postponed[overtaking.job_id] = max(0.0, steps)
 
     def _leave(
         self,

@@ -62,6 +62,15 @@ def test_a_follower_overtakes_an_old_job_only_for_as_long_as_reading_again_takes
     assert chosen(old, follower, postponed={UUID(int=1): READ_STEPS}) == 1
 
 
+def test_only_a_job_that_waited_longer_is_postponed_by_a_follower() -> None:
+    follower = sharer(2, reused=DOCUMENT_TOKENS, waited=96)
+    peer, old = sharer(1, waited=100), sharer(1, waited=200)
+    told = [
+        postponement(follower, [each, follower], max_batch_size=SLOTS, policy=POLICY) for each in (peer, old)
+    ]
+    assert told == [None, (UUID(int=1), 4.75)]
+
+
 def test_the_first_that_fits_reads_for_its_family_unless_a_running_job_has_what_it_reads() -> None:
     family = [sharer(1, 200, family="a"), sharer(2, 10, family="a"), sharer(3, 30, family="a")]
     assert chosen(*family) == 2
@@ -205,7 +214,9 @@ class Engine:
         if choice.start is None:
             return None
         place = next(place for place, each in enumerate(ranked) if each.number == choice.start.int)
-        if (overtaken := postponement(sharers[place], sharers, max_batch_size=SLOTS)) is not None:
+        if (
+            overtaken := postponement(sharers[place], sharers, max_batch_size=SLOTS, policy=POLICY)
+        ) is not None:
             self.postponed[overtaken[0]] += overtaken[1]
         return ranked[place]
 

@@ -69,3 +69,16 @@ def test_an_engine_that_reports_nothing_is_believed_to_have_what_ran() -> None:
     for document in (1, 2, 3, 1):
         run(replay, document, expected=290 if document in believed(replay) else 0)
     assert believed(replay) == [1, 3, 2]
+
+
+def test_a_follower_postpones_a_job_by_what_it_generated_once_it_has_ended() -> None:
+    replay, overtaken = PrefixReplay(), UUID(int=7)
+    answered, cancelled = next(LEASES), next(LEASES)
+    for lease_id in (answered, cancelled):
+        replay.postpone(overtaken, 512.0)
+        replay.start(lease_id, Guest(None, 30, output_tokens=2048), overtaken=overtaken)
+    assert replay.postponed() == {overtaken: 1024.0}
+    replay.observe({}, capacity=CAPACITY, answered={answered: Answered(48)})
+    assert replay.postponed() == {overtaken: 524.0}, "what the other one took is not known"
+    replay.recall({overtaken: 1024.0, UUID(int=8): 3.0})
+    assert replay.postponed() == {overtaken: 524.0, UUID(int=8): 3.0}
