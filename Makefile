@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console screenshots test-torch test-engines test-clients lint bench prove schemas crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-torch test-engines test-clients lint bench prove schemas crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,6 +28,9 @@ browser: setup ## fetch headless Chromium, Playwright and axe-core into .browser
 
 test-console: browser ## the console's tests, in that browser too
 	@$(BIN)/python -m pytest tests/integration/console $(PYTEST)
+
+check-monitoring: ## check and test the alerts with Debian's promtool, unpacked into .prometheus (20 MB, no root)
+	@scripts/check_monitoring.sh
 
 screenshots: browser ## the pictures in docs/console, of the pages that tests look at (PYTEST=-k… chooses)
 	@LONGBATCH_SCREENSHOTS=docs/console $(BIN)/python -m pytest tests/integration/console -k in_browser $(PYTEST)
@@ -81,4 +84,4 @@ lock: ## write the lock files anew (needs uv)
 	@for each in $(CLIENTS:=.in); do $(COMPILE) $$each -o $${each%.in}.lock; done
 
 clean: ## remove what setup and the tools made
-	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .schemas .browser .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules
+	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .schemas .browser .prometheus .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules

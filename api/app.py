@@ -43,8 +43,13 @@ _DESCRIPTION = (
 )
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """Create the service for these settings; its services open when it starts."""
+def create_app(settings: Settings, http_metrics: HttpMetrics | None = None) -> FastAPI:
+    """Create the service for these settings; its services open when it starts.
+
+    Args:
+        settings: of the process.
+        http_metrics: of its requests; None: new ones.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -63,7 +68,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,  # the framework's pages load scripts from a CDN; /docs is our own
         redoc_url=None,
     )
-    app.state.http_metrics = HttpMetrics()
+    app.state.http_metrics = http_metrics or HttpMetrics()
     app.add_middleware(AuthMiddleware)
     app.add_middleware(RequestMiddleware, metrics=app.state.http_metrics, failure=failure_response)
     app.add_middleware(ConsoleHeaders)

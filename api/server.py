@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from api.app import create_app
 from api.http.connections import ConnectionLimits, connection_class
+from api.http.metrics import HttpMetrics
 from jobs import database, open_files, telemetry
 from jobs import settings as settings_module
 from jobs.settings import Settings
@@ -49,7 +50,8 @@ class ApiServer(uvicorn.Server):
 
 def main() -> int:
     """Serve until SIGTERM or Ctrl-C, and return the exit status."""
-    telemetry.configure()
+    http_metrics = HttpMetrics()
+    telemetry.configure(on_event=http_metrics.events.count)
     _release_large_buffers()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
@@ -62,12 +64,12 @@ def main() -> int:
     except ValueError as error:
         sys.stderr.write(f"settings: {error}\n")
         return _USAGE_ERROR
-    return _serve(settings)
+    return _serve(settings, http_metrics)
 
 
-def _serve(settings: Settings) -> int:
+def _serve(settings: Settings, http_metrics: HttpMetrics) -> int:
     config = uvicorn.Config(
-        create_app(settings),
+        create_app(settings, http_metrics),
         http=connection_class(_connection_limits(settings)),
         ws="none",  # no route uses WebSockets, and they would escape the limits
         host=settings.api.host,

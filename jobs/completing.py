@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from jobs import job_rows
 from jobs.checkpoints import Output
-from jobs.database import direct, note_ended
+from jobs.database import direct, note_ended, note_outcomes
 from jobs.database.direct import Query, Rows
 from jobs.database.hot import PREPARED
 from jobs.database.row_sets import array_parameters
@@ -20,7 +20,7 @@ from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.prompts.tools.calls import write_calls
 from jobs.sharing import ends
-from jobs.states import FinishReason
+from jobs.states import FinishReason, JobState
 from jobs.tenants import usage
 from jobs.transitions import Lease
 from jobs.trees import progress as tree_progress
@@ -113,6 +113,7 @@ def completed(session: Session, rows: Rows) -> Completed:
     ended = [job_id for job_id, _ in rows]
     job_rows.expire_loaded(session, ended)
     note_ended(session, ended)
+    note_outcomes(session, [JobState.COMPLETED] * len(ended))
     followed = [job_id for job_id, is_followed in rows if is_followed]
     return Completed(frozenset(ended), bool(followed) and _follow(session, followed))
 

@@ -189,10 +189,28 @@ def count_by_state(session: Session) -> dict[str, int]:
     return counts
 
 
-def queued_tokens(session: Session) -> int:
-    """Sum the prompt and output tokens that wait in the queue."""
-    total = func.sum(Job.prompt_tokens + Job.max_tokens)
-    return int(session.scalar(select(total).where(Job.state == literal_column("'queued'"))) or 0)
+@dataclass(frozen=True, slots=True)
+class LaneBacklog:
+    """What is queued in one lane.
+
+    Attributes:
+        num_tokens: of prompts, and of outputs at most.
+        oldest_at: when the oldest job was submitted.
+    """
+
+    lane: str
+    num_tokens: int
+    oldest_at: datetime
+
+
+def backlogs(session: Session) -> list[LaneBacklog]:
+    """Sum up the queue, by lanes; lanes without queued jobs are left out."""
+    query = (
+        select(Job.lane, func.sum(Job.prompt_tokens + Job.max_tokens), func.min(Job.created_at))
+        .where(Job.state == literal_column("'queued'"))
+        .group_by(Job.lane)
+    )
+    return [LaneBacklog(lane, int(tokens or 0), oldest) for lane, tokens, oldest in session.execute(query)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,7 @@ class StartedJob(NamedTuple):
     batch_id: UUID | None
     summary_id: UUID | None
     started_at: datetime | None
+    created_at: datetime
 
 
 def start_all(

@@ -3,10 +3,12 @@
 import logging
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Final
 
 import structlog
-from structlog.typing import ExcInfo, FilteringBoundLogger
+from prometheus_client import CollectorRegistry, Counter
+from structlog.typing import EventDict, ExcInfo, FilteringBoundLogger
 
 # Names in the order of a job's life. Fields: job_id and attempt if there is a job; never text or secrets.
 JOB_CLAIMED: Final = "job.claimed"
@@ -51,13 +53,54 @@ API_READY: Final = "api.ready"
 API_STOPPED: Final = "api.stopped"
 API_CONNECTION_LIMIT: Final = "api.connection_limit"
 OPEN_FILES_LIMIT_LOW: Final = "open_files.limit_low"
+METRICS_READY: Final = "metrics.ready"
+METRICS_UNAVAILABLE: Final = "metrics.unavailable"
+# All of the above.
+NAMES: Final = frozenset(value for name, value in globals().items() if name.isupper() and "." in str(value))
 
 
-def configure(*, json: bool = True) -> None:
-    """Log each event as one JSON object, or one readable line, on standard output."""
+# Of no registry: each process that has one registers it. Counted after the commit that ended the jobs.
+JOBS_ENDED: Final = Counter(
+    "longbatch_jobs_ended", "Jobs that transactions of this process ended.", ("state",), registry=None
+)
+
+
+class EventCounter:
+    """Counts the events of the log, and the jobs that this process ends, for Prometheus."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        registry.register(JOBS_ENDED)
+        self._events = Counter(
+            "longbatch_events",
+            "Events logged by this process; the names are those of the log.",
+            ("event",),
+            registry=registry,
+        )
+        for name in NAMES:
+            self._events.labels(name)  # so that its first increase is one
+
+    def count(self, event: str) -> None:
+        """Count an event of the log."""
+        if event in NAMES:
+            self._events.labels(event).inc()
+
+
+def configure(*, json: bool = True, on_event: Callable[[str], object] = lambda _: None) -> None:
+    """Log each event as one JSON object, or one readable line, on standard output.
+
+    Args:
+        json: one JSON object.
+        on_event: called with the name of each event.
+    """
+
+    def note(_logger: object, _level: str, event: EventDict) -> EventDict:
+        on_event(event["event"])
+        return event
+
     renderer = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer()
     structlog.configure(
         processors=[
+            note,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -10,6 +10,7 @@ from jobs.prompts.tokenizer import load_configured
 from jobs.settings import Settings
 from worker.celery_app import make_app, register_tasks, run_worker
 from worker.doorbell import DoorbellListener, ListeningThreads, WorkerDoorbell
+from worker.metrics.process import ProcessMetrics
 
 if TYPE_CHECKING:
     from worker.inference.worker import InferenceWorker
@@ -50,7 +51,8 @@ def run(role: str, kind: "WorkerKind") -> int:
 
 
 def _serve(role: str, kind: "WorkerKind", configured: Settings) -> int:
-    telemetry.configure()
+    metrics = ProcessMetrics()
+    telemetry.configure(on_event=metrics.events.count)
     num_files = open_files.of_inference_worker if role == doorbell.INFERENCE else open_files.of_service_worker
     open_files.raise_for(role, needed=num_files(configured))
     app = make_app(configured.broker)
@@ -58,13 +60,14 @@ def _serve(role: str, kind: "WorkerKind", configured: Settings) -> int:
         configured.broker.url.get_secret_value(), socket_timeout=configured.broker.socket_timeout_seconds
     )
     worker_doorbell = WorkerDoorbell(broker, app)
-    threads = kind(configured, load_configured(configured.tokenizer), worker_doorbell)
+    threads = kind(configured, load_configured(configured.tokenizer), worker_doorbell, metrics)
 
     def on_message(name: str) -> None:
         worker_doorbell.acknowledge(name)
         threads.on_ring(name)
 
     register_tasks(app, role, on_message)
+    metrics.serve(configured.metrics)
     listener = DoorbellListener(configured.broker, role, threads.on_ring, hear=worker_doorbell.hear)
     return run_worker(
         app,

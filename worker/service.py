@@ -20,6 +20,7 @@ from worker.documents import rounds as documents
 from worker.doorbell import WorkerDoorbell
 from worker.duties import Duty, ServiceContext, Woken
 from worker.loop import Loop
+from worker.metrics.process import ProcessMetrics
 from worker.rounds import do_each
 from worker.turns import WorkRunner
 from worker.webhooks import delivery
@@ -40,8 +41,16 @@ class ServiceWorker:
         VaultKeyError: a configured key that seals secrets is malformed.
     """
 
-    def __init__(self, settings: Settings, tokenizer: Tokenizer, doorbell: WorkerDoorbell) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        tokenizer: Tokenizer,
+        doorbell: WorkerDoorbell,
+        metrics: ProcessMetrics | None = None,
+    ) -> None:
+        """Args: metrics: of the process; None: of nobody."""
         self._doorbell = doorbell
+        self._metrics = metrics or ProcessMetrics()
         if settings.webhooks.secret:
             webhooks.check_secret(settings.webhooks.secret.get_secret_value())
         sessions = database.make_sessions(on_ended=self._on_ended)
@@ -117,7 +126,9 @@ class ServiceWorker:
         do_each([partial(self._do_one, duty) for duty in self._duties if duty.name == name])
 
     def _do_one(self, duty: Duty) -> None:
-        if duty.run():
+        with self._metrics.timing(duty.name):
+            has_work = duty.run()
+        if has_work:
             for name in duty.wakes:
                 self._wake(name)
 

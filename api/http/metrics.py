@@ -5,6 +5,8 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import Scope
 
+from jobs.telemetry import EventCounter
+
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)  # seconds
 
 
@@ -12,30 +14,32 @@ class HttpMetrics:
     """Metrics of this process's requests.
 
     Attributes:
+        events: counts the events of the log.
         open_requests: incremented and decremented by the middleware that answers requests.
     """
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
+        self.events = EventCounter(self.registry)
         labels = ("method", "route")
         self._requests = Counter(
             "longbatch_http_requests",
             "Requests answered; status 0 means the caller left first.",
             (*labels, "status"),
-            registry=self._registry,
+            registry=self.registry,
         )
         self._seconds = Histogram(
             "longbatch_http_request_seconds",
             "Time until the whole response was sent; excludes long polls.",
             labels,
             buckets=_BUCKETS,
-            registry=self._registry,
+            registry=self.registry,
         )
 
         self.open_requests = Gauge(
             "longbatch_http_open_requests",
             "Requests not answered yet, including long polls.",
-            registry=self._registry,
+            registry=self.registry,
         )
 
     def observe(self, scope: Scope, *, status: int, seconds: float) -> None:
@@ -48,4 +52,4 @@ class HttpMetrics:
 
     def exposition(self) -> bytes:
         """Render the metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)

@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 from jobs import queries
 from jobs.database import database_now
 from jobs.documents import extraction
-from jobs.queries import EngineUsage
+from jobs.queries import EngineUsage, LaneBacklog
+from jobs.states import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class MetricsSnapshot:
     """The queue and the engines at one moment."""
 
     num_jobs: dict[str, int]
-    queued_tokens: int
+    backlogs: Sequence[LaneBacklog]
     engines: Sequence[EngineUsage]
     pending_webhooks: int
     waiting_documents: int
@@ -31,7 +32,7 @@ def read_snapshot(session: Session) -> MetricsSnapshot:
     """Read the queue and the engines from Postgres."""
     return MetricsSnapshot(
         num_jobs=queries.count_by_state(session),
-        queued_tokens=queries.queued_tokens(session),
+        backlogs=queries.backlogs(session),
         engines=queries.engine_usages(session),
         pending_webhooks=queries.pending_webhooks(session),
         waiting_documents=extraction.count_waiting(session),
@@ -68,7 +69,17 @@ def _queue_gauges(snapshot: MetricsSnapshot) -> Iterator[Metric]:
         jobs.add_metric([state], count)
     yield jobs
     tokens = "Prompt tokens and maximum output tokens of all queued jobs."
-    yield GaugeMetricFamily("longbatch_queued_tokens", tokens, value=snapshot.queued_tokens)
+    yield GaugeMetricFamily(
+        "longbatch_queued_tokens", tokens, value=sum(each.num_tokens for each in snapshot.backlogs)
+    )
+    ages = GaugeMetricFamily(
+        "longbatch_oldest_queued_seconds", "Time since the oldest queued job was submitted.", labels=["lane"]
+    )
+    oldest = {each.lane: each.oldest_at for each in snapshot.backlogs}
+    for lane in Lane:
+        age = snapshot.now - oldest.get(lane, snapshot.now)
+        ages.add_metric([lane], max(0.0, age.total_seconds()))
+    yield ages
     events = "Webhook events not delivered yet."
     yield GaugeMetricFamily("longbatch_webhook_events_pending", events, value=snapshot.pending_webhooks)
     documents = "Documents whose text is not extracted yet."

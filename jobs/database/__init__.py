@@ -6,6 +6,7 @@ from jobs.database.connection import (
     make_engine,
     make_sessions,
     note_ended,
+    note_outcomes,
     sqlalchemy_url,
     take_ended,
     transaction,

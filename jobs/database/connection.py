@@ -1,7 +1,8 @@
 """Connections to Postgres: engines with timeouts, and sessions that commit once, at the edge."""
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Final
@@ -16,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
+from jobs import telemetry
 from jobs.database.direct import allow_direct
 from jobs.database.hot import ON_REQUEST, prepare_hot_statements
 from jobs.settings import DatabaseSettings
@@ -24,6 +26,7 @@ _HAS_LIMITS: Final = "longbatch.has_limits"
 _USED_AT: Final = "longbatch.used_at"
 _TRUSTED_SECONDS: Final = 1.0
 _ENDED: Final = "longbatch.ended"
+_OUTCOMES: Final = "longbatch.outcomes"
 _ON_ENDED: Final = "longbatch.on_ended"
 
 
@@ -76,8 +79,8 @@ def transaction(sessions: sessionmaker[Session]) -> Iterator[Session]:
     with sessions() as session:
         with session.begin():
             yield session
-        on_ended = session.info.get(_ON_ENDED)
-        if on_ended is not None and (ended := take_ended(session)):
+        ended, on_ended = take_ended(session), session.info.get(_ON_ENDED)
+        if on_ended is not None and ended:
             on_ended(ended)
 
 
@@ -86,8 +89,16 @@ def note_ended(session: Session, ids: Collection[UUID]) -> None:
     session.info.setdefault(_ENDED, set()).update(ids)
 
 
+def note_outcomes(session: Session, states: Iterable[str]) -> None:
+    """Note the states of jobs that this transaction ends, which are counted after the commit."""
+    session.info.setdefault(_OUTCOMES, Counter()).update(states)
+
+
 def take_ended(session: Session) -> Collection[UUID]:
-    """Return the noted ids, once the transaction is committed."""
+    """Count the noted outcomes and return the noted ids, once the transaction is committed."""
+    outcomes: Counter[str] = session.info.pop(_OUTCOMES, Counter())
+    for state, number in outcomes.items():
+        telemetry.JOBS_ENDED.labels(state).inc(number)
     ended: set[UUID] = session.info.pop(_ENDED, set())
     return ended
 

@@ -17,4 +17,5 @@ from jobs.settings.work import (
     FileSettings,
     JobSettings,
     MaintenanceSettings,
+    MetricsSettings,
 )

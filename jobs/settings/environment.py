@@ -19,6 +19,7 @@ from jobs.settings.work import (
     FileSettings,
     JobSettings,
     MaintenanceSettings,
+    MetricsSettings,
 )
 
 # Read outside this package: the cache of the default tokenizer, and the server that the command line calls.
@@ -56,6 +57,7 @@ class Settings(_Groups):
     limits: LimitSettings = LimitSettings()
     webhooks: WebhookSettings = WebhookSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
+    metrics: MetricsSettings = MetricsSettings()
 
 
 class EngineSide(_Groups):

@@ -91,6 +91,19 @@ class DocumentSettings(Group):
     retention_days: float = Field(default=30, gt=0, description="prune finished documents after this")
 
 
+class MetricsSettings(Group):
+    """Where a worker process answers Prometheus; the API does so on its own port."""
+
+    host: str = Field(default="127.0.0.1")
+    port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="of GET /metrics; each worker process of a machine needs its own. 0: any free one, named"
+        " in the log. None: no metrics",
+    )
+
+
 class MaintenanceSettings(Group):
     """The loops of the service worker."""
 

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Subquery, Table, func, select, union_all
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from jobs.database import note_outcomes
 from jobs.embeddings import EMBED_TASK
 from jobs.errors import InvalidRequestError
 from jobs.ids import uuid7
@@ -65,6 +66,7 @@ class UsageTotal:
 
 def record(session: Session, ended: Sequence[Job]) -> None:
     """Record the usage of these jobs, which are in a terminal state now."""
+    note_outcomes(session, [job.state for job in ended])
     groups: dict[tuple[UUID, date, str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for job in ended:
         if job.finalized_at is None:

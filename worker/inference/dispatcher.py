@@ -18,6 +18,7 @@ from worker.inference.execute import Runner
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.monitor import EngineMonitor
 from worker.loop import Loop
+from worker.metrics.runs import NO_JOBS, NO_ROOM, NOT_GIVEN, STOPPING, UNAVAILABLE, RunMetrics
 
 # A tick costs nearly as much for one end as for many. While ticks follow each other this closely, or sooner
 # than the last one took, each waits for runs that are about to end: for half as long as that, at most.
@@ -44,9 +45,21 @@ class Dispatcher:
         keeper: LeaseKeeper,
         runner: Runner,
         desk: Desk,
+        metrics: RunMetrics | None = None,
         pass_on: Callable[[], object] = lambda: None,
     ) -> None:
-        """Args: pass_on: called after the tick of a ring: it may have been for another engine too."""
+        """Set up without ticking.
+
+        Args:
+            settings: of this worker.
+            monitor: of its engine.
+            keeper: of its leases.
+            runner: runs what the ticks start.
+            desk: where the ticks happen.
+            metrics: of this worker; None: of nobody.
+            pass_on: called after the tick of a ring: it may have been for another engine too.
+        """
+        self._metrics = metrics or RunMetrics.of_nobody()
         self._settings = settings
         self._monitor = monitor
         self._keeper = keeper
@@ -83,6 +96,7 @@ class Dispatcher:
                 self._tick()
                 self._ticked_at = time.monotonic()
                 self._tick_took = self._ticked_at - began
+                self._metrics.ticked(self._tick_took)
             finally:
                 if was_rung:
                     self._pass_on()
@@ -127,14 +141,24 @@ class Dispatcher:
         model = self._monitor.model
         if model is None or self._runner.stopping.is_set():
             self._desk.tick(None)
+            self._metrics.idle(1, UNAVAILABLE if model is None else STOPPING)
             return
         # Read the clock before the claim, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
-        self._desk.tick(
+        result = self._desk.tick(
             self._runner.policy(),
             self._runner.prefetcher.candidates(),
             start=lambda result: self._start_all(result, model, valid_until=valid_until),
         )
+        self._note_idle(result, model)
+
+    def _note_idle(self, result: ClaimResult, model: EngineModel) -> None:
+        """Keep how many slots stay without a job, and why."""
+        if result.free_slots:
+            self._metrics.idle(result.free_slots, NO_ROOM if result.left else NO_JOBS)
+        else:
+            num_idle = model.capacity.max_batch_size - len(self._keeper.running())
+            self._metrics.idle(max(0, num_idle), NOT_GIVEN)
 
     def _start_all(self, result: ClaimResult, model: EngineModel, *, valid_until: float) -> None:
         if result.asked_for_room:

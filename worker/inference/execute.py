@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
@@ -69,6 +69,7 @@ from worker.inference.refusals import Refusals, Verdict
 from worker.inference.run_stream import RunStream
 from worker.inference.sampling import dimensions_of, num_top_of, sampling_of, stop_ids_of, stops_of
 from worker.inference.text_answer import AnyAnswer, EmbeddingAnswer, TextAnswer
+from worker.metrics.runs import RunMetrics
 
 T = TypeVar("T")
 
@@ -99,6 +100,7 @@ class Runner:
         stopping: set when the process is shutting down.
         refusals: what the engine's refusals prove.
         salts: keep tenants apart in the engine's cache.
+        metrics: of the worker.
     """
 
     settings: Settings
@@ -114,6 +116,7 @@ class Runner:
     stopping: threading.Event
     refusals: Refusals
     salts: CacheSalts
+    metrics: RunMetrics = field(default_factory=RunMetrics.of_nobody)
 
     async def run(self, claim: Claim, running: RunningJob, model: EngineModel) -> None:
         """Run one claimed job and record how its run ended.
@@ -134,6 +137,8 @@ class Runner:
     def _begin(self, claim: Claim, running: RunningJob, model: EngineModel) -> JobRun:
         job = claim.job
         log = telemetry.logger().bind(job_id=ids.job_id(job.id), attempt=job.attempt)
+        waited = job.started_at - job.created_at if claim.is_first and job.started_at else None
+        self.metrics.claimed(job.lane, waited=waited)
         log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=job.prompt_tokens)
         answer = self._empty_answer(job, model)
         return JobRun(claim, running, answer, self.live.publisher(job, answer), log)
@@ -172,6 +177,8 @@ class Runner:
         next_step = _outcome_without_engine(run, prompt) or Granted(run.claim.output_tokens)
         while isinstance(next_step, Granted):
             run.is_first_request = run.claim.is_first and not run.answer.num_tokens
+            if not run.is_first_request:
+                run.resent_tokens += prompt.num_tokens + run.answer.num_tokens
             run.answer.begin_segment(until=next_step.tokens)
             run.stream = stream = await self._open(run, prompt, model)
             stream.start()
@@ -197,7 +204,8 @@ class Runner:
         if saved is not None and saved.fingerprint == self.counter.fingerprint:
             scores = None if saved.log_probs is None else read_scores(saved.log_probs)
             run.answer.resume(unpack_ids(saved.packed_ids).tolist(), scores)
-        run.job.take_over(run.answer.num_tokens)
+        run.num_before = run.answer.num_tokens
+        run.job.take_over(run.num_before)
         return prompt
 
     def _read(

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,7 @@ from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, Stopped
 from worker.inference.run_stream import RunStream
 from worker.inference.tensors.outputs import EngineOutputs, OutputFiles, OutputsNotStoredError
 from worker.inference.text_answer import AnyAnswer
+from worker.metrics.runs import RunFigures, RunMetrics
 
 _LINGER_SECONDS: Final = 10.0
 P = ParamSpec("P")
@@ -65,6 +67,9 @@ class JobRun:
         adapter: that generates; None: the model as it is.
         tensors: what goes to the engine and comes from it by name besides.
         outputs: what of it has come; None: the job asks for nothing.
+    began_at: monotonic time of the claim.
+    num_before: tokens that earlier runs have generated.
+    resent_tokens: of prompt and answer, in requests after the job's first.
     """
 
     claim: Claim
@@ -79,6 +84,9 @@ class JobRun:
     adapter: WantedAdapter | None = None
     tensors: TensorRequest = NO_TENSORS
     outputs: EngineOutputs | None = None
+    began_at: float = field(default_factory=time.monotonic)
+    num_before: int = 0
+    resent_tokens: int = 0
 
     def ask_for(self, tensors: TensorRequest, *, max_bytes: int) -> None:
         """Note what goes to the engine and comes from it by name, `max_bytes` at most."""
@@ -93,11 +101,15 @@ class JobRun:
         """
         if isinstance(event, OutputDelta):
             self._gather(event)
-        elif not isinstance(event, CachedPrompt):
+            return
+        if not isinstance(event, CachedPrompt):
             self.job.inbox.put(event)
-        elif self.is_first_request and self.cached_tokens is None:
-            prompt_tokens = self.claim.job.prompt_tokens or 0
-            self.cached_tokens = event.of(prompt_tokens, tokens_per_block=tokens_per_block)
+            return
+        cached = event.of(self.claim.job.prompt_tokens or 0, tokens_per_block=tokens_per_block)
+        if not self.is_first_request:
+            self.resent_tokens = max(0, self.resent_tokens - (cached or 0))
+        elif self.cached_tokens is None:
+            self.cached_tokens = cached
 
     def _gather(self, part: OutputDelta) -> None:
         """Keep what came of a tensor, or end the run if that cannot be kept."""
@@ -131,6 +143,7 @@ class Recorder:
     files: OutputFiles
     announce: Callable[[Collection[UUID]], None] = lambda _: None
     forms: FormChecker = field(default_factory=FormChecker)
+    metrics: RunMetrics = field(default_factory=RunMetrics.of_nobody)
 
     async def end(self, run: JobRun, end: RunEnd) -> None:
         """Record the end of a run. A late confirmation still deletes its draining reservation."""
@@ -151,6 +164,7 @@ class Recorder:
                 completion_tokens=run.answer.num_tokens,
                 **_error_fields(end.outcome),
             )
+            self.metrics.ended(_figures(run, end.outcome))
             if state is None:  # lost, or committed by a transaction that could not tell: this is harmless
                 self.announce([run.job.lease.job_id])
             if state is None or state in TERMINAL:
@@ -233,6 +247,26 @@ def _judged(run: JobRun, outcome: Outcome, output: Output) -> Outcome:
     """Fail a part of a summary that only thought: otherwise its text would be missing in silence."""
     is_lost = isinstance(outcome, Finished) and output.reasoning_tokens and not output.text.strip()
     return Failed(NoVisibleTextError()) if is_lost and run.claim.job.summary_id is not None else outcome
+
+
+def _figures(run: JobRun, outcome: Outcome) -> RunFigures:
+    """Sum up the run for its worker's metrics."""
+    job, timed = run.claim.job, run.job
+    first_at = timed.first_token_at
+    error = outcome.error.code if isinstance(outcome, Failed) else ""
+    reason = outcome.reason.value if isinstance(outcome, Finished | Stopped) else error
+    return RunFigures(
+        lane=job.lane,
+        outcome=type(outcome).__name__.lower(),
+        reason=reason,
+        seconds=time.monotonic() - run.began_at,
+        to_first_token=None if first_at is None else first_at - run.began_at,
+        generating=0.0 if first_at is None else timed.last_token_at - first_at,
+        prompt_tokens=(job.prompt_tokens or 0) if run.claim.is_first else 0,
+        cached_tokens=run.cached_tokens or 0,
+        resent_tokens=run.resent_tokens,
+        completion_tokens=run.answer.num_tokens - run.num_before,
+    )
 
 
 def _error_fields(outcome: Outcome) -> dict[str, str | None]:

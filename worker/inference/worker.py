@@ -21,6 +21,7 @@ from jobs.settings import Settings
 from jobs.tenants.cache_salts import CacheSalts
 from jobs.transitions import Lease
 from worker.doorbell import WorkerDoorbell
+from worker.engine import loop as engine_loop
 from worker.guides.checker import FormChecker
 from worker.inference.desk import Desk
 from worker.inference.dispatcher import Dispatcher
@@ -32,6 +33,8 @@ from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import Recorder
 from worker.inference.refusals import Patience, Refusals
 from worker.inference.tensors.outputs import OutputFiles
+from worker.metrics.process import ProcessMetrics
+from worker.metrics.runs import RunMetrics
 
 # Leases must be renewed even while all other connections are waiting.
 _HEARTBEAT_CONNECTIONS = 3
@@ -48,10 +51,19 @@ class InferenceWorker:
         settings: Settings,
         tokenizer: Tokenizer,
         doorbell: WorkerDoorbell,
+        metrics: ProcessMetrics | None = None,
         *,
         patience: Patience | None = None,
     ) -> None:
-        """Args: patience: with refusals that may be about one prompt."""
+        """Set up without running anything.
+
+        Args:
+            settings: of this process.
+            tokenizer: the engine's.
+            doorbell: of this process.
+            metrics: of this process; None: of nobody.
+            patience: with refusals that may be about one prompt.
+        """
         self._settings = settings
         self._doorbell = doorbell
         self._heartbeats = database.make_engine(
@@ -74,6 +86,11 @@ class InferenceWorker:
         desk = Desk(settings, work, stopping=stopping)
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="slot")
         self._forms = FormChecker()
+        self._metrics = RunMetrics((metrics or ProcessMetrics()).registry, settings.engine.name)
+        self._metrics.watch(
+            num_running=lambda: len(list(self.keeper.running())),
+            is_up=lambda: self.monitor.model is not None,
+        )
         runner = Runner(
             settings=settings,
             policy=self.policy,
@@ -93,11 +110,13 @@ class InferenceWorker:
                 OutputFiles(work),
                 doorbell.announce,
                 self._forms,
+                self._metrics,
             ),
             threads=self._threads,
             stopping=stopping,
             refusals=Refusals(patience),
             salts=CacheSalts(work),
+            metrics=self._metrics,
         )
         self.dispatcher = Dispatcher(
             settings,
@@ -105,6 +124,7 @@ class InferenceWorker:
             keeper=self.keeper,
             runner=runner,
             desk=desk,
+            metrics=self._metrics,
             pass_on=doorbell.pass_on,
         )
         self.monitor.on_ready.append(self.dispatcher.loop)
@@ -121,6 +141,7 @@ class InferenceWorker:
             self.dispatcher.prefetch_loop,
         ):
             loop.start()
+        self._lag = engine_loop.start(self._metrics.watch_loop())
         telemetry.logger().info(telemetry.DISPATCHER_STARTED, engine=self._settings.engine.name)
 
     def policy(self) -> ClaimPolicy:
@@ -155,6 +176,7 @@ class InferenceWorker:
         self._doorbell.finish()
         self._threads.shutdown()
         self._forms.close()
+        self._lag.cancel()
         self.monitor.close()
         self._heartbeats.dispose()
         self._work.dispose()

@@ -1,0 +1,1 @@
+"""What a worker process tells Prometheus of itself."""
