@@ -12,6 +12,7 @@ from bench.simulation.workloads import Spec, make
 from bench.simulation.world import SimulatedJob, World
 from jobs.scheduling.fair_share import rank
 from jobs.scheduling.followers import Reuse, Sharer, choose_sharer, postponement
+from jobs.scheduling.prediction import likely
 
 QUESTION_TOKENS = 60
 
@@ -123,6 +124,9 @@ class SharedPacked(Packed):
         overtaken = postponement(sharer, sharers, max_batch_size=size, policy=self.packing)
         if overtaken is not None:
             start.delays = by_id[overtaken[0]]
+            start.expected_output = (
+                start.produced + self.book(world, start).new_tokens - sharer.unlikely_tokens
+            )
             start.delays.postponed_steps += overtaken[1]
         world.share(start, sharer.reuse.blocks)
         return start
@@ -148,7 +152,8 @@ class SharedPacked(Packed):
         )
 
     def _sharer(self, world: World, job: SimulatedJob) -> Sharer:
-        account = world.accounts[job.spec.tenant]
+        account, segment = world.accounts[job.spec.tenant], self.book(world, job)
+        likely_tokens = likely(world.peers(job), produced=job.produced) or segment.new_tokens
         return Sharer(
             candidate(self, world, job),
             tenant=job.spec.tenant,
@@ -158,6 +163,7 @@ class SharedPacked(Packed):
             reuse=_reuse(world, job),
             is_waiting=world.is_waiting(job),
             is_credited=world.credits_reuse,
+            unlikely_tokens=max(0, segment.new_tokens - likely_tokens),
         )
 
 

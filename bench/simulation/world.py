@@ -41,7 +41,7 @@ class SimulatedJob:
         found_tokens: of its document, that the engine had.
         postponed_steps: for how long younger jobs that share what the engine has were let go first.
         delays: the job that it was let go before; None: none, or only its peers.
-        expected_output: that its segment covered when it was let go first.
+        expected_output: when it was let go first.
         held: blocks that it is booked to share, while it is on the engine.
     """
 
@@ -198,7 +198,6 @@ class World:
         self.queue.remove(job)
         self.running.append(job)
         job.segment, job.blocks = segment, segment.blocks
-        job.expected_output = job.produced + segment.new_tokens
         job.reusable_tokens = self.reusable_tokens(job)
         self._charge(job, job.held_tokens - job.reusable_tokens + segment.new_tokens)
 

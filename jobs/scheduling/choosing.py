@@ -133,6 +133,7 @@ def _sharer(ranked: Ranked, known: EnginePrefixes) -> Sharer:
         reuse=known.reuse(job),
         is_waiting=(job.choice > 0 or ranked.candidate.lane is Lane.BATCH) and known.is_waiting(job),
         is_credited=known.replay.is_credited,
+        unlikely_tokens=ranked.size.unlikely_tokens,
     )
 
 

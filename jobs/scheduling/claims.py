@@ -17,7 +17,7 @@ from jobs.scheduling.engine_prefixes import family_of
 from jobs.scheduling.engine_queue import EngineQueue
 from jobs.scheduling.followers import Reader, Reuse
 from jobs.scheduling.preemption import choose_preemptions
-from jobs.scheduling.prefix_replay import Answered, Guest
+from jobs.scheduling.prefix_replay import Answered, Guest, Overtaking
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.ranking import Ranked, charge_of, prompt_charge_of
 from jobs.scheduling.sizing import ClaimPolicy
@@ -223,7 +223,7 @@ class _Starting:
                         each.lease.lease_id,
                         guest,
                         reused_tokens=each.reuse.tokens,
-                        overtaken=each.postponed.job_id if each.postponed else None,
+                        overtaking=each.overtaking(),
                     )
         return started
 
@@ -255,6 +255,12 @@ class _Chosen:
         if family is not None and not self.reads_twice:
             reader = Reader(family, job.id, job.text_id, size.blocks, has_read=False, rank=job.rank)
         return Guest(reader, size.blocks, size.output_tokens)
+
+    def overtaking(self) -> Overtaking | None:
+        """Tell which job it postpones as a follower."""
+        size = self.ranked.size
+        likely_tokens = size.output_tokens - size.unlikely_tokens
+        return Overtaking(self.postponed.job_id, likely_tokens) if self.postponed else None
 
     def start(self) -> Start:
         """Describe how it starts."""

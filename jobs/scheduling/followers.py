@@ -90,6 +90,7 @@ class Sharer:
         reuse: what the engine has of its prompt.
         is_waiting: an earlier job is just reading what it begins with.
         is_credited: the engine starts it without room for what it shares.
+        unlikely_tokens: of the output that it reserves, those that half of its peers did not need.
     """
 
     candidate: Candidate
@@ -101,6 +102,7 @@ class Sharer:
     reuse: Reuse = field(default=Reuse())
     is_waiting: bool = False
     is_credited: bool = False
+    unlikely_tokens: int = 0
 
     def sized(self) -> Candidate:
         """Return the candidate with what it needs at its start, and less to read."""
@@ -177,7 +179,7 @@ def postponement(
     head = _heads([each for each in queue if not each.is_waiting]).get(start.tenant)
     if head is None or not start.reuse.tokens or are_peers(head.candidate, start.candidate, policy):
         return None
-    return head.candidate.job_id, start.sized().steps / max_batch_size
+    return head.candidate.job_id, (start.sized().steps - start.unlikely_tokens) / max_batch_size
 
 
 def _going_first(

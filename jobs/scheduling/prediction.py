@@ -62,6 +62,18 @@ class Peers:
         return self._found[step]
 
 
+def likely(peers: Sequence[int], *, produced: int) -> int | None:
+    """Return how many more tokens half of the peers needed that got as far; None: there are too few.
+
+    Args:
+        peers: outputs of ended jobs, in tokens, ascending.
+        produced: tokens that the job generated so far.
+    """
+    first = bisect_right(peers, produced)
+    num_peers = len(peers) - first
+    return None if num_peers < FEW else peers[first + num_peers // 2] - produced
+
+
 def predict(
     capacity: Capacity, peers: Sequence[int], *, prompt_tokens: int, produced: int, policy: PredictionPolicy
 ) -> int:

@@ -70,8 +70,8 @@ class _Expected(NamedTuple):
     depth: int = 0
 
 
-class _Overtaking(NamedTuple):
-    """A job that a follower overtook, and the output for which it was charged as postponed."""
+class Overtaking(NamedTuple):
+    """A job that a follower overtakes, and the output of the follower that this was reckoned with."""
 
     job_id: UUID
     output_tokens: int
@@ -94,7 +94,7 @@ class PrefixReplay:
         self._times = count(1)
         self._unseen = 0  # blocks that the cache holds less than the replay would give it
         self._postponed: OrderedDict[UUID, float] = OrderedDict()
-        self._overtaking: dict[UUID, _Overtaking] = {}  # by lease
+        self._overtaking: dict[UUID, Overtaking] = {}  # by lease
         self._texts: dict[UUID, StoredPrefixes] = {}
 
     def observe(
@@ -123,7 +123,7 @@ class PrefixReplay:
             self._drop(capacity.max_blocks - self._unseen - used)
 
     def start(
-        self, lease_id: UUID, guest: Guest, *, reused_tokens: int = 0, overtaken: UUID | None = None
+        self, lease_id: UUID, guest: Guest, *, reused_tokens: int = 0, overtaking: Overtaking | None = None
     ) -> None:
         """Note that a job starts; it may end before anything is observed again.
 
@@ -131,11 +131,11 @@ class PrefixReplay:
             lease_id: of the job.
             guest: the job.
             reused_tokens: of its prompt, that the engine is expected to have.
-            overtaken: the job that it postpones, as `postpone` was told for all of the output reserved.
+            overtaking: the job that it postpones, as `postpone` was told.
         """
         with self._lock:
-            if overtaken is not None:
-                self._overtaking[lease_id] = _Overtaking(overtaken, guest.output_tokens)
+            if overtaking is not None:
+                self._overtaking[lease_id] = overtaking
             left = None if guest.reader is None else self._left.get(guest.reader.family)
             if left is not None and reused_tokens:
                 later = sum(each.blocks for each in self._left.values() if each.at >= left.at)
@@ -216,12 +216,12 @@ class PrefixReplay:
             self._unseen -= self._unseen // 16
 
     def _settle(self, lease_id: UUID, answered: Answered | None, capacity: Capacity) -> None:
-        """Take back of what a follower postponed another job by, as far as its answer was shorter."""
+        """Correct for how long a follower postponed another job, now that its answer's length is known."""
         overtaking = self._overtaking.pop(lease_id, None)
         if overtaking is None or answered is None or overtaking.job_id not in self._postponed:
             return
-        unused_steps = overtaking.output_tokens - answered.generated_tokens
-        steps = self._postponed[overtaking.job_id] - unused_steps / capacity.max_batch_size
+        more = answered.generated_tokens - overtaking.output_tokens
+        steps = self._postponed[overtaking.job_id] + more / capacity.max_batch_size
         self._postponed[overtaking.job_id] = max(0.0, steps)
 
     def _leave(

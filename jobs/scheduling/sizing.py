@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from jobs.engines.capacity import ITERATION_TOKENS, Capacity
 from jobs.scheduling.output_history import Group, History, PeersOnce
 from jobs.scheduling.packing import PackingPolicy
-from jobs.scheduling.prediction import PredictionPolicy
+from jobs.scheduling.prediction import PredictionPolicy, likely
 from jobs.scheduling.prefix_replay import PrefixReplay
 from jobs.scheduling.rivals import Rivals, order_of
 from jobs.scheduling.segments import next_segment, whole_blocks
@@ -132,11 +132,13 @@ class ReservationSize:
         blocks: of the KV cache.
         output_tokens: generated tokens in all, including those of earlier runs.
         steps: engine iterations until its expected end.
+        unlikely_tokens: of the output, those that half of its peers did not need.
     """
 
     blocks: int
     output_tokens: int
     steps: int
+    unlikely_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -163,14 +165,17 @@ class Sizer:
         Covers at least one more token, and at most all it may need.
         """
         prompt_tokens, left = job.prompt_tokens or 0, job.max_tokens - produced
+        likely_tokens = left
         if self.policy.prediction is None or job.num_yields or job.is_whole:
             segment = whole_blocks(
                 self.capacity, held_tokens=prompt_tokens + produced, new_tokens=left, left=left
             )
         else:
+            peers = self._peers.of(group_of(job)).near(prompt_tokens)
+            likely_tokens = likely(peers, produced=produced) or left
             segment = next_segment(
                 self.capacity,
-                self._peers.of(group_of(job)).near(prompt_tokens),
+                peers,
                 prompt_tokens=prompt_tokens,
                 produced=produced,
                 max_tokens=job.max_tokens,
@@ -180,6 +185,7 @@ class Sizer:
             blocks=segment.blocks,
             output_tokens=produced + segment.new_tokens,
             steps=steps(prompt_tokens + produced, segment.new_tokens),
+            unlikely_tokens=max(0, segment.new_tokens - likely_tokens),
         )
 
 

@@ -69,6 +69,8 @@ def test_only_a_job_that_waited_longer_is_postponed_by_a_follower() -> None:
         postponement(follower, [each, follower], max_batch_size=SLOTS, policy=POLICY) for each in (peer, old)
     ]
     assert told == [None, (UUID(int=1), 4.75)]
+    short = replace(follower, unlikely_tokens=16)
+    assert postponement(short, [old, short], max_batch_size=SLOTS, policy=POLICY) == (UUID(int=1), 0.75)
 
 
 def test_the_first_that_fits_reads_for_its_family_unless_a_running_job_has_what_it_reads() -> None:

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from jobs.engines.capacity import Capacity
 from jobs.scheduling.followers import Family, Reader
-from jobs.scheduling.prefix_replay import Answered, Guest, PrefixReplay
+from jobs.scheduling.prefix_replay import Answered, Guest, Overtaking, PrefixReplay
 
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=100, tokens_per_block=10, max_input_len=900, max_seq_len=1000
@@ -76,7 +76,7 @@ def test_a_follower_postpones_a_job_by_what_it_generated_once_it_has_ended() -> 
     answered, cancelled = next(LEASES), next(LEASES)
     for lease_id in (answered, cancelled):
         replay.postpone(overtaken, 512.0)
-        replay.start(lease_id, Guest(None, 30, output_tokens=2048), overtaken=overtaken)
+        replay.start(lease_id, Guest(None, 30, output_tokens=3000), overtaking=Overtaking(overtaken, 2048))
     assert replay.postponed() == {overtaken: 1024.0}
     replay.observe({}, capacity=CAPACITY, answered={answered: Answered(48)})
     assert replay.postponed() == {overtaken: 524.0}, "what the other one took is not known"
