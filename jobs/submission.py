@@ -14,6 +14,7 @@ from jobs.database import advisory_locks
 from jobs.database.advisory_locks import Lock
 from jobs.engines import registry, tensor_rows
 from jobs.engines.capacity import Capacity
+from jobs.engines.tensors import TensorFile
 from jobs.fitting import settle_count
 from jobs.job_rows import NewJob
 from jobs.models import Job, JsonObject
@@ -48,6 +49,7 @@ class JobSpec:
         guide: the form that its answer must have; None: any.
         is_whole: one request must generate its whole answer.
         tensors: what it passes to its engine besides (`engines.tensors`); None: nothing.
+        tensor_files: the files that those name; the caller has checked them.
         response: what is kept of the response that its output belongs to; None: it is no response.
         adapter: the model's adapter that is to answer; None: the model as it is.
     """
@@ -74,6 +76,7 @@ class JobSpec:
     guide: NewText | None = None
     is_whole: bool = False
     tensors: NewText | None = None
+    tensor_files: tuple[TensorFile, ...] = ()
     response: ResponseSpec | None = None
     adapter: str | None = None
 

@@ -23,10 +23,10 @@ class UploadForm(BaseModel):
         bytes,
         Field(
             json_schema_extra={"format": "binary"},
-            description="A file named *.jsonl, or without an extension.",
+            description="Of the purpose `batch`: a file named *.jsonl, or without an extension.",
         ),
     ]
-    purpose: Literal["batch"]
+    purpose: Literal["batch", "engine_input"]
     expires_after_anchor: Literal["created_at"] | None = Field(None, alias="expires_after[anchor]")
     expires_after_seconds: int | None = Field(
         None, alias="expires_after[seconds]", ge=MIN_EXPIRY_SECONDS, le=MAX_EXPIRY_SECONDS

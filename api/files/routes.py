@@ -35,7 +35,7 @@ _LINE: Final = '{"id":"batch_req_…","custom_id":"a","response":{…},"error":n
 async def create_file(
     request: Request, services: ServicesDep, tenant_id: TenantDep, idempotency: IdempotencyDep
 ) -> JSONResponse:
-    """Upload a file of lines for a batch; it is streamed into storage."""
+    """Upload a file of lines for a batch, or a tensor of a job; it is streamed into storage."""
     file = await uploads.receive(request, services, tenant_id=tenant_id, idempotency=idempotency)
     return JSONResponse(file_object(file))
 

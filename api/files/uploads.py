@@ -68,6 +68,7 @@ async def receive(
             filename=form.filename or "",
             num_bytes=num_bytes,
             lifetime=lifetime,
+            purpose=form.fields["purpose"],
         )
         digest.update(repr((form.filename, sorted(form.fields.items()))).encode())
         return await services.transact(
@@ -119,12 +120,14 @@ def _check(form: Form) -> None:
     purpose = form.fields.get("purpose")
     if purpose is None:
         raise MissingFieldError("The field 'purpose' is required.", param="purpose")
-    if purpose != files.INPUT:
-        raise InvalidRequestError(f"The purpose must be {files.INPUT!r}.", param="purpose")
+    if purpose not in files.UPLOADED:
+        listed = " or ".join(repr(each) for each in files.UPLOADED)
+        raise InvalidRequestError(f"The purpose must be {listed}.", param="purpose")
     if form.filename is None:
         raise MissingFieldError("The field 'file' is required.", param="file")
     # Clients that send bytes alone name them `upload`, as OpenAI's do.
-    if "." in form.filename and not form.filename.lower().endswith(".jsonl"):
+    is_batch = purpose == files.INPUT
+    if is_batch and "." in form.filename and not form.filename.lower().endswith(".jsonl"):
         raise InvalidRequestError("Invalid file format for Batch API. Must be .jsonl", param="file")
     if unknown := sorted(form.fields.keys() - _FIELDS):
         shown = "".join(char if char.isprintable() else "?" for char in unknown[0][:64])

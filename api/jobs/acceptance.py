@@ -95,6 +95,7 @@ class Draft:
             window=WINDOWS[request.completion_window] if request.completion_window else None,
             guide=None if (form := self.form.written()) is None else NewText(form),
             tensors=None if self.tensors.is_empty else NewText(self.tensors.written()),
+            tensor_files=self.tensors.files,
             is_whole=self.form.guide is not None or needs_whole(self.sampling) or not self.tensors.is_empty,
             # The files of a job are its own.
             sharing=None

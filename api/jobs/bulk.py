@@ -11,6 +11,7 @@ from api.jobs.acceptance import Draft, counted_together, draft
 from api.jobs.line_destinations import LineDestinations
 from api.jobs.replies import BulkError
 from api.jobs.requests import JobRequest
+from api.jobs.tensors import check_files
 from api.runtime.api_keys import Caller
 from api.runtime.services import Acceptance, Services
 from jobs import ids, submission, telemetry
@@ -144,9 +145,12 @@ async def _submit_slice(
             specs[number] = located
     urls = {number: spec.webhook_url for number, spec in specs.items() if spec.webhook_url is not None}
     errors += (await destinations.check(urls)).items()
+    numbers = list(specs)
+    faults = await check_files(services, list(specs.values()), tenant_id=caller.tenant_id)
+    errors += [(numbers[place], error) for place, error in faults.items()]
     for number, error in errors:
-        specs.pop(number, None)
-        report.reject(number, error)
+        if specs.pop(number, None) is not None or number not in numbers:
+            report.reject(number, error)
     if not specs:
         return None
     try:

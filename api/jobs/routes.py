@@ -21,7 +21,7 @@ from api.jobs.acceptance import request_sha256, specification
 from api.jobs.replies import DeletedReply, JobListReply, JobReply, JobWithQueueReply, ResultReply
 from api.jobs.requests import JobListQuery, JobRequest
 from api.jobs.responses import job_response, polled_job_response
-from api.jobs.tensors import outputs_object
+from api.jobs.tensors import check_files, outputs_object
 from api.runtime.api_keys import Caller
 from api.runtime.services import Acceptance, Services
 from jobs import deletion, ids, lifecycle, queries, submission
@@ -76,6 +76,8 @@ async def create_job(request: Request, idempotency: IdempotencyDep) -> Response:
     (located,) = await services.locate([spec])
     if isinstance(located, LongbatchError):
         raise located
+    for error in (await check_files(services, [spec], tenant_id=caller.tenant_id)).values():
+        raise error
     await services.admit_callback(located.webhook_url, tenant_id=caller.tenant_id)
     job, replayed = await _submit(services, located, guard, caller)
     headers = {"Location": f"/v1/jobs/{ids.job_id(job.id)}", "Retry-After": "1"}

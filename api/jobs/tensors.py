@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
+from api.runtime.services import Services
 from jobs import ids
 from jobs.database.base import JsonObject
 from jobs.engines import tensor_rows
@@ -26,7 +27,8 @@ from jobs.engines.tensors import (
     described,
     num_bytes,
 )
-from jobs.errors import ForbiddenError, InvalidRequestError
+from jobs.errors import ForbiddenError, InvalidRequestError, NotFoundError
+from jobs.submission import JobSpec
 from jobs.tenants.keys import Scope
 from jobs.validation import Closed, Text, choice
 
@@ -35,6 +37,8 @@ MAX_INPUTS: Final = 32
 MAX_OUTPUTS: Final = 16
 # Of all inputs of a request; they are stored with the job and loaded with its prompt.
 MAX_INLINE_BYTES: Final = 2**20
+# Of all files that they name; a worker reads them into memory.
+MAX_FILE_BYTES: Final = 64 * 2**20
 _MAX_RANK: Final = 8
 _LENGTH_BYTES: Final = 4  # before each text of BYTES, little-endian
 _DTYPES: Final[Mapping[str, str]] = {
@@ -66,6 +70,9 @@ class EngineInput(Closed):
         None, max_length=MAX_INLINE_BYTES, description="Its elements in C order, flat; texts for `BYTES`."
     )
     base64: str | None = Field(None, description="Its elements' bytes instead, little-endian.")
+    file_id: Text | None = Field(
+        None, description="A file of these bytes, of the purpose `engine_input`; kept until the job has run."
+    )
 
 
 class TensorFields(Closed):
@@ -107,7 +114,10 @@ class TensorFields(Closed):
             raise InvalidRequestError("engine_outputs: a name is there twice.", param="engine_outputs")
         found = TensorRequest({name: _input(name, each) for name, each in inputs.items()}, tuple(outputs))
         if sum(len(each.data) for each in found.inputs.values()) > MAX_INLINE_BYTES:
-            message = f"engine_inputs: must not exceed {MAX_INLINE_BYTES} bytes in all."
+            message = f"engine_inputs: must not exceed {MAX_INLINE_BYTES} bytes in all, besides files."
+            raise InvalidRequestError(message, param="engine_inputs")
+        if sum(each.num_bytes for each in found.files) > MAX_FILE_BYTES:
+            message = f"engine_inputs: their files must not exceed {MAX_FILE_BYTES} bytes in all."
             raise InvalidRequestError(message, param="engine_inputs")
         base = model if model in declared else model.rpartition(":")[0]
         found.check(declared.get(base, NOTHING_DECLARED), model)
@@ -143,8 +153,10 @@ def outputs_object(session: Session, job_id: UUID) -> JsonObject | None:
 
 def _input(name: str, given: EngineInput) -> TensorInput:
     param = f"engine_inputs.{name}"
-    if (given.data is None) == (given.base64 is None):
-        raise InvalidRequestError(f"{param}: one of data and base64 must be set.", param=param)
+    if [given.data, given.base64, given.file_id].count(None) != 2:  # one is set
+        raise InvalidRequestError(f"{param}: one of data, base64 and file_id must be set.", param=param)
+    if given.file_id is not None:
+        return TensorInput(given.datatype, tuple(given.shape), file_id=_file_of(given, f"{param}.file_id"))
     if given.data is not None:
         if (wanted := prod(given.shape)) != len(given.data):
             message = f"{param}.data: the shape {given.shape} has {wanted} elements, not {len(given.data)}."
@@ -153,6 +165,34 @@ def _input(name: str, given: EngineInput) -> TensorInput:
     else:
         found = _decoded(given, f"{param}.base64")
     return TensorInput(given.datatype, tuple(given.shape), found)
+
+
+def _file_of(given: EngineInput, param: str) -> UUID:
+    if given.datatype == BYTES:
+        raise InvalidRequestError(f"{param}: {BYTES} are texts; give them as data.", param=param)
+    try:
+        return ids.parse_file_id(given.file_id or "")
+    except NotFoundError:
+        raise InvalidRequestError(f"{param}: must be the id of a file.", param=param) from None
+
+
+async def check_files(
+    services: Services, specs: Sequence[JobSpec], *, tenant_id: UUID
+) -> dict[int, InvalidRequestError]:
+    """Find the jobs that name files which the tenant does not have like that.
+
+    Returns:
+        The error of each of them, by its place.
+    """
+    named = [file for spec in specs for file in spec.tensor_files]
+    if not named:
+        return {}
+    faults = await services.transact(tensor_rows.find_faults, named=named, tenant_id=tenant_id)
+    return {
+        place: next(faults[file] for file in spec.tensor_files if file in faults)
+        for place, spec in enumerate(specs)
+        if not faults.keys().isdisjoint(spec.tensor_files)
+    }
 
 
 def _decoded(given: EngineInput, param: str) -> bytes:

@@ -15,13 +15,15 @@ from sqlalchemy.orm import Session
 from jobs import ids
 from jobs.database import database_now
 from jobs.database.row_sets import insert_set
-from jobs.engines.tensors import NO_TENSORS, TensorRequest
+from jobs.engines.tensors import NO_TENSORS, TensorFile, TensorRequest
+from jobs.errors import InvalidRequestError
 from jobs.models import EngineOutput, File, Job, JobTensors, PromptText
 from jobs.prompts import store
 from jobs.prompts.store import NewText
 from jobs.states.file import FileState
 
 PURPOSE: Final = "engine_output"
+INPUT_PURPOSE: Final = "engine_input"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,21 @@ def load(session: Session, job_id: UUID) -> TensorRequest:
     wanted = select(PromptText).join(JobTensors, JobTensors.text_id == PromptText.id)
     text = session.scalar(wanted.where(JobTensors.job_id == job_id))
     return NO_TENSORS if text is None else TensorRequest.read(store.canonical_of(text))
+
+
+def find_faults(
+    session: Session, named: Sequence[TensorFile], *, tenant_id: UUID
+) -> dict[TensorFile, InvalidRequestError]:
+    """Find those of these files that are not the tenant's, not complete, or of another size, and say so."""
+    visible = select(File.id, File.num_bytes).where(
+        File.id.in_({each.file_id for each in named}),
+        File.tenant_id == tenant_id,
+        File.purpose == INPUT_PURPOSE,
+        File.state == FileState.COMPLETE,
+    )
+    sizes = dict(session.execute(visible).tuples().all())
+    faults = {each: _fault(each, sizes.get(each.file_id)) for each in named}
+    return {each: fault for each, fault in faults.items() if fault is not None}
 
 
 def text_ids_of(session: Session, job_ids: Collection[UUID]) -> set[UUID]:
@@ -163,6 +180,16 @@ def _remove_files(session: Session, file_ids: Sequence[UUID | None]) -> None:
             .values(state=FileState.DELETED, deleted_at=func.clock_timestamp())
             .execution_options(synchronize_session=False)
         )
+
+
+def _fault(file: TensorFile, num_bytes: int | None) -> InvalidRequestError | None:
+    if num_bytes is None:
+        message = f"{file.param}: you have no file of this id with the purpose {INPUT_PURPOSE}."
+    elif num_bytes != file.num_bytes:
+        message = f"{file.param}: the tensor has {file.num_bytes} bytes, and the file {num_bytes}."
+    else:
+        return None
+    return InvalidRequestError(message, param=file.param)
 
 
 def _as_file_name(name: str) -> str:

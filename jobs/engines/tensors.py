@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Final, Self
+from uuid import UUID
 
 from jobs.database.base import JsonObject
 from jobs.errors import InvalidRequestError, UnsupportedParameterError
@@ -117,11 +118,28 @@ class TensorInput:
         datatype: one of DATATYPES.
         shape: its dimensions without that of batches.
         data: its elements in C order, little-endian; of BYTES each preceded by its length in 4 bytes.
+        file_id: the tenant's file that holds them, while `data` is empty. None: `data` has them.
     """
 
     datatype: str
     shape: tuple[int, ...]
-    data: bytes = field(repr=False)
+    data: bytes = field(default=b"", repr=False)
+    file_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFile:
+    """A file that a request names as a tensor's elements.
+
+    Attributes:
+        file_id: of the tenant's.
+        num_bytes: of those elements, and so of the file.
+        param: the field that names it.
+    """
+
+    file_id: UUID
+    num_bytes: int
+    param: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +153,15 @@ class TensorRequest:
 
     inputs: Mapping[str, TensorInput] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[TensorFile, ...]:
+        """The files that hold elements of its inputs."""
+        return tuple(
+            TensorFile(each.file_id, num_bytes(each.datatype, each.shape), f"engine_inputs.{name}.file_id")
+            for name, each in self.inputs.items()
+            if each.file_id is not None
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -169,10 +196,7 @@ class TensorRequest:
 
     def written(self) -> str:
         """Write it as the canonical text that is stored."""
-        inputs = {
-            name: _written(each) | {"base64": b64encode(each.data).decode()}
-            for name, each in self.inputs.items()
-        }
+        inputs = {name: _written(each) | _written_data(each) for name, each in self.inputs.items()}
         return json.dumps({"tensors": {"inputs": inputs, "outputs": self.outputs}}, sort_keys=True)
 
     @classmethod
@@ -180,7 +204,7 @@ class TensorRequest:
         """Read a stored one."""
         found = json.loads(text)["tensors"]
         inputs = {
-            name: TensorInput(each["datatype"], tuple(each["shape"]), b64decode(each["base64"]))
+            name: TensorInput(each["datatype"], tuple(each["shape"]), *_read_data(each))
             for name, each in found["inputs"].items()
         }
         return cls(inputs, tuple(found["outputs"]))
@@ -217,6 +241,16 @@ def _common(first: Declared, second: Declared) -> dict[str, DeclaredTensor]:
 
 def _written(tensor: DeclaredTensor | TensorInput) -> JsonObject:
     return {"datatype": tensor.datatype, "shape": list(tensor.shape)}
+
+
+def _written_data(tensor: TensorInput) -> JsonObject:
+    if tensor.file_id is not None:
+        return {"file": tensor.file_id.hex}
+    return {"base64": b64encode(tensor.data).decode()}
+
+
+def _read_data(written: Mapping[str, Any]) -> tuple[bytes, UUID | None]:
+    return (b"", UUID(hex=written["file"])) if "file" in written else (b64decode(written["base64"]), None)
 
 
 def _read(written: Mapping[str, Any]) -> dict[str, DeclaredTensor]:

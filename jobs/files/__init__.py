@@ -4,6 +4,7 @@ from jobs.files.lifecycle import (
     DOCUMENT,
     INPUT,
     OUTPUT,
+    UPLOADED,
     abandon,
     add_part,
     append,

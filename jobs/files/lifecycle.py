@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs.database import database_now, paging, transaction
 from jobs.database.paging import Page, Range
 from jobs.database.rows import require
+from jobs.engines.tensor_rows import INPUT_PURPOSE
 from jobs.errors import ConflictError, NotFoundError, UnavailableError
 from jobs.files.storage import PART_BYTES, PartStore, StoredPart
 from jobs.files.stray_parts import NAMED_WITHIN, made_at
@@ -21,6 +22,8 @@ from jobs.states.file import FileState
 
 INPUT: Final = "batch"
 OUTPUT: Final = "batch_output"
+# What callers may upload as a file.
+UPLOADED: Final = (INPUT, INPUT_PURPOSE)
 # The source of a document: extracted to text, never listed as a file.
 DOCUMENT: Final = "document"
 # The bytes of a deleted file stay this long, for requests that are still reading them.
@@ -87,6 +90,7 @@ def finish_upload(
     filename: str,
     num_bytes: int,
     lifetime: timedelta | None,
+    purpose: str | None = None,
 ) -> File:
     """Complete an upload; the file becomes visible unless it belongs to a document.
 
@@ -97,6 +101,7 @@ def finish_upload(
         filename: as the client sent it.
         num_bytes: stored in all parts.
         lifetime: from the file's creation; None: until the file is deleted.
+        purpose: of the file; None: as it was created.
 
     Raises:
         NotFoundError: the upload took too long and was discarded; upload again.
@@ -109,6 +114,7 @@ def finish_upload(
         raise NotFoundError("The upload took too long and was discarded.")
     file.filename = filename
     file.num_bytes = num_bytes
+    file.purpose = purpose or file.purpose
     file.state = FileState.COMPLETE
     file.expires_at = None if lifetime is None else file.created_at + lifetime
     session.flush()

@@ -24,7 +24,7 @@ class FileObject(TypedDict):
         Field(description="Null while the file is being written, and if it is deleted with its job."),
     ]
     filename: str
-    purpose: Annotated[str, choice(("batch", "batch_output", "engine_output"))]
+    purpose: Annotated[str, choice(("batch", "batch_output", "engine_input", "engine_output"))]
     status: Annotated[
         Literal["uploaded", "processed"], Field(description="`processed` once the file is complete.")
     ]

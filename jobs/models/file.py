@@ -20,8 +20,8 @@ class File(Base):
     Attributes:
         id: UUIDv7.
         tenant_id: the owner.
-        purpose: `batch`, `batch_output` for results, `engine_output` for tensors that a job got from its
-            engine, or `document`, which callers never see as a file.
+        purpose: `batch`, `batch_output` for results, `engine_input` and `engine_output` for tensors to
+            and from engines, or `document`, which callers never see as a file.
         filename: as uploaded; generated for files that grow. Empty until an upload is complete.
         state: a `FileState`.
         num_bytes: bytes that can be read by now. 0 until an upload is complete.

@@ -49,7 +49,8 @@ class FileSettings(Group):
 
     directory: str | None = Field(
         default=None,
-        description="keep their bytes here; API and service workers must share it. None: in Postgres",
+        description="keep their bytes here; API and service workers must share it, inference workers if jobs"
+        " pass files to engines. None: in Postgres",
     )
     url: str | None = Field(
         default=None, description="s3://bucket/prefix instead; keys, endpoint from AWS_…; needs the extra s3"

@@ -32,6 +32,7 @@ from jobs.errors import (
     LongbatchError,
     RetryableEngineError,
 )
+from jobs.files.storage import PartStore
 from jobs.prompts import store
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import CountedPrompt
@@ -68,6 +69,7 @@ from worker.inference.record import JobRun, Recorder
 from worker.inference.refusals import Refusals, Verdict
 from worker.inference.run_stream import RunStream
 from worker.inference.sampling import dimensions_of, num_top_of, sampling_of, stop_ids_of, stops_of
+from worker.inference.tensors.files import with_files
 from worker.inference.text_answer import AnyAnswer, EmbeddingAnswer, TextAnswer
 from worker.metrics.runs import RunMetrics
 
@@ -100,6 +102,7 @@ class Runner:
         stopping: set when the process is shutting down.
         refusals: what the engine's refusals prove.
         salts: keep tenants apart in the engine's cache.
+        store: holds the files that jobs name.
         metrics: of the worker.
     """
 
@@ -116,6 +119,7 @@ class Runner:
     stopping: threading.Event
     refusals: Refusals
     salts: CacheSalts
+    store: PartStore
     metrics: RunMetrics = field(default_factory=RunMetrics.of_nobody)
 
     async def run(self, claim: Claim, running: RunningJob, model: EngineModel) -> None:
@@ -226,6 +230,7 @@ class Runner:
                 row = adapters.read(session, job.model, job.adapter)
                 run.adapter = WantedAdapter(row.name, row.number, row.format, row.source, row.sha256)
             if job.is_whole and not (asked := tensor_rows.load(session, job.id)).is_empty:
+                asked = with_files(session, asked, self.store, tenant_id=job.tenant_id)
                 run.ask_for(asked, max_bytes=self.settings.jobs.max_engine_output_bytes)
             return prompt, checkpoints.load(session, job.id)
 

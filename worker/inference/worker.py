@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from jobs import database, telemetry
 from jobs.database import transaction
 from jobs.engines import reservations
+from jobs.files.stores import make_store
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.scheduling.output_history import History
@@ -116,6 +117,7 @@ class InferenceWorker:
             stopping=stopping,
             refusals=Refusals(patience),
             salts=CacheSalts(work),
+            store=make_store(settings.files),
             metrics=self._metrics,
         )
         self.dispatcher = Dispatcher(

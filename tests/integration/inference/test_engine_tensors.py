@@ -109,6 +109,40 @@ def test_tensors_go_to_the_engine_and_come_back_as_files_whole_over_all_response
     assert loaded(client, outputs["kv_cache_alloc_new_blocks"]).shape == (1,)
 
 
+def uploaded(client: httpx2.Client, content: bytes) -> str:
+    answer = client.post("/v1/files", data={"purpose": "engine_input"}, files={"file": ("t", content)})
+    file_id: str = answer.json()["id"]
+    return file_id
+
+
+def test_a_file_s_bytes_go_to_the_engine(
+    client: httpx2.Client, queue: Queue, feeding: Callable[..., Settings]
+) -> None:
+    values = np.full((2**20, 2), 0.25, dtype="<f2")
+    file_id = uploaded(client, values.tobytes())
+    table = {"datatype": "FP16", "shape": [2**20, 2], "file_id": file_id}
+    inputs = BOTH_LOGITS | {"prompt_embedding_table": table}
+    with running_worker(feeding(), queue.tokenizer):
+        job_id = submitted(client, engine_inputs=inputs, engine_outputs=["context_logits"])
+        outputs = result_of(client, job_id)["engine_outputs"]
+    assert {float(each) for each in loaded(client, outputs["context_logits"]).ravel()} == {0.25, 1.25}
+
+
+def test_a_job_whose_file_is_gone_fails_with_its_reason(
+    client: httpx2.Client, queue: Queue, feeding: Callable[..., Settings]
+) -> None:
+    settings = feeding()
+    with running_worker(settings, queue.tokenizer):
+        submitted(client, engine_inputs=BOTH_LOGITS)  # the API has heard of the engine
+    file_id = uploaded(client, bytes(4))
+    table = {"datatype": "FP16", "shape": [1, 2], "file_id": file_id}
+    job_id = submitted(client, engine_inputs={"prompt_embedding_table": table})
+    assert client.delete(f"/v1/files/{file_id}").status_code == 200
+    with running_worker(settings, queue.tokenizer):
+        error = result_of(client, job_id)["error"]
+    assert error["code"] == "engine_input_gone"
+
+
 def test_files_are_their_job_s_and_go_with_it(
     client: httpx2.Client, queue: Queue, feeding: Callable[..., Settings]
 ) -> None:

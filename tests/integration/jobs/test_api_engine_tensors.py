@@ -16,7 +16,7 @@ from jobs.models import DEFAULT_TENANT, EngineOutput, Job, JobTensors, PromptTex
 from jobs.settings import EngineSettings
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
-from support import CAPACITY, ENGINE, eventually
+from support import CAPACITY, ENGINE, eventually, new_tenant
 
 DECLARED = DeclaredTensors(
     {"draft_input_ids": DeclaredTensor("INT32", (-1,))},
@@ -145,6 +145,60 @@ def test_an_idempotency_key_tells_different_tensors_apart(declared: httpx2.Clien
     again = declared.post("/v1/jobs", json=body(), headers=headers)
     assert again.json()["id"] == first.json()["id"]
     assert declared.post("/v1/jobs", json={"input": "Say yes."}, headers=headers).status_code == 409
+
+
+def uploaded(http: httpx2.Client, content: bytes, purpose: str = "engine_input") -> str:
+    """The id of a file of these bytes."""
+    answer = http.post("/v1/files", data={"purpose": purpose}, files={"file": ("ids.bin", content)})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["purpose"] == purpose
+    file_id: str = answer.json()["id"]
+    return file_id
+
+
+def test_a_file_may_hold_a_tensor(declared: httpx2.Client, sessions: sessionmaker[Session]) -> None:
+    file_id = uploaded(declared, bytes(8))
+    listed = declared.get("/v1/files", params={"purpose": "engine_input"}).json()["data"]
+    assert [each["id"] for each in listed] == [file_id]
+    from_file = {"draft_input_ids": {"datatype": "INT32", "shape": [2], "file_id": file_id}}
+    assert declared.post("/v1/jobs", json=body(engine_inputs=from_file)).status_code == 202
+    lines = "\n".join(json.dumps(body(engine_inputs=from_file)) for _ in range(2))
+    assert declared.post("/v1/jobs/bulk", content=lines).json()["accepted"] == 2
+    with sessions() as session:
+        texts = session.scalar(select(func.count(JobTensors.text_id.distinct())))
+    assert texts == 2, "that of the fixture's job, and one of all these"
+
+
+def test_a_file_that_does_not_hold_the_tensor_is_refused_in_jobs_and_lines(
+    declared: httpx2.Client, server: ApiProcess, sessions: sessionmaker[Session]
+) -> None:
+    with sessions.begin() as session:
+        other = new_tenant(session)
+        theirs = keys.create(session, tenant_id=other, name="", scopes=list(Scope))
+    with server.client(api_key=theirs.secret) as http:
+        foreign = uploaded(http, bytes(8))
+    deleted = uploaded(declared, bytes(8))
+    declared.delete(f"/v1/files/{deleted}")
+    lines = declared.post(
+        "/v1/files", data={"purpose": "batch"}, files={"file": ("a.jsonl", b"{}\n" * 2)}
+    ).json()["id"]
+    wrong = {
+        uploaded(declared, bytes(9)): "the tensor has 8 bytes, and the file 9",
+        **dict.fromkeys((foreign, deleted, lines), "you have no file of this id"),
+        "file-1": "must be the id of a file",
+    }
+    param = "engine_inputs.draft_input_ids.file_id"
+    requests = []
+    for file_id, said in wrong.items():
+        tensor = {"datatype": "INT32", "shape": [2], "file_id": file_id}
+        requests.append(body(engine_inputs={"draft_input_ids": tensor}))
+        answer = declared.post("/v1/jobs", json=requests[-1])
+        assert (answer.status_code, error_of(answer)["param"]) == (400, param), file_id
+        assert said in str(error_of(answer)["message"])
+    content = "\n".join(json.dumps(each) for each in [*requests, body()])
+    report = declared.post("/v1/jobs/bulk", content=content).json()
+    assert (report["accepted"], report["rejected"]) == (1, len(wrong))
+    assert {each["param"] for each in report["errors"]} == {param}
 
 
 def test_a_model_of_which_one_engine_declares_nothing_is_passed_nothing(

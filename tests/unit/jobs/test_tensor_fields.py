@@ -3,16 +3,18 @@
 import json
 from base64 import b64encode
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
 
 from api.http.body import parse
 from api.jobs.requests import JobRequest
-from api.jobs.tensors import MAX_INLINE_BYTES, MAX_INPUTS, MAX_OUTPUTS
-from jobs.engines.tensors import DATATYPES, DeclaredTensor, DeclaredTensors, TensorRequest
+from api.jobs.tensors import MAX_FILE_BYTES, MAX_INLINE_BYTES, MAX_INPUTS, MAX_OUTPUTS
+from jobs.engines.tensors import DATATYPES, DeclaredTensor, DeclaredTensors, TensorFile, TensorRequest
 from jobs.errors import ForbiddenError, InvalidRequestError
 
+FILE = "file-" + "0" * 32
 SHAPES = {"x": (-1,), "xx": (-1, -1), "one": ()}
 DECLARED = DeclaredTensors(
     {f"{name}_{kind}": DeclaredTensor(kind, shape) for name, shape in SHAPES.items() for kind in DATATYPES},
@@ -83,6 +85,9 @@ def test_a_shape_may_have_any_number_of_dimensions() -> None:
         ({"datatype": "BYTES", "shape": [1], "data": [1]}, "engine_inputs.x_INT8.data"),
         ({"datatype": "BYTES", "shape": [1], "base64": "AQ=="}, "engine_inputs.x_INT8.base64"),
         ({"datatype": "BOOL", "shape": [1], "data": [1]}, "engine_inputs.x_INT8.data"),
+        ({"datatype": "INT8", "shape": [1], "data": [1], "file_id": FILE}, "engine_inputs.x_INT8"),
+        ({"datatype": "INT8", "shape": [1], "file_id": "job_1"}, "engine_inputs.x_INT8.file_id"),
+        ({"datatype": "BYTES", "shape": [1], "file_id": FILE}, "engine_inputs.x_INT8.file_id"),
     ],
 )
 def test_a_malformed_tensor_is_refused_by_its_name(given: dict[str, Any], param: str) -> None:
@@ -91,15 +96,24 @@ def test_a_malformed_tensor_is_refused_by_its_name(given: dict[str, Any], param:
     assert raised.value.param == param
 
 
+def test_a_file_holds_as_many_bytes_as_the_tensor() -> None:
+    given = {"datatype": "FP32", "shape": [2, 3], "file_id": FILE}
+    found = asked(engine_inputs={"xx_FP32": given})
+    assert found.files == (TensorFile(UUID(int=0), 24, "engine_inputs.xx_FP32.file_id"),)
+    assert TensorRequest.read(found.written()) == found
+
+
 def test_sizes_are_bounded() -> None:
     half = b64encode(bytes(MAX_INLINE_BYTES // 2)).decode()
     given = {"datatype": "INT8", "shape": [MAX_INLINE_BYTES // 2], "base64": half}
     pair: dict[str, Any] = {"x_INT8": given, "x_UINT8": given | {"datatype": "UINT8"}}
     assert len(asked(engine_inputs=pair).inputs) == 2
+    in_file = {"datatype": "INT8", "shape": [MAX_FILE_BYTES // 2 + 1], "file_id": FILE}
     small = {"datatype": "BOOL", "shape": [1], "data": [True]}
     for fields, param in (
         ({"engine_inputs": pair | {"x_BOOL": small}}, "engine_inputs"),
         ({"engine_inputs": {f"x{each}": small for each in range(MAX_INPUTS + 1)}}, "engine_inputs"),
+        ({"engine_inputs": {"x_INT8": in_file, "x_UINT8": in_file | {"datatype": "UINT8"}}}, "engine_inputs"),
         ({"engine_outputs": ["out"] * (MAX_OUTPUTS + 1)}, "engine_outputs"),
         ({"engine_outputs": ["out", "out"]}, "engine_outputs"),
         ({"engine_outputs": ["a b"]}, "engine_outputs.0"),
