@@ -7,8 +7,11 @@ RUN useradd --uid 10001 --create-home longbatch \
 WORKDIR /app
 
 FROM base AS server
-COPY requirements-server.lock ./
-RUN pip install --require-hashes -r requirements-server.lock
+# --build-arg OCR=1 adds the extra `ocr`, which reads scanned pages: 270 MB.
+ARG OCR=
+COPY requirements-server.lock requirements-ocr.lock ./
+RUN pip install --require-hashes -r requirements-server.lock \
+    && if [ -n "$OCR" ]; then pip install --no-deps --require-hashes -r requirements-ocr.lock; fi
 # Packages by name: `triton/` never comes along, it would shadow the package that torch imports.
 COPY jobs ./jobs
 COPY worker ./worker

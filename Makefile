@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-torch test-engines test-clients lint bench prove schemas crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-ocr test-torch test-engines test-clients lint bench prove schemas crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -34,6 +34,10 @@ check-monitoring: ## check and test the alerts with Debian's promtool, unpacked 
 
 screenshots: browser ## the pictures in docs/console, of the pages that tests look at (PYTEST=-k… chooses)
 	@LONGBATCH_SCREENSHOTS=docs/console $(BIN)/python -m pytest tests/integration/console -k in_browser $(PYTEST)
+
+test-ocr: setup ## the tests of OCR; adds the extra `ocr` to .venv, about 95 MB of wheels
+	@scripts/setup_ocr.sh
+	@$(BIN)/python -m pytest tests/unit/documents/test_ocr.py $(PYTEST)
 
 test-torch: setup ## the transformers engine's tests; installs torch into .venv-torch, about 5 GB
 	@scripts/setup_torch.sh
@@ -79,6 +83,10 @@ CLIENTS = $(addprefix tests/with_clients/environments/,openai3 openai2 curator)
 lock: ## write the lock files anew (needs uv)
 	@$(COMPILE) pyproject.toml --extra local --group dev -o requirements.lock
 	@$(COMPILE) pyproject.toml --extra docs --extra llama --extra s3 -o requirements-server.lock
+	@# What the extra `ocr` adds to the server's.
+	@$(COMPILE) pyproject.toml --extra docs --extra llama --extra s3 --extra ocr -c requirements-server.lock -o requirements-ocr.lock \
+		$$(sed -nE 's/^([A-Za-z0-9._-]+)==.*/--no-emit-package \1/p' requirements-server.lock | sort -u)
+	@sed -i '/^# /d' requirements-ocr.lock
 	@$(COMPILE) --no-deps --group browser -o requirements-browser.lock
 	@$(BIN)/python -c '$(LLAMA)' | $(COMPILE) --no-deps - -o requirements-llama.lock
 	@for each in $(CLIENTS:=.in); do $(COMPILE) $$each -o $${each%.in}.lock; done

@@ -23,7 +23,12 @@ _EXTENSIONS: Final[Mapping[str, DocumentKind]] = {
     "html": _K.HTML,
     "htm": _K.HTML,
     "xhtml": _K.HTML,
-    **{kind.value: kind for kind in (_K.PDF, _K.DOCX, _K.PPTX, _K.XLSX, _K.EPUB, _K.EML)},
+    "jpeg": _K.JPG,
+    "tif": _K.TIFF,
+    **{
+        kind.value: kind
+        for kind in (_K.PDF, _K.DOCX, _K.PPTX, _K.XLSX, _K.EPUB, _K.EML, _K.PNG, _K.JPG, _K.TIFF)
+    },
 }
 _OFFICE: Final = "application/vnd.openxmlformats-officedocument"
 _MEDIA_TYPES: Final[Mapping[str, DocumentKind]] = {
@@ -34,6 +39,9 @@ _MEDIA_TYPES: Final[Mapping[str, DocumentKind]] = {
     "application/pdf": _K.PDF,
     "application/epub+zip": _K.EPUB,
     "message/rfc822": _K.EML,
+    "image/png": _K.PNG,
+    "image/jpeg": _K.JPG,
+    "image/tiff": _K.TIFF,
     f"{_OFFICE}.wordprocessingml.document": _K.DOCX,
     f"{_OFFICE}.presentationml.presentation": _K.PPTX,
     f"{_OFFICE}.spreadsheetml.sheet": _K.XLSX,
@@ -56,10 +64,14 @@ _MARKUP: Final = (b"<!doctype html", b"<html")
 _BEFORE_MARKUP: Final = ((b"<?xml", b"?>"), (b"<!--", b"-->"))
 _BLANK: Final = b"\xef\xbb\xbf \t\r\n"
 _MAIL: Final = re.compile(rb"From |[A-Za-z][A-Za-z0-9-]{0,70}:")
+_PICTURES: Final = (
+    (b"\x89PNG\r\n\x1a\n", _K.PNG),
+    (b"\xff\xd8\xff", _K.JPG),
+    (b"II*\0", _K.TIFF),
+    (b"MM\0*", _K.TIFF),
+)
 # Beginnings of files that are not text in any encoding, whatever their name.
 _OTHER: Final = (
-    b"\x89PNG",
-    b"\xff\xd8\xff",
     b"GIF8",
     b"\x7fELF",
     b"\x1f\x8b",
@@ -78,7 +90,10 @@ _WIDE_MARKS: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 
 class UnsupportedDocumentError(InvalidRequestError):
-    """The file is not of a supported kind: txt, md, html, pdf, docx, pptx, xlsx, epub, eml."""
+    """The file is not of a supported kind.
+
+    They are txt, md, html, pdf, docx, pptx, xlsx, epub, eml, png, jpg and tiff.
+    """
 
     code = "unsupported_document"
 
@@ -138,6 +153,8 @@ def _by_bytes(hints: UploadHints, wanted: DocumentKind | None) -> DocumentKind |
         return found or (wanted if wanted in _ZIPPED else None)
     if head.startswith(_OLE):
         return wanted if wanted in _ZIPPED else None
+    if pictured := next((kind for begin, kind in _PICTURES if head.startswith(begin)), None):
+        return pictured
     if head.startswith(_OTHER) or (b"\0" in head and not head.startswith(_WIDE_MARKS)):
         return None
     return _of_text(head, wanted)

@@ -85,6 +85,18 @@ class DocumentSettings(Group):
     extraction_memory_mb: int = Field(
         default=1024, ge=256, description="address space of the process that reads one document"
     )
+    ocr_max_pages: int = Field(
+        default=200, ge=0, le=100_000, description="pages of one document that OCR reads; 0 switches OCR off"
+    )
+    ocr_seconds: float = Field(
+        default=900,
+        gt=0,
+        description="for OCR of one document, beyond extraction_seconds",
+    )
+    ocr_memory_mb: int = Field(
+        default=1280, ge=1024, description="private memory of the process while it reads pages by OCR"
+    )
+    ocr_max_megapixels: float = Field(default=60, gt=0, le=1000, description="of one picture")
     concurrency: int = Field(default=2, ge=1, le=64, description="documents at once, per service worker")
     lease_seconds: float = Field(
         default=30, ge=3, description="then another worker takes over a lost worker's documents"

@@ -24,6 +24,9 @@ class DocumentKind(StrEnum):
     XLSX = "xlsx"
     EPUB = "epub"
     EML = "eml"
+    PNG = "png"
+    JPG = "jpg"
+    TIFF = "tiff"
 
 
 class DocumentErrorCode(StrEnum):
@@ -37,6 +40,7 @@ class DocumentErrorCode(StrEnum):
     TIMEOUT = "document_timeout"
     OUT_OF_MEMORY = "document_out_of_memory"
     UNSUPPORTED = "unsupported_document"
+    ILLEGIBLE = "document_illegible"  # OCR sees writing, and cannot read it
     UNCOUNTABLE = "prompt_uncountable"
     MISSING_EXTRA = "missing_extra"
     BYTES_LOST = "file_bytes_lost"
@@ -47,6 +51,8 @@ class DocumentWarningCode(StrEnum):
     """What a reader of the text should know: the codes of `warnings`."""
 
     PAGES_WITHOUT_TEXT = "pages_without_text"  # scanned, most likely
+    PAGES_READ_BY_OCR = "pages_read_by_ocr"
+    PAGES_ILLEGIBLE = "pages_illegible"  # writing that OCR cannot read
     ENCODING_GUESSED = "encoding_guessed"
     EXTENSION_DIFFERS = "extension_differs"  # the bytes are of another kind than the name suggests
 

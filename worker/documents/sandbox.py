@@ -28,6 +28,7 @@ _ENVIRONMENT: Final = {"PATH": os.defpath, "LANG": "C.UTF-8"}
 _FEED_SECONDS: Final = 60.0
 _MAX_OUTCOME_BYTES: Final = 8 * 2**20
 _READ_BYTES: Final = 2**20
+_PICTURED: Final = frozenset({DocumentKind.PDF, DocumentKind.PNG, DocumentKind.JPG, DocumentKind.TIFF})
 
 
 class InterruptedExtractionError(Exception):
@@ -114,11 +115,14 @@ class Sandbox:
             InterruptedExtractionError: `interrupt` was called.
         """
         output = b""
+        seconds = self._settings.extraction_seconds
+        if kind in _PICTURED and self._settings.ocr_max_pages:
+            seconds += self._settings.ocr_seconds
         process = self._start(kind, num_bytes)
         try:
             with self._deadline(_FEED_SECONDS + self._settings.extraction_seconds):
                 _feed(process, chunks)
-            with self._deadline(self._settings.extraction_seconds):
+            with self._deadline(seconds):
                 output = self._collect(process)
                 os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         finally:
@@ -126,11 +130,11 @@ class Sandbox:
         if self._is_interrupted:
             raise InterruptedExtractionError
         if self._has_timed_out:
-            return self._timeout()
+            return _timeout(seconds)
         if process.returncode == 0:
             return parse_output(output, self._settings)
         if process.returncode == confine.EXIT_OUT_OF_TIME:
-            return self._timeout()
+            return _timeout(self._settings.extraction_seconds)
         return _OUT_OF_MEMORY if process.returncode in _MEMORY_CODES else _CRASHED
 
     def _start(self, kind: DocumentKind, num_bytes: int) -> subprocess.Popen[bytes]:
@@ -141,6 +145,7 @@ class Sandbox:
             "pages": self._settings.max_pages,
             "characters": self._settings.max_characters,
             "parent": os.getpid(),
+            **self._ocr_numbers(kind),
         }
         with self._lock:
             if self._is_interrupted:
@@ -156,6 +161,17 @@ class Sandbox:
                 start_new_session=True,
             )
         return process
+
+    def _ocr_numbers(self, kind: DocumentKind) -> dict[str, int]:
+        """List the limits of OCR, for kinds with pages to look at."""
+        if kind not in _PICTURED:
+            return {}
+        return {
+            "ocr-memory": self._settings.ocr_memory_mb * 2**20,
+            "ocr-seconds": math.ceil(self._settings.ocr_seconds),
+            "ocr-pages": self._settings.ocr_max_pages,
+            "ocr-pixels": int(self._settings.ocr_max_megapixels * 10**6),
+        }
 
     @contextmanager
     def _deadline(self, seconds: float) -> Iterator[None]:
@@ -201,11 +217,11 @@ class Sandbox:
             output += piece
         return bytes(output)
 
-    def _timeout(self) -> ExtractionFailure:
-        seconds = f"{self._settings.extraction_seconds:g}"
-        return ExtractionFailure(
-            DocumentErrorCode.TIMEOUT, f"Extracting the text took longer than {seconds} seconds."
-        )
+
+def _timeout(seconds: float) -> ExtractionFailure:
+    return ExtractionFailure(
+        DocumentErrorCode.TIMEOUT, f"Extracting the text took longer than {seconds:g} seconds."
+    )
 
 
 def _feed(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 import zstandard
 
 from worker.extract.confine import fork_confined
-from worker.extract.draft import ExtractionError, ExtractionLimits, TextBuilder
+from worker.extract.draft import ExtractionError, ExtractionLimits, OcrLimits, TextBuilder
 from worker.extract.language import detect
 
 _LEVEL: Final = 3
@@ -24,7 +24,8 @@ Reader = Callable[[bytes, TextBuilder], None]
 def main() -> int:
     """Read the document and write the outcome; return 0 even if there is no text."""
     arguments = _arguments()
-    limits = ExtractionLimits(arguments.memory, arguments.seconds, arguments.pages, arguments.characters)
+    ocr = OcrLimits(arguments.ocr_memory, arguments.ocr_seconds, arguments.ocr_pages, arguments.ocr_pixels)
+    limits = ExtractionLimits(arguments.memory, arguments.seconds, arguments.pages, arguments.characters, ocr)
     if (exit_code := fork_confined(limits, parent=arguments.parent)) is not None:
         return exit_code
     try:
@@ -47,6 +48,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("kind", choices=_READERS)
     for name in ("size", "memory", "seconds", "pages", "characters", "parent"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("memory", "seconds", "pages", "pixels"):
+        parser.add_argument(f"--ocr-{name}", type=int, default=0)
     return parser.parse_args()
 
 
@@ -64,7 +67,8 @@ def read(kind: str, data: bytes, limits: ExtractionLimits) -> TextBuilder:
     except (ExtractionError, MemoryError):
         raise
     except ImportError as error:
-        missing = f"Reading {kind} requires the extra `docs`: pip install 'longbatch[docs]'."
+        extra = "ocr" if module == "images" else "docs"
+        missing = f"Reading {kind} requires the extra `{extra}`: pip install 'longbatch[{extra}]'."
         raise ExtractionError("missing_extra", missing) from error
     except RecursionError:
         raise ExtractionError("document_corrupt", "The document is nested too deeply.") from None
@@ -114,6 +118,9 @@ _READERS: Final = {
     "xlsx": ("sheets", "read_xlsx"),
     "epub": ("epub", "read_epub"),
     "eml": ("mail", "read_eml"),
+    "png": ("images", "read_image"),
+    "jpg": ("images", "read_image"),
+    "tiff": ("images", "read_image"),
 }
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from worker.extract import seccomp
-from worker.extract.draft import ExtractionLimits
+from worker.extract.draft import ExtractionLimits, OcrLimits
 from worker.extract.landlock import wall_off
 from worker.extract.privileges import NOBODY, give_up_root
 
@@ -24,6 +24,7 @@ _PR_SET_NO_NEW_PRIVS: Final = 38
 # process used at least this share of its memory, memory was the reason. Not all of it: the allocation that
 # failed may have been a large one.
 _NEARLY_ALL: Final = 0.4
+_MAPPED_BYTES: Final = 2**30  # libraries and models of OCR: 0.6 GB as measured
 _MAX_THREADS: Final = 1024  # in addition to all threads that the user runs already
 
 
@@ -78,16 +79,32 @@ def _confine(limits: ExtractionLimits) -> None:
     num_threads = _count_threads(NOBODY if os.geteuid() == 0 else os.geteuid())
     wall_off()
     give_up_root()
-    for which, most in (
-        (resource.RLIMIT_AS, limits.memory_bytes),
-        (resource.RLIMIT_CPU, limits.seconds),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NPROC, num_threads + _MAX_THREADS),
+    address_space, seconds = limits.memory_bytes, limits.seconds
+    if limits.ocr.max_pages:
+        address_space = max(address_space, limits.ocr.memory_bytes + _MAPPED_BYTES)
+        seconds += limits.ocr.seconds
+    for which, most, last in (
+        (resource.RLIMIT_AS, limits.memory_bytes, address_space),
+        (resource.RLIMIT_CPU, limits.seconds, seconds),
+        (resource.RLIMIT_FSIZE, 0, 0),
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_NPROC, num_threads + _MAX_THREADS, num_threads + _MAX_THREADS),
     ):
         _, hard = resource.getrlimit(which)
-        bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(which, (bound, bound))
+        bound = last if hard == resource.RLIM_INFINITY else min(last, hard)
+        resource.setrlimit(which, (min(most, bound), bound))
+
+
+def allow_ocr(limits: OcrLimits) -> None:
+    """Take the address space and time that this process holds back for OCR, and bound its private memory.
+
+    onnxruntime and OpenCV map several hundred MB that they never touch, so the address space says little
+    here. RLIMIT_DATA counts what the process can write to: within 10 % of what it has in memory.
+    """
+    resource.setrlimit(resource.RLIMIT_DATA, (limits.memory_bytes, limits.memory_bytes))
+    for which in (resource.RLIMIT_AS, resource.RLIMIT_CPU):
+        _, hard = resource.getrlimit(which)
+        resource.setrlimit(which, (hard, hard))
 
 
 def _forbid() -> None:

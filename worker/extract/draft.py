@@ -26,6 +26,27 @@ class ExtractionError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class OcrLimits:
+    """The limits of reading pictures of pages, on top of those of the document.
+
+    Attributes:
+        memory_bytes: private memory of the process; its address space, with the mapped libraries, may be
+            1 GiB larger.
+        seconds: for all pages of the document together; pages that are left then stay unread.
+        max_pages: of one document; 0 reads none.
+        max_pixels: of one picture.
+    """
+
+    memory_bytes: int
+    seconds: int
+    max_pages: int
+    max_pixels: int
+
+
+NO_OCR: Final = OcrLimits(0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class ExtractionLimits:
     """The limits of one document.
 
@@ -38,6 +59,7 @@ class ExtractionLimits:
     seconds: int
     max_pages: int
     max_characters: int
+    ocr: OcrLimits = NO_OCR
 
 
 class TextBuilder:

@@ -18,7 +18,7 @@ from worker.documents.sandbox import ExtractionFailure, Sandbox
 
 SETTINGS = DocumentSettings(extraction_seconds=60, extraction_memory_mb=SMALL_MEMORY_MB)
 _ROOT = Path(__file__).resolve().parents[3]
-_PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
+_GIF = b"GIF89a" + bytes(100)
 
 
 def hints(data: bytes, filename: str, wanted: DocumentKind | None = None) -> UploadHints:
@@ -65,6 +65,9 @@ def every_bad_document_ends_with_its_code_within_its_memory() -> None:
         (b"a", "", DocumentKind.TXT),
         (b"a", "a.strange", DocumentKind.TXT),
         (b"\xff\xfea\0", "a.txt", DocumentKind.TXT),
+        (b"\x89PNG\r\n\x1a\n\0", "a.txt", DocumentKind.PNG),
+        (b"\xff\xd8\xff\xe0", "scan.tif", DocumentKind.JPG),
+        (b"MM\0*\0", "scan.pdf", DocumentKind.TIFF),
         (b"From: a@example.org\n\nb", "a.eml", DocumentKind.EML),
     ],
 )
@@ -77,8 +80,8 @@ def test_bytes_decide_what_a_file_is_and_its_name_where_they_look_alike(
 @pytest.mark.parametrize(
     ("data", "filename", "wanted"),
     [
-        (_PNG, "a.txt", None),
-        (_PNG, "a.pdf", None),
+        (_GIF, "a.txt", None),
+        (_GIF, "a.pdf", None),
         (b"plain text", "a.pdf", None),
         (b"plain text", "a.docx", None),
         (b"a\0b", "", None),
