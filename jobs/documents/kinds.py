@@ -25,10 +25,9 @@ _EXTENSIONS: Final[Mapping[str, DocumentKind]] = {
     "xhtml": _K.HTML,
     "jpeg": _K.JPG,
     "tif": _K.TIFF,
-    **{
-        kind.value: kind
-        for kind in (_K.PDF, _K.DOCX, _K.PPTX, _K.XLSX, _K.EPUB, _K.EML, _K.PNG, _K.JPG, _K.TIFF)
-    },
+    "ott": _K.ODT,
+    "ots": _K.ODS,
+    **{kind.value: kind for kind in DocumentKind},
 }
 _OFFICE: Final = "application/vnd.openxmlformats-officedocument"
 _MEDIA_TYPES: Final[Mapping[str, DocumentKind]] = {
@@ -39,6 +38,12 @@ _MEDIA_TYPES: Final[Mapping[str, DocumentKind]] = {
     "application/pdf": _K.PDF,
     "application/epub+zip": _K.EPUB,
     "message/rfc822": _K.EML,
+    "application/vnd.ms-outlook": _K.MSG,
+    "application/vnd.ms-excel": _K.XLS,
+    "application/rtf": _K.RTF,
+    "text/rtf": _K.RTF,
+    "application/vnd.oasis.opendocument.text": _K.ODT,
+    "application/vnd.oasis.opendocument.spreadsheet": _K.ODS,
     "image/png": _K.PNG,
     "image/jpeg": _K.JPG,
     "image/tiff": _K.TIFF,
@@ -51,20 +56,30 @@ _MEMBERS: Final = (
     (b"word/document.xml", _K.DOCX),
     (b"ppt/presentation.xml", _K.PPTX),
     (b"xl/workbook.xml", _K.XLSX),
+    (b"application/vnd.oasis.opendocument.text", _K.ODT),
+    (b"application/vnd.oasis.opendocument.spreadsheet", _K.ODS),
     (b"application/epub+zip", _K.EPUB),
     (b"META-INF/container.xml", _K.EPUB),
 )
-_ZIPPED: Final = frozenset({_K.DOCX, _K.PPTX, _K.XLSX, _K.EPUB})
+_ZIPPED: Final = frozenset({_K.DOCX, _K.PPTX, _K.XLSX, _K.EPUB, _K.ODT, _K.ODS})
 _PDF: Final = b"%PDF-"
 _PDF_WITHIN: Final = 1024  # bytes; every reader ignores what comes before
 _ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
-_OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # wraps Office documents that have a password
+# The container of Outlook's messages, of Office 97, and of newer Office documents that have a password.
+_OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+# Names in its directory, which may also be too far from both ends to be seen here.
+_STREAMS: Final = (
+    ("__properties_version1.0".encode("utf-16-le"), _K.MSG),
+    ("Workbook".encode("utf-16-le"), _K.XLS),
+)
+_IN_OLE: Final = frozenset({*_ZIPPED, _K.MSG, _K.XLS})
 _MARKUP: Final = (b"<!doctype html", b"<html")
 # What may precede it: a declaration and comments, each with its end.
 _BEFORE_MARKUP: Final = ((b"<?xml", b"?>"), (b"<!--", b"-->"))
 _BLANK: Final = b"\xef\xbb\xbf \t\r\n"
 _MAIL: Final = re.compile(rb"From |[A-Za-z][A-Za-z0-9-]{0,70}:")
-_PICTURES: Final = (
+_BEGINNINGS: Final = (
+    (b"{\\rtf", _K.RTF),
     (b"\x89PNG\r\n\x1a\n", _K.PNG),
     (b"\xff\xd8\xff", _K.JPG),
     (b"II*\0", _K.TIFF),
@@ -83,7 +98,6 @@ _OTHER: Final = (
     b"RIFF",
     b"ID3",
     b"OggS",
-    b"{\\rtf",
     b"MZ\x90",
 )
 _WIDE_MARKS: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
@@ -92,7 +106,7 @@ _WIDE_MARKS: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 class UnsupportedDocumentError(InvalidRequestError):
     """The file is not of a supported kind.
 
-    They are txt, md, html, pdf, docx, pptx, xlsx, epub, eml, png, jpg and tiff.
+    They are txt, md, html, pdf, docx, pptx, xlsx, xls, odt, ods, rtf, epub, eml, msg, png, jpg and tiff.
     """
 
     code = "unsupported_document"
@@ -152,9 +166,10 @@ def _by_bytes(hints: UploadHints, wanted: DocumentKind | None) -> DocumentKind |
         found = next((kind for name, kind in _MEMBERS if name in head or name in hints.tail), None)
         return found or (wanted if wanted in _ZIPPED else None)
     if head.startswith(_OLE):
-        return wanted if wanted in _ZIPPED else None
-    if pictured := next((kind for begin, kind in _PICTURES if head.startswith(begin)), None):
-        return pictured
+        found = next((kind for name, kind in _STREAMS if name in head or name in hints.tail), None)
+        return found or (wanted if wanted in _IN_OLE else None)
+    if begun := next((kind for begin, kind in _BEGINNINGS if head.startswith(begin)), None):
+        return begun
     if head.startswith(_OTHER) or (b"\0" in head and not head.startswith(_WIDE_MARKS)):
         return None
     return _of_text(head, wanted)

@@ -24,9 +24,8 @@ def open_archive(data: bytes, limits: ExtractionLimits) -> zipfile.ZipFile:
     if data.startswith(_OLE):
         if _ENCRYPTED_PACKAGE in data:
             raise ExtractionError("document_encrypted", "The document needs a password.")
-        raise ExtractionError(
-            "unsupported_document", "Office 97-2003 files are not supported; save it in a newer format."
-        )
+        message = "Word and PowerPoint 97-2003 files are not supported; save it in a newer format."
+        raise ExtractionError("unsupported_document", message)
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
     except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError):

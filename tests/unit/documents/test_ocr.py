@@ -109,6 +109,15 @@ def test_a_document_in_a_script_that_the_models_do_not_read_is_refused_not_guess
 
 
 @needs_ocr
+def test_transparent_and_deep_pictures_are_read_like_any_other() -> None:
+    transparent = Image.new("RGBA", picture(SEA).size)
+    transparent.putalpha(ImageOps.invert(picture(SEA)))
+    deep = picture(SHIP).convert("I").point(lambda shade: shade * 257).convert("I;16")
+    assert extract(saved([transparent], "PNG"), "png")[1] == "\n".join(SEA)
+    assert extract(saved([deep], "TIFF"), "tiff")[1] == "\n".join(SHIP)
+
+
+@needs_ocr
 def test_pages_beyond_the_limit_of_ocr_are_named() -> None:
     data = saved([picture(SEA), picture(SHIP)], "TIFF")
     found, text = extract(data, "tiff", DocumentSettings(ocr_max_pages=1))
