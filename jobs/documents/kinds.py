@@ -80,7 +80,7 @@ _BLANK: Final = b"\xef\xbb\xbf \t\r\n"
 _MAIL: Final = re.compile(rb"From |[A-Za-z][A-Za-z0-9-]{0,70}:")
 _BEGINNINGS: Final = (
     (b"{\\rtf", _K.RTF),
-    (b"\x89PNG\r\n\x1a\n", _K.PNG),
+    (b"\x89PNG", _K.PNG),
     (b"\xff\xd8\xff", _K.JPG),
     (b"II*\0", _K.TIFF),
     (b"MM\0*", _K.TIFF),

@@ -97,6 +97,12 @@ class DocumentSettings(Group):
         default=1280, ge=1024, description="private memory of the process while it reads pages by OCR"
     )
     ocr_max_megapixels: float = Field(default=60, gt=0, le=1000, description="of one picture")
+    ocr_tesseract: str = Field(
+        default="",
+        pattern=r"^([A-Za-z0-9_]+(\+[A-Za-z0-9_]+)*)?$",
+        max_length=100,
+        description="languages of an installed tesseract, as rus+ara, for pages in other scripts",
+    )
     concurrency: int = Field(default=2, ge=1, le=64, description="documents at once, per service worker")
     lease_seconds: float = Field(
         default=30, ge=3, description="then another worker takes over a lost worker's documents"

@@ -138,21 +138,21 @@ class Sandbox:
         return _OUT_OF_MEMORY if process.returncode in _MEMORY_CODES else _CRASHED
 
     def _start(self, kind: DocumentKind, num_bytes: int) -> subprocess.Popen[bytes]:
-        numbers = {
+        options = {
             "size": num_bytes,
             "memory": self._settings.extraction_memory_mb * 2**20,
             "seconds": math.ceil(self._settings.extraction_seconds) + 1,
             "pages": self._settings.max_pages,
             "characters": self._settings.max_characters,
             "parent": os.getpid(),
-            **self._ocr_numbers(kind),
+            **self._ocr_options(kind),
         }
         with self._lock:
             if self._is_interrupted:
                 raise InterruptedExtractionError
             process = self._process = subprocess.Popen(
                 [sys.executable, "-E", "-s", "-B", "-m", "worker.extract", kind.value]
-                + [f"--{name}={number}" for name, number in numbers.items()],
+                + [f"--{name}={value}" for name, value in options.items()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # parsers quote what they read
@@ -162,7 +162,7 @@ class Sandbox:
             )
         return process
 
-    def _ocr_numbers(self, kind: DocumentKind) -> dict[str, int]:
+    def _ocr_options(self, kind: DocumentKind) -> dict[str, int | str]:
         """List the limits of OCR, for kinds with pages to look at."""
         if kind not in _PICTURED:
             return {}
@@ -171,6 +171,7 @@ class Sandbox:
             "ocr-seconds": math.ceil(self._settings.ocr_seconds),
             "ocr-pages": self._settings.ocr_max_pages,
             "ocr-pixels": int(self._settings.ocr_max_megapixels * 10**6),
+            "ocr-languages": self._settings.ocr_tesseract,
         }
 
     @contextmanager

@@ -24,7 +24,13 @@ Reader = Callable[[bytes, TextBuilder], None]
 def main() -> int:
     """Read the document and write the outcome; return 0 even if there is no text."""
     arguments = _arguments()
-    ocr = OcrLimits(arguments.ocr_memory, arguments.ocr_seconds, arguments.ocr_pages, arguments.ocr_pixels)
+    ocr = OcrLimits(
+        arguments.ocr_memory,
+        arguments.ocr_seconds,
+        arguments.ocr_pages,
+        arguments.ocr_pixels,
+        arguments.ocr_languages,
+    )
     limits = ExtractionLimits(arguments.memory, arguments.seconds, arguments.pages, arguments.characters, ocr)
     if (exit_code := fork_confined(limits, parent=arguments.parent)) is not None:
         return exit_code
@@ -50,6 +56,7 @@ def _arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("memory", "seconds", "pages", "pixels"):
         parser.add_argument(f"--ocr-{name}", type=int, default=0)
+    parser.add_argument("--ocr-languages", default="")
     return parser.parse_args()
 
 
@@ -67,7 +74,7 @@ def read(kind: str, data: bytes, limits: ExtractionLimits) -> TextBuilder:
     except (ExtractionError, MemoryError):
         raise
     except ImportError as error:
-        extra = "ocr" if module == "images" else "docs"
+        extra = "ocr" if module == "scans.images" else "docs"
         missing = f"Reading {kind} requires the extra `{extra}`: pip install 'longbatch[{extra}]'."
         raise ExtractionError("missing_extra", missing) from error
     except RecursionError:
@@ -123,9 +130,9 @@ _READERS: Final = {
     "ods": ("open_document", "read_ods"),
     "rtf": ("rich_text", "read_rtf"),
     "xls": ("sheets", "read_xls"),
-    "png": ("images", "read_image"),
-    "jpg": ("images", "read_image"),
-    "tiff": ("images", "read_image"),
+    "png": ("scans.images", "read_image"),
+    "jpg": ("scans.images", "read_image"),
+    "tiff": ("scans.images", "read_image"),
 }
 
 if __name__ == "__main__":

@@ -35,12 +35,14 @@ class OcrLimits:
         seconds: for all pages of the document together; pages that are left then stay unread.
         max_pages: of one document; 0 reads none.
         max_pixels: of one picture.
+        languages: of tesseract, joined by `+`, for pages that the models do not read; empty: it is not used.
     """
 
     memory_bytes: int
     seconds: int
     max_pages: int
     max_pixels: int
+    languages: str = ""
 
 
 NO_OCR: Final = OcrLimits(0, 0, 0, 0)

@@ -6,7 +6,7 @@ from typing import Final
 from pypdfium2 import PdfDocument, PdfiumError, raw
 
 from worker.extract.draft import ExtractionError, TextBuilder, refuse_corrupt
-from worker.extract.ocr import PageReader, is_installed
+from worker.extract.scans.ocr import PageReader, is_installed
 
 # PDFium's marks for a hyphen at a line's end whose word continues on the next line.
 _HYPHENATION: Final = re.compile("[\x02\ufffe]\r?\n?")

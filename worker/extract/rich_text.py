@@ -18,6 +18,6 @@ def read_rtf(data: bytes, draft: TextBuilder) -> None:
 
     found = _TITLE.search(data, 0, _TITLE_WITHIN)
     draft.set_title(found[1].decode("cp1252", "replace") if found else None)
-    text = rtf_to_text(data.decode("cp1252", "replace"), errors="replace")
+    text: str = rtf_to_text(data.decode("cp1252", "replace"), errors="replace")  # type: ignore[no-untyped-call]
     lines = (line.rstrip() for line in text.split("\n"))
     draft.write(_GAPS.sub("\n\n", "\n\n".join(lines)).strip() + "\n")

@@ -79,7 +79,7 @@ def test_a_document_that_changed_since_it_was_listed_is_reported(run: Run, bucke
 
 
 def test_what_fails_is_named_and_written_beside_where_its_summary_would_be(run: Run, bucket: Bucket) -> None:
-    bucket.objects = {"in/a.txt": b"", "in/deep/picture.pdf": b"\x89PNG\r\n"}
+    bucket.objects = {"in/a.txt": b"", "in/deep/picture.pdf": b"GIF89a"}
     done = run("summarize", "s3://bucket/in", "--output", "s3://bucket/out")
     assert (done.exit_code, done.stdout) == (1, "")
     error = json.loads(bucket.objects["out/deep/picture.pdf.error.json"])

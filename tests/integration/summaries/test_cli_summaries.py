@@ -33,7 +33,7 @@ def empty(tmp_path: Path) -> Path:
     (folder / "deep").mkdir(parents=True)
     for name in ("a.txt", "deep/a.txt"):
         (folder / name).touch()
-    (folder / "deep" / "picture.pdf").write_bytes(b"\x89PNG\r\n")
+    (folder / "deep" / "picture.pdf").write_bytes(b"GIF89a")
     return folder
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from document_support import ENTITY_BOMB, SMALL_MEMORY_MB, zip_bomb, zipped
+from formats.old_formats import make_msg, make_ole, make_open_document, make_xls
 from jobs.documents.kinds import HEAD_BYTES, TAIL_BYTES, UploadHints, find_kind
 from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentKind
-from old_formats import make_msg, make_ole, make_open_document, make_xls
 from worker.documents.sandbox import ExtractionFailure, Sandbox
 from worker.extract.__main__ import read
 from worker.extract.draft import ExtractionError, ExtractionLimits, TextBuilder
@@ -148,7 +148,9 @@ def test_a_bad_file_ends_with_its_code(name: str, make: Callable[[], bytes], cod
 
 
 def test_a_workbook_as_wide_and_long_as_the_format_allows_ends_alone() -> None:
-    rows: list[list[str | float | None]] = [["first"], *[[]] * 65_534, [None] * 255 + ["last"]]
+    empty: list[list[str | float | None]] = [[]]
+    last: list[str | float | None] = [*[None] * 255, "last"]
+    rows: list[list[str | float | None]] = [["first"], *empty * 65_534, last]
     outcome = read_in_sandbox(make_xls({"One": rows}), "a.xls")
     assert isinstance(outcome, ExtractionFailure)
     assert outcome.code.value in {"document_corrupt", "document_out_of_memory"}

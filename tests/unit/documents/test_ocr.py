@@ -1,10 +1,13 @@
 """Pages that are pictures: what OCR reads of them, what it says it cannot read, and where it stops."""
 
+# ruff: noqa: RUF001  # a text in another alphabet
+
 import io
 import struct
 import sys
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import zstandard
@@ -16,8 +19,8 @@ from jobs.states.document import DocumentErrorCode, DocumentKind, DocumentWarnin
 from worker.documents.sandbox import ExtractedMessage, ExtractionFailure, Sandbox
 from worker.extract.__main__ import read
 from worker.extract.draft import ExtractionError, ExtractionLimits
-from worker.extract.ocr import is_installed
-from worker.extract.reading_order import Line, arrange
+from worker.extract.scans.ocr import is_installed
+from worker.extract.scans.reading_order import PageLine, arrange
 
 needs_ocr = pytest.mark.skipif(not is_installed(), reason="`make test-ocr` installs the extra ocr")
 SEA = ("The sea was calm on the first morning", "and the harbour lay in the autumn fog.")
@@ -118,6 +121,32 @@ def test_transparent_and_deep_pictures_are_read_like_any_other() -> None:
 
 
 @needs_ocr
+def test_tesseract_reads_pages_that_the_models_do_not_where_it_is_installed() -> None:
+    font = Path("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf")
+    if not font.exists() or not any(Path("/usr/share/tesseract-ocr").glob("*/tessdata/rus.traineddata")):
+        pytest.skip("the packages tesseract-ocr-rus and fonts-dejavu-core are missing")
+    russian = ("Все люди рождаются свободными", "и равными в своем достоинстве.")
+    drawn = Image.new("L", (760, 200), 255)
+    drawing = ImageDraw.Draw(drawn)
+    drawing.multiline_text(
+        (40, 40), "\n".join(russian), font=ImageFont.truetype(font, 34), fill=0, spacing=20
+    )
+    found, text = extract(saved([drawn], "PNG"), "png", DocumentSettings(ocr_tesseract="rus"))
+    assert text.split() == " ".join(russian).split()
+    assert warned(found) == {DocumentWarningCode.PAGES_READ_BY_OCR: [1]}
+    refused = refusal(saved([unknown(SEA)], "PNG"), "png", DocumentSettings(ocr_tesseract="rus"))
+    assert refused.code is DocumentErrorCode.ILLEGIBLE
+
+
+@needs_ocr
+def test_a_language_that_tesseract_lacks_leaves_a_page_illegible() -> None:
+    missing = DocumentSettings(ocr_tesseract="none_such")
+    assert refusal(saved([unknown(SEA)], "PNG"), "png", missing).code is DocumentErrorCode.ILLEGIBLE
+    with pytest.raises(ValueError, match="ocr_tesseract"):
+        DocumentSettings(ocr_tesseract="rus; ls")
+
+
+@needs_ocr
 def test_pages_beyond_the_limit_of_ocr_are_named() -> None:
     data = saved([picture(SEA), picture(SHIP)], "TIFF")
     found, text = extract(data, "tiff", DocumentSettings(ocr_max_pages=1))
@@ -170,13 +199,13 @@ def test_a_picture_says_so_where_ocr_is_switched_off() -> None:
 
 
 def test_columns_are_read_one_after_the_other_and_rows_of_a_table_from_left_to_right() -> None:
-    title = Line(0, 0, 1000, 20, "title")
-    left = [Line(0, 40 * n, 460, 40 * n + 20, f"left {n}") for n in range(1, 6)]
-    right = [Line(520, 40 * n + 3, 1000, 40 * n + 23, f"right {n}") for n in range(1, 6)]
-    end = Line(0, 300, 900, 320, "end")
+    title = PageLine(0, 1000, 10, 20, "title")
+    left = [PageLine(0, 460, 40 * n, 20, f"left {n}") for n in range(1, 6)]
+    right = [PageLine(520, 1000, 40 * n + 3, 20, f"right {n}") for n in range(1, 6)]
+    end = PageLine(0, 900, 310, 20, "end")
     texts = [line.text for line in (title, *left, *right, end)]
     assert arrange([end, *right, *left, title]) == texts
-    cells = [Line(0, 40 * n, 80, 40 * n + 20, f"{n}") for n in range(1, 6)]
+    cells = [PageLine(0, 80, 40 * n, 20, f"{n}") for n in range(1, 6)]
     assert arrange([*right, *cells]) == [f"{n} right {n}" for n in range(1, 6)]
     assert arrange([]) == []
 

@@ -9,13 +9,18 @@ _LEAST_SHARE: Final = 0.3  # of the text's width that a column's lines take; the
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A line of text and the rectangle around it, in pixels."""
+class PageLine:
+    """A line of text and where it is, in pixels.
+
+    Attributes:
+        middle: how far its centre is from the top of the page.
+        height: of the letters, which on a skewed page is less than that of the rectangle around the line.
+    """
 
     left: float
-    top: float
     right: float
-    bottom: float
+    middle: float
+    height: float
     text: str
     is_sure: bool = True
 
@@ -24,13 +29,8 @@ class Line:
         """Its extent from left to right."""
         return self.right - self.left
 
-    @property
-    def middle(self) -> float:
-        """Its height on the page."""
-        return (self.top + self.bottom) / 2
 
-
-def arrange(lines: list[Line]) -> list[str]:
+def arrange(lines: list[PageLine]) -> list[str]:
     """Join the lines of each row, in the order in which the page is read."""
     rows = _rows(lines)
     whole = max((line.right for line in lines), default=0) - min((line.left for line in lines), default=0)
@@ -48,26 +48,26 @@ def arrange(lines: list[Line]) -> list[str]:
     return texts
 
 
-def _rows(lines: list[Line]) -> list[list[Line]]:
+def _rows(lines: list[PageLine]) -> list[list[PageLine]]:
     """Group lines that are next to each other, from the top."""
-    rows: list[list[Line]] = []
+    rows: list[list[PageLine]] = []
     for line in sorted(lines, key=lambda each: each.middle):
         last = rows[-1][0] if rows else None
-        if last is not None and line.middle - last.middle < (last.bottom - last.top) / 2:
+        if last is not None and line.middle - last.middle < last.height / 2:
             rows[-1].append(line)
         else:
             rows.append([line])
     return [sorted(row, key=lambda each: each.left) for row in rows]
 
 
-def _columns(rows: list[list[Line]], whole: float) -> tuple[list[Line], list[Line]] | None:
+def _columns(rows: list[list[PageLine]], whole: float) -> tuple[list[PageLine], list[PageLine]] | None:
     """Split the first rows at the gap that runs through them; None if they are no two columns."""
     first = next((row for row in rows[:_LEAST_ROWS] if len(row) == 2), None)
     if first is None:
         return None
     gap = (first[0].right + first[1].left) / 2
-    left: list[Line] = []
-    right: list[Line] = []
+    left: list[PageLine] = []
+    right: list[PageLine] = []
     for row in rows:
         if any(line.left < gap < line.right for line in row):
             break
@@ -80,7 +80,7 @@ def _columns(rows: list[list[Line]], whole: float) -> tuple[list[Line], list[Lin
     return left, right
 
 
-def _num_rows_within(rows: list[list[Line]], num_lines: int) -> int:
+def _num_rows_within(rows: list[list[PageLine]], num_lines: int) -> int:
     """Count the rows that hold the first lines."""
     number = 0
     while num_lines > 0:
@@ -89,5 +89,5 @@ def _num_rows_within(rows: list[list[Line]], num_lines: int) -> int:
     return number
 
 
-def _joined(row: list[Line]) -> str:
+def _joined(row: list[PageLine]) -> str:
     return " ".join(line.text for line in row)

@@ -48,7 +48,8 @@ def make_ole(streams: Mapping[str, bytes]) -> bytes:
                 entries.append((folder, 1, places[above], b""))
             above = here
         entries.append((name, 2, places[above], body))
-    sectors, starts = [], []
+    sectors: list[bytes] = []
+    starts = []
     for _, kind, _, body in entries:
         starts.append(len(sectors) if kind == 2 else 0)
         # Streams of less than 4,096 bytes would lie in the mini stream.

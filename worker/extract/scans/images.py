@@ -2,10 +2,10 @@
 
 import io
 import warnings
-from typing import Final
+from typing import Any, Final
 
 from worker.extract.draft import ExtractionError, TextBuilder, refuse_corrupt
-from worker.extract.ocr import PageReader, is_installed
+from worker.extract.scans.ocr import PageReader, is_installed
 
 _FORMATS: Final = ("PNG", "JPEG", "TIFF")
 
@@ -30,7 +30,7 @@ def read_image(data: bytes, draft: TextBuilder) -> None:
             draft.begin_page()
             try:
                 picture.draft("RGB", (4000, 4000))  # a jpg is decoded at a fraction of its size
-                frame = ImageOps.exif_transpose(picture)
+                frame = _flat(ImageOps.exif_transpose(picture))
             except OSError:
                 refuse_corrupt("The picture is truncated or damaged.")
             draft.write(reader.read_page(number, frame))
@@ -39,7 +39,19 @@ def read_image(data: bytes, draft: TextBuilder) -> None:
     reader.report(draft)
 
 
-def _seek(picture: "PIL.Image.Image", number: int) -> bool:  # type: ignore[name-defined]  # noqa: F821
+def _flat(picture: Any) -> Any:  # noqa: ANN401  # Pillow's image
+    """Return the picture with 256 shades, and on white paper where it is transparent."""
+    from PIL import Image
+
+    if picture.mode.startswith("I;16"):
+        return picture.convert("I").point(lambda shade: shade * (1 / 257) + 0).convert("L")
+    if not picture.has_transparency_data:
+        return picture
+    paper = Image.new("RGBA", picture.size, "white")
+    return Image.alpha_composite(paper, picture.convert("RGBA"))
+
+
+def _seek(picture: Any, number: int) -> bool:  # noqa: ANN401
     """Go to a frame; return False after the last one."""
     try:
         picture.seek(number)

@@ -13,18 +13,19 @@ from typing import Any, Final
 
 from worker.extract.confine import allow_ocr
 from worker.extract.draft import ExtractionError, OcrLimits, TextBuilder
-from worker.extract.reading_order import Line, arrange
+from worker.extract.scans.reading_order import PageLine, arrange
+from worker.extract.scans.tesseract import read_with_tesseract
 
 ILLEGIBLE: Final = "[illegible]"  # stands for a line, as in printed transcriptions
 READS: Final = "Latin letters, Chinese and Japanese"
-# Measured (docs/scans.md): legible lines score 0.9 and more, those of other scripts 0.4 to 0.87.
+# As measured by bench.scans: legible lines score 0.9 and more, those of other scripts 0.4 to 0.87.
 _LEAST_SCORE: Final = 0.88
 # Visible characters for each line height of width: Latin text has 2, Chinese 1, unread scripts 0.0 to 0.3.
 _LEAST_DENSITY: Final = 0.4
 _MOST_ILLEGIBLE: Final = 0.4  # share of the lines' total width; above it the page counts as unread
 _LONGEST_SIDE: Final = 2000  # pixels; A4 at 170 dots per inch. The models are no better with more
 _SAMPLE: Final = 6  # lines that tell whether a page stands on its head
-_LEAST_CONTRAST: Final = 40  # of 255 shades; below it a page is blank
+_LEAST_CONTRAST: Final = 24  # of 255 shades; below it a page is blank
 _ENGINE: Final = "EngineConfig.onnxruntime"
 _OUT_OF_MEMORY: Final = ("bad_alloc", "bad allocation", "allocate", "nsufficient memory")
 
@@ -73,7 +74,18 @@ class PageReader:
         if lines is None:
             self.skipped.append(number)
             return ""
-        return self._judge(number, lines)
+        return self._judge(number, lines) or self._read_otherwise(number, picture)
+
+    def _read_otherwise(self, number: int, picture: Any) -> str:  # noqa: ANN401
+        """Read an illegible page with tesseract, if the operator named its languages."""
+        if number not in self.illegible[-1:] or not self.limits.languages:
+            return ""
+        left = self._started_at + self.limits.seconds - time.monotonic()
+        text = read_with_tesseract(picture, self.limits.languages, seconds=left)
+        if text:
+            self.illegible.pop()
+            self.read.append(number)
+        return text
 
     def report(self, draft: TextBuilder) -> None:
         """Add the warnings about the pages.
@@ -120,7 +132,7 @@ class PageReader:
     def _is_late(self) -> bool:
         return time.monotonic() - self._started_at > self.limits.seconds
 
-    def _lines(self, picture: Any) -> list[Line] | None:  # noqa: ANN401
+    def _lines(self, picture: Any) -> list[PageLine] | None:  # noqa: ANN401
         """Find the lines of the page; None if the time ends before the last one."""
         picture.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
         crops, boxes = self._upright(picture.convert("RGB"))
@@ -130,7 +142,8 @@ class PageReader:
                 return None
             xs, ys = [float(corner[0]) for corner in box], [float(corner[1]) for corner in box]
             text = self._recognize(crop)
-            line = Line(min(xs), min(ys), max(xs), max(ys), text or ILLEGIBLE, is_sure=bool(text))
+            middle, height = sum(ys) / len(ys), float(crop.shape[0])
+            line = PageLine(min(xs), max(xs), middle, height, text or ILLEGIBLE, is_sure=bool(text))
             lines.append(line)
         return lines
 
@@ -180,7 +193,7 @@ class PageReader:
         is_dense = len("".join(text.split())) >= _LEAST_DENSITY * width / height
         return text if score >= _LEAST_SCORE and is_dense else ""
 
-    def _judge(self, number: int, lines: list[Line]) -> str:
+    def _judge(self, number: int, lines: list[PageLine]) -> str:
         """Return the page's text, unless too little of it is sure."""
         width = sum(line.width for line in lines)
         if not width:

@@ -12,7 +12,6 @@ import io
 import itertools
 import resource
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentErrorCode, DocumentKind
 from worker.documents.sandbox import ExtractionFailure, Sandbox
 
-_ROOT: Final = Path(__file__).resolve().parents[1]
+_ROOT: Final = Path(__file__).resolve().parents[2]
 _A4: Final = (1240, 1754)  # pixels, at 150 dots per inch
 _MARGIN: Final = 100
 _LATIN: Final = "truetype/dejavu/DejaVuSerif.ttf"
@@ -92,6 +91,7 @@ class Reading:
 
     Attributes:
         error: share of wrong words; None if the page was said to be unreadable.
+        seconds: of CPU time, those of starting and loading the models included.
         memory_mb: of the largest process so far.
     """
 
@@ -109,8 +109,7 @@ def main() -> None:
     readings = []
     for number, (script, text, look) in enumerate(pages, 1):
         readings.append(_read(script, text, look, options.fonts))
-        if sys.stderr.isatty():
-            print(f"\r{number} of {len(pages)}", end="", file=sys.stderr)
+        print(f"{number} of {len(pages)}: {readings[-1]}", file=sys.stderr, flush=True)
     _print(readings)
     wrong = [each for each in readings if (each.error is None) != (each.script in _UNREAD)]
     sys.exit(1 if wrong else 0)
@@ -189,10 +188,11 @@ def _drawn(text: str, look: Look, font: ImageFont.FreeTypeFont) -> bytes:
 
 def _read(script: str, text: str, look: Look, fonts: Path) -> Reading:
     data = _drawn(text, look, _font(script, fonts))
-    began = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     outcome = Sandbox(DocumentSettings()).run([data], kind=DocumentKind.PNG, num_bytes=len(data))
-    seconds = time.monotonic() - began
-    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    memory = used.ru_maxrss // 1024
     if isinstance(outcome, ExtractionFailure):
         if outcome.code is not DocumentErrorCode.ILLEGIBLE:
             raise SystemExit(outcome.message)
@@ -221,7 +221,9 @@ def _print(readings: Sequence[Reading]) -> None:
         name = f"Latin, {look.degrees:g} degrees, noise {look.noise:g}"
         of_look = [each for each in readings if each.look == look]
         groups[name] = [each for each in of_look if each.script not in _UNREAD | _BY_CHARACTER]
-    print("| pages of | number | said unreadable | errors, mean | errors, worst | seconds a page, median |")
+    print(
+        "| pages of | number | said unreadable | errors, mean | errors, worst | CPU seconds a page, median |"
+    )
     print("|---|---|---|---|---|---|")
     for name, found in groups.items():
         errors = [each.error for each in found if each.error is not None]

@@ -1,0 +1,1 @@
+"""OCR of drawn pages: word errors, time and memory."""
