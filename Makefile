@@ -47,6 +47,10 @@ test-engines: setup ## the entry points over real vLLM on the CPU; installs it i
 	@scripts/setup_vllm.sh
 	@$(BIN)/python -m pytest tests/with_vllm $(PYTEST)
 
+test-lora: setup ## LoRA adapters over real vLLM on the CPU, which it installs as test-engines does
+	@scripts/setup_vllm.sh
+	@$(BIN)/python -m pytest tests/with_vllm/test_vllm_adapters.py $(PYTEST)
+
 test-clients: export ENGINE = llama
 test-clients: setup ## well-known clients over real llama.cpp (docs/clients.md); installs them into .venv-clients, about 2 GB
 	@scripts/setup_clients.sh

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +39,7 @@ class VllmServer:
         context: int = POSITIONS,
         pool_tokens: int = POSITIONS,
         caches: bool = False,
+        adapters: Mapping[str, Path] | None = None,
     ) -> None:
         """Set up without starting it.
 
@@ -48,11 +50,13 @@ class VllmServer:
             context: most tokens of one request.
             pool_tokens: of all requests together.
             caches: it reuses what prompts begin with.
+            adapters: that it is started with, by name.
         """
         self._slots = slots
         self._context = context
         self._num_blocks = pool_tokens // self.tokens_per_block + 1  # one is never given to a request
         self._caches = caches
+        self._adapters = adapters or {}
         self._directory = directory
         self._model_dir = model_dir
         self._port = free_port()
@@ -148,4 +152,11 @@ class VllmServer:
             "--enforce-eager",
             "--enable-prompt-tokens-details",
             "--enable-prefix-caching" if self._caches else "--no-enable-prefix-caching",
+            *self._adapter_arguments(),
         ]
+
+    def _adapter_arguments(self) -> list[str]:
+        if not self._adapters:
+            return []
+        modules = [f"{name}={path.absolute()}" for name, path in self._adapters.items()]
+        return ["--enable-lora", "--max-lora-rank", "8", "--max-loras", "2", "--lora-modules", *modules]

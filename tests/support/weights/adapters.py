@@ -39,6 +39,7 @@ def write_peft_adapter(
     *,
     layers: int = 2,
     seed: int = 1,
+    strength: float = 0.1,
     modules: Mapping[str, tuple[int, int]] | None = None,
     **config: Any,  # noqa: ANN401  # of each field's type
 ) -> Path:
@@ -48,14 +49,23 @@ def write_peft_adapter(
         for module, (inputs, outputs) in (modules or {"q_proj": (8, 8), "down_proj": (16, 8)}).items():
             part = "mlp" if module in {"gate_proj", "up_proj", "down_proj"} else "self_attn"
             place = f"base_model.model.model.layers.{layer}.{part}.{module}"
-            tensors[f"{place}.lora_A.weight"] = _matrix(rng, RANK, inputs)
-            tensors[f"{place}.lora_B.weight"] = _matrix(rng, outputs, RANK)
+            tensors[f"{place}.lora_A.weight"] = _matrix(rng, RANK, inputs, strength)
+            tensors[f"{place}.lora_B.weight"] = _matrix(rng, outputs, RANK, strength)
     directory.mkdir(parents=True, exist_ok=True)
-    given = {"peft_type": "LORA", "r": RANK, "lora_alpha": 8, "bias": "none"} | config
+    named = sorted({name.split(".")[-3] for name in tensors})
+    given = {
+        "peft_type": "LORA",
+        "r": RANK,
+        "lora_alpha": 8,
+        "bias": "none",
+        "target_modules": named,
+    } | config
     (directory / "adapter_config.json").write_text(json.dumps(given))
     safetensors.numpy.save_file(tensors, directory / "adapter_model.safetensors")
     return directory
 
 
-def _matrix(rng: np.random.Generator, rows: int, columns: int) -> npt.NDArray[np.float32]:
-    return (0.1 * rng.normal(size=(rows, columns))).astype(np.float32)
+def _matrix(
+    rng: np.random.Generator, rows: int, columns: int, strength: float = 0.1
+) -> npt.NDArray[np.float32]:
+    return (strength * rng.normal(size=(rows, columns))).astype(np.float32)
