@@ -1,5 +1,6 @@
 """What guides llama.cpp of a caller's schema: what it understands, bounded where it would not end."""
 
+import re
 from typing import Any
 
 import pytest
@@ -88,7 +89,10 @@ def test_only_what_is_listed_is_allowed_beside_a_ban_of_what_is_not_evaluated() 
     combined = {**OPEN, **ban, "allOf": [{"patternProperties": {"^b": {"type": "string"}}}]}
     assert guide_of(combined)["additionalProperties"] is False
     needed = {**OPEN, **ban, "allOf": [{"properties": {"b": {}}, "required": ["b"]}]}
-    assert "additionalProperties" not in guide_of(needed)
+    assert guide_of(needed)["properties"] == {"a": {"type": "string"}, "b": True}
+    assert guide_of(needed)["additionalProperties"] is False
+    open_ = {**OPEN, **ban, "allOf": [{"$ref": "#/$defs/b", "required": ["b"]}], "$defs": {"b": {}}}
+    assert "additionalProperties" not in guide_of(open_)
     items = {"type": "array", "unevaluatedItems": False}
     assert guide_of(items) == {"type": "array", "items": False}
     assert "items" not in guide_of({**items, "minItems": 1})
@@ -126,3 +130,86 @@ def test_objects_that_may_need_other_properties_stay_open(schema: dict[str, Any]
         return isinstance(found, list) and any(map(is_closed, found))
 
     assert not is_closed(guide_of(schema))
+
+
+def resolved(schema: dict[str, Any]) -> Any:  # noqa: ANN401  # JSON
+    """What the reference at the schema's items leads to."""
+    guide = guide_of(schema)
+    pointer = guide["items"]["$ref"]
+    return guide if pointer == "#" else guide["$defs"][pointer.removeprefix("#/$defs/")]
+
+
+@pytest.mark.parametrize(
+    ("reference", "defs"),
+    [
+        ({"$ref": "#a"}, {"x": {"$anchor": "a", "type": "string"}}),
+        ({"$ref": "#a"}, {"x": {"$dynamicAnchor": "a", "type": "string"}}),
+        ({"$dynamicRef": "#a"}, {"x": {"$dynamicAnchor": "a", "type": "string"}}),
+        ({"$ref": "other"}, {"x": {"$id": "other", "type": "string"}}),
+        ({"$ref": "http://a/other#/$defs/y"}, {"x": {"$id": "other", "$defs": {"y": {"type": "string"}}}}),
+        ({"$ref": "other#b"}, {"x": {"$id": "other", "items": {"$anchor": "b", "type": "string"}}}),
+        ({"$ref": "#/$defs/x/not"}, {"x": {"not": {"type": "string"}}}),
+        ({"$ref": "#/$defs/a%25~1b"}, {"a%/b": {"type": "string"}}),
+        ({"$ref": "#/$defs/x"}, {"x": {"type": "string"}}),
+    ],
+)
+def test_a_reference_is_followed_by_whatever_name(reference: dict[str, Any], defs: dict[str, Any]) -> None:
+    schema = {"$id": "http://a/b", "type": "array", "items": reference, "$defs": defs}
+    assert resolved(schema) == {"type": "string"}
+
+
+def test_a_dynamic_reference_leads_to_the_anchor_of_the_outermost_schema() -> None:
+    inner = {"$id": "list", "items": {"$dynamicRef": "#t"}, "$defs": {"d": {"$dynamicAnchor": "t"}}}
+    extending = {"s": {"$dynamicAnchor": "t", "type": "string"}}
+    guide = guide_of({"$id": "http://a/b", "$ref": "list", "$defs": {**extending, "list": inner}})
+    by_name = {f"#/$defs/{name}": each for name, each in guide["$defs"].items()}
+    assert by_name[by_name[guide["$ref"]]["items"]["$ref"]] == {"type": "string"}
+    plain = {**inner, "$defs": {"d": {"$anchor": "t", "type": "integer"}}}
+    guide = guide_of({"$id": "http://a/b", "$ref": "list", "$defs": {**extending, "list": plain}})
+    by_name = {f"#/$defs/{name}": each for name, each in guide["$defs"].items()}
+    assert by_name[by_name[guide["$ref"]]["items"]["$ref"]]["type"] == "integer"
+
+
+def test_a_schema_may_contain_itself() -> None:
+    tree = {"$id": "http://a/tree", "type": "array", "items": {"$ref": "tree"}}
+    assert guide_of(tree) == {"type": "array", "items": {"$ref": "#"}}
+    node = {"$anchor": "node", "type": "array", "items": {"$ref": "#node"}}
+    found = guide_of({"items": {"$ref": "#node"}, "$defs": {"n": node}})
+    name = found["items"]["$ref"].removeprefix("#/$defs/")
+    assert found["$defs"][name] == {"type": "array", "items": {"$ref": f"#/$defs/{name}"}}
+
+
+def test_names_within_values_are_no_references() -> None:
+    schema = {"enum": [{"$ref": "#nosuch"}, {"$id": "a"}], "properties": {"$ref": {"type": "string"}}}
+    assert guide_of(schema)["enum"] == schema["enum"]
+    assert guide_of(schema)["properties"] == {"$ref": {"type": "string"}}
+
+
+def test_a_condition_guides_by_what_holds_if_it_is_met_and_otherwise() -> None:
+    yes, no = {"const": "yes"}, {"const": "no"}
+    short = {"maxLength": 4}
+    assert guide_of({"if": short, "then": yes, "else": no}) == {"anyOf": [{"allOf": [short, yes]}, no]}
+    assert guide_of({"if": True, "then": yes, "else": no}) == {"allOf": [yes]}
+    assert guide_of({"if": False, "then": yes, "else": no}) == {"allOf": [no]}
+
+
+def test_decimals_of_bounded_numbers_end() -> None:
+    bounded = {"type": "number", "minimum": 0}
+    assert guide_of(bounded) == {**bounded, "multipleOf": 1e-9}
+    tiny = {"type": "number", "minimum": 0, "maximum": 1e-4}
+    assert guide_of(tiny) == tiny
+    assert guide_of({"type": "number"}) == {"type": "number"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("time", "10:15:00.123456789Z"), ("date-time", "2028-02-29T23:59:59+01:00")]
+)
+def test_fractions_of_seconds_end(kind: str, value: str) -> None:
+    pattern = guide_of({"type": "string", "format": kind})["pattern"]
+    assert re.search(pattern, value)
+    assert not re.search(pattern, value.replace("123456789", "1234567890").replace("02-29", "02-30"))
+
+
+def test_a_reference_to_nothing_is_left_out() -> None:
+    assert guide_of({"items": {"$ref": "#/$defs/no"}, "$defs": {"no": False}})["items"] == {}
+    assert guide_of({"items": {"$ref": "http://elsewhere/x"}}) == {"items": {}}

@@ -10,12 +10,14 @@ Source: LLGuidance's docs/json_schema.md on what it implements; tried on llama.c
 from collections.abc import Mapping
 from typing import Any, Final
 
+from worker.engine.http.schema_references import with_pointers
+
 Json = Mapping[str, Any]
 
 # What is passed on as it is.
 _VALUES: Final = frozenset(
     {
-        *("$schema", "$id", "type", "const", "enum", "required", "pattern"),
+        *("$schema", "type", "const", "enum", "required", "pattern"),
     }
 )
 _COUNTS: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
@@ -66,6 +68,19 @@ _LEAST: Final = 1e-9
 _MOST: Final = 1e21
 _MAX_STEP: Final = 10_000
 _DECIMAL_STEPS: Final = frozenset({0.5, *(10.0**-digits for digits in range(1, 7))})
+# What the decimals of a bounded number are steps of, and the least bound that leaves it six; measured.
+_DECIMALS: Final = 1e-9
+_LEAST_WITH_DECIMALS: Final = 1e-3
+_BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+# What evaluates properties that are not listed, or that another schema lists.
+_EVALUATING: Final = frozenset({"patternProperties", "additionalProperties", "$ref", "$dynamicRef"})
+# Times whose fractions of a second end. RFC 3339 allows any number of digits.
+_TIME: Final = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+_DATE: Final = (
+    r"[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
+    r"|02-(0[1-9]|[12][0-9]))"
+)
+_PATTERNS: Final[Json] = {"time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
 # On one line, as Python writes JSON: a blank may otherwise be followed by blanks without end.
 _OPTIONS: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
@@ -75,6 +90,7 @@ def guiding(schema: Json) -> dict[str, Any]:
 
     Objects whose properties are listed get no others, as with XGrammar, unless the schema speaks of others.
     """
+    schema = with_pointers(schema)
     reduced = _reduced(schema, closes=not _combines(schema))
     # Nothing is valid by a schema that is False: whatever is said then fails its check.
     return {**(reduced or {}), "x-guidance": _OPTIONS}
@@ -97,7 +113,9 @@ def _reduced(schema: Any, *, closes: bool) -> Any:  # noqa: ANN401  # JSON
         elif name in _MAPS and isinstance(value, dict):
             found[name] = {key: _reduced(each, closes=closes) for key, each in value.items()}
     _add_special(found, schema, closes=closes)
+    _add_condition(found, schema, closes=closes)
     _bound_integers(found)
+    _bound_decimals(found)
     if closes and "properties" in schema and _is_closed_by_its_properties(schema):
         found["additionalProperties"] = False
     _leave_out_unevaluated(found, schema)
@@ -112,8 +130,16 @@ def _add_special(found: dict[str, Any], schema: Json, *, closes: bool) -> None:
     reference = schema.get("$ref")
     if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
         found["$ref"] = reference
-    if schema.get("format") in _FORMATS:
-        found["format"] = schema["format"]
+    kind = schema.get("format")
+    if (
+        isinstance(kind, str)
+        and kind in _PATTERNS
+        and "pattern" not in found
+        and schema.get("type") == "string"
+    ):
+        found["pattern"] = _PATTERNS[kind]
+    elif kind in _FORMATS:
+        found["format"] = kind
     patterns = schema.get("patternProperties", {})
     if len(patterns) <= 1:  # several must exclude each other
         if patterns:
@@ -126,11 +152,24 @@ def _add_special(found: dict[str, Any], schema: Json, *, closes: bool) -> None:
         found |= {name: int(schema[name]) for name in ("minProperties", "maxProperties") if name in schema}
 
 
+def _add_condition(found: dict[str, Any], schema: Json, *, closes: bool) -> None:
+    """Add what an answer must be under a condition; where it need not be anything otherwise, leave it out."""
+    parts = {name: _reduced(schema.get(name, True), closes=closes) for name in ("if", "then", "else")}
+    match schema.get("if"):
+        case bool(is_met):
+            found["allOf"] = [*found.get("allOf", ()), parts["then" if is_met else "else"]]
+        case dict() if "else" in schema and "anyOf" not in found:
+            # Whether the condition is met otherwise cannot be guided, and is checked afterwards.
+            found["anyOf"] = [{"allOf": [parts["if"], parts["then"]]}, parts["else"]]
+
+
 def _leave_out_unevaluated(found: dict[str, Any], schema: Json) -> None:
     """Allow only what is listed beside a ban of all that no schema evaluates, if that can be enough."""
-    if schema.get("unevaluatedProperties") is False and not _requires(
-        schema, beside=schema.get("properties", {})
-    ):
+    is_banned = schema.get("unevaluatedProperties") is False
+    if is_banned and (listed := _listed(schema)) is not None:
+        found["properties"] = dict.fromkeys(sorted(listed), True) | found.get("properties", {})
+        found.setdefault("additionalProperties", False)
+    elif is_banned and not _requires(schema, beside=schema.get("properties", {})):
         found.setdefault("properties", {})
         found.setdefault("additionalProperties", False)
     if schema.get("unevaluatedItems") is False and not {"minItems", "contains"} & _keywords(schema):
@@ -146,6 +185,23 @@ def _requires(schema: Any, *, beside: Json) -> bool:  # noqa: ANN401  # JSON
             _requires(each, beside=beside) for each in schema.values()
         )
     return isinstance(schema, list) and any(_requires(each, beside=beside) for each in schema)
+
+
+def _listed(schema: Any) -> frozenset[str] | None:  # noqa: ANN401  # JSON
+    """Return the properties that a schema and what it combines list; None: others may be evaluated, too."""
+    if not isinstance(schema, dict):
+        return frozenset()
+    if _EVALUATING & schema.keys() or schema.get("unevaluatedProperties", False) is not False:
+        return None
+    found = frozenset(schema.get("properties", ()))
+    parts = [schema[name] for name in ("if", "then", "else") if name in schema]
+    parts += [each for name in ("allOf", "anyOf", "oneOf") for each in schema.get(name, ())]
+    for each in [*parts, *schema.get("dependentSchemas", {}).values()]:
+        listed = _listed(each)
+        if listed is None:
+            return None
+        found |= listed
+    return found
 
 
 def _keywords(schema: Any) -> set[str]:  # noqa: ANN401  # JSON
@@ -165,19 +221,27 @@ def _bound_integers(found: dict[str, Any]) -> None:
         found["maximum"] = max(_MAX_INTEGER, *_numbers(found, "minimum", "exclusiveMinimum"))
 
 
+def _bound_decimals(found: dict[str, Any]) -> None:
+    """Let decimals end where a number has a bound, beside which it is guided without an exponent."""
+    bounds = [found[name] for name in _BOUNDS if name in found]
+    is_number = found.get("type") == "number" and "multipleOf" not in found
+    if is_number and bounds and all(each == 0 or abs(each) >= _LEAST_WITH_DECIMALS for each in bounds):
+        found["multipleOf"] = _DECIMALS
+
+
 def _is_known(name: str, value: Any) -> bool:  # noqa: ANN401  # JSON
     """Return whether a keyword is passed on as it is."""
     match name:
         case "multipleOf":
             return _is_cheap(value)
-        case "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum":
+        case _ if name in _BOUNDS:
             return _is_plain(value)
     return name in _VALUES
 
 
 def _is_plain(bound: object) -> bool:
     """Return whether digits can be guided by a bound, as they cannot be where they are hundreds."""
-    return isinstance(bound, int | float) and (bound == 0 or _LEAST <= abs(bound) <= _MOST)
+    return isinstance(bound, int | float) and (bound == 0 or _LEAST <= abs(bound) < _MOST)
 
 
 def _is_cheap(step: float) -> bool:
