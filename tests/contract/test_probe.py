@@ -82,7 +82,7 @@ def test_nothing_fails_on_a_server_that_is_right(right: RunningEngine, served_to
     assert "less than max_seq_len 131072" in seen["KV cache"].detail
     assert seen["tokenizer"].status == "unknown"
     assert seen["answer"].status == seen["metrics"].status == "ok"
-    assert seen["abilities"].detail.startswith("jobs may have ignore_eos, min_tokens, stop_token_ids, ")
+    assert seen["abilities"].detail.startswith("jobs may have ignore_eos, lora, min_tokens, stop_token_ids, ")
     assert json.loads(json.dumps(asdict(seen["abilities"])))["facts"]["reuses_prefix"] is True
     idle = "0 requests inside, 0 waiting inside, 0 of 1024 blocks used"
     # The probe's own request may still be in the engine's gauges, which follow it within a tenth of a second.
