@@ -19,6 +19,7 @@ _MODULES: Final[Mapping[str, Collection[str]]] = {
     "console": ["console"],
     "summarize": ["summarize"],
     "estimate": ["estimate"],
+    "ask": ["ask"],
     "watch_folder": ["watch-folder"],
     "documents": ["documents"],
     "jobs": ["submit", "list", "show", "result", "cancel"],

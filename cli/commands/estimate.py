@@ -13,11 +13,12 @@ from cli.output import EXIT_CODES, ApiUrl, AsJson, client_of, notes, output, pri
 from cli.summaries import locations, sources
 from cli.summaries.options import DEFAULT_CONCURRENCY, ConcurrencyOption, with_fields
 from cli.summaries.progress import progress
-from cli.summaries.remote import SummaryClient
+from cli.summaries.remote import SUMMARIES, Kind, SummaryClient
 from cli.summaries.run import DocumentFailure, SummaryRun, in_threads
 
+_OF_ANSWERS: Final = "read_tokens"
 _MAX_DOCUMENTS: Final = 1000  # in one request
-_SUMMED: Final = ("chunks", "jobs", "prompt_tokens")
+_SUMMED: Final = ("chunks", "jobs", "prompt_tokens", "read_tokens")
 
 
 def register(app: typer.Typer) -> None:
@@ -41,13 +42,32 @@ def estimate(
     if combine:
         fields["combine"] = True
     locations.check_paths(paths)
+    estimate_all(paths, fields, combine=combine, concurrency=concurrency, as_json=as_json, api_url=api_url)
+
+
+def estimate_all(
+    paths: Sequence[str],
+    fields: dict[str, object],
+    *,
+    kind: Kind = SUMMARIES,
+    combine: bool = False,
+    concurrency: int,
+    as_json: bool = False,
+    api_url: str | None,
+) -> None:
+    """Upload the documents, estimate what would be made of them, and print it.
+
+    Raises:
+        typer.BadParameter: there is no document.
+        typer.Exit: a document cannot be read.
+    """
     others: Counter[str] = Counter()
     found = list(locations.find(paths, others=others))
     if not found:
         raise typer.BadParameter(sources.NOTHING, param_hint="PATH")
     report_skipped(others)
     with client_of(api_url) as client, stopping() as stop:
-        server = SummaryClient(client, patience=PATIENCE_SECONDS, stop=stop)
+        server = SummaryClient(client, patience=PATIENCE_SECONDS, stop=stop, kind=kind)
         shown = progress(notes, total=len(found), live=False)
         run = SummaryRun(server, fields, model=server.model(), progress=shown)
         with shown:
@@ -90,11 +110,11 @@ def joined(
     completion: Counter[str] = Counter()
     times: list[int | None] = []
     for part in parts:
-        summed.update({name: part[name] for name in _SUMMED})
+        summed.update({name: part[name] for name in _SUMMED if name in part})
         completion.update(part["completion_tokens"])
         times.append(part["estimated_seconds"])
     return {
-        **{name: summed[name] for name in _SUMMED},
+        **{name: summed[name] for name in _SUMMED if name in summed or name != _OF_ANSWERS},
         "estimated_seconds": _seconds(times, queued_seconds),
         "completion_tokens": dict(completion),
         "levels": max((part["levels"] for part in parts), default=0),
@@ -127,5 +147,7 @@ def _show(whole: Mapping[str, Any]) -> None:
         cells = (each.get(name) for name in ("chunks", "levels", "jobs", "tokens"))
         table.add_row(escape(each["path"]), *("" if cell is None else f"{cell:,}" for cell in cells))
     output.print(table)
+    if _OF_ANSWERS in whole:
+        output.print(f"{whole[_OF_ANSWERS]:,} tokens to read where engines reuse prefixes")
     seconds = whole["estimated_seconds"]
     output.print("no engine is up" if seconds is None else f"about {seconds:,} s, after all that is queued")

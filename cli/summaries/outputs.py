@@ -1,6 +1,5 @@
 """Where results go: to standard output in the order of the files, or into a folder, one file each."""
 
-import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +11,7 @@ from cli.summaries import results as summary_results
 from cli.summaries.options import Format
 from cli.summaries.results import DocumentResult, Link
 from cli.summaries.sources import SourceFile
-from cli.whole_files import write_whole
+from cli.whole_files import shared_mode, write_whole
 
 _ERROR_SUFFIX: Final = ".error.json"
 _COMBINED: Final = "summary"
@@ -178,11 +177,4 @@ def _beside(source: SourceFile, suffix: str) -> Path:
 def write_shared(path: Path, text: str) -> None:
     """Write the text to the file at once, readable as the process's umask says."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text, mode=0o666 & ~_umask())
-
-
-def _umask() -> int:
-    """Read the process's umask, which is only possible by setting it for an instant."""
-    found = os.umask(0o077)
-    os.umask(found)
-    return found
+    write_whole(path, text, mode=shared_mode())

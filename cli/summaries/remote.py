@@ -51,18 +51,37 @@ class EarlierRuns:
     newest: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a server makes of documents.
+
+    Attributes:
+        path: of its routes.
+        detail: the parameter that leaves out of an object what may be long.
+    """
+
+    path: str
+    detail: str
+
+
+SUMMARIES: Final = Kind("/v1/summaries", "chunks")
+ANSWERS: Final = Kind("/v1/answers", "answers")
+
+
 class SummaryClient:
-    """A client for a server's documents and summaries; safe to use from many threads.
+    """A client for a server's documents and summaries, or answers; safe to use from many threads.
 
     Args:
         patience: seconds to keep trying a server that does not answer.
         stop: once set, ends every wait with StoppedError.
+        kind: of what is made of documents.
     """
 
-    def __init__(self, client: Client, *, patience: float, stop: Event) -> None:
+    def __init__(self, client: Client, *, patience: float, stop: Event, kind: Kind = SUMMARIES) -> None:
         self._client = client
         self._patience = patience
         self._stop = stop
+        self._kind = kind
 
     def model(self) -> str:
         """Fetch the served model without retries, to report a missing server at once."""
@@ -118,7 +137,7 @@ class SummaryClient:
 
     def find(self, custom_id: str) -> EarlierRuns:
         """Find the summaries of earlier runs under this name."""
-        page = self._get("/v1/summaries", params={"custom_id": custom_id, "limit": 20})
+        page = self._get(self._kind.path, params={"custom_id": custom_id, "limit": 20})
         alive = (each for each in page["data"] if each["state"] in ("preparing", "running", "completed"))
         return EarlierRuns(next(alive, None), page["data"][0]["id"] if page["data"] else None)
 
@@ -127,7 +146,7 @@ class SummaryClient:
         page = self._patiently(
             lambda: self._client.send_once(
                 "POST",
-                "/v1/summaries",
+                self._kind.path,
                 json={"documents": list(documents), **fields},
                 headers={"Idempotency-Key": key},
                 timeout=_TRANSFER_SECONDS,
@@ -138,7 +157,7 @@ class SummaryClient:
 
     def summary(self, summary_id: str) -> dict[str, Any]:
         """Fetch the summary in its current state with all its chunks."""
-        path = f"/v1/summaries/{summary_id}"
+        path = f"{self._kind.path}/{summary_id}"
         found = self._get(path)
         while (start := found.pop("next_chunks_start", None)) is not None:
             further = self._get(path, params={"chunks_start": start})
@@ -156,8 +175,8 @@ class SummaryClient:
         while summary["state"] not in ENDED:
             on_change(summary)
             summary = self._get(
-                f"/v1/summaries/{summary['id']}",
-                params={"wait": poll_seconds, "chunks": "false"},
+                f"{self._kind.path}/{summary['id']}",
+                params={"wait": poll_seconds, self._kind.detail: "false"},
                 timeout=poll_seconds + _TRANSFER_SECONDS,
             )
         return summary
@@ -176,7 +195,9 @@ class SummaryClient:
         return found
 
     def _estimate(self, asked: dict[str, object]) -> dict[str, Any]:
-        return self._patiently(lambda: self._client.send_once("POST", "/v1/summaries/estimate", json=asked))
+        return self._patiently(
+            lambda: self._client.send_once("POST", f"{self._kind.path}/estimate", json=asked)
+        )
 
     def _get(self, path: str, **request: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
         return self._patiently(lambda: self._client.send_once("GET", path, **request))

@@ -39,6 +39,7 @@ class DocumentResult:
         chunks: each chunk of the text with `pages`, `start`, `end` and its own `summary`, None if it could
             not be summarized.
         gaps: the chunks that the summary leaves out, with `pages`, `start`, `end` and `error`.
+        answers: of a document that was asked questions, in their order, as the server returns them.
         usage: tokens; None if no job ran.
         error: `code` and `message`; None if the document completed.
     """
@@ -47,6 +48,7 @@ class DocumentResult:
     summary: str | None = None
     chunks: tuple[Mapping[str, Any], ...] = ()
     gaps: tuple[Mapping[str, Any], ...] = ()
+    answers: tuple[Mapping[str, Any], ...] = ()
     usage: Mapping[str, int] | None = None
     error: Mapping[str, str] | None = None
 
@@ -87,12 +89,23 @@ def of_summary(
     )
 
 
-def _error(summary: Mapping[str, Any]) -> dict[str, str]:
+def of_answers(source: SourceFile, answers: Mapping[str, Any]) -> DocumentResult:
+    """Build the result of a document whose answers have ended."""
+    is_failed = answers["state"] != "completed"
+    return DocumentResult(
+        source,
+        answers=tuple(answers["answers"]),
+        usage=answers["usage"],
+        error=_error(answers, "Its answers are") if is_failed else None,
+    )
+
+
+def _error(summary: Mapping[str, Any], what: str = "The summary is") -> dict[str, str]:
     error = summary.get("error") or {}
     state = str(summary["state"])
     return {
         "code": str(error.get("code") or state),
-        "message": str(error.get("message") or f"The summary is {state}."),
+        "message": str(error.get("message") or f"{what} {state}."),
     }
 
 

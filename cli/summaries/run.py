@@ -1,7 +1,7 @@
 """A run over documents: hash each one, find it again or upload it, summarize it, wait for the result."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -55,6 +55,7 @@ class SummaryRun:
     Args:
         fields: of the request for each summary.
         again: start a new summary even if an earlier run has one.
+        result_of: makes the result of an ended summary, or of what the server makes in its place.
     """
 
     def __init__(
@@ -65,12 +66,14 @@ class SummaryRun:
         model: str,
         progress: ProgressDisplay,
         again: bool = False,
+        result_of: Callable[[SourceFile, Mapping[str, Any]], DocumentResult] = results.of_summary,
     ) -> None:
         self._server = server
         self._fields = fields
         self._model = model
         self._progress = progress
         self._again = again
+        self._result_of = result_of
         self.fatal_error: ServerUnreachableError | RefusedError | None = None
 
     def summarize_one(self, source: SourceFile) -> DocumentOutcome:
@@ -150,7 +153,7 @@ class SummaryRun:
     def _fetched(self, source: SourceFile, summary_id: str) -> DocumentResult:
         """Fetch the result of an ended summary, or say why it is no longer available."""
         summary = self._or_failure(source, lambda: self._server.summary(summary_id))
-        return summary.result if isinstance(summary, DocumentFailure) else results.of_summary(source, summary)
+        return summary.result if isinstance(summary, DocumentFailure) else self._result_of(source, summary)
 
     def _running(
         self, contents: Sequence[str], fields: dict[str, object], add: Callable[[], list[str]]

@@ -53,6 +53,7 @@ def test_commands_are_defined_without_an_import_of_the_database_or_the_tokenizer
         "webhooks",
         "summarize",
         "estimate",
+        "ask",
         "watch-folder",
     ]
     script = """
