@@ -105,7 +105,7 @@ class Reading:
 def main() -> None:
     """Draw and read the pages, and print the table."""
     options = _arguments()
-    pages = list(itertools.islice(_pages(options.fonts), options.pages))
+    pages = list(itertools.islice(_pages(options.fonts), options.skip, options.skip + options.pages))
     readings = []
     for number, (script, text, look) in enumerate(pages, 1):
         readings.append(_read(script, text, look, options.fonts))
@@ -119,6 +119,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fonts", type=Path, default=Path("/usr/share/fonts"), help="folder of fonts")
     parser.add_argument("--pages", type=int, default=60, help="read only so many")
+    parser.add_argument("--skip", type=int, default=0, help="leave out so many at the beginning")
     options = parser.parse_args()
     for name in (_LATIN, _HAN):
         if not (options.fonts / name).exists():
