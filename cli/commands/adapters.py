@@ -1,6 +1,5 @@
 """The commands for adapters (LoRA): add, list, remove, limit; they use the database directly."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +13,6 @@ from jobs import tenants
 from jobs.adapters import registry
 from jobs.adapters.files import check, check_base, fetched
 from jobs.adapters.offers import read_offer
-from jobs.errors import LongbatchError
 from jobs.models import Address, LoraAdapter
 from jobs.views import optional_rfc3339, rfc3339
 
@@ -58,7 +56,7 @@ def add(name: AdapterName, source: Source, *, base: Base = None) -> None:
                 check_base(checked, base)
         registry.add(session, address, checked, source=source)
         session.flush()
-        why_not = _why_not(read_offer(session, served=address.model).find, name)
+        why_not = read_offer(session, served=address.model).why_not(name)
     print_text(f"{name}: {checked.format}, rank {checked.rank}, {', '.join(checked.modules)}")
     if why_not is not None:
         notes.print(f"Refused until its engines take it: {escape(why_not)}", soft_wrap=True)
@@ -69,8 +67,8 @@ def list_adapters(*, as_json: AsJson = False) -> None:
     """List all adapters that were ever registered."""
     with transaction() as session:
         rows = registry.every(session)
-        find = {each.model: read_offer(session, served=each.model).find for each in rows}
-        found = [_object(each, _why_not(find[each.model], _name(each))) for each in rows]
+        why_not = {each.model: read_offer(session, served=each.model).why_not for each in rows}
+        found = [_object(each, why_not[each.model](_name(each))) for each in rows]
     if as_json:
         print_json(found)
         return
@@ -111,15 +109,6 @@ def limit(
 
 def _name(adapter: LoraAdapter) -> str:
     return str(Address(adapter.model, adapter.name))
-
-
-def _why_not(find: Callable[[str], Address], name: str) -> str | None:
-    """Return why requests for the adapter are refused now; None if they are not."""
-    try:
-        find(name)
-    except LongbatchError as error:
-        return error.message
-    return None
 
 
 def _object(adapter: LoraAdapter, why_not: str | None) -> dict[str, object]:

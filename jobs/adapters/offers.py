@@ -76,14 +76,15 @@ class ModelOffer:
             for model, adapters in self.adapters.items()
             for name, since in adapters.items()
         }
-        return {name: since for name, since in every.items() if self._has(name)}
+        return {name: since for name, since in every.items() if self.why_not(name) is None}
 
-    def _has(self, name: str) -> bool:
+    def why_not(self, name: str) -> str | None:
+        """Return why requests that name this are refused now; None if they are not."""
         try:
             self.find(name)
-        except LongbatchError:
-            return False
-        return True
+        except LongbatchError as error:
+            return error.message
+        return None
 
 
 def read_offer(session: Session, *, served: str, tenant_id: UUID | None = None) -> ModelOffer:

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api.console.engines.activity import EngineActivity, read_activities
+from api.console.engines.adapters import AdapterRow, read_adapters
 from api.console.error_pages import page_router
 from api.console.page import render
 from api.console.session import ViewerDep
@@ -20,15 +21,18 @@ LIST: Final = "/console/engines"
 
 
 @router.get("/engines")
-async def show_engines(request: Request, services: ServicesDep, _viewer: ViewerDep) -> Response:
-    """Show every engine, by name."""
+async def show_engines(request: Request, services: ServicesDep, viewer: ViewerDep) -> Response:
+    """Show every engine, by name, and the adapters of their models."""
+    served = services.settings.engine.model
+    tenant_id = None if viewer.is_operator else viewer.caller.tenant_id
 
-    def read(session: Session) -> list[EngineActivity]:
-        return list(read_activities(session, most=0).values())
+    def read(session: Session) -> tuple[list[EngineActivity], list[AdapterRow]]:
+        adapters = read_adapters(session, served=served, tenant_id=tenant_id)
+        return list(read_activities(session, most=0).values()), adapters
 
-    found = await services.transactions.run_across(read)
+    found, adapters = await services.transactions.run_across(read)
     rows = [(each, halt_state(each), address_of(each.name)) for each in found]
-    return render(request, "engines.html", title="Engines", rows=rows)
+    return render(request, "engines.html", title="Engines", rows=rows, adapters=adapters)
 
 
 def halt_state(engine: EngineActivity) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
+from pathlib import Path
 from threading import Event
 from urllib.parse import quote
 from uuid import UUID
@@ -15,10 +16,13 @@ from api.console.engines.activity import engine_id, read_activities
 from api_server import ApiProcess
 from console_pages.browser import PROBE, Browser, browsing, new_key, new_tenant, words
 from jobs import ids, lifecycle
+from jobs.adapters import registry as adapters
+from jobs.adapters.files import check
 from jobs.checkpoints import Output
 from jobs.completing import JobCompletion
 from jobs.engines import reservations
-from jobs.models import DEFAULT_TENANT, Job, Reservation
+from jobs.models import DEFAULT_TENANT, Address, Job, Reservation
+from jobs.prompts.abilities import ABILITIES
 from jobs.scheduling import ticks
 from jobs.states import FinishReason
 from jobs.tenants.keys import Scope
@@ -26,6 +30,7 @@ from jobs.transitions import Lease
 from support import (
     ENGINE,
     ERROR,
+    MODEL,
     PATIENCE,
     POLICY,
     claim_one,
@@ -35,6 +40,7 @@ from support import (
     spec,
     submit_one,
 )
+from weights.adapters import write_peft_adapter
 
 PAGE = f"/console/engines/{ENGINE}"
 
@@ -227,3 +233,24 @@ def test_blocks_that_jobs_share_count_once(sessions: sessionmaker[Session]) -> N
         whole = engine.held[2].blocks
         assert engine.blocks_held == 10 + 2 + 2 + whole
         assert read_activities(session, [UUID(int=1)]) == {}
+
+
+def test_adapters_are_listed_with_why_requests_for_them_are_refused(
+    operator: Browser, visitor: Browser, sessions: sessionmaker[Session], tmp_path: Path
+) -> None:
+    assert "Adapters" not in words(operator.page("/console/engines"))
+    with sessions.begin() as session:
+        register_engine(session, takes=ABILITIES, adapters=["legal"])
+        for seed, name in enumerate(("legal", "medical")):
+            path = write_peft_adapter(tmp_path / name, seed=seed)
+            adapters.add(session, Address(MODEL, name), check(path), source=str(path))
+    shown = words(operator.page("/console/engines"))
+    assert f"{MODEL}:legal accepted peft 4" in shown
+    assert f"{MODEL}:medical refused: model: not every engine of the model" in shown
+    mine = words(visitor.page("/console/engines"))
+    assert f"{MODEL}:legal accepted" in mine
+    assert "medical" not in mine
+    with sessions.begin() as session:
+        adapters.limit(session, DEFAULT_TENANT, [])
+    assert f"{MODEL}:legal" not in words(visitor.page("/console/engines"))
+    assert "Of adapters its jobs may name none" in words(operator.page("/console/tenants/default"))
