@@ -204,6 +204,8 @@ def test_every_ended_job_has_a_result(
         "usage",
         "error",
         "logprobs",
+        "engine_outputs",
+        "embedding",
     ]
     assert result["state"] == state
     has_output = state in (JobState.COMPLETED, JobState.CANCELLED)
