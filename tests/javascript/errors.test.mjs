@@ -50,7 +50,7 @@ test('a wrong batch names its field', async () => {
   const good = { input_file_id: file.id, endpoint: CHAT, completion_window: '24h' };
   const wrong = {
     input_file_id: 'file-none',
-    endpoint: '/v1/embeddings',
+    endpoint: '/v1/moderations',
     completion_window: '3h',
     metadata: { team: 7 },
   };

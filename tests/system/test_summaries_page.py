@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bucket_support import serving_bucket
 from cli.stack.stack import Stack
 from support import eventually
 from system_support import text_of
@@ -32,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_page_runs_as_it_stands(stack: Stack, folder: Path) -> None:
     shell = [text for kind, text in BLOCKS if kind == "sh"]
-    (setting, summarize, estimate, watch, send, ask) = shell
+    (setting, summarize, summarize_bucket, estimate, watch, send, ask) = shell
     assert "LONGBATCH_API_URL" in setting
     environment = {
         **os.environ,
@@ -67,6 +68,11 @@ def test_the_page_runs_as_it_stands(stack: Stack, folder: Path) -> None:
     assert list(found[0]["chunks"][0]) == list(sample[0]["chunks"][0])
     assert list(found[0]["usage"]) == list(sample[0]["usage"])
     assert [each["path"] for each in found] == ["handbook/old.html", "handbook/travel.md"]
+    with serving_bucket() as bucket:
+        environment |= bucket.environment
+        bucket.objects["reports/travel.txt"] = text_of(900, start=90_000).encode()
+        bash(summarize_bucket)
+        assert set(bucket.objects) == {"reports/travel.txt", "summaries/travel.txt.md"}
     assert "handbook/travel.md" in bash(estimate)
     bash(watch)
     assert (folder / "summaries" / "letter.txt.md").exists()

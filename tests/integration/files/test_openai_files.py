@@ -259,7 +259,7 @@ def test_a_file_whose_life_is_over_is_gone_and_its_bytes_later(
     ("change", "param"),
     [
         ({"input_file_id": "file-1"}, "input_file_id"),
-        ({"endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"endpoint": "/v1/moderations"}, "endpoint"),
         ({"completion_window": "2h"}, "completion_window"),
         ({"metadata": {"k": "v" * 513}}, "metadata"),
         ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
