@@ -168,7 +168,7 @@ def submit_set(session: Session, specs: Sequence[JobSpec], by: Submitter) -> lis
 def submit_each(
     session: Session, specs: Sequence[JobSpec], by: Submitter
 ) -> Iterator[list[NewJob] | Refusal]:
-    """Submit jobs in sets; one that the database refuses fails alone.
+    """Submit jobs in sets; one that the database refuses fails alone, or with its line's other jobs.
 
     What is refused is found in savepoints that are rolled back, one submission of a tenant at a time, and all
     others are submitted together: so a transaction takes its tenant's allowance once.
@@ -179,7 +179,8 @@ def submit_each(
         by: their owner.
 
     Yields:
-        The jobs that were inserted together, in order, or one that was refused.
+        The jobs that were inserted together, in order, or one that was refused: of a line with several
+        jobs at least one, and none of them is inserted.
     """
     if not specs:
         return
@@ -192,10 +193,17 @@ def submit_each(
         if not refused:
             raise
         yield from refused
-        bad = {id(each.spec) for each in refused}
-        yield from submit_each(session, [spec for spec in specs if id(spec) not in bad], by)
+        bad = {_request_of(each.spec) for each in refused}
+        yield from submit_each(session, [spec for spec in specs if _request_of(spec) not in bad], by)
     else:
         yield new
+
+
+def _request_of(spec: JobSpec) -> tuple[UUID | None, int]:
+    """Identify the request that a job answers: the line that it has with others, or its own."""
+    if spec.num_choices is None or spec.batch_line is None:
+        return None, id(spec)
+    return spec.batch_id, spec.batch_line
 
 
 def _find_refused(

@@ -269,19 +269,18 @@ def _store(
     """Store the slice's jobs in sets.
 
     Returns:
-        The jobs, and the error lines of those that the database refuses.
+        The jobs, and the error lines of those lines of which the database refuses a job.
 
     Raises:
         LimitError: see `expand`.
     """
     by = Submitter(quota.tenant_id, reader.tools.default_capacity, quota.admit)
     jobs: list[NewJob] = []
-    refused: list[bytes] = []
+    refused: dict[int | None, bytes] = {}
     for each in submission.submit_each(session, specs, by):
-        if isinstance(each, Refusal) and each.spec.choice:
-            continue  # the database refuses all choices of a line alike; of inputs, results miss one
-        if isinstance(each, Refusal):
-            refused.append(reader.refusal(each.spec.batch_line, each.spec.custom_id or "", each.error))
-        else:
+        if not isinstance(each, Refusal):
             jobs += each
-    return jobs, refused
+        elif each.spec.batch_line not in refused:  # of several jobs of a line, the first one speaks for it
+            line = each.spec.batch_line
+            refused[line] = reader.refusal(line, each.spec.custom_id or "", each.error)
+    return jobs, [*refused.values()]

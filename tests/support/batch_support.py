@@ -80,16 +80,20 @@ class Service:
             file.state = FileState.COMPLETE
         return file.id
 
-    def create(self, content: bytes | Sequence[object], *, window: str = "24h") -> UUID:
+    def create(
+        self, content: bytes | Sequence[object], *, window: str = "24h", endpoint: Endpoint = Endpoint.CHAT
+    ) -> UUID:
         """A batch of these lines, being validated."""
         raw = content if isinstance(content, bytes) else jsonl(content)
-        spec = BatchSpec(self.file(raw), Endpoint.CHAT, window)
+        spec = BatchSpec(self.file(raw), endpoint, window)
         with self.sessions.begin() as session:
             return batches.create(session, spec, tenant_id=DEFAULT_TENANT).id
 
-    def accepted(self, content: bytes | Sequence[object], *, window: str = "24h") -> UUID:
+    def accepted(
+        self, content: bytes | Sequence[object], *, window: str = "24h", endpoint: Endpoint = Endpoint.CHAT
+    ) -> UUID:
         """A batch of these lines, all of them jobs."""
-        batch_id = self.create(content, window=window)
+        batch_id = self.create(content, window=window, endpoint=endpoint)
         assert validate_next(self.sessions, self.tools)
         assert self.batch(batch_id).state == "in_progress"
         while not self.batch(batch_id).is_expanded:

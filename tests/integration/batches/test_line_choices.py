@@ -12,8 +12,9 @@ from jobs.models import DEFAULT_TENANT, Job
 from jobs.models.tenant import UsageEntry
 from jobs.settings import LimitSettings
 from jobs.states import JobState
+from jobs.states.batch import Endpoint
 from openai_support import chat_line
-from support import MODEL, claim_one, register_engine
+from support import MODEL, claim_one, refusing, register_engine
 
 
 @pytest.fixture
@@ -97,6 +98,33 @@ def test_a_batch_that_is_cancelled_or_expires_ends_each_line_once(service: Servi
         batch = service.batch(batch_id)
         assert (batch.state, batch.num_completed, batch.num_stopped) == (state, 0, 2)
         assert service.outcome(batch_id) == ([], ["line-0", "line-1"])
+
+
+@pytest.mark.parametrize("of_line", ["choice = 0", "choice = 1", "choice IN (1, 2)", "choice >= 0"])
+def test_a_line_fails_whole_if_the_database_refuses_some_of_its_inputs(
+    service: Service, of_line: str
+) -> None:
+    refused = f"NEW.batch_line IN (2, 3) AND NEW.{of_line}"
+    with refusing(service.sessions, f"BEFORE INSERT ON jobs FOR EACH ROW WHEN ({refused})"):
+        batch_id = service.accepted([_embedded(number) for number in range(4)], endpoint=Endpoint.EMBEDDINGS)
+    jobs = service.jobs(batch_id)
+    assert sorted((job.batch_line, job.choice) for job in jobs) == [
+        (line, choice) for line in (1, 4) for choice in range(3)
+    ]
+    with service.sessions.begin() as session:
+        register_engine(session)
+        session.execute(update(Job).values(state="cancelled", finalized_at=func.clock_timestamp()))
+    service.settle()
+    batch = service.batch(batch_id)
+    assert (batch.state, batch.num_failed, batch.num_completed) == ("completed", 4, 0)
+    assert batch.error_counts == {"internal_error": 2, "request_cancelled": 2}
+    assert service.outcome(batch_id) == ([], ["line-0", "line-1", "line-2", "line-3"])
+    assert all(job.is_reported for job in service.jobs(batch_id))
+
+
+def _embedded(number: int) -> dict[str, object]:
+    body = {"model": MODEL, "input": [f"line {number}, input {each}" for each in range(3)]}
+    return {"custom_id": f"line-{number}", "method": "POST", "url": "/v1/embeddings", "body": body}
 
 
 def test_choices_take_room_in_the_quota_and_a_line_is_expanded_whole(service: Service) -> None:
