@@ -19,7 +19,7 @@ class CachedValue(Generic[T]):
 
         Args:
             make: makes the value.
-            seconds: how long it is valid; longer if making it is expensive.
+            seconds: how long it is valid; longer if making it is expensive; 0: for nobody who asks later.
             old_seconds: how long after that it is still returned while a new one is made.
         """
         self._make = make
@@ -56,7 +56,7 @@ class CachedValue(Generic[T]):
         started = time.monotonic()
         self._value = value = await self._make()
         now = time.monotonic()
-        self._good_until = now + max(self._seconds, (now - started) / _DUTY)
+        self._good_until = now + (self._seconds and max(self._seconds, (now - started) / _DUTY))
         return value
 
 

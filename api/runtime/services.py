@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple, Unpack
 from uuid import UUID
 
 from sqlalchemy.orm import Session
@@ -44,8 +44,6 @@ from jobs.webhooks import destinations as webhook_destinations
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
-# An engine comes with new abilities when its worker restarts.
-_TAKES_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +209,8 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         for follower in services.followers:
             follower.poll_now(ended)
 
+    remembered = settings.api.engine_cache_seconds
+
     async def known_takes() -> Takes:
         return await transactions.run_across(read_takes)
 
@@ -236,8 +236,8 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         tokenizer=tokenizer,
         readiness=Readiness(settings, transactions, tokenizer),
         cpu=Compute(),
-        takes=CachedValue(known_takes, seconds=_TAKES_SECONDS, old_seconds=_TAKES_SECONDS),
-        tensors=CachedValue(read_tensors, seconds=_TAKES_SECONDS, old_seconds=_TAKES_SECONDS),
+        takes=CachedValue(known_takes, seconds=remembered, old_seconds=remembered),
+        tensors=CachedValue(read_tensors, seconds=remembered, old_seconds=remembered),
     )
     loops = [
         tokenizer.load(),

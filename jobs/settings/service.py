@@ -15,6 +15,12 @@ class ApiSettings(Group):
     key_cache_seconds: float = Field(
         default=5, ge=0, le=60, description="how long a revoked key may still work"
     )
+    engine_cache_seconds: float = Field(
+        default=5,
+        ge=0,
+        le=60,
+        description="how long requests may be checked against what engines took before",
+    )
     max_body_bytes: int = Field(default=8 * 2**20, ge=1024, description="body of a single job; above it: 413")
     max_bulk_bytes: int = Field(default=2**30, ge=1024, description="body of one bulk request")
     max_bulk_lines: int = Field(default=50_000, ge=1)

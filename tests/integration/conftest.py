@@ -39,6 +39,8 @@ def server(serve: Serve) -> Iterator[ApiProcess]:
         "LONGBATCH_WEBHOOKS__SECRET": WEBHOOK_SECRET,
         "LONGBATCH_WEBHOOKS__ENCRYPTION_KEY": key,
         "LONGBATCH_API__MAX_STREAMS": "1000",
+        # Or a request would be checked against the engines of the test before.
+        "LONGBATCH_API__ENGINE_CACHE_SECONDS": "0",
     }
     with serve(**variables) as process:
         yield process

@@ -13,7 +13,7 @@ from jobs import ids
 from jobs.ids import uuid7
 from jobs.models import IdempotencyKey, Job, PromptText, Tenant
 from jobs.states import TERMINAL, JobState
-from support import job_in, spec, submit_one
+from support import job_in, register_engine, spec, submit_one
 
 OTHER_TENANT = uuid7()
 
@@ -296,3 +296,14 @@ def test_a_job_without_expiry_has_none(sessions: sessionmaker[Session], http: ht
     with sessions.begin() as session:
         job_id = ids.job_id(submit_one(session, spec(window=None)).id)
     assert http.get(f"/v1/jobs/{job_id}").json()["expires_at"] is None
+
+
+def test_what_engines_take_counts_from_their_next_registration_on(
+    http: httpx2.Client, sessions: sessionmaker[Session]
+) -> None:
+    told = []
+    for takes in ({"top_p"}, {"top_p", "min_p"}, {"top_p"}):
+        with sessions.begin() as session:
+            register_engine(session, model="llama-3.1-8b-instruct", takes=takes)
+        told.append(http.post("/v1/jobs", json={"input": "a", "min_p": 0.1}).status_code)
+    assert told == [400, 202, 400]

@@ -44,7 +44,7 @@ def test_all_who_ask_at_once_get_the_one_that_is_made() -> None:
 
 def test_one_that_is_too_old_is_made_anew() -> None:
     async def test() -> None:
-        shared = CachedValue(Maker(), seconds=0, old_seconds=0)
+        shared = CachedValue(Maker(), seconds=1e-9, old_seconds=0)
         seen = [await shared.get()]
         while seen[-1] == 1:  # making took some time, for which it is good too
             seen.append(await shared.get())
@@ -53,10 +53,24 @@ def test_one_that_is_too_old_is_made_anew() -> None:
     run(test)
 
 
+def test_one_that_is_good_for_no_time_is_made_for_each_caller() -> None:
+    async def test() -> None:
+        async def make() -> int:
+            await asyncio.sleep(0.01)
+            numbers.append(len(numbers))
+            return numbers[-1]
+
+        numbers: list[int] = []
+        shared = CachedValue(make, seconds=0, old_seconds=0)
+        assert [await shared.get() for _ in range(3)] == [0, 1, 2]
+
+    run(test)
+
+
 def test_an_old_one_is_given_while_a_new_one_is_made() -> None:
     async def test() -> None:
         maker = Maker()
-        shared = CachedValue(maker, seconds=0, old_seconds=LONG)
+        shared = CachedValue(maker, seconds=1e-9, old_seconds=LONG)
         assert await shared.get() == 1
         maker.may_make.clear()
         maker.is_asked.clear()
