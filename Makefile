@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-ocr test-torch test-engines test-clients lint bench prove prove-soak schemas crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-ocr test-torch test-engines test-clients lint bench prove prove-soak openapi schemas crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -67,6 +67,9 @@ bench: setup ## print the targets, simulated and on real servers, about 12 minut
 
 prove: setup ## the same at full length, for hours: 300 jobs of each workload, a million rows (SEEDS=3)
 	@$(BIN)/python -m bench --long --json bench/results/targets.json $(if $(SEEDS),--seeds $(SEEDS)) $(BENCH)
+
+openapi: setup ## write docs/openapi.json anew, what the API describes
+	@PYTHONPATH=tests/support $(BIN)/python tests/support/described/document.py
 
 HOURS = 1
 prove-soak: setup ## hours of mixed load and random kills on a stack of its own, judged by what callers see (HOURS=1.5; SOAK='--seed 7')

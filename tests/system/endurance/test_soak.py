@@ -31,7 +31,7 @@ def key(stack: Stack) -> str:
             "/v1/keys", json={"tenant": TENANT, "name": "soak", "scopes": ["submit", "read"]}
         )
         assert made.status_code == 201, made.text
-        return str(made.json()["secret"])
+        return str(made.json()["api_key"])
 
 
 class Soaked:
