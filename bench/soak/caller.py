@@ -34,10 +34,14 @@ class Repeats:
 class Caller:
     """One thread's connection to the API."""
 
-    def __init__(self, url: str, key: str, repeats: Repeats) -> None:
+    def __init__(self, url: str, key: str, repeats: Repeats, *, keeps_connections: bool = True) -> None:
         self._repeats = repeats
         self._http = httpx2.Client(
-            base_url=url, timeout=_TIMEOUT, trust_env=False, headers={"Authorization": f"Bearer {key}"}
+            base_url=url,
+            timeout=_TIMEOUT,
+            trust_env=False,
+            headers={"Authorization": f"Bearer {key}"},
+            limits=httpx2.Limits(max_keepalive_connections=None if keeps_connections else 0),
         )
 
     def close(self) -> None:
