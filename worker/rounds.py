@@ -1,4 +1,8 @@
-"""Maintenance rounds over many rows: a row that fails is logged and skipped for a while."""
+"""Maintenance rounds over many rows: a row that fails is logged and skipped for a while.
+
+So is one over which the connection is lost: most often that is not its fault, but the server also cuts a
+transaction that a row keeps for too long, and that row must not be the first again in the next round.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -102,7 +106,7 @@ def repeat(
 
 
 def is_disconnect(error: BaseException) -> bool:
-    """Return True if the connection was lost, for which no row is to blame."""
+    """Return True if the connection was lost: what else is due would meet the same."""
     return isinstance(error, DBAPIError) and error.connection_invalidated
 
 
@@ -129,10 +133,11 @@ def _in_halves(
         with transaction(sessions) as session:
             moved = move(session, only=row_ids)
     except Exception as error:
+        if len(row_ids) == 1:
+            failing.skip(row_ids[0], error)
         if is_disconnect(error):
             raise
         if len(row_ids) == 1:
-            failing.skip(row_ids[0], error)
             return
         middle = len(row_ids) // 2
         yield from _in_halves(sessions, failing, row_ids[:middle], move)

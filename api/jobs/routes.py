@@ -10,7 +10,7 @@ from pydantic_core import to_json
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from api.http.body import parse, read_body
+from api.http.body import has_many_names, parse, read_body
 from api.http.dependencies import ServicesDep, TenantDep, caller_of, services_of
 from api.http.fields import wait_seconds
 from api.http.idempotency import IdempotencyDep, IdempotencyHeaders
@@ -68,7 +68,7 @@ async def create_job(request: Request, idempotency: IdempotencyDep) -> Response:
     acceptance = await services.acceptance(scopes=caller.scopes)
     if len(raw) <= _SMALL_BYTES:
         spec, guard = _parse_job(raw, acceptance, idempotency)
-    elif len(raw) <= _THREAD_BYTES:
+    elif len(raw) <= _THREAD_BYTES and not has_many_names(raw):
         spec, guard = await services.compute(len(raw), _parse_job, raw, acceptance, idempotency)
     else:
         spec, guard = await services.compute_apart(len(raw), _parse_job, raw, acceptance, idempotency)

@@ -66,7 +66,8 @@ class EngineInput(Closed):
     shape: list[_Dimension] = Field(
         max_length=_MAX_RANK, description="As the model declares it, without the dimension of batches."
     )
-    data: list[bool | int | float | Text] | None = Field(
+    # A million wrong elements would be four million errors, of which a caller sees one.
+    data: Annotated[list[bool | int | float | Text], Field(fail_fast=True)] | None = Field(
         None, max_length=MAX_INLINE_BYTES, description="Its elements in C order, flat; texts for `BYTES`."
     )
     base64: str | None = Field(None, description="Its elements' bytes instead, little-endian.")

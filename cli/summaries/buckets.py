@@ -255,7 +255,7 @@ def _errors_named(place: BucketAddress) -> Iterator[None]:
 
     try:
         yield
-    except (obstore.exceptions.BaseError, OSError) as error:
+    except (obstore.exceptions.BaseError, OSError, ValueError) as error:  # ValueError: no such key can be
         raise BucketError(f"cannot list {place}: {_line(error)}") from error
 
 
@@ -265,7 +265,7 @@ def _errors_as_os_errors() -> Iterator[None]:
 
     try:
         yield
-    except obstore.exceptions.BaseError as error:
+    except (obstore.exceptions.BaseError, ValueError) as error:  # ValueError: as above
         raise OSError(errno.EIO, _line(error)) from error
 
 

@@ -18,7 +18,8 @@ MAX_INPUTS: Final = 2048
 _MAX_DIMENSIONS: Final = 65_536
 _BRANCHES: Final = frozenset({"[text]", "[texts]", "[ids]", "[lists]"})
 
-_Ids = Annotated[list[TokenId], Field(min_length=1)]
+# Of a body of megabytes the first wrong id says enough: each error takes a kilobyte.
+_Ids = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 _Texts = Annotated[list[NonEmpty], Field(min_length=1, max_length=MAX_INPUTS)]
 _Lists = Annotated[list[_Ids], Field(min_length=1, max_length=MAX_INPUTS)]
 

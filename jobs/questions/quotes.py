@@ -16,7 +16,8 @@ from typing import Final
 # White space, hyphens and dashes, and characters without width; all that may differ between the same words.
 _IGNORED: Final = re.compile("[\\s\u00ad\u200b-\u200d\u2060\ufeff\u2010-\u2015\u2212-]+")
 _RUN: Final = re.compile("[^\\s\u00ad\u200b-\u200d\u2060\ufeff\u2010-\u2015\u2212-]+")
-_OMISSION: Final = re.compile(r"\s*[\[(]?(?:\.{3,}|\u2026)[\])]?\s*")
+# Not with the white space around it: a long run of that would be searched once for each of its characters.
+_OMISSION: Final = re.compile(r"[\[(]?(?:\.{3,}|\u2026)[\])]?")
 _AROUND: Final = " \t\r\n\"'`\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb"
 _PLAIN: Final = str.maketrans(
     {
@@ -30,8 +31,8 @@ _PLAIN: Final = str.maketrans(
         "\u00bb": '"',
     }
 )
-# A letter is in a long text a million times, and a quote of it says nothing.
-_MAX_PLACES: Final = 50_000
+# Of one quote. A letter is in a long text a million times, and a quote of it says nothing.
+_MAX_PLACES: Final = 20_000
 
 
 class QuotableText:
@@ -59,24 +60,33 @@ class QuotableText:
         pieces = [piece for piece in map(fold, _OMISSION.split(quote.strip(_AROUND))) if piece]
         if not any(char.isalnum() for piece in pieces for char in piece):
             return None
-        start = at = -1
+        start, at, left = -1, 0, _MAX_PLACES
         for piece in pieces:
-            found = self._find(piece, max(at, 0))
+            found, left = self._find(piece, at, most=left)
             if found is None:
                 return None
             start, at = (found if start < 0 else start), found + len(piece)
         return self._place(start), self._place(at - 1) + 1
 
-    def _find(self, piece: str, begin: int) -> int | None:
-        """Find whole words in the folded text."""
+    def _find(self, piece: str, begin: int, *, most: int) -> tuple[int | None, int]:
+        """Find whole words in the folded text.
+
+        Args:
+            piece: the words, folded.
+            begin: where to begin in the folded text.
+            most: places to look at.
+
+        Returns:
+            Where they are, or None; and how many places are left to look at.
+        """
         at = begin - 1
-        for _ in range(_MAX_PLACES):
+        for left in range(most - 1, -1, -1):
             at = self._folded.find(piece, at + 1)
             if at < 0:
-                return None
+                return None, left
             if self._is_whole(at, at + len(piece)):
-                return at
-        return None
+                return at, left
+        return None, 0
 
     def _is_whole(self, start: int, end: int) -> bool:
         """Return True if no word of the text is cut at these places of the folded text."""

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import delete, func, select, text, update
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from batch_support import Service, lines, tools
@@ -25,7 +26,16 @@ from jobs.settings import JobSettings
 from jobs.states import JobState
 from jobs.states.file import FileState
 from openai_support import chat_line, jsonl
-from support import MODEL, WordCounter, claim_one, job_in, refusing, register_engine, spec, submit_one
+from support import (
+    MODEL,
+    WordCounter,
+    claim_one,
+    job_in,
+    refusing,
+    register_engine,
+    spec,
+    submit_one,
+)
 from worker.batches import BatchMaintenance
 from worker.maintenance import JobMaintenance
 from worker.rounds import FailingRows, move_set
@@ -68,6 +78,36 @@ def test_a_job_that_cannot_expire_keeps_no_other_from_it(sessions: sessionmaker[
     assert rounds.expire() == 4
     assert states(sessions) == [(name, "queued" if name == POISON else "expired") for name in NAMES]
     assert rounds.expire() == 0
+
+
+def test_a_row_over_which_the_connection_is_lost_each_time_stops_one_round_alone(
+    sessions: sessionmaker[Session],
+) -> None:
+    with transaction(sessions) as session:
+        slow, *others = [submit_one(session, spec(custom_id=name)).id for name in NAMES]
+    moved: list[UUID] = []
+
+    def move(session: Session, only: Sequence[UUID]) -> int:
+        if slow in only:
+            mine = session.scalar(text("SELECT pg_backend_pid()"))
+            with transaction(sessions) as other:
+                other.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": mine})
+        session.scalar(text("SELECT 1"))
+        moved.extend(only)
+        return len(only)
+
+    failing = FailingRows("test")
+
+    def move_once() -> list[int]:
+        unmoved = select(Job.id).where(Job.id.not_in(moved)).order_by(Job.id)
+        return move_set(sessions, failing, unmoved, move, limit=1)
+
+    with pytest.raises(OperationalError):
+        move_once()
+    assert failing.ids() == [slow]
+    while move_once():
+        pass
+    assert moved == others
 
 
 @pytest.mark.usefixtures("poisoned")

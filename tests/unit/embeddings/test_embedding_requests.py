@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 import tokenizers
+from pydantic import ValidationError
 from tokenizers import models, pre_tokenizers, processors
 
 from jobs.embeddings import vectors
-from jobs.embeddings.requests import MAX_INPUTS, name_of_input, validate
+from jobs.embeddings.requests import MAX_INPUTS, EmbeddingsRequest, name_of_input, validate
 from jobs.errors import InvalidRequestError, UnsupportedParameterError
 from jobs.ids import uuid7
 from jobs.prompts import messages, openai
@@ -42,6 +43,13 @@ def test_each_input_is_a_prompt_of_its_own(given: object, inputs: list[object]) 
     assert [messages.embedded_input(each) for each in asked.inputs] == inputs
     assert asked.num_jobs == len(inputs)
     assert asked.is_whole
+
+
+@pytest.mark.parametrize("given", [[0, *[""] * 100], [[0, *[""] * 100]]])
+def test_many_wrong_ids_are_one_error(given: object) -> None:
+    with pytest.raises(ValidationError) as caught:
+        EmbeddingsRequest.model_validate(BODY | {"input": given})
+    assert caught.value.error_count() == 1
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from api.http.body import parse
 from api.jobs.requests import JobRequest
@@ -51,6 +52,13 @@ def test_elements_are_written_as_the_engine_reads_them(kind: str, data: list[Any
     assert np.frombuffer(raw, dtype=dtype).tolist() == np.array(data, dtype=dtype).tolist()
     given = {"datatype": kind, "shape": [2], "base64": b64encode(raw).decode()}
     assert asked(engine_inputs={f"x_{kind}": given}).inputs[f"x_{kind}"].data == raw
+
+
+def test_many_wrong_elements_are_no_more_errors_than_one() -> None:
+    given = {"datatype": "FP32", "shape": [100], "data": [{}] * 100}
+    with pytest.raises(ValidationError) as caught:
+        JobRequest.model_validate({"input": "Hi", "engine_inputs": {"x": given}})
+    assert {each["loc"][3] for each in caught.value.errors()} == {0}
 
 
 def test_texts_come_after_their_lengths() -> None:

@@ -29,6 +29,7 @@ def found(quote: str, text: str = TEXT) -> str | None:
         ("Die Ku\u0308ndigung gilt", "Die Kündigung gilt"),
         ("三月で終わる", "三月で終わる"),
         ("The notice period ... to the end", "The notice\n  period is three (3) months to the end"),
+        ("The notice period [...] to the end", "The notice\n  period is three (3) months to the end"),
         ("\u201cnotice period\u2026\u201d", "notice\n  period"),
     ],
 )
@@ -55,6 +56,17 @@ def test_other_words_cut_words_and_nothing_are_not_found(quote: str) -> None:
 def test_a_word_inside_of_another_is_passed_over_for_the_word_itself() -> None:
     assert QuotableText("apart part").find("part") == (6, 10)
     assert QuotableText("e" * 300_000).find("e") is None, "and not for ever"
+
+
+def test_a_quote_of_many_scattered_letters_is_not_looked_for_everywhere() -> None:
+    """A worker looks for quotes while it holds a row, so what one costs is bounded, however it is written."""
+    text = QuotableText(("e" * 1000 + " e ") * 100)
+    assert text.find("... ".join("e" * 10)) is not None
+    assert text.find("... ".join("e" * 100)) is None
+
+
+def test_a_quote_with_a_long_run_of_white_space_is_found_at_once() -> None:
+    assert found("notice" + " " * 1_000_000 + "period [...] to the end") is not None
 
 
 @given(st.text(max_size=200), st.integers(0, 200), st.integers(0, 200))
