@@ -29,7 +29,7 @@ def read_pdf(data: bytes, draft: TextBuilder) -> None:
         draft.begin_page()
         draft.write(_HYPHENATION.sub("", text).strip())
         if not text.strip():
-            shown = _scanned_text(pdf, number, reader)
+            shown = scanned_text(pdf, number, reader)
             draft.write(shown)
             if not shown:
                 blank.append(number + 1)
@@ -48,9 +48,9 @@ def _report(draft: TextBuilder, blank: list[int], reader: PageReader | None) -> 
         draft.warn("pages_without_text", f"{len(blank)} pages have no text{maybe}.", blank)
 
 
-def _scanned_text(pdf: PdfDocument, number: int, reader: PageReader | None) -> str:
-    """Read the page's picture; empty if it cannot be drawn or has no text."""
-    if reader is None:
+def scanned_text(pdf: PdfDocument, number: int, reader: PageReader | None) -> str:
+    """Read the page's picture; empty if it cannot be drawn, has no text, or is one too many."""
+    if reader is None or not reader.may_read(number + 1):
         return ""
     try:
         page = pdf[number]

@@ -12,14 +12,16 @@ from pathlib import Path
 import pytest
 import zstandard
 from PIL import Image, ImageDraw, ImageFont, ImageOps
+from pypdfium2 import PdfDocument
 
 from document_support import make_pdf
 from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentErrorCode, DocumentKind, DocumentWarningCode
 from worker.documents.sandbox import ExtractedMessage, ExtractionFailure, Sandbox
 from worker.extract.__main__ import read
-from worker.extract.draft import ExtractionError, ExtractionLimits
-from worker.extract.scans.ocr import is_installed
+from worker.extract.draft import ExtractionError, ExtractionLimits, OcrLimits
+from worker.extract.pdf import scanned_text
+from worker.extract.scans.ocr import PageReader, is_installed
 from worker.extract.scans.reading_order import PageLine, arrange
 
 needs_ocr = pytest.mark.skipif(not is_installed(), reason="`make test-ocr` installs the extra ocr")
@@ -217,3 +219,11 @@ def _png_of(width: int, height: int) -> bytes:
     for name, body in ((b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")):
         chunks += struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
     return b"\x89PNG\r\n\x1a\n" + chunks
+
+
+def test_pages_beyond_the_limits_are_not_even_drawn() -> None:
+    """There may be thousands, and to draw them takes longer than the document may."""
+    reader = PageReader(OcrLimits(2**30, 60, 2, 10**6), read=[1], illegible=[2])
+    no_pages = PdfDocument.new()
+    assert scanned_text(no_pages, 2, reader) == scanned_text(no_pages, 3, reader) == ""
+    assert reader.skipped == [3, 4]

@@ -28,6 +28,8 @@ def read_image(data: bytes, draft: TextBuilder) -> None:
             draft.announce_pages(number)
             _check_size(picture.size, draft)
             draft.begin_page()
+            if not reader.may_read(number):
+                continue
             try:
                 picture.draft("RGB", (4000, 4000))  # a jpg is decoded at a fraction of its size
                 frame = _flat(ImageOps.exif_transpose(picture))

@@ -6,6 +6,7 @@ page that is mostly such lines is not read.
 """
 
 import importlib.util
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,10 +53,20 @@ class PageReader:
     skipped: list[int] = field(default_factory=list)
     blank: list[int] = field(default_factory=list)
     _engine: Any = None
-    _started_at: float = 0.0
+    _started_at: float = math.inf
+
+    def may_read(self, number: int) -> bool:
+        """Return True if pages and time are left for this page, which otherwise counts as skipped.
+
+        Ask before the page is drawn: to draw the thousands that are left takes longer than the document may.
+        """
+        is_over = len(self.read) + len(self.illegible) >= self.limits.max_pages or self._is_late()
+        if is_over:
+            self.skipped.append(number)
+        return not is_over
 
     def read_page(self, number: int, picture: Any) -> str:  # noqa: ANN401  # Pillow's image
-        """Return the text of a page, empty if it has none that can be read.
+        """Return the text of a page that it may read, empty if it has none that can be read.
 
         Raises:
             MemoryError: the page needs more memory than the limit allows.
@@ -66,10 +77,6 @@ class PageReader:
             return ""
         if self._engine is None:
             self._load()
-        num_tried = len(self.read) + len(self.illegible)
-        if num_tried >= self.limits.max_pages or self._is_late():
-            self.skipped.append(number)
-            return ""
         lines = self._lines(picture)
         if lines is None:
             self.skipped.append(number)
