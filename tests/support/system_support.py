@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from pydoc_data.topics import topics
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +22,8 @@ from support import NO_CERTIFICATES, PATIENCE, eventually
 
 # The variables that steer tests; no program of ours knows them.
 OF_TESTS = frozenset({"LONGBATCH_PROVE", "LONGBATCH_SEED"})
+# Names the file to which the local engine of a starting stack writes what it does.
+TRACE = "LOCAL_ENGINE_TRACE"
 # Start again at once what dies.
 AT_ONCE = Backoff(first=timedelta(seconds=0.1), ceiling=timedelta(seconds=0.2))
 # An A6000 reads 90,000 tokens in 46 s; here in little more than one.
@@ -44,6 +47,11 @@ def running_stack(options: StackOptions) -> Iterator[Stack]:
     yield stack
     stack.stop()
     stack.remove_data()
+
+
+def trace_of(stack: Stack) -> Path:
+    """The file to which the local engine of a test's stack writes what it does."""
+    return stack.options.directory / "engine-trace.jsonl"
 
 
 class Client:

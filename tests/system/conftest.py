@@ -10,7 +10,7 @@ from cli.stack.options import StackOptions
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from jobs.prompts.tokenizer_files import tokenizer_directory
-from system_support import AT_ONCE, OF_TESTS, TIME_SCALE, Client, Gauges
+from system_support import AT_ONCE, OF_TESTS, TIME_SCALE, TRACE, Client, Gauges, trace_of
 
 Engine = tuple[str, float]  # its mode and its time scale
 
@@ -28,6 +28,7 @@ class Stacks:
             return self._running[1]
         self.stop()
         stack = Stack(_options(engine, self._directories), backoff=AT_ONCE)
+        os.environ[TRACE] = str(trace_of(stack))  # also for an engine that starts again
         stack.start()
         self._running = (engine, stack)
         return stack
@@ -39,6 +40,7 @@ class Stacks:
             self._running = None
             stack.stop()
             stack.remove_data()
+            os.environ.pop(TRACE, None)
 
 
 def _options(engine: Engine, directories: pytest.TempPathFactory) -> StackOptions:
