@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from cli.summaries.remote import FileChangedError
 from cli.summaries.sources import SUFFIXES, SourceFile, suffix_of
@@ -167,6 +167,20 @@ def find(
                 client=client,
                 etag=each["e_tag"],
             )
+
+
+def store(address: BucketAddress, content: BinaryIO) -> None:
+    """Store an object, whole or not at all.
+
+    Raises:
+        OSError: the storage does not accept it.
+        BucketError: as `connect`.
+    """
+    import obstore
+
+    client = connect(address.bucket)
+    with _errors_as_os_errors():
+        obstore.put(client, address.key, content)
 
 
 class BucketFolder:

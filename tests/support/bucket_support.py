@@ -23,12 +23,14 @@ class Bucket:
         objects: by key.
         gets: keys that were read, in order.
         is_refusing: answer 403 to everything.
+        is_read_only: answer 403 to what would change an object.
     """
 
     environment: Mapping[str, str]
     objects: dict[str, bytes] = field(default_factory=dict)
     gets: list[str] = field(default_factory=list)
     is_refusing: bool = False
+    is_read_only: bool = False
 
 
 @contextmanager
@@ -131,7 +133,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _may(self) -> bool:
         """Return True if the request is signed; otherwise refuse it."""
         signed = self.headers.get("Authorization", "").startswith("AWS4-HMAC-SHA256 Credential=canary/")
-        if not signed or self.bucket.is_refusing:
+        changes = self.command not in {"GET", "HEAD"}
+        if not signed or self.bucket.is_refusing or (self.bucket.is_read_only and changes):
             self._answer(403, is_head=self.command == "HEAD")
             return False
         return True

@@ -1,14 +1,16 @@
 """Files of every kind, summarized by the real stack: each chunk names the pages where its text stands."""
 
+import csv
 import io
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import docx
 import pytest
 from typer.testing import CliRunner, Result
 
-from bucket_support import serving_bucket
+from bucket_support import Bucket, serving_bucket
 from cli.main import application
 from cli.stack.stack import Stack
 from cli.summaries import buckets
@@ -99,32 +101,57 @@ def test_every_character_is_in_one_chunk_and_every_chunk_names_the_pages_of_its_
     assert document["characters"] == len(text)
 
 
-def test_a_bucket_is_summarized_into_a_bucket_and_read_once(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def summarize() -> Result:
-        return CliRunner().invoke(
-            application(), ["summarize", "s3://bucket/in", "--output", "s3://bucket/in/out", "--length", "60"]
-        )
-
+@pytest.fixture
+def bucket(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """A bucket that a command finds in its environment, beside the server's address."""
     monkeypatch.setenv("LONGBATCH_API_URL", stack.urls.api_url or "")
     monkeypatch.setenv("LONGBATCH_API_KEY", stack.urls.api_key or "")
     buckets.connect.cache_clear()  # of another test's server
-    with serving_bucket() as bucket:
-        for name, value in bucket.environment.items():
+    with serving_bucket() as found:
+        for name, value in found.environment.items():
             monkeypatch.setenv(name, value)
-        sources = {
-            f"in/{name}": prose_page(number, num_lines=20).encode() for number, name in enumerate(NAMES)
-        }
-        bucket.objects |= {**sources, "in/photo.jpg": b"jpg", "in/.hidden.txt": b"x", "other/x.txt": b"x"}
-        done = summarize()
-        assert done.exit_code == 0, done.output
-        assert "1 .jpg" in done.stderr
-        assert sorted(bucket.gets) == sorted(sources), "each document is read once"
-        results = {key for key in bucket.objects if key.startswith("in/out/")}
-        assert results == {f"in/out/{name}.md" for name in NAMES}
-        bucket.gets.clear()
-        bucket.objects["in/a b/é&.txt"] = b"It rains on the harbour now."
-        again = summarize()
-        assert again.exit_code == 0, again.output
-        assert bucket.gets == ["in/a b/é&.txt"], "only what has changed is read again"
+        yield found
+    buckets.connect.cache_clear()
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(application(), arguments)
+
+
+def test_a_bucket_is_summarized_into_a_bucket_and_read_once(bucket: Bucket) -> None:
+    command = ("summarize", "s3://bucket/in", "--output", "s3://bucket/in/out", "--length", "60")
+    sources = {f"in/{name}": prose_page(number, num_lines=20).encode() for number, name in enumerate(NAMES)}
+    bucket.objects |= {**sources, "in/photo.jpg": b"jpg", "in/.hidden.txt": b"x", "other/x.txt": b"x"}
+    done = run(*command)
+    assert done.exit_code == 0, done.output
+    assert "1 .jpg" in done.stderr
+    assert sorted(bucket.gets) == sorted(sources), "each document is read once"
+    results = {key for key in bucket.objects if key.startswith("in/out/")}
+    assert results == {f"in/out/{name}.md" for name in NAMES}
+    bucket.gets.clear()
+    bucket.objects["in/a b/é&.txt"] = b"It rains on the harbour now."
+    again = run(*command)
+    assert again.exit_code == 0, again.output
+    assert bucket.gets == ["in/a b/é&.txt"], "only what has changed is read again"
+
+
+def test_a_bucket_is_asked_into_a_bucket_and_read_once(bucket: Bucket) -> None:
+    command = ("ask", "s3://bucket/in", "-q", "What is the tariff?", "--output", "s3://bucket/in/table.csv")
+    sources = {f"in/{name}": f"The tariff is {len(name)} zolts.".encode() for name in NAMES}
+    bucket.objects |= sources
+    done = run(*command)
+    assert done.exit_code == 0, done.output
+    assert sorted(bucket.gets) == sorted(sources), "each document is read once"
+    table = bucket.objects["in/table.csv"]
+    answers = {row["document"]: row["answer"] for row in csv.DictReader(table.decode().splitlines())}
+    assert answers == {f"s3://bucket/{key}": text.decode() for key, text in sources.items()}
+    bucket.gets.clear()
+    del bucket.objects["in/table.csv"]
+    again = run(*command)
+    assert again.exit_code == 0, again.output
+    assert (bucket.gets, bucket.objects["in/table.csv"]) == ([], table), "a repeated command resumes"
+    bucket.objects["in/a b/é&.txt"] = b"The tariff is 7,000 zolts."
+    changed = run(*command, "--format", "json")
+    assert changed.exit_code == 0, changed.output
+    assert bucket.gets == ["in/a b/é&.txt"], "only what has changed is read again"
+    assert b"7,000 zolts" in bucket.objects["in/table.csv"]

@@ -109,6 +109,49 @@ def test_wrong_usage_is_refused(run: Run, bucket: Bucket, tmp_path: Path) -> Non
     assert bucket.objects["in/a.txt.md"] == b"mine"
 
 
+def test_a_table_lies_where_it_is_told_to(run: Run, bucket: Bucket, tmp_path: Path) -> None:
+    bucket.objects = {"in/a.txt": b""}
+    here = tmp_path / "here.txt"
+    here.write_text("")
+    for source, output in (
+        ("s3://bucket/in", "s3://bucket/in/table.csv"),
+        ("s3://bucket/in", tmp_path / "new" / "table.csv"),
+        (here, "s3://bucket/out.csv"),
+    ):
+        done = run("ask", source, "-q", "Who?", "--output", output)
+        assert (done.exit_code, done.stdout) == (1, ""), done.output
+    begun = "document,question,answer,pages,quote\ns3://bucket/in/a.txt,Who?,[failed] "
+    assert bucket.objects["in/table.csv"].decode().startswith(begun)
+    assert (tmp_path / "new" / "table.csv").read_text().startswith(begun)
+    assert str(here) in bucket.objects["out.csv"].decode()
+    assert bucket.gets == ["in/a.txt"] * 2
+
+
+def test_a_table_that_cannot_be_stored_is_one_error(run: Run, bucket: Bucket) -> None:
+    bucket.objects, bucket.is_read_only = {"in/a.txt": b"", "table.csv": b"of an earlier run"}, True
+    done = run("ask", "s3://bucket/in", "-q", "Who?", "--output", "s3://bucket/table.csv")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "cannot write s3://bucket/table.csv: " in done.stderr
+    assert bucket.objects["table.csv"] == b"of an earlier run"
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        ("s3://bucket/in/a.txt", "s3://bucket/in/a.txt is a document"),
+        ("s3://bucket/out/", "is a folder"),
+        ("s3://bucket", "is a folder"),
+        (".", "is a folder"),
+    ],
+)
+def test_a_table_never_overwrites_a_document(run: Run, bucket: Bucket, output: str, words: str) -> None:
+    bucket.objects = {"in/a.txt": b"x"}
+    done = run("ask", "s3://bucket/in", "-q", "Who?", "--output", output)
+    assert (done.exit_code, done.stdout, bucket.gets) == (2, "", []), done.output
+    assert words in " ".join(done.stderr.replace("│", "").split())
+    assert bucket.objects == {"in/a.txt": b"x"}
+
+
 @pytest.mark.parametrize(
     ("paths", "message"),
     [
