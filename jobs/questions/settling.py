@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from sqlalchemy import Integer, Select, cast, insert, literal_column, select
+from sqlalchemy import Integer, Select, cast, insert, literal_column, select, text
 from sqlalchemy.orm import Session
 
 from jobs import documents
@@ -51,6 +51,8 @@ def settle(session: Session, only: Sequence[UUID]) -> int:
         .with_for_update(key_share=True, skip_locked=True)
         .execution_options(populate_existing=True)
     )
+    # Quotes are looked for in up to 20 million characters, while no statement runs.
+    session.execute(text("SET LOCAL idle_in_transaction_session_timeout = '10min'"))
     ready = session.scalars(query).all()
     for asked in ready:
         _settle(session, asked)
@@ -67,9 +69,9 @@ class _Tree:
 
 def _settle(session: Session, asked: Summary) -> None:
     trees = _read_trees(session, asked.id)
-    text, page_starts = _read_text(session, asked.id)
+    readable, page_starts = _read_text(session, asked.id)
     found = [
-        conclude(tree.parts, tree.joined, text=text, page_starts=page_starts)
+        conclude(tree.parts, tree.joined, text=readable, page_starts=page_starts)
         if (tree := trees.get(place)) is not None and tree.parts
         else Conclusion(error=_LOST)
         for place in range(len(asked.questions or ()))

@@ -236,6 +236,8 @@ def test_two_workers_settle_answers_once(sessions: sessionmaker[Session]) -> Non
         ready = one.scalars(ready_to_settle()).all()
         assert len(ready) == 1
         assert settle(one, ready) == 1
+        patience = one.scalar(text("SHOW idle_in_transaction_session_timeout"))
+        assert patience == "10min", "a long text takes long to search"
         assert settle(other, ready) == 0, "somebody settles it"
         one.commit()
         other.commit()

@@ -69,6 +69,46 @@ def test_a_quote_with_a_long_run_of_white_space_is_found_at_once() -> None:
     assert found("notice" + " " * 1_000_000 + "period [...] to the end") is not None
 
 
+def test_no_text_takes_longer_to_fold_than_its_length_explains() -> None:
+    marks = "a" + "\u0316\u0300" * 200_000
+    for text in (
+        marks,
+        "\u0300" * 400_000,
+        "\ufdfa" * 200_000,
+        "\ufb03" * 200_000,
+        "\u1ea5a\u0302\u0301" * 100_000,
+    ):
+        assert found("the end", f"Rain {text} at the end.") == "the end"
+        assert found("Rain", f"Rain {text} at the end.") == "Rain"
+
+
+def test_letters_with_marks_and_ligatures_keep_their_places() -> None:
+    text = "x \ufb03 \n\u0065\u0301te\u0301 \u1e9b\u0323 \ufdfa end"
+    for quote, words in (
+        ("ffi", "\ufb03"),
+        ("x ffi", "x \ufb03"),
+        ("\u00e9t\u00e9", "e\u0301te\u0301"),
+        ("ffi \u00e9t\u00e9", "\ufb03 \ne\u0301te\u0301"),
+        ("\ufdfa end", "\ufdfa end"),
+    ):
+        assert found(quote, text) == words
+    assert found("\u00e9", "e\u0301t") is None, "a cut word"
+
+
+def test_a_quote_does_not_stitch_far_words_together() -> None:
+    text = "The fee is waived. " + "Nothing here. " * 300 + "The fee is due on Monday."
+    assert found("The fee is ... waived", text) == "The fee is waived"
+    assert found("The fee ... Monday", text) == "The fee is due on Monday", "the nearer words"
+    assert found("waived ... Monday", text) is None
+
+
+def test_a_quote_of_letters_is_given_up() -> None:
+    text = ("e" * 15_000 + " e ") * 20
+    assert found("e", text) == "e"
+    assert found(" ... ".join("e" * 10), text) is None
+    assert found(" ... ".join("ab" * 2000), "a " * 200_000) is None
+
+
 @given(st.text(max_size=200), st.integers(0, 200), st.integers(0, 200))
 def test_what_is_found_has_the_characters_of_the_quote(text: str, start: int, end: int) -> None:
     place = QuotableText(text).find(text[start:end])
