@@ -60,7 +60,9 @@ def of_api(settings: Settings) -> int:
 
 def of_service_worker(settings: Settings) -> int:
     """Count what one service worker may have open."""
-    extractions = settings.documents.concurrency * _FILES_OF_AN_EXTRACTION
+    documents = settings.documents
+    at_once = documents.concurrency + (documents.extractor_concurrency if documents.extractor_url else 0)
+    extractions = at_once * _FILES_OF_AN_EXTRACTION
     return settings.webhooks.concurrency + extractions + settings.database.pool_size
 
 

@@ -1,5 +1,6 @@
 """The file of a table about many documents, here or in object storage; it appears whole, at the end."""
 
+import io
 import sys
 import tempfile
 from collections import Counter
@@ -90,8 +91,9 @@ def _written(output: str) -> Iterator[TextIO]:
 
 @contextmanager
 def _stored(output: str) -> Iterator[TextIO]:
-    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="", prefix="longbatch-") as file:
+    with tempfile.TemporaryFile(prefix="longbatch-") as kept:
+        file = io.TextIOWrapper(kept, encoding="utf-8", newline="")
         yield file
         file.flush()
-        file.buffer.seek(0)
-        buckets.store(buckets.parse(output), file.buffer)
+        kept.seek(0)
+        buckets.store(buckets.parse(output), kept)

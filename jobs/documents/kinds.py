@@ -158,6 +158,11 @@ def kind_by_name(filename: str) -> DocumentKind | None:
     return _EXTENSIONS.get(PurePosixPath(filename).suffix.lower().removeprefix("."))
 
 
+def media_type(kind: DocumentKind) -> str:
+    """Return the media type of a kind."""
+    return next(name for name, its_kind in _MEDIA_TYPES.items() if its_kind == kind)
+
+
 def _by_bytes(hints: UploadHints, wanted: DocumentKind | None) -> DocumentKind | None:
     head = hints.head
     if _PDF in head[:_PDF_WITHIN]:

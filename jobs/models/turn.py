@@ -22,6 +22,8 @@ class WorkKind:
         counter: the column that counts attempts.
         later: the column that holds the time before which a row is not taken again.
         max_attempts: attempts before the row is given up.
+        only: SQL condition of the rows that this kind takes, if another kind takes the others; nothing in it
+            comes from outside.
         size: SQL expression of how much work a row is, for kinds whose small rows may be taken together.
     """
 
@@ -31,22 +33,27 @@ class WorkKind:
     counter: str
     later: str = "run_after"
     max_attempts: int = 3
+    only: str = ""
     size: str = "CAST(NULL AS integer)"
 
     @property
     def waiting(self) -> str:
         """SQL condition of rows that any worker may take."""
-        return f"state = '{self.state}' AND lease_id IS NULL AND {self.later} IS NULL"
+        return f"state = '{self.state}' AND lease_id IS NULL AND {self.later} IS NULL{self._of_this_work}"
 
     @property
     def held(self) -> str:
         """SQL condition of rows that a worker holds, or held until it died."""
-        return f"state = '{self.state}' AND lease_id IS NOT NULL"
+        return f"state = '{self.state}' AND lease_id IS NOT NULL{self._of_this_work}"
 
     @property
     def put_off(self) -> str:
         """SQL condition of rows that wait for their time."""
-        return f"state = '{self.state}' AND lease_id IS NULL AND {self.later} IS NOT NULL"
+        return f"state = '{self.state}' AND lease_id IS NULL AND {self.later} IS NOT NULL{self._of_this_work}"
+
+    @property
+    def _of_this_work(self) -> str:
+        return f" AND {self.only}" if self.only else ""
 
 
 # A prompt that is not counted yet is reserved by its bytes, which bound its characters.

@@ -1,6 +1,6 @@
 """Settings of work: jobs, files, batches, documents, and the loops that see to them."""
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -75,6 +75,26 @@ class BatchSettings(Group):
     retention_days: float = Field(default=30, gt=0, description="prune finished batches after this")
 
 
+# Kinds of documents with more to read than characters.
+ExtractorFormat = Literal[
+    "html",
+    "pdf",
+    "docx",
+    "pptx",
+    "xlsx",
+    "epub",
+    "eml",
+    "msg",
+    "odt",
+    "ods",
+    "rtf",
+    "xls",
+    "png",
+    "jpg",
+    "tiff",
+]
+
+
 class DocumentSettings(Group):
     """Documents, and the process that extracts the text of each."""
 
@@ -102,6 +122,30 @@ class DocumentSettings(Group):
         pattern=r"^([A-Za-z0-9_]+(\+[A-Za-z0-9_]+)*)?$",
         max_length=100,
         description="languages of an installed tesseract, as rus+ara, for pages in other scripts",
+    )
+    extractor_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/\s@?#]+(/[^\s?#]*)?$",
+        description="http(s)://host:port of an external extractor of documents; None: none",
+    )
+    extractor_kind: Literal["docling", "open-webui"] = Field(
+        default="docling",
+        description="its contract: docling-serve's, or that of Open WebUI's external document loaders",
+    )
+    extractor_key_file: str | None = Field(
+        default=None, min_length=1, description="file with the key that it wants; None: it wants none"
+    )
+    extractor_formats: tuple[ExtractorFormat, ...] = Field(
+        default=("pdf", "docx", "pptx", "png", "jpg", "tiff"),
+        min_length=1,
+        description="kinds of documents that it reads; we read the others",
+    )
+    extractor_seconds: float = Field(
+        default=300, gt=0, le=86_400, description="for one document, from the connection to the whole answer"
+    )
+    extractor_reply_mb: int = Field(default=64, ge=1, le=1024, description="of one answer, which is JSON")
+    extractor_concurrency: int = Field(
+        default=2, ge=1, le=64, description="documents at once that it reads, per service worker"
     )
     concurrency: int = Field(default=2, ge=1, le=64, description="documents at once, per service worker")
     lease_seconds: float = Field(

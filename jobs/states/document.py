@@ -48,6 +48,9 @@ class DocumentErrorCode(StrEnum):
     ILLEGIBLE = "document_illegible"  # OCR sees writing, and cannot read it
     UNCOUNTABLE = "prompt_uncountable"
     MISSING_EXTRA = "missing_extra"
+    EXTRACTOR_UNAVAILABLE = "extractor_unavailable"  # an external one, in every attempt
+    EXTRACTOR_REFUSED = "extractor_refused"  # it cannot read the document
+    EXTRACTOR_INVALID = "extractor_invalid"  # what it answers is not its contract, in every attempt
     BYTES_LOST = "file_bytes_lost"
     ABANDONED = "extraction_abandoned"  # every attempt lost its worker, or failed
 
@@ -59,6 +62,7 @@ class DocumentWarningCode(StrEnum):
     PAGES_READ_BY_OCR = "pages_read_by_ocr"
     PAGES_ILLEGIBLE = "pages_illegible"  # writing that OCR cannot read
     ENCODING_GUESSED = "encoding_guessed"
+    EXTRACTED_IN_PART = "extracted_in_part"  # an external extractor could not read all of it
     EXTENSION_DIFFERS = "extension_differs"  # the bytes are of another kind than the name suggests
 
 

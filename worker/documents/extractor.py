@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
@@ -15,13 +16,14 @@ from jobs.documents import extraction
 from jobs.documents.extraction import DocumentClaim, ExtractedText
 from jobs.errors import PromptUncountableError
 from jobs.files.storage import BytesLostError, PartStore
-from jobs.models.turn import EXTRACTION
+from jobs.models.turn import EXTRACTION, WorkKind
 from jobs.prompts.encoding import UnsafeTextError
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentErrorCode
 from jobs.turns import Turn
 from jobs.turns.work import InterruptedWorkError, Interruption, Sessions
+from worker.documents.remote import RETRIED, ExternalExchange, ExternalExtractor, ExtractorError
 from worker.documents.sandbox import (
     INVALID_OUTPUT,
     ExtractedMessage,
@@ -35,6 +37,8 @@ class DocumentExtractor:
     """The `turns.work.Work` that extracts one document.
 
     Args:
+        kind: of the documents that it takes.
+        external: the server that reads them; None: we do.
         on_ended: called after a document becomes ready or fails; returns at once.
     """
 
@@ -44,6 +48,8 @@ class DocumentExtractor:
         tokenizer: Tokenizer,
         store: PartStore,
         *,
+        kind: WorkKind = EXTRACTION,
+        external: ExternalExtractor | None = None,
         on_ended: Callable[[], None],
     ) -> None:
         self._settings = settings
@@ -52,7 +58,8 @@ class DocumentExtractor:
         self._on_ended = on_ended
         self._lifetime = timedelta(days=settings.retention_days)
         self._counting = threading.Lock()
-        self.kind = EXTRACTION
+        self._external = external
+        self.kind = kind
         self.lease = timedelta(seconds=settings.lease_seconds)
 
     def do(self, sessions: Sessions, turn: Turn, watch: Interruption) -> bool | None:
@@ -61,10 +68,12 @@ class DocumentExtractor:
             claim = extraction.begin_extraction(session, turn)
         if claim is None:
             return None
-        sandbox = Sandbox(self._settings)
-        watch.on_end(sandbox.interrupt)
+        reading = _Reading(
+            Sandbox(self._settings), ExternalExchange(self._external) if self._external else None
+        )
+        watch.on_end(reading.interrupt)
         try:
-            return self._extract(sessions, claim, sandbox)
+            return self._extract(sessions, claim, reading)
         except InterruptedExtractionError:
             raise InterruptedWorkError from None
 
@@ -76,13 +85,21 @@ class DocumentExtractor:
         """Return the log field and the public id of the document."""
         return "document_id", ids.document_id(row_id)
 
-    def _extract(self, sessions: Sessions, claim: DocumentClaim, sandbox: Sandbox) -> bool:
+    def _extract(self, sessions: Sessions, claim: DocumentClaim, reading: "_Reading") -> bool:
+        """Extract the document, and record its text or why it has none.
+
+        Raises:
+            ExtractorError: the external extractor failed, and the document has attempts left.
+            InterruptedExtractionError: it was interrupted.
+        """
         started_at = time.monotonic()
         try:
-            outcome = sandbox.run(self._chunks(sessions, claim), kind=claim.kind, num_bytes=claim.num_bytes)
+            outcome = reading.run(self._chunks(sessions, claim), claim)
             text = outcome if isinstance(outcome, ExtractionFailure) else self._count(*outcome)
         except BytesLostError as lost:
             text = ExtractionFailure(DocumentErrorCode.BYTES_LOST, lost.message)
+        if isinstance(text, ExtractionFailure) and text.code in RETRIED and not claim.turn.is_last:
+            raise ExtractorError(text.message)
         with transaction(sessions) as session:
             if isinstance(text, ExtractionFailure):
                 error = extraction.error_of(text.code, text.message)
@@ -137,6 +154,31 @@ class DocumentExtractor:
             title=found.title,
             warnings=[each.model_dump(mode="json", exclude_none=True) for each in found.warnings],
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The reading of one document: by our own readers, or by those for what an external one answers."""
+
+    sandbox: Sandbox
+    exchange: ExternalExchange | None
+
+    def interrupt(self) -> None:
+        """End the reading now, without an outcome."""
+        if self.exchange is not None:
+            self.exchange.interrupt()
+        self.sandbox.interrupt()
+
+    def run(
+        self, chunks: Iterator[bytes], claim: DocumentClaim
+    ) -> tuple[ExtractedMessage, bytes] | ExtractionFailure:
+        """Read the document; as `Sandbox.run`."""
+        if self.exchange is None:
+            return self.sandbox.run(chunks, kind=claim.kind, num_bytes=claim.num_bytes)
+        reply = self.exchange.run(chunks, kind=claim.kind)
+        if isinstance(reply, ExtractionFailure):
+            return reply
+        return self.sandbox.run([reply.content], kind=reply.contract, num_bytes=len(reply.content))
 
 
 def unpack(body: bytes, *, most_bytes: int) -> str:

@@ -1,6 +1,7 @@
 """The rounds of documents: extract those that wait, and remove the expired ones in short transactions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -11,8 +12,11 @@ from jobs import documents, summaries
 from jobs.database import database_now, transaction
 from jobs.doorbell import SERVICE
 from jobs.files.stores import make_store
+from jobs.models.turn import EXTRACTION, WorkKind
 from jobs.prompts.tokenizer import Tokenizer
+from jobs.states.document import DocumentKind
 from worker.documents.extractor import DocumentExtractor
+from worker.documents.remote import ExternalExtractor
 from worker.duties import Duty, ServiceContext
 from worker.rounds import repeat
 
@@ -24,16 +28,39 @@ def duties(context: ServiceContext, tokenizer: Tokenizer) -> Iterator[Duty]:
     """List the duties of documents. Summaries may wait for an extracted one, or for one that failed."""
     settings, every = context.settings, context.settings.maintenance
     store, on_ended = make_store(settings.files), partial(context.wake, "summaries")
-    work = DocumentExtractor(settings.documents, tokenizer, store, on_ended=on_ended)
+    external = ExternalExtractor.of_settings(settings.documents)
+    own, remote = divide(settings.documents.extractor_formats if external else ())
+    make = partial(DocumentExtractor, settings.documents, tokenizer, store, on_ended=on_ended)
 
-    def extract() -> None:
+    def extract(work: DocumentExtractor) -> None:
         while not context.is_stopping() and context.runner.run_next(work):
             pass
 
-    for number in range(settings.documents.concurrency):
-        yield Duty(f"documents-{number}", extract, every.document_seconds, rung_by=(SERVICE,))
+    # An external extractor that hangs delays only the documents that are for it.
+    lanes = [("documents", make(kind=own), settings.documents.concurrency)]
+    if external is not None:
+        work = make(kind=remote, external=external)
+        lanes.append(("external-documents", work, settings.documents.extractor_concurrency))
+    for name, work, concurrency in lanes:
+        for number in range(concurrency):
+            do = partial(extract, work)
+            yield Duty(f"{name}-{number}", do, every.document_seconds, rung_by=(SERVICE,))
     remove = partial(prune, context.sessions, is_stopping=context.is_stopping)
     yield Duty("prune", remove, every.prune_seconds)
+
+
+def divide(formats: Collection[str]) -> tuple[WorkKind, WorkKind]:
+    """Divide the extraction of documents in two: of our own readers, and of an external extractor.
+
+    Args:
+        formats: kinds of documents that the external one reads.
+    """
+    if not formats:
+        return EXTRACTION, EXTRACTION
+    listed = ", ".join(f"'{DocumentKind(each).value}'" for each in sorted(formats))
+    own = replace(EXTRACTION, only=f"kind NOT IN ({listed})")
+    # Its attempts take ten minutes and more: it may just be starting, with models to load.
+    return own, replace(EXTRACTION, name="extract-externally", only=f"kind IN ({listed})", max_attempts=8)
 
 
 def prune(sessions: sessionmaker[Session], *, is_stopping: Callable[[], bool]) -> None:

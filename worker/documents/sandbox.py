@@ -28,7 +28,9 @@ _ENVIRONMENT: Final = {"PATH": os.defpath, "LANG": "C.UTF-8"}
 _FEED_SECONDS: Final = 60.0
 _MAX_OUTCOME_BYTES: Final = 8 * 2**20
 _READ_BYTES: Final = 2**20
-_PICTURED: Final = frozenset({DocumentKind.PDF, DocumentKind.PNG, DocumentKind.JPG, DocumentKind.TIFF})
+_PICTURED: Final[frozenset[str]] = frozenset(
+    {DocumentKind.PDF, DocumentKind.PNG, DocumentKind.JPG, DocumentKind.TIFF}
+)
 
 
 class InterruptedExtractionError(Exception):
@@ -104,9 +106,14 @@ class Sandbox:
             self._kill()
 
     def run(
-        self, chunks: Iterable[bytes], *, kind: DocumentKind, num_bytes: int
+        self, chunks: Iterable[bytes], *, kind: str, num_bytes: int
     ) -> tuple[ExtractedMessage, bytes] | ExtractionFailure:
         """Run the extraction.
+
+        Args:
+            chunks: what to read.
+            kind: of the document; or the contract, if this is an external extractor's answer.
+            num_bytes: of all chunks together.
 
         Returns:
             The text's description and the text as `worker.extract` writes it; or why there is none.
@@ -137,7 +144,7 @@ class Sandbox:
             return _timeout(self._settings.extraction_seconds)
         return _OUT_OF_MEMORY if process.returncode in _MEMORY_CODES else _CRASHED
 
-    def _start(self, kind: DocumentKind, num_bytes: int) -> subprocess.Popen[bytes]:
+    def _start(self, kind: str, num_bytes: int) -> subprocess.Popen[bytes]:
         options = {
             "size": num_bytes,
             "memory": self._settings.extraction_memory_mb * 2**20,
@@ -151,7 +158,7 @@ class Sandbox:
             if self._is_interrupted:
                 raise InterruptedExtractionError
             process = self._process = subprocess.Popen(
-                [sys.executable, "-E", "-s", "-B", "-m", "worker.extract", kind.value]
+                [sys.executable, "-E", "-s", "-B", "-m", "worker.extract", kind]
                 + [f"--{name}={value}" for name, value in options.items()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -162,7 +169,7 @@ class Sandbox:
             )
         return process
 
-    def _ocr_options(self, kind: DocumentKind) -> dict[str, int | str]:
+    def _ocr_options(self, kind: str) -> dict[str, int | str]:
         """List the limits of OCR, for kinds with pages to look at."""
         if kind not in _PICTURED:
             return {}

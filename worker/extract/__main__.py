@@ -133,6 +133,9 @@ _READERS: Final = {
     "png": ("scans.images", "read_image"),
     "jpg": ("scans.images", "read_image"),
     "tiff": ("scans.images", "read_image"),
+    # What an external extractor answered, by its contract.
+    "docling": ("replies", "read_docling"),
+    "open-webui": ("replies", "read_open_webui"),
 }
 
 if __name__ == "__main__":

@@ -19,5 +19,10 @@ def read_markdown(raw: bytes, draft: TextBuilder) -> None:
     """Read Markdown: exactly the file; the first heading is the title."""
     text = decode(raw, draft)
     draft.write_as_it_is(text)
+    draft.set_title(first_heading(text))
+
+
+def first_heading(text: str) -> str | None:
+    """Return the first heading of a Markdown text, if it has one near its beginning."""
     heading = _HEADING.search(text, 0, _TITLE_WITHIN)
-    draft.set_title(heading[1] if heading else None)
+    return heading[1] if heading else None
