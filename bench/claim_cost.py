@@ -19,12 +19,16 @@ from jobs.checkpoints import Output
 from jobs.engines import registry, reservations
 from jobs.scheduling import claims, engine_load
 from jobs.scheduling.claims import Claim
+from jobs.scheduling.output_history import History
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
 
 _ENGINE = "bench-engine"
-_POLICY = ClaimPolicy(lease=timedelta(minutes=10), max_rescues=2)
+# A worker remembers outputs for as long. Without that each claim from the deep table, which alone has any,
+# would read the newest 200 of each tenant.
+_HISTORY = History(keep=timedelta(seconds=2))
+_POLICY = ClaimPolicy(lease=timedelta(minutes=10), max_rescues=2, history=_HISTORY)
 _OUTPUT = Output(text="an answer", packed_ids=b"ids", num_tokens=64)
 _WARM_UP = 50  # claims
 

@@ -7,34 +7,44 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import ARRAY, Text, Uuid, bindparam, text
+from sqlalchemy import Text, Uuid, bindparam, text
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
+from jobs.database import direct
+from jobs.database.hot import PREPARED
 from jobs.scheduling.prediction import Peers
 
 # Enough for a 95th percentile, few enough to read at claims.
 _RECENT: Final = 200
 _MAX_KEPT: Final = 1024
 
-# Of these, so many are looked at: where few are of the adapter, older ones tell little.
+# So many are looked at: where few are of the adapter, older ones tell little.
 _LOOKED_AT: Final = 2000
 
 Group = tuple[UUID, str, str | None]  # a tenant, a task of its jobs, and the adapter that they ask for
-# The literal state lets the planner use the partial index.
-_NEWEST: Final = text(f"""
-    SELECT wanted.tenant_id, wanted.task, wanted.adapter, newest.prompt_tokens, newest.completion_tokens
+# The literal state lets the planner use the partial index. A row for each group: rows cost the driver most.
+_NEWEST: Final = (
+    text(f"""
+    SELECT wanted.tenant_id, wanted.task, wanted.adapter, newest.prompts, newest.outputs
     FROM unnest(:tenants, :tasks, :adapters) AS wanted(tenant_id, task, adapter), LATERAL (
-        SELECT prompt_tokens, completion_tokens FROM (
-            SELECT prompt_tokens, completion_tokens, jobs.adapter FROM jobs
-            WHERE jobs.tenant_id = wanted.tenant_id AND jobs.task = wanted.task AND state = 'completed'
-            ORDER BY finalized_at DESC LIMIT {_LOOKED_AT}
-        ) AS looked_at
-        WHERE looked_at.adapter IS NOT DISTINCT FROM wanted.adapter LIMIT {_RECENT}
+        SELECT array_agg(coalesce(prompt_tokens, 0)) AS prompts, array_agg(completion_tokens) AS outputs
+        FROM (
+            SELECT prompt_tokens, completion_tokens FROM (
+                SELECT prompt_tokens, completion_tokens, jobs.adapter FROM jobs
+                WHERE jobs.tenant_id = wanted.tenant_id AND jobs.task = wanted.task AND state = 'completed'
+                ORDER BY finalized_at DESC LIMIT {_LOOKED_AT}
+            ) AS looked_at
+            WHERE looked_at.adapter IS NOT DISTINCT FROM wanted.adapter LIMIT {_RECENT}
+        ) AS recent
     ) AS newest
-""").bindparams(  # noqa: S608  # built from constants
-    bindparam("tenants", type_=ARRAY(Uuid())),
-    bindparam("tasks", type_=ARRAY(Text())),
-    bindparam("adapters", type_=ARRAY(Text())),
+    """)  # noqa: S608  # built from constants
+    .bindparams(
+        bindparam("tenants", type_=ARRAY(Uuid())),
+        bindparam("tasks", type_=ARRAY(Text())),
+        bindparam("adapters", type_=ARRAY(Text())),
+    )
+    .execution_options(**PREPARED)
 )
 
 
@@ -60,13 +70,12 @@ class History:
         return young | self._read(session, missing) if missing else young
 
     def _read(self, session: Session, groups: Sequence[Group]) -> dict[Group, Peers]:
-        pairs: dict[Group, list[tuple[int, int]]] = {each: [] for each in groups}
         tenants, tasks, adapters = ([each[place] for each in groups] for place in range(3))
         given = {"tenants": tenants, "tasks": tasks, "adapters": adapters}
-        for *group, prompt_tokens, completion_tokens in session.execute(_NEWEST, given):
-            tenant_id, task, adapter = group
-            pairs[tenant_id, task, adapter].append((prompt_tokens or 0, completion_tokens))
-        found = {each: Peers.of(pairs[each]) for each in groups}
+        found = {
+            (tenant_id, task, adapter): Peers.of(zip(prompts or (), outputs or (), strict=True))
+            for tenant_id, task, adapter, prompts, outputs in direct.fetch(session, _NEWEST, given)
+        }
         if len(self._known) + len(found) > _MAX_KEPT:
             self._known.clear()
         now = time.monotonic()

@@ -5,6 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil, log2
 
+import numpy as np
+import numpy.typing as npt
+
 from jobs.engines.capacity import Capacity
 
 # Fewest peers that allow a prediction; with fewer, the job counts as cold.
@@ -36,7 +39,7 @@ class PredictionPolicy:
     reuses_prefix: bool = True
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Peers:
     """What the newest jobs of one task generated, looked up by the length of a prompt.
 
@@ -44,21 +47,22 @@ class Peers:
     and the length of the prompt shows a part of that.
     """
 
-    _pairs: list[tuple[int, int]]
+    _pairs: npt.NDArray[np.int64]
     _found: dict[int, Sequence[int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[int, int]]) -> "Peers":
         """Build them from the prompt and output tokens of each job that ended, newest first."""
-        return cls(list(pairs))
+        return cls(np.array(list(pairs), dtype=np.int64).reshape(-1, 2))
 
     def near(self, prompt_tokens: int) -> Sequence[int]:
         """Return outputs of the NEAREST prompts by ratio of length, the newest of one length; ascending."""
         step = round(_STEPS_PER_OCTAVE * log2(prompt_tokens + 1))
         if step not in self._found:
             middle = 2 ** (step / _STEPS_PER_OCTAVE)
-            nearest = sorted(self._pairs, key=lambda pair: abs(log2((pair[0] + 1) / middle)))[:NEAREST]
-            self._found[step] = sorted(output for _, output in nearest)
+            distances = np.abs(np.log2((self._pairs[:, 0] + 1) / middle))
+            nearest = self._pairs[np.argsort(distances, kind="stable")[:NEAREST], 1]
+            self._found[step] = np.sort(nearest).tolist()
         return self._found[step]
 
 
