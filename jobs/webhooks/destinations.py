@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from jobs.database import advisory_locks
 from jobs.database.advisory_locks import Lock
+from jobs.database.hot import PREPARED
 from jobs.errors import DestinationLimitError
 
 # A destination whose server has no room is checked again after this, unless a sender reports room earlier.
@@ -66,7 +67,7 @@ _UNNOTICED: Final = text("""
         WHERE tenant_id = tenants.id AND state = 'pending' AND NOT is_noticed
         ORDER BY id LIMIT greatest(:least, :most / (SELECT count(*) FROM tenants))
     ) d LEFT JOIN webhook_endpoints p ON p.id = d.endpoint_id
-""")
+""").execution_options(**PREPARED)
 
 _SCHEDULE: Final = text("""
     INSERT INTO webhook_destinations AS w (id, tenant_id, server_id, next_due_at)
@@ -74,7 +75,7 @@ _SCHEDULE: Final = text("""
         CAST(:due AS timestamptz[]))
     ON CONFLICT (id) DO UPDATE SET server_id = excluded.server_id,
         next_due_at = least(w.next_due_at, excluded.next_due_at)
-""")
+""").execution_options(**PREPARED)
 
 # A dispatch replayed meanwhile has another time, or a lock; the next claim notices it.
 _UPDATE_DUE_TIMES: Final = text("""
@@ -97,7 +98,7 @@ _UPDATE_DUE_TIMES: Final = text("""
         FROM unnest(CAST(:visited AS uuid[]), CAST(:not_before AS timestamptz[]))
             AS visited (id, not_before)
     ) found WHERE webhook_destinations.id = found.id
-""")
+""").execution_options(**PREPARED)
 
 _WAKE: Final = text("""
     UPDATE webhook_dispatches SET is_noticed = false WHERE id = (

@@ -89,12 +89,14 @@ class Deliverer:
         """Record finished exchanges, then claim due events for the idle senders."""
         time.sleep(max(0.0, self._next_round_at - time.monotonic()))
         self._collect()
-        self._log(self._outcomes.record())
+        ended = self._outcomes.record()
+        self._log(ended)
         claimed = self._claim()
         # Committed: no other process takes them. Steps that may fail come last.
         self._in_flight.update(dispatch.tenant_id for dispatch in claimed)
         at = time.monotonic()
-        self._next_round_at = at + _PACE_SECONDS
+        if claimed or ended:  # a round without work delays none
+            self._next_round_at = at + _PACE_SECONDS
         if claimed:
             self._senders.hand_in((dispatch, at) for dispatch in claimed)
             self._wake()  # one claim considers a limited number of destinations: more may be due
