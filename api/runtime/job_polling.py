@@ -14,6 +14,7 @@ from jobs.errors import LongbatchError, UnavailableError
 from jobs.models import Job
 
 INTERVAL: Final = 0.1  # seconds; longest delay between a job's end and the response to a waiting caller
+_AT_ONCE: Final = float("-inf")  # instead of when the last poll was
 
 
 @dataclass(eq=False, slots=True)
@@ -75,7 +76,7 @@ class JobPoller:
     def poll_now(self, job_ids: Collection[UUID]) -> None:
         """Poll at once if a caller waits for one of these jobs, which have ended."""
         if any(ask.job_id in job_ids for ask in (*self._waiting, *self._reading)):
-            self._polled_at = 0.0
+            self._polled_at = _AT_ONCE
             self._asked.set()
 
     def release(self) -> None:
@@ -141,6 +142,8 @@ class JobPoller:
         for ask in asks:
             job = _of_its_tenant(found, ask)
             if ask.waits and job is not None and job.finalized_at is None and not self._released:
+                if not self._waiting and self._polled_at != _AT_ONCE:
+                    self._polled_at = asyncio.get_running_loop().time()  # its row was read just now
                 self._waiting.add(ask)
             else:
                 _answer(ask, job)
