@@ -183,6 +183,8 @@ def _options(settings: DatabaseSettings, pool_size: int | None, name: str) -> di
     return {
         "pool_size": pool_size or settings.pool_size,
         "max_overflow": 0,
+        # The connection used last has its plans, and needs no test: taking turns, each would be cold.
+        "pool_use_lifo": True,
         "pool_timeout": settings.pool_timeout_seconds,
         "hide_parameters": True,  # prompts must not reach logs through error messages
         "connect_args": {

@@ -3,8 +3,10 @@
 Several that need nothing of each other go in one message: waiting for an answer takes longer than most do.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache, partial
 from itertools import count
 from typing import Any, Final, NamedTuple, cast
@@ -48,6 +50,9 @@ _LATER_ROWS: Final = "longbatch.direct_later_rows"
 # Rows in sets are inserted by many statements, one for each choice of columns: the oldest give way.
 MAX_NAMES: Final = 200
 _MAX_COMPILED: Final = 1000
+# In the text of a statement that is executed, and so planned, with `enable_sort` off.
+IN_INDEX_ORDER: Final = b"/* in the order of an index */"
+_PARAMETERS: Final = re.compile(rb"\$(\d+)")
 _NUMBERS: Final = count(1)
 _DIALECT: Final = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 _BINARY: Final = 1
@@ -84,6 +89,50 @@ def fetch(session: Session, statement: Statement, given: Mapping[str, Any]) -> R
     """
     (rows,) = fetch_all(session, [Query(statement, given)])
     return rows
+
+
+def renew_plans(session: Session, *, older_than: timedelta = hot.PLANS_LIVE) -> None:
+    """Make the plans of the connection's prepared statements anew, unless they are young.
+
+    For a caller with a connection of its own, at a moment when nothing waits for it. Executes nothing:
+    explaining a statement plans it. The transaction ends with this.
+
+    Args:
+        session: with nothing under way.
+        older_than: how old plans must be.
+
+    Raises:
+        DBAPIError: as `fetch` does.
+    """
+    connection = session.connection()
+    driver = connection.connection.driver_connection
+    if not isinstance(driver, psycopg.Connection) or driver.prepare_threshold is None:
+        return
+    if not _can_send(connection, driver) or not hot.may_renew_plans(connection, older_than=older_than):
+        return
+    sql = [b"DISCARD PLANS", b"BEGIN", b"SET LOCAL plan_cache_mode = force_generic_plan"]
+    names: dict[bytes, bytes] = connection.info[_NAMES]
+    sql += [_explaining(name, each) for each, name in names.items() if IN_INDEX_ORDER not in each]
+    sql += [b"SET LOCAL enable_sort = off"]
+    sql += [_explaining(name, each) for each, name in names.items() if IN_INDEX_ORDER in each]
+    try:
+        for each in _send_together(
+            connection, driver, [partial(_send_simple, each) for each in [*sql, b"COMMIT"]]
+        ):
+            _checked(each)
+    except psycopg.Error as error:
+        hot.fail(connection, error)
+        raise
+
+
+def _explaining(name: bytes, sql: bytes) -> bytes:
+    num_parameters = max(map(int, _PARAMETERS.findall(sql)), default=0)
+    nothing = b"(%b)" % b", ".join([b"NULL"] * num_parameters) if num_parameters else b""
+    return b"EXPLAIN EXECUTE %b%b" % (name, nothing)
+
+
+def _send_simple(sql: bytes, pgconn: PGconn) -> None:
+    pgconn.send_query_params(sql, None)
 
 
 def later(session: Session, query: Query) -> Callable[[], Rows]:

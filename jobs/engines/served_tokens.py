@@ -7,14 +7,29 @@ write several: claims on different engines never wait for each other.
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
-from sqlalchemy import CTE, Float, Select, Text, Uuid, bindparam, cast, func, literal, select, text
+from sqlalchemy import (
+    CTE,
+    BigInteger,
+    Float,
+    Select,
+    Text,
+    Uuid,
+    bindparam,
+    cast,
+    func,
+    literal,
+    select,
+    text,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.orm import Session
 
-from jobs.database import advisory_locks
+from jobs.database import advisory_locks, direct
 from jobs.database.advisory_locks import Lock
+from jobs.database.hot import PREPARED
 from jobs.models import AccountShard, Job, Tenant, TenantAccount
 
 _CHARGE = text("""
@@ -133,6 +148,40 @@ def fold(session: Session, *, before: datetime, limit: int = 1000) -> int:
     if not advisory_locks.try_hold(session, Lock.ACCOUNTS):
         return 0
     return session.scalar(_FOLD, {"since": before, "limit": limit}) or 0
+
+
+def activate_free(session: Session, model: str, lifted_by: Mapping[UUID, float]) -> None:
+    """Mark these tenants' accounts active and lift them, unless another transaction does so.
+
+    One statement: each tenant that comes to an idle engine waits for it.
+    """
+    tenants = sorted(lifted_by)
+    given = {
+        "key": Lock.ACCOUNTS.value,
+        "tenant_ids": tenants,
+        "model": model,
+        "lifted_by": [lifted_by[each] for each in tenants],
+    }
+    direct.fetch(session, _ACTIVATE, given)
+
+
+_ACTIVATE: Final = (
+    text("""
+    WITH held AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(:key) AS is_held)
+    INSERT INTO accounts AS account (tenant_id, model, served, is_active)
+    SELECT given.tenant_id, :model, given.lifted_by, true
+    FROM held, unnest(:tenant_ids, :lifted_by) AS given(tenant_id, lifted_by) WHERE held.is_held
+    ON CONFLICT (tenant_id, model) DO UPDATE SET served = account.served + excluded.served, is_active = true
+        WHERE NOT account.is_active
+    """)
+    .bindparams(
+        bindparam("key", type_=BigInteger()),
+        bindparam("tenant_ids", type_=ARRAY(Uuid())),
+        bindparam("model", type_=Text()),
+        bindparam("lifted_by", type_=ARRAY(Float(53))),
+    )
+    .execution_options(**PREPARED)
+)
 
 
 def activate(session: Session, tenant_id: UUID, model: str, *, lifted_by: float) -> None:

@@ -1,7 +1,7 @@
 """Stored prompts: one row per tenant and content, with its token ids."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from hashlib import sha256
 from typing import Any, Final, Protocol
@@ -25,7 +25,7 @@ from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.orm import Session
 
 from jobs.database import direct
-from jobs.database.direct import Statement
+from jobs.database.direct import Query, Statement
 from jobs.database.hot import PREPARED
 from jobs.database.packed_arrays import PackedArrayType
 from jobs.database.row_sets import insert_set
@@ -192,11 +192,26 @@ def counted(session: Session, text: PromptText, counter: Counter) -> CountedProm
 
 def load_counted(session: Session, text_ids: Sequence[UUID], counter: Counter) -> dict[UUID, CountedPrompt]:
     """Read the ids of those of these texts that this counter has counted, by the texts' ids."""
-    given = {"ids": text_ids, "fingerprint": counter.fingerprint}
-    return {
-        text_id: CountedPrompt(ids, num_tokens, counter.fingerprint, is_plain=_is_plain(body))
-        for text_id, ids, num_tokens, body in direct.fetch(session, _COUNTED, given)
-    }
+    return ask_counted(session, text_ids, counter)()
+
+
+def ask_counted(
+    session: Session, text_ids: Sequence[UUID], counter: Counter
+) -> Callable[[], dict[UUID, CountedPrompt]]:
+    """Ask for what `load_counted` reads with the session's next message.
+
+    Returns:
+        The function that returns it.
+    """
+    ask = direct.later(session, Query(_COUNTED, {"ids": text_ids, "fingerprint": counter.fingerprint}))
+
+    def found() -> dict[UUID, CountedPrompt]:
+        return {
+            text_id: CountedPrompt(ids, num_tokens, counter.fingerprint, is_plain=_is_plain(body))
+            for text_id, ids, num_tokens, body in ask()
+        }
+
+    return found
 
 
 _COUNTED: Final = (

@@ -113,7 +113,7 @@ def start_jobs(
         policy.replay.observe(load.guests, capacity=load.capacity, answered=answered)
     if engine.halt is not None or (load.budget.free_slots < 1 and not load.interactive_waits):
         return ClaimResult()
-    queue = EngineQueue(session, engine, now, load, policy)
+    queue = EngineQueue(session, engine, now, load, policy, marks_idle=not ended)
     starting = _Starting(queue, load, limit)
     # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
     is_usable = preview is not None and not load.interactive_waits
@@ -201,6 +201,7 @@ class _Starting:
     def _start(self, chosen: Sequence["_Chosen"]) -> list[StartedJob]:
         """Claim these jobs, all but those that another engine was faster with or that were recounted."""
         policy, known = self.queue.policy, self.queue.known
+        keep_prompts = policy.read_prompts(self.queue.session, [each.ranked.job for each in chosen])
         started = lifecycle.claim(
             self.queue.session,
             [each.start() for each in chosen],
@@ -208,6 +209,7 @@ class _Starting:
             engine_name=self.queue.engine.name,
             worker=policy.worker,
         )
+        keep_prompts()
         jobs = {job.id: job for job in started}
         for each in chosen:
             if job := jobs.get(each.lease.job_id):

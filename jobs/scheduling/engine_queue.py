@@ -26,6 +26,8 @@ class EngineQueue:
     """The queue of an engine's model, as the engine may choose from it.
 
     Attributes:
+        marks_idle: the accounts of tenants that have left are marked now; otherwise a later reading of the
+            queue does it.
         known: what the engine has of prompts; None: it reuses none.
     """
 
@@ -34,6 +36,7 @@ class EngineQueue:
     now: datetime
     load: EngineLoad
     policy: ClaimPolicy
+    marks_idle: bool = field(default=True, kw_only=True)
     known: EnginePrefixes | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -90,6 +93,7 @@ class EngineQueue:
             known=self.known,
             elsewhere=elsewhere,
             engine_name=self.engine.name,
+            marks_idle=self.marks_idle,
         )
         return ranking.head()
 

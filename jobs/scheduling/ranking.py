@@ -60,6 +60,7 @@ class Ranking:
 
     Attributes:
         syncs_tenants: update the accounts of tenants that arrive or leave.
+        marks_idle: of these, also those that leave; otherwise a later ranking does it.
         max_rows: rows read per lane; None: enough to fill the engine's slots several times.
         known: what the engine has of prompts; None: it reuses none.
         elsewhere: families that other engines have, and this one leaves to them.
@@ -73,6 +74,7 @@ class Ranking:
     sizer: Sizer
     now: datetime
     syncs_tenants: bool = field(default=True, kw_only=True)
+    marks_idle: bool = field(default=True, kw_only=True)
     max_rows: int | None = field(default=None, kw_only=True)
     known: EnginePrefixes | None = field(default=None, kw_only=True)
     elsewhere: AbstractSet[Family] = field(default=frozenset(), kw_only=True)
@@ -92,7 +94,7 @@ class Ranking:
         if self.known is not None:
             self.known.replay.recall(waiting.overtaken)
         if self.syncs_tenants:
-            sync_active_tenants(self.session, self.model, waiting)
+            sync_active_tenants(self.session, self.model, waiting, marks_idle=self.marks_idle)
         known = lift_returning(waiting)
         return [
             self._lane(lane, waiting.tenants[lane], known)
@@ -230,22 +232,21 @@ def lift_returning(waiting: WaitingTenants) -> dict[UUID, Account]:
     }
 
 
-def sync_active_tenants(session: Session, model: str, waiting: WaitingTenants) -> None:
+def sync_active_tenants(
+    session: Session, model: str, waiting: WaitingTenants, *, marks_idle: bool = True
+) -> None:
     """Save the lifted accounts of returning tenants, and mark those without jobs idle.
 
     Does nothing if another transaction is doing so: the next ranking repeats it.
     """
-    departed = waiting.accounts.keys() - set().union(*waiting.tenants.values())
-    if not departed and not waiting.idle:
-        return
-    if not advisory_locks.try_hold(session, Lock.ACCOUNTS):
-        return
-    if departed:
+    departed = waiting.accounts.keys() - set().union(*waiting.tenants.values()) if marks_idle else set()
+    if departed and advisory_locks.try_hold(session, Lock.ACCOUNTS):
         _mark_idle(session, model, departed)
+    if not waiting.idle:
+        return
     accounts = lift_returning(waiting)
-    for tenant_id in sorted(waiting.idle):
-        lifted_by = accounts[tenant_id].served - waiting.accounts[tenant_id].served
-        served_tokens.activate(session, tenant_id, model, lifted_by=lifted_by)
+    lifted_by = {each: accounts[each].served - waiting.accounts[each].served for each in waiting.idle}
+    served_tokens.activate_free(session, model, lifted_by)
 
 
 def _mark_idle(session: Session, model: str, tenants: Collection[UUID]) -> None:

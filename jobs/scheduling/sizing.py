@@ -1,6 +1,6 @@
 """The size of a job's reservation: its prompt and the output that its peers make likely."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Protocol, Self
@@ -9,6 +9,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from jobs.engines.capacity import ITERATION_TOKENS, Capacity
+from jobs.queries import QueuedJob
 from jobs.scheduling.output_history import Group, History, PeersOnce
 from jobs.scheduling.packing import PackingPolicy
 from jobs.scheduling.prediction import PredictionPolicy, likely
@@ -16,6 +17,13 @@ from jobs.scheduling.prefix_replay import PrefixReplay
 from jobs.scheduling.rivals import Rivals, order_of
 from jobs.scheduling.segments import next_segment, whole_blocks
 from jobs.settings import Settings
+
+# Reads prompts of jobs that are about to start, with the session's next message; what it returns keeps them.
+ReadPrompts = Callable[[Session, Sequence[QueuedJob]], Callable[[], object]]
+
+
+def _read_none(_session: Session, _jobs: Sequence[QueuedJob]) -> Callable[[], object]:
+    return lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,7 @@ class ClaimPolicy:
             requests share nothing.
         worker: host and process id of who claims, kept with every run; None: not told.
         rivals: whether other engines lately started what this one chose; None: nobody remembers.
+        read_prompts: called with the jobs of each message that starts some; by default none are read then.
     """
 
     lease: timedelta
@@ -44,6 +53,7 @@ class ClaimPolicy:
     replay: PrefixReplay | None = None
     worker: str | None = None
     rivals: Rivals | None = None
+    read_prompts: ReadPrompts = _read_none
 
     @property
     def has_rivals(self) -> bool:

@@ -5,12 +5,13 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import telemetry
 from jobs.checkpoints import Output
 from jobs.completing import JobCompletion
-from jobs.database import transaction
+from jobs.database import direct, transaction
 from jobs.scheduling import ticks
 from jobs.scheduling.claims import ClaimResult
 from jobs.scheduling.previews import Preview
@@ -124,6 +125,14 @@ class Desk:
             regrouped = self._apart.store(wake=self.wake, wake_within=self.wake_within)
             with self._lock:
                 self._waiting[:0] = regrouped
+
+    def renew_plans(self) -> None:
+        """Let Postgres plan the statements of ticks anew, if that is due, so that no tick waits for it."""
+        try:
+            with self._sessions.begin() as session:
+                direct.renew_plans(session)
+        except SQLAlchemyError as error:  # then the next tick plans them
+            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="plans", error=type(error).__name__)
 
     def _store_together(
         self, together: Sequence[EndedRun], policy: ClaimPolicy | None, preview: Preview | None

@@ -27,6 +27,8 @@ _MIN_GATHER_SECONDS: Final = 0.0005
 _MAX_GATHER_SECONDS: Final = 0.015
 _GATHER_OF_TICK: Final = 0.5
 _LEAST_OF_TICK: Final = 0.1  # where a tick takes long, so does all else: nothing comes in half a millisecond
+# By then the requests of a tick's jobs are under way: what else follows a tick would hold them up.
+_AFTER_START_SECONDS: Final = 0.005
 
 
 class Dispatcher:
@@ -89,17 +91,21 @@ class Dispatcher:
         with self._ticking:
             self._gather()
             self.loop.answer_wakes()
-            was_rung = self._rung.is_set()
+            was_rung, has_started = self._rung.is_set(), False
             self._rung.clear()
             try:
                 began = time.monotonic()
-                self._tick()
+                has_started = self._tick()
                 self._ticked_at = time.monotonic()
                 self._tick_took = self._ticked_at - began
                 self._metrics.ticked(self._tick_took)
             finally:
-                if was_rung:
+                if was_rung and has_started:
+                    engine_loop.call_later(_AFTER_START_SECONDS, self._pass_on)
+                elif was_rung:
                     self._pass_on()
+            if not self._desk.num_waiting and not self._rung.is_set():
+                self._desk.renew_plans()
 
     def begin_stop(self) -> None:
         """Stop claiming jobs. Returns at once."""
@@ -137,12 +143,13 @@ class Dispatcher:
         has_come = self._desk.wait_for(num_streaming, seconds=patience)
         self._patience = 2 * patience if has_come else patience / 2
 
-    def _tick(self) -> None:
+    def _tick(self) -> bool:
+        """Tick once. Returns True if jobs have started."""
         model = self._monitor.model
         if model is None or self._runner.stopping.is_set():
             self._desk.tick(None)
             self._metrics.idle(1, UNAVAILABLE if model is None else STOPPING)
-            return
+            return False
         # Read the clock before the claim, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
         result = self._desk.tick(
@@ -151,6 +158,7 @@ class Dispatcher:
             start=lambda result: self._start_all(result, model, valid_until=valid_until),
         )
         self._note_idle(result, model)
+        return bool(result.claims)
 
     def _note_idle(self, result: ClaimResult, model: EngineModel) -> None:
         """Keep how many slots stay without a job, and why."""
@@ -181,7 +189,7 @@ class Dispatcher:
             self._runner.prefetcher.keep(result.left)
         self._runner.prefetcher.forget(claim.job.id for claim in result.claims)
         if result.claims and self._runner.prefetcher.is_due():
-            self.prefetch_loop.wake()
+            engine_loop.call_later(_AFTER_START_SECONDS, self.prefetch_loop.wake)
 
     def _in_order_of_readiness(self, claims: Sequence[Claim]) -> Iterator[Sequence[Claim]]:
         """Yield the jobs whose prompts are here, then the others, whose prompts are read together."""

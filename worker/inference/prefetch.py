@@ -3,8 +3,9 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from jobs.database import transaction
 from jobs.prompts import store
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import CountedPrompt
+from jobs.queries import QueuedJob
 from jobs.scheduling import previews
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.ranking import Ranked
@@ -30,6 +32,8 @@ _FRESH_SECONDS: Final = 1.0
 # A prompt of 96k ids takes less than 400 KB, packed: at least 16 of the longest, and many short ones.
 _MAX_BYTES: Final = 16 * 400_000
 _TOGETHER: Final = 32  # prompts read by one statement
+# Prompt tokens that are read with the message that starts their jobs: some 64 KB.
+_WITH_START: Final = 16_384
 
 
 class PromptPrefetcher:
@@ -100,14 +104,22 @@ class PromptPrefetcher:
         A bad one or a missing database stops it: then each is read alone, here or when its job runs.
         """
         for start in range(0, len(text_ids), _TOGETHER):
-            try:
-                with transaction(self._sessions) as session:
-                    found = store.load_counted(session, text_ids[start : start + _TOGETHER], self._counter)
-            except Exception as error:  # noqa: BLE001  # any kind of bad prompt
-                telemetry.logger().warning(telemetry.LOOP_FAILED, loop="load", error=type(error).__name__)
-                continue
-            for text_id, prompt in found.items():
-                self._keep(text_id, prompt)
+            self._keep_all(partial(self._load, text_ids[start : start + _TOGETHER]))
+
+    def read_with(self, session: Session, jobs: Sequence[QueuedJob]) -> Callable[[], object]:
+        """Read those of these jobs' prompts that are not ready with the session's next message.
+
+        Long ones are left to `load`, after the transaction: it holds the engine's row.
+
+        Returns:
+            The function that makes them ready.
+        """
+        short = _first_short(jobs)
+        missing = self.missing(each.text_id for each in short)
+        if not missing:
+            return lambda: None
+        read = store.ask_counted(session, missing, self._counter)
+        return lambda: self._keep_all(read)
 
     def candidates(self) -> Preview | None:
         """Return the jobs that a claim may choose from without reading the queue.
@@ -131,6 +143,19 @@ class PromptPrefetcher:
             prompt = self._ready.pop(text_id, None)
             self._num_bytes -= len(prompt.packed_ids) if prompt else 0
             return prompt
+
+    def _load(self, text_ids: Sequence[UUID]) -> Mapping[UUID, CountedPrompt]:
+        with transaction(self._sessions) as session:
+            return store.load_counted(session, text_ids, self._counter)
+
+    def _keep_all(self, read: Callable[[], Mapping[UUID, CountedPrompt]]) -> None:
+        try:
+            found = read()
+        except Exception as error:  # noqa: BLE001  # any kind of bad prompt
+            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="load", error=type(error).__name__)
+            return
+        for text_id, prompt in found.items():
+            self._keep(text_id, prompt)
 
     def _drop_started(self) -> None:
         left = [each for each in self._preview.candidates if each.job.id not in self._started]
@@ -159,3 +184,13 @@ class PromptPrefetcher:
             while self._num_bytes > _MAX_BYTES:
                 _, oldest = self._ready.popitem(last=False)
                 self._num_bytes -= len(oldest.packed_ids)
+
+
+def _first_short(jobs: Sequence[QueuedJob]) -> Iterator[QueuedJob]:
+    """Yield jobs until their prompts are too long together to be read while an engine's row is locked."""
+    num_tokens = 0
+    for each in jobs:
+        num_tokens += each.prompt_tokens
+        if num_tokens > _WITH_START:
+            return
+        yield each

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -42,6 +43,8 @@ _HEARTBEAT_CONNECTIONS = 3
 # For what runs do besides streaming: prompts that were not prefetched, and more blocks.
 _MAX_THREADS = 4
 _HISTORY_KEPT = timedelta(seconds=2)
+# A tenth of Python's default: a tick waits for the interpreter's lock after each answer of Postgres.
+_SWITCH_SECONDS = 0.0005
 
 
 class InferenceWorker:
@@ -73,6 +76,9 @@ class InferenceWorker:
         self._work = database.make_engine(settings.database, name="longbatch-inference")
         heartbeats = database.make_sessions(self._heartbeats)
         work = database.make_sessions(self._work, on_ended=doorbell.announce)
+        # One of its own: what a tick sends is planned there, and no other transaction is in its way.
+        self._ticks = database.make_engine(settings.database, pool_size=1, name="longbatch-ticks")
+        ticking = database.make_sessions(self._ticks, on_ended=doorbell.announce)
         self.keeper = LeaseKeeper(heartbeats, settings.jobs)
         hides_calls = tokenizer.calls is not None and tokenizer.calls.are_hidden
         self.monitor = EngineMonitor(
@@ -84,7 +90,7 @@ class InferenceWorker:
         counter = PromptCounter(tokenizer)
         self._live = LiveOutput(doorbell.broker)
         stopping = threading.Event()
-        desk = Desk(settings, work, stopping=stopping)
+        desk = Desk(settings, ticking, stopping=stopping)
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="slot")
         self._forms = FormChecker()
         self._metrics = RunMetrics((metrics or ProcessMetrics()).registry, settings.engine.name)
@@ -92,6 +98,8 @@ class InferenceWorker:
             num_running=lambda: len(list(self.keeper.running())),
             is_up=lambda: self.monitor.model is not None,
         )
+        prefetcher = PromptPrefetcher(work, settings.engine.name, self.policy, counter)
+        self._policy = replace(self._policy, read_prompts=prefetcher.read_with)
         runner = Runner(
             settings=settings,
             policy=self.policy,
@@ -99,7 +107,7 @@ class InferenceWorker:
             counter=counter,
             monitor=self.monitor,
             keeper=self.keeper,
-            prefetcher=PromptPrefetcher(work, settings.engine.name, self.policy, counter),
+            prefetcher=prefetcher,
             live=self._live,
             recorder=Recorder(
                 desk,
@@ -134,6 +142,7 @@ class InferenceWorker:
 
     def start(self) -> None:
         """Start all loops. Claims begin as soon as the engine answers a probe."""
+        sys.setswitchinterval(_SWITCH_SECONDS)
         for loop in (
             self._doorbell.loop,
             self._live.loop,
@@ -182,6 +191,7 @@ class InferenceWorker:
         self.monitor.close()
         self._heartbeats.dispose()
         self._work.dispose()
+        self._ticks.dispose()
         telemetry.logger().info(telemetry.DISPATCHER_STOPPED, engine=self._settings.engine.name)
 
     def _close_reservation(self, lease: Lease) -> None:

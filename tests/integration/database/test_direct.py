@@ -100,6 +100,24 @@ def test_a_statement_is_prepared_once_on_a_connection(sessions: sessionmaker[Ses
     assert len(found[0]) == 1
 
 
+def test_plans_are_made_anew_without_executing_anything(sessions: sessionmaker[Session]) -> None:
+    given = {"divisor": 3, "word": "!"}
+    plans = text("SELECT generic_plans, custom_plans FROM pg_prepared_statements")
+    found = []
+    with database.transaction(sessions) as session:
+        direct.fetch(session, QUOTIENT, given)
+        before = names(session)
+    for age in (timedelta(hours=1), timedelta(0)):  # too young, and old enough
+        with sessions.begin() as session:
+            direct.renew_plans(session, older_than=age)
+        with database.transaction(sessions) as session:
+            found.append(tuple(session.execute(plans).one()))
+    assert found == [(0, 1), (1, 1)]
+    with database.transaction(sessions) as session:
+        assert direct.fetch(session, QUOTIENT, given) == [(4, "it's 100%!")]
+        assert names(session) == before
+
+
 def test_its_errors_are_sqlalchemy_s_and_a_rolled_back_session_goes_on(
     sessions: sessionmaker[Session],
 ) -> None:

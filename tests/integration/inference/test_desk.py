@@ -1,6 +1,7 @@
 """What ends together is stored together, with the claims that follow; one bad end harms no other."""
 
 import itertools
+import json
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
@@ -23,6 +24,9 @@ from jobs.engines import served_tokens
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation, Result, Summary, WebhookEvent
 from jobs.models.tenant import UsageEntry
+from jobs.prompts.counter import PromptCounter
+from jobs.prompts.store import NewText
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.scheduling import previews
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.output_history import Group, History
@@ -31,12 +35,13 @@ from jobs.settings import DatabaseSettings, Settings
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.webhooks import endpoints
 from summary_support import create, ready_document, text_of
-from support import CAPACITY, ENGINE, PATIENCE, POLICY, output_of, register_engine, submit_one
+from support import CAPACITY, ENGINE, PATIENCE, POLICY, output_of, register_engine, spec, submit_one
 from webhook_support import add_endpoint
 from worker.inference.desk import Desk
 from worker.inference.leases import RunningJob
 from worker.inference.lone_ends import EndedRun, LoneEnds, StoredEnd
 from worker.inference.outcome import Finished, RunEnd, Stopped
+from worker.inference.prefetch import PromptPrefetcher
 
 SLOTS = 4
 STOPPED = RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
@@ -476,3 +481,24 @@ def test_another_end_than_a_whole_answer_frees_its_slot_for_the_next_tick(
     assert state_of(sessions, running[0]) == JobState.QUEUED
     assert len(wakes) == 2, "for the run that ended, and for the slot"
     assert len(desk.tick(POLICY).claims) == 1
+
+
+def test_a_start_reads_the_prompts_of_its_jobs_unless_they_are_long(
+    sessions: sessionmaker[Session], tokenizer: Tokenizer
+) -> None:
+    counter = PromptCounter(tokenizer)
+    prefetcher = PromptPrefetcher(sessions, ENGINE, lambda: POLICY, counter)
+    policy = replace(POLICY, read_prompts=prefetcher.read_with)
+    with transaction(sessions) as session:
+        register_engine(session)
+        for words, num_tokens in (("short", 10), ("long", 20_000)):
+            prompt = json.dumps([{"role": "user", "content": words}])
+            counted = replace(counter.count_prompt(prompt), num_tokens=num_tokens)
+            submit_one(session, replace(spec(), text=NewText(prompt, counted)))
+    with transaction(sessions) as session:
+        started = claims.claim_all(session, ENGINE, policy).claims
+    taken = {each.job.prompt_tokens: prefetcher.take(each.job.text_id or UUID(int=0)) for each in started}
+    assert {num_tokens: prompt and prompt.num_tokens for num_tokens, prompt in taken.items()} == {
+        10: 10,
+        20_000: None,
+    }

@@ -8,12 +8,13 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from claiming import claims
 from jobs import lifecycle
+from jobs.completing import JobCompletion
 from jobs.database import advisory_locks, database_now, transaction
 from jobs.database.advisory_locks import Lock
 from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
 from jobs.models import AccountShard, Tenant, TenantAccount
-from jobs.scheduling import previews
+from jobs.scheduling import previews, ticks
 from jobs.scheduling.previews import Preview
 from jobs.settings import JobSettings
 from jobs.states import FinishReason
@@ -82,6 +83,29 @@ def test_a_tenant_that_comes_back_is_lifted_before_it_is_charged(
     with transaction(sessions) as session:
         claims.claim_all(session, ENGINE, POLICY, preview=preview)
         assert served_by_all(session, newcomer) > 9000 + 5000 / WEIGHT
+
+
+def test_a_tenant_that_leaves_is_marked_idle_by_the_next_look_and_not_by_the_tick_of_its_last_end(
+    sessions: sessionmaker[Session],
+) -> None:
+    with transaction(sessions) as session:
+        register_engine(session, capacity=CAPACITY)
+        tenant = Tenant(id=uuid7(), name=f"tenant {uuid7()}", weight=WEIGHT)
+        session.add(tenant)
+        session.flush()
+        submit_one(session, spec(100), tenant_id=tenant.id)
+        (claim,) = claims.claim_all(session, ENGINE, POLICY).claims
+    end = JobCompletion(claim.lease, output_of("x"), FinishReason.STOP, engine_is_done=True)
+    with transaction(sessions) as session:
+        assert ticks.tick(session, ENGINE, POLICY, ended=[end]).completed.job_ids == {claim.job.id}
+        account = account_of(session, tenant)
+        assert account is not None
+        assert account.is_active
+    with transaction(sessions) as session:
+        previews.preview_claims(session, ENGINE, POLICY)
+        account = account_of(session, tenant)
+        assert account is not None
+        assert not account.is_active
 
 
 def test_a_tenant_that_was_served_more_than_others_keeps_that_when_it_comes_back(session: Session) -> None:

@@ -133,6 +133,7 @@ class TritonCall:
         connection, channels = self._connection, self._channels
         if connection is not None and channels is not None and self._ended_well and not self._is_cancelled:
             self._connection = None
+            channels.note_ready(self._adapter.model_name)
             await channels.give_back(connection)
             return
         self.cancel()
@@ -172,9 +173,10 @@ class TritonCall:
         """Return True if the server is ready for this model. Until then nothing is sent."""
         if self._is_cancelled:
             return False
-        if connection.has_just_served():
+        name = self._adapter.model_name
+        if self._channels is not None and self._channels.was_just_ready(name) and connection.is_open:
             return True
-        asked = service_pb2.ModelReadyRequest(name=self._adapter.model_name)
+        asked = service_pb2.ModelReadyRequest(name=name)
         try:
             answer = await connection.ready(asked, timeout=CONNECT_SECONDS)
         except _CUT:

@@ -11,8 +11,9 @@ from jobs.settings import TritonSettings
 _MAX_IDLE: Final = 256  # as many as large deployments have slots
 # Triton drops a client that pings more often than every 300 s unless its flags allow more.
 _SLOW_PING_MS: Final = 310_000
-# A server that ended a stream well so recently is ready for the next one; asking is not free.
-_READY_SECONDS: Final = 0.25
+# A server that answered a probe or ended a stream well so recently is ready for the next one; asking takes as
+# long as sending. A little longer than the time between two probes.
+_READY_SECONDS: Final = 2.0
 
 
 def open_channel(settings: TritonSettings) -> grpc.aio.Channel:
@@ -54,16 +55,11 @@ class TritonConnection:
         stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)
         self.infer: Any = stub.ModelStreamInfer
         self.ready: Any = stub.ModelReady
-        self._served_at = float("-inf")
 
-    def note_served(self) -> None:
-        """Record that a stream has just ended well."""
-        self._served_at = time.monotonic()
-
-    def has_just_served(self) -> bool:
-        """Return True if the server was ready a moment ago, and the connection still is."""
-        is_recent = time.monotonic() - self._served_at < _READY_SECONDS
-        return is_recent and self.channel.get_state() is grpc.ChannelConnectivity.READY
+    @property
+    def is_open(self) -> bool:
+        """True if the server has not closed the connection."""
+        return self.channel.get_state() is grpc.ChannelConnectivity.READY
 
 
 class Channels:
@@ -77,12 +73,21 @@ class Channels:
         self._settings = settings
         self._idle: list[TritonConnection] = []
         self._is_closed = False
+        self._ready_at: dict[str, float] = {}
+
+    def note_ready(self, model_name: str) -> None:
+        """Record that the server has just shown that it serves this model."""
+        self._ready_at[model_name] = time.monotonic()
+
+    def was_just_ready(self, model_name: str) -> bool:
+        """Return True if the server served this model a moment ago."""
+        return time.monotonic() - self._ready_at.get(model_name, float("-inf")) < _READY_SECONDS
 
     async def take(self) -> TritonConnection:
         """Return a connection that no stream uses."""
         while self._idle:
             connection = self._idle.pop()
-            if connection.channel.get_state() is grpc.ChannelConnectivity.READY:
+            if connection.is_open:
                 return connection
             await connection.channel.close()
         return TritonConnection(self._settings)
@@ -92,7 +97,6 @@ class Channels:
         if self._is_closed or len(self._idle) >= _MAX_IDLE:
             await connection.channel.close()
         else:
-            connection.note_served()
             self._idle.append(connection)
 
     async def close(self) -> None:

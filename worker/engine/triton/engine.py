@@ -62,6 +62,8 @@ class TritonEngine:
             answer = await self._stub().ModelReady(asked, timeout=_TIMEOUT_SECONDS)
         except grpc.RpcError:
             return False
+        if answer.ready:
+            self._channels.note_ready(self._triton.model_name)
         return bool(answer.ready)
 
     async def gauges(self) -> Gauges | None:
