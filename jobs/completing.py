@@ -105,7 +105,7 @@ def completing(completions: Sequence[JobCompletion], *, free_trees: Sequence[UUI
         "new_ids": [uuid7() for _ in completions],
         "free_trees": list(free_trees),
     }
-    return Query(_COMPLETE, given)
+    return Query(COMPLETE, given)
 
 
 def completed(session: Session, rows: Rows) -> Completed:
@@ -132,7 +132,7 @@ def _follow(session: Session, ended: Sequence[UUID]) -> bool:
 
 # One statement, as each costs more than the rows in it. An end that a receiver may want, or for which a
 # tree or twins wait, is left to `_follow`; of the others, hardly anyone has more than their events' rows.
-_COMPLETE: Final = (
+COMPLETE: Final = (
     text(f"""
     WITH given AS (
         SELECT * FROM unnest(

@@ -177,7 +177,7 @@ def _start_all(
         "engine_name": engine_name,
         "worker": worker,
     }
-    rows = direct.fetch(session, _START, given)
+    rows = direct.fetch(session, START, given)
     started = [StartedJob(*row[:-2]) for row in rows]
     job_rows.expire_loaded(session, [job.id for job in started])
     _activate(session, starts, {job.id: job for job, row in zip(started, rows, strict=True) if not row[-1]})
@@ -227,7 +227,7 @@ _RESERVED: Final[dict[str, Any]] = {
 _SAME: Final = " AND ".join(f"jobs.{name} IS NOT DISTINCT FROM given.{name}" for name in list(_EXPECTED)[1:])
 _COLUMNS: Final = ", ".join(f"jobs.{name}" for name in StartedJob._fields)
 _LAST: Final = "(array_agg(given.{0} ORDER BY given.place DESC) FILTER (WHERE given.{0} IS NOT NULL))[1]"
-_START: Final = (
+START: Final = (
     text(f"""
     WITH given AS (
         SELECT * FROM unnest(

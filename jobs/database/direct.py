@@ -91,14 +91,19 @@ def fetch(session: Session, statement: Statement, given: Mapping[str, Any]) -> R
     return rows
 
 
-def renew_plans(session: Session, *, older_than: timedelta = hot.PLANS_LIVE) -> None:
+def renew_plans(
+    session: Session, statements: Sequence[Statement] = (), *, older_than: timedelta = hot.PLANS_LIVE
+) -> None:
     """Make the plans of the connection's prepared statements anew, unless they are young.
+
+    Prepares those of the given statements that are not prepared yet.
 
     For a caller with a connection of its own, at a moment when nothing waits for it. Executes nothing:
     explaining a statement plans it. The transaction ends with this.
 
     Args:
         session: with nothing under way.
+        statements: that will be executed there.
         older_than: how old plans must be.
 
     Raises:
@@ -108,21 +113,25 @@ def renew_plans(session: Session, *, older_than: timedelta = hot.PLANS_LIVE) -> 
     driver = connection.connection.driver_connection
     if not isinstance(driver, psycopg.Connection) or driver.prepare_threshold is None:
         return
-    if not _can_send(connection, driver) or not hot.may_renew_plans(connection, older_than=older_than):
+    if not _can_send(connection, driver):
+        return
+    _, new = _prepared(connection, [(_compile(each), []) for each in statements])
+    if not hot.may_renew_plans(connection, older_than=older_than) and not new:
         return
     sql = [b"DISCARD PLANS", b"BEGIN", b"SET LOCAL plan_cache_mode = force_generic_plan"]
-    names: dict[bytes, bytes] = connection.info[_NAMES]
+    names: dict[bytes, bytes] = connection.info[_NAMES] | {each.sql: name for each, name in new.items()}
     sql += [_explaining(name, each) for each, name in names.items() if IN_INDEX_ORDER not in each]
     sql += [b"SET LOCAL enable_sort = off"]
     sql += [_explaining(name, each) for each, name in names.items() if IN_INDEX_ORDER in each]
+    commands: list[_Command] = [partial(_send_prepare, name, each) for each, name in new.items()]
+    commands += [partial(_send_simple, each) for each in [*sql, b"COMMIT"]]
     try:
-        for each in _send_together(
-            connection, driver, [partial(_send_simple, each) for each in [*sql, b"COMMIT"]]
-        ):
-            _checked(each)
+        for result in _send_together(connection, driver, commands):
+            _checked(result)
     except psycopg.Error as error:
         hot.fail(connection, error)
         raise
+    connection.info[_NAMES] = names
 
 
 def _explaining(name: bytes, sql: bytes) -> bytes:

@@ -157,7 +157,7 @@ _GIVEN_FIRST: Final[Sequence[BindParameter[Any]]] = (
     *(bindparam(name, type_=Integer()) for name in ("num_urgent", "num_urgent_each")),
 )
 _ROWS: Final = [Job.__table__.c[name] for name in QueuedJob._fields]
-_FIRST: Final = text(_FIRST_SQL).bindparams(*_GIVEN_FIRST).columns(*_ROWS).execution_options(**PREPARED)
+FIRST: Final = text(_FIRST_SQL).bindparams(*_GIVEN_FIRST).columns(*_ROWS).execution_options(**PREPARED)
 # The same without jobs of some families, found among the first ones only: thousands may ask about a document.
 _FIRST_OTHERS: Final = (
     text(
@@ -283,7 +283,7 @@ def first_jobs(
     }
     rows = direct.fetch(
         session,
-        _FIRST_OTHERS if without else _FIRST,
+        _FIRST_OTHERS if without else FIRST,
         given
         | (others if without else {})
         | {

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from jobs import completing
+from jobs import completing, starting
 from jobs.completing import Completed, JobCompletion
 from jobs.database import direct
 from jobs.engines import reservations
@@ -15,6 +16,9 @@ from jobs.scheduling.claims import ClaimResult, FreedSlot
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.trees import progress as tree_progress
+
+# What ticks execute that takes longest to plan.
+STATEMENTS: Final = (completing.COMPLETE, candidates.FIRST, starting.START)
 
 
 @dataclass(frozen=True, slots=True)

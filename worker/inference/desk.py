@@ -130,7 +130,7 @@ class Desk:
         """Let Postgres plan the statements of ticks anew, if that is due, so that no tick waits for it."""
         try:
             with self._sessions.begin() as session:
-                direct.renew_plans(session)
+                direct.renew_plans(session, ticks.STATEMENTS)
         except SQLAlchemyError as error:  # then the next tick plans them
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="plans", error=type(error).__name__)
 

@@ -118,6 +118,20 @@ def test_plans_are_made_anew_without_executing_anything(sessions: sessionmaker[S
         assert names(session) == before
 
 
+def test_what_will_be_executed_is_prepared_and_planned_ahead(sessions: sessionmaker[Session]) -> None:
+    plans = text("SELECT name, generic_plans, custom_plans FROM pg_prepared_statements")
+    found = []
+    for _ in range(2):
+        with sessions.begin() as session:
+            direct.renew_plans(session, [QUOTIENT], older_than=timedelta(hours=1))
+        with database.transaction(sessions) as session:
+            found += [tuple(row) for row in session.execute(plans)]
+    assert [numbers for _, *numbers in found] == [[1, 0], [1, 0]]  # the second found nothing to do
+    with database.transaction(sessions) as session:
+        assert direct.fetch(session, QUOTIENT, {"divisor": 3, "word": "!"}) == [(4, "it's 100%!")]
+        assert names(session) == [found[0][0]]
+
+
 def test_its_errors_are_sqlalchemy_s_and_a_rolled_back_session_goes_on(
     sessions: sessionmaker[Session],
 ) -> None:

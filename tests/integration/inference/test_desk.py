@@ -27,7 +27,7 @@ from jobs.models.tenant import UsageEntry
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import NewText
 from jobs.prompts.tokenizer import Tokenizer
-from jobs.scheduling import previews
+from jobs.scheduling import previews, ticks
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.output_history import Group, History
 from jobs.scheduling.prediction import Peers
@@ -502,3 +502,16 @@ def test_a_start_reads_the_prompts_of_its_jobs_unless_they_are_long(
         10: 10,
         20_000: None,
     }
+
+
+def test_the_statements_of_ticks_are_planned_before_the_first_one(
+    database_settings: DatabaseSettings, feeding: Callable[..., Settings]
+) -> None:
+    made = make_engine(database_settings, pool_size=1)
+    own = make_sessions(made)
+    Desk(feeding(), own, stopping=threading.Event()).renew_plans()
+    with transaction(own) as session:
+        plans = text("SELECT generic_plans, custom_plans FROM pg_prepared_statements")
+        found = [tuple(row) for row in session.execute(plans)]
+    made.dispose()
+    assert found == [(1, 0)] * len(ticks.STATEMENTS)
