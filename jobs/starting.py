@@ -7,7 +7,19 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Boolean, DateTime, Float, Integer, Interval, Text, Uuid, bindparam, select, text
+from sqlalchemy import (
+    Boolean,
+    DateTime,
+    Float,
+    Integer,
+    Interval,
+    LargeBinary,
+    Text,
+    Uuid,
+    bindparam,
+    select,
+    text,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -56,7 +68,7 @@ class Start:
         charged_prompt: of these, those of its prompt; None: an earlier run has paid for it.
         shared_blocks: of the blocks, those that count once with others of its family.
         anchor: the lease of a running job that has them too; None: it shares none.
-        leaves_family: what it reads counts for it alone, though others of its family run.
+        family: with which it shares what it reads; None: that counts for it alone, though others may have it.
         postponed_id: the job of its tenant that it overtakes as a follower; None: none.
         postponed_steps: for how many steps followers have overtaken that one in all.
     """
@@ -71,7 +83,7 @@ class Start:
     charged_prompt: int | None = None
     shared_blocks: int = 0
     anchor: UUID | None = None
-    leaves_family: bool = False
+    family: bytes | None = None
     postponed_id: UUID | None = None
     postponed_steps: float | None = None
 
@@ -220,7 +232,7 @@ _RESERVED: Final[dict[str, Any]] = {
     "charged_prompt": Integer(),
     "shared_blocks": Integer(),
     "anchor": Uuid(),
-    "leaves_family": Boolean(),
+    "family": LargeBinary(),
     "postponed_id": Uuid(),
     "postponed_steps": Float(53),
 }
@@ -235,7 +247,7 @@ START: Final = (
             {", ".join(f":{name}" for name in _RESERVED)}
         ) WITH ORDINALITY AS given(lease_id, {", ".join([*_EXPECTED, *_RESERVED])}, place)
     ), free AS (
-        SELECT jobs.id, given.lease_id, given.leaves_family FROM given JOIN jobs ON jobs.id = given.id
+        SELECT jobs.id, given.lease_id, given.family FROM given JOIN jobs ON jobs.id = given.id
         WHERE {job_rows.may("claim")} AND {_SAME}
             AND (jobs.run_after IS NULL OR jobs.run_after <= clock_timestamp())
             AND jobs.tenant_id <> ALL ({HALTED_TENANTS})
@@ -244,7 +256,7 @@ START: Final = (
         UPDATE jobs SET {job_rows.moves("claim")}, lease_id = free.lease_id,
             lease_expires_at = clock_timestamp() + :lease_duration, engine_name = :engine_name,
             started_at = coalesce(jobs.started_at, clock_timestamp()), run_after = NULL,
-            family = CASE WHEN free.leaves_family THEN NULL ELSE jobs.family END
+            family = free.family
         FROM free WHERE jobs.id = free.id AND {job_rows.may("claim")}
         RETURNING {_COLUMNS}, {events.IS_START_WANTED} AS is_start_wanted
     ), reserved AS (

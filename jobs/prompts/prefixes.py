@@ -119,10 +119,24 @@ def family_tokens(num_tokens: int) -> int:
     return length if length >= _SHORTEST_OF_FAMILY else 0
 
 
+def longer_tokens(num_tokens: int) -> int:
+    """Return the length of the family of longer prompts that begin alike; 0: it is this one's.
+
+    This one is hashed there, too.
+    """
+    length = 2 * family_tokens(num_tokens)
+    return length if length <= num_tokens else 0
+
+
+def shorter_tokens(num_tokens: int) -> int:
+    """Return the length of the family of shorter prompts that begin alike; 0: it is this one's, or none."""
+    length = family_tokens(int(_PART_OF_FAMILY * num_tokens))
+    return length if length < family_tokens(num_tokens) else 0
+
+
 def family_place(num_tokens: int) -> int:
     """Return where in stored prefixes the family of a prompt of this length begins, in bytes; -1: nowhere."""
-    length = family_tokens(num_tokens)
-    return _KEPT_BYTES * _PER_OCTAVE * ((length // SHORTEST).bit_length() - 1) if length else -1
+    return _place_of(family_tokens(num_tokens))
 
 
 def family(prefixes: bytes, num_tokens: int) -> bytes | None:
@@ -133,6 +147,19 @@ def family(prefixes: bytes, num_tokens: int) -> bytes | None:
     """
     place = family_place(num_tokens)
     return prefixes[place : place + _KEPT_BYTES] or None if place >= 0 else None
+
+
+def longer_family(stored: StoredPrefixes) -> bytes | None:
+    """Return the family of longer prompts that begin like this one, if that is another one."""
+    return _family_at(longer_tokens(stored.num_tokens), stored)
+
+
+def shorter_family(stored: StoredPrefixes) -> bytes | None:
+    """Return the family of shorter prompts that may begin like this one, if that is another one.
+
+    They do if this prompt's family is their `longer_family`.
+    """
+    return _family_at(shorter_tokens(stored.num_tokens), stored)
 
 
 def family_of(found: Digests, num_tokens: int, tenant_id: UUID) -> bytes | None:
@@ -154,16 +181,37 @@ def shared_tokens(one: StoredPrefixes, other: StoredPrefixes) -> int:
     """Return how many tokens two prompts of a tenant surely have in common."""
     num_equal = _num_equal(one.prefixes, other.prefixes, size=_KEPT_BYTES)
     shared = _length(num_equal - 1) if num_equal else 0
-    family = family_tokens(one.num_tokens)
-    if not family or family != family_tokens(other.num_tokens) or shared < family:
+    family = max(map(family_tokens, (one.num_tokens, other.num_tokens)))
+    if not family or shared < family:
         return shared
-    return max(shared, _fine_length(family, _num_equal(one.fine, other.fine, size=_KEPT_FINE_BYTES)))
+    fine = (_fine_from(family, each) for each in (one, other))
+    return max(shared, _fine_length(family, _num_equal(*fine, size=_KEPT_FINE_BYTES)))
 
 
 def hashed_tokens(num_tokens: int, *, of: int) -> int:
     """Return the greatest length up to this one at which a prompt of `of` tokens is hashed; 0: none."""
     lengths = chain(_lengths(of), _fine_lengths(of))
     return max((each for each in lengths if each <= num_tokens), default=0)
+
+
+def _place_of(length: int) -> int:
+    """Return where in stored prefixes the hash at this power of two begins, in bytes; -1: nowhere."""
+    return _KEPT_BYTES * _PER_OCTAVE * ((length // SHORTEST).bit_length() - 1) if length else -1
+
+
+def _family_at(length: int, stored: StoredPrefixes) -> bytes | None:
+    place = _place_of(length)
+    return stored.prefixes[place : place + _KEPT_BYTES] or None if place >= 0 else None
+
+
+def _fine_from(family: int, stored: StoredPrefixes) -> bytes:
+    """Return the hashes at the finer lengths of this family, which may be that of longer prompts."""
+    mine = family_tokens(stored.num_tokens)
+    if mine == family:
+        return stored.fine
+    # Its own go on beyond the next power of two in the steps of the family there.
+    beyond = mine // max(_FINEST, mine // _FINE_PER_OCTAVE)
+    return stored.fine[_KEPT_FINE_BYTES * beyond :] if 2 * mine == family else b""
 
 
 def _keyed(digest: bytes, tenant_id: UUID, *, size: int) -> bytes:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from jobs.queries import QueuedJob
 from jobs.scheduling.engine_load import EngineLoad
-from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
+from jobs.scheduling.engine_prefixes import EnginePrefixes
 from jobs.scheduling.followers import Reuse, Sharer, choose_sharer, postponement
 from jobs.scheduling.packing import Choice, Packer, PackingPolicy, Running, choose
 from jobs.scheduling.ranking import Ranked, charge_of
@@ -94,7 +94,7 @@ class Choices:
 
 def _may_share(jobs: Sequence[QueuedJob], known: EnginePrefixes) -> bool:
     """Return True if any of these begins like another one, or with what the engine has or reads."""
-    families = [job.family for job in jobs if job.family is not None]
+    families = [found for job in jobs if (found := known.family_of(job)) is not None]
     return len(set(families)) < len(families) or any(known.concerns(job) for job in jobs)
 
 
@@ -127,7 +127,7 @@ def _sharer(ranked: Ranked, known: EnginePrefixes) -> Sharer:
         ranked.candidate,
         tenant=job.tenant_id,
         priority=ranked.priority,
-        family=family_of(job),
+        family=known.family_of(job),
         lead=ranked.account.served + charged / ranked.account.weight,
         weight=ranked.account.weight,
         reuse=known.reuse(job),

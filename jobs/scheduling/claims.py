@@ -15,7 +15,7 @@ from jobs.scheduling.choosing import Choices, Postponed, note_start, with_starte
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import family_of
 from jobs.scheduling.engine_queue import EngineQueue
-from jobs.scheduling.followers import Reader, Reuse
+from jobs.scheduling.followers import Family, Reader, Reuse
 from jobs.scheduling.preemption import choose_preemptions
 from jobs.scheduling.prefix_replay import Answered, Guest, Overtaking
 from jobs.scheduling.previews import Preview
@@ -190,11 +190,14 @@ class _Starting:
             if chosen is None:
                 break
             ranked, choice = chosen
+            family = known.family_of(ranked.job) if known is not None else family_of(ranked.job)
             reads_twice = known is not None and known.reads_twice(ranked.job)
             reuse, postponed = note_start(ranked, choices.left.values(), self.load, self.queue.packing, known)
             lease = Lease(ranked.job.id, uuid7())
             choices.start(ranked, lease, reuse)
-            found.append(_Chosen(ranked, lease, choice.overtakes, reuse, reads_twice, postponed))
+            found.append(
+                _Chosen(ranked, lease, choice.overtakes, reuse, None if reads_twice else family, postponed)
+            )
         candidates[:] = choices.left.values()
         return found
 
@@ -239,7 +242,8 @@ class _Chosen:
         lease: the fence that it will have.
         overtakes: a better ranked job that its growth must not postpone.
         reuse: what the engine has of its prompt.
-        reads_twice: it reads what another one has, into blocks of its own.
+        family: with which it shares what it reads; None: it has none, or reads what another one has, into
+            blocks of its own.
         postponed: the job that it overtakes as a follower.
     """
 
@@ -247,15 +251,22 @@ class _Chosen:
     lease: Lease
     overtakes: UUID | None
     reuse: Reuse
-    reads_twice: bool
+    family: Family | None
     postponed: Postponed | None
 
     def guest(self) -> Guest:
         """Describe it as a running job, for its family if it has one."""
-        job, size, family = self.ranked.job, self.ranked.size, family_of(self.ranked.job)
-        reader = None
-        if family is not None and not self.reads_twice:
-            reader = Reader(family, job.id, job.text_id, size.blocks, has_read=False, rank=job.rank)
+        job, size, reader = self.ranked.job, self.ranked.size, None
+        if self.family is not None:
+            reader = Reader(
+                self.family,
+                job.id,
+                job.text_id,
+                size.blocks,
+                has_read=False,
+                rank=job.rank,
+                prompt_tokens=job.prompt_tokens,
+            )
         return Guest(reader, size.blocks, size.output_tokens)
 
     def overtaking(self) -> Overtaking | None:
@@ -278,7 +289,7 @@ class _Chosen:
             charged_prompt=prompt_charge_of(job, reused_tokens=self.reuse.tokens),
             shared_blocks=self.reuse.blocks,
             anchor=self.reuse.anchor,
-            leaves_family=self.reads_twice,
+            family=None if self.family is None else self.family.digest,
             postponed_id=self.postponed.job_id if self.postponed else None,
             postponed_steps=self.postponed.steps if self.postponed else None,
         )

@@ -208,7 +208,15 @@ def _reader(row: _Reserved) -> Reader | None:
         return None
     # A follower that has said nothing may never have reached the engine.
     has_read = row.completion_tokens > row.output_before
-    return Reader(family, row.job_id, row.text_id, row.blocks, has_read=has_read, rank=row.rank or 0)
+    return Reader(
+        family,
+        row.job_id,
+        row.text_id,
+        row.blocks,
+        has_read=has_read,
+        rank=row.rank or 0,
+        prompt_tokens=row.prompt_tokens,
+    )
 
 
 def _running(row: _Reserved) -> Running:

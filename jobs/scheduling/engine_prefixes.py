@@ -1,7 +1,7 @@
 """What an engine has of prompts at one moment: what its running jobs refer to, and what ended ones left."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -11,7 +11,17 @@ from sqlalchemy.orm import Session
 
 from jobs.database import direct
 from jobs.database.hot import PREPARED
-from jobs.prompts.prefixes import StoredPrefixes, family_tokens, shared_tokens
+from jobs.prompts.prefixes import (
+    StoredPrefixes,
+    adapted,
+    family,
+    family_tokens,
+    longer_family,
+    longer_tokens,
+    shared_tokens,
+    shorter_family,
+    shorter_tokens,
+)
 from jobs.queries import QueuedJob
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.followers import Family, Reader, Reuse
@@ -39,6 +49,8 @@ class EnginePrefixes:
     ended: dict[Family, UUID] = field(default_factory=dict)
     charged: Counter[UUID] = field(default_factory=Counter)
     _texts: dict[UUID, StoredPrefixes] = field(default_factory=dict)
+    _readings: dict[Family, UUID] = field(default_factory=dict)  # the text of each that is just being read
+    _joined: dict[UUID, Family] = field(default_factory=dict)  # by job, where its length says another family
     _reuses: dict[UUID, Reuse] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -48,7 +60,7 @@ class EnginePrefixes:
                 self.readers.setdefault(reader.family, {})[lease_id] = reader
         for reader in sorted(self.load.readers.values(), key=lambda each: each.job_id):
             if reader.family not in self.readers:
-                self._note_reading(reader.family, reader.job_id, rank=reader.rank)
+                self._note_reading(reader.family, reader.job_id, reader.text_id, rank=reader.rank)
         self.ended = {
             family: text_id
             for family, text_id in self.replay.ended().items()
@@ -60,48 +72,77 @@ class EnginePrefixes:
         """Families of which the engine has a prompt; first those that are certain to stay."""
         return [*self.readers, *self.ended]
 
+    def sought(self, families: Sequence[Family]) -> list[Family]:
+        """Return these families, which are here, and those of longer and shorter prompts that begin alike."""
+        near, texts = dict[UUID, Family](), dict[Family, StoredPrefixes]()
+        for held in families:
+            readers = self.readers.get(held, {}).values()
+            near |= {each.text_id: held for each in readers if _is_near_others(each.prompt_tokens)}
+        if near:
+            read = self.replay.prefixes(self.session, near)
+            texts = {near[text_id]: each for text_id, each in read.items()}
+        known = self.replay.known_prefixes(self.ended.values())
+        texts |= {held: known[text_id] for held, text_id in self.ended.items() if text_id in known}
+        others = [
+            Family(held.tenant_id, other)
+            for held, each in texts.items()
+            for other in (longer_family(each), shorter_family(each))
+            if held in families and other is not None
+        ]
+        return list(dict.fromkeys([*families, *others]))
+
+    def family_of(self, job: QueuedJob) -> Family | None:
+        """Return the family of a queued job, as `know` found it; None if it has none."""
+        return self._joined.get(job.id) or family_of(job)
+
     def note_started(self, job: QueuedJob, *, num_charged: int) -> None:
         """Note that this job starts: unless its document is here for certain, it reads it."""
         self.charged[job.tenant_id] += num_charged
-        family = family_of(job)
+        family = self.family_of(job)
         if family is not None and family not in self.readers:
-            self._note_reading(family, job.id, rank=job.rank)
+            self._note_reading(family, job.id, job.text_id, rank=job.rank)
             self.ended.pop(family, None)
             self._reuses.clear()
 
-    def know(self, jobs: Iterable[QueuedJob]) -> None:
-        """Read what is needed to compare these jobs with what is here.
+    def know(self, jobs: Collection[QueuedJob]) -> None:
+        """Read what is needed to compare these jobs with what is here, and with each other.
 
         Their accounts have what was charged before.
         """
         self._reuses.clear()
         self.charged.clear()
-        mine = [job for job in jobs if (family := family_of(job)) in self.readers or family in self.ended]
+        self._join(jobs)
+        mine = [job for job in jobs if (found := self.family_of(job)) in self.readers or found in self.ended]
         if not mine:
             return
-        families = {family_of(job) for job in mine}
+        families = {self.family_of(job) for job in mine}
         texts = {job.text_id for job in mine}
-        texts |= {text_id for family, text_id in self.ended.items() if family in families}
-        for family, found in self.readers.items():
-            if family in families:
+        texts |= {text_id for each, text_id in self.ended.items() if each in families}
+        for each, found in self.readers.items():
+            if each in families:
                 texts |= {reader.text_id for reader in found.values()}
         self._texts = self.replay.prefixes(self.session, texts)
 
     def concerns(self, job: QueuedJob) -> bool:
         """Return True if the engine has, or just reads, what this job may begin with."""
-        family = family_of(job)
+        family = self.family_of(job)
         return family in self.readers or family in self.reading or family in self.ended
+
+    def is_here(self, job: QueuedJob) -> bool:
+        """Return True if the engine has what this job begins with, all of it read."""
+        family = self.family_of(job)
+        return family in self.readers or family in self.ended
 
     def is_waiting(self, job: QueuedJob) -> bool:
         """Return True if an older job, or one of a higher rank, is just reading what this one begins with."""
-        family = family_of(job)
+        family = self.family_of(job)
         if family is None or (reader := self.reading.get(family)) is None:
             return False
         return reader < job.id or self.ranks[family] > job.rank
 
     def reads_twice(self, job: QueuedJob) -> bool:
         """Return True if the job would read what a running one has read or is reading, and share no block."""
-        family = family_of(job)
+        family = self.family_of(job)
         return family in self.reading or (family in self.readers and not self.reuse(job).blocks)
 
     def reuse(self, job: QueuedJob) -> Reuse:
@@ -110,12 +151,52 @@ class EnginePrefixes:
             self._reuses[job.id] = self._reuse(job)
         return self._reuses[job.id]
 
-    def _note_reading(self, family: Family, job_id: UUID, *, rank: int) -> None:
+    def _join(self, jobs: Collection[QueuedJob]) -> None:
+        """Find the jobs whose length puts them into another family than others about their document.
+
+        Their prompts have the hashes of both. What the engine has goes before what other jobs begin with.
+        """
+        self._joined.clear()
+        queued = {family_of(job) for job in jobs}
+        near = [
+            job
+            for job in jobs
+            if _is_near_others(job.prompt_tokens)
+            and (found := family_of(job))
+            and self._text_of(found) is None
+        ]
+        prefixes = self.replay.prefixes(self.session, {job.text_id for job in near}) if near else {}
+        for job in near:
+            if (mine := prefixes.get(job.text_id)) is None:
+                continue
+            digests = (family(mine.prefixes, mine.num_tokens), longer_family(mine))
+            same = [each for digest in digests if (each := _named(job, digest)) is not None]
+            here = [each for each in same if self._text_of(each) is not None]
+            shorter = _named(job, shorter_family(mine))
+            if shorter is not None and self._begins_with(mine, shorter):
+                here.append(shorter)
+            if found := here or [each for each in same if each in queued and each != family_of(job)]:
+                self._joined[job.id] = found[-1]
+
+    def _begins_with(self, mine: StoredPrefixes, shorter: Family) -> bool:
+        """Return True if the engine has a shorter prompt that shares all that this one's family shares."""
+        text_id = self._text_of(shorter)
+        theirs = self.replay.prefixes(self.session, [text_id]).get(text_id) if text_id else None
+        return theirs is not None and shared_tokens(mine, theirs) >= family_tokens(mine.num_tokens)
+
+    def _text_of(self, family: Family) -> UUID | None:
+        """Return a prompt of this family that the engine has or reads; None: it has none."""
+        if readers := self.readers.get(family):
+            return next(iter(readers.values())).text_id
+        return self._readings.get(family) or self.ended.get(family)
+
+    def _note_reading(self, family: Family, job_id: UUID, text_id: UUID, *, rank: int) -> None:
         self.reading.setdefault(family, job_id)
+        self._readings.setdefault(family, text_id)
         self.ranks[family] = max(rank, self.ranks.get(family, rank))
 
     def _reuse(self, job: QueuedJob) -> Reuse:
-        family = family_of(job)
+        family = self.family_of(job)
         if family is None:
             return Reuse()
         if readers := self.readers.get(family):
@@ -130,13 +211,25 @@ class EnginePrefixes:
         mine, most = self._texts.get(job.text_id), job.prompt_tokens - 1
         others = [self._texts.get(each) for each in dict.fromkeys(text_ids)]
         if mine is None or None in others:
-            return min(family_tokens(job.prompt_tokens), most)
+            certain = family_tokens(job.prompt_tokens)
+            return min(certain // 2 if job.id in self._joined else certain, most)
         return min(most, *(shared_tokens(mine, each) for each in others if each is not None))
 
 
 def family_of(job: QueuedJob) -> Family | None:
-    """Return the family of a queued job; None if it has none."""
+    """Return the family of a queued job by its length; None if it has none."""
     return None if job.family is None else Family(job.tenant_id, job.family)
+
+
+def _named(job: QueuedJob, digest: bytes | None) -> Family | None:
+    """Return the family with this hash of a job's prompt, for its tenant and its adapter."""
+    found = adapted(digest, job.adapter)
+    return None if found is None else Family(job.tenant_id, found)
+
+
+def _is_near_others(num_tokens: int) -> bool:
+    """Return True if longer or shorter prompts about the same document may be of another family."""
+    return bool(longer_tokens(num_tokens) or shorter_tokens(num_tokens))
 
 
 def elsewhere(session: Session, engine_name: str, model: str) -> set[Family]:

@@ -13,7 +13,7 @@ from jobs.engines.registry import EngineRow
 from jobs.scheduling import engine_prefixes
 from jobs.scheduling.candidates import followers, still_queued
 from jobs.scheduling.engine_load import EngineLoad
-from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
+from jobs.scheduling.engine_prefixes import EnginePrefixes
 from jobs.scheduling.followers import Family
 from jobs.scheduling.packing import PackingPolicy
 from jobs.scheduling.ranking import Ranked, Ranking
@@ -101,9 +101,10 @@ class EngineQueue:
         """Return True if jobs wait for a document that is here, and none of these candidates has it."""
         if self.known is None:
             return False
-        there = {family_of(each.job) for each in candidates}
+        self.known.know([each.job for each in candidates])
+        there = {self.known.family_of(each.job) for each in candidates}
         lacking = [family for family in self.known.here if family not in there]
-        capacity = self.load.capacity
+        capacity, sought = self.load.capacity, self.known.sought(lacking)
         return bool(
-            followers(self.session, self.engine.model, Lane.BATCH, lacking, capacity=capacity, now=self.now)
+            followers(self.session, self.engine.model, Lane.BATCH, sought, capacity=capacity, now=self.now)
         )

@@ -51,6 +51,7 @@ class Reader:
         blocks: that it reserves, shared ones included.
         has_read: its whole prompt is in the cache, and stays there while it runs.
         rank: of the job; a higher one goes first.
+        prompt_tokens: of its prompt.
     """
 
     family: Family
@@ -59,6 +60,7 @@ class Reader:
     blocks: int
     has_read: bool
     rank: int = 0
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

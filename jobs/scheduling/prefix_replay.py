@@ -8,7 +8,7 @@ thought. A worker that starts anew knows nothing, which costs no more than readi
 
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Final, NamedTuple
@@ -190,6 +190,11 @@ class PrefixReplay:
                     self._texts.clear()
                 self._texts |= new
                 return {each: self._texts[each] for each in text_ids if each in self._texts}
+        with self._lock:
+            return {each: self._texts[each] for each in text_ids if each in self._texts}
+
+    def known_prefixes(self, text_ids: Iterable[UUID]) -> dict[UUID, StoredPrefixes]:
+        """Return the stored prefixes of those of these texts that were read lately."""
         with self._lock:
             return {each: self._texts[each] for each in text_ids if each in self._texts}
 

@@ -85,8 +85,7 @@ class Ranking:
         length = max(_HEAD, _HEAD_OF_SLOT * self.capacity.max_batch_size)
         if self.policy.has_rivals:
             length *= _HEAD_WITH_RIVALS
-        here = {family.digest for family in self.known.here} if self.known else frozenset()
-        return [each for lane in self.lanes() for each in head_of(lane, length=length, here=here)]
+        return [each for lane in self.lanes() for each in head_of(lane, length=length, known=self.known)]
 
     def lanes(self) -> list[list[Ranked]]:
         """Rank the rows read of each lane: the first jobs of every size of every tenant."""
@@ -139,7 +138,7 @@ class Ranking:
             return rows
         if lane is Lane.BATCH:
             rows = [job for job in rows if family_of(job) not in self.elsewhere or self._is_urgent(job)]
-            here = [each for each in self.known.here if each.tenant_id in tenants]
+            here = self.known.sought([each for each in self.known.here if each.tenant_id in tenants])
             more = candidates.followers(
                 self.session, self.model, lane, here, capacity=self.capacity, now=self.now
             )
@@ -197,15 +196,15 @@ def prompt_charge_of(job: QueuedJob, *, reused_tokens: int) -> int | None:
 
 
 def head_of(
-    ranked: Sequence[Ranked], *, length: int = _HEAD, here: Collection[bytes] = frozenset()
+    ranked: Sequence[Ranked], *, length: int = _HEAD, known: EnginePrefixes | None = None
 ) -> list[Ranked]:
-    """Return the first jobs, and wherever they rank the first of each size and those of families `here`."""
+    """Return the first jobs, and wherever they rank the first of each size and those of what is here."""
     seen: dict[int, int] = defaultdict(int)
     kept = []
     for place, each in enumerate(ranked):
         size = max(0, each.job.prompt_tokens.bit_length() - 11)
         seen[size] += 1
-        if place < length or seen[size] <= _OF_EACH_SIZE or each.job.family in here:
+        if place < length or seen[size] <= _OF_EACH_SIZE or (known is not None and known.is_here(each.job)):
             kept.append(each)
     return kept
 

@@ -152,6 +152,44 @@ def test_documents_are_read_once_and_slots_stay_full(session: Session) -> None:
     assert sorted(documents[each] for each in course.alone) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("first", ["shorter first", "longer first"])
+def test_questions_share_a_document_although_their_lengths_put_them_into_two_families(
+    session: Session, first: str
+) -> None:
+    register_engine(session)
+    tails = (20, 150) if first == "shorter first" else (150, 20)
+    questions = {
+        ask(session, document, length=36_350, tail=tail): document
+        for tail in tails * 3
+        for document in (1, 2, 3)
+    }
+    assert len({each.family for each in questions}) == 6
+    documents = {each.id: document for each, document in questions.items()}
+    course = drain_queue(session, sharing())
+    assert sorted(course.order) == sorted(documents)
+    assert sorted(documents[each] for each in course.alone) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("tails", [(20, 150), (150, 20)])
+def test_a_question_of_another_family_follows_one_that_runs(session: Session, tails: tuple[int, int]) -> None:
+    register_engine(session)
+    policy = sharing()
+    ask(session, 1, length=36_350, tail=tails[0])
+    (reader,) = claim_all(session, policy)
+    for number in range(POLICY.packing.window + 5):
+        ask(session, 100 + number)
+    follower = ask(session, 1, length=36_350, tail=tails[1])
+    waiting = ask(session, 2, length=36_350, tail=tails[1])
+    read(session, reader)
+    before = loaded(session).budget.free_blocks
+    started = claim_one(session, policy=policy).lease.job_id
+    assert started == follower.id != waiting.id
+    shared = 36_224 // CAPACITY.tokens_per_block  # the last length at which both are hashed
+    held = session.scalars(select(Reservation).where(Reservation.job_id == follower.id)).one()
+    assert held.shared_blocks == shared
+    assert before - loaded(session).budget.free_blocks == held.blocks - shared
+
+
 def test_an_engine_that_reuses_nothing_gets_the_order_of_before(session: Session) -> None:
     register_engine(session)
     documents = interleaved(session, 4, 4)

@@ -38,13 +38,14 @@ def ask(
     document: int,
     *,
     length: int = DOCUMENT,
+    tail: int = 60,
     tenant_id: UUID = DEFAULT_TENANT,
     max_tokens: int = 64,
     **fields: object,
 ) -> Job:
-    """Submit a question of 60 tokens about a document."""
-    ids = np.full(length + 60, document, dtype=np.int32)
-    ids[length:] = np.frombuffer(uuid7().bytes, dtype=np.uint8)[:0:-1].repeat(4)  # its end is random
+    """Submit a question of `tail` tokens about a document."""
+    ids = np.full(length + tail, document, dtype=np.int32)
+    ids[length:] = np.resize(np.frombuffer(uuid7().bytes, dtype=np.uint8)[:0:-1], tail)  # its end is random
     counted = CountedPrompt(b"ids", len(ids), "test", prefixes=digests(ids))
     given = spec(max_tokens=max_tokens, **fields)  # type: ignore[arg-type]  # named by the caller
     asked = replace(given, text=NewText(f"question {uuid7()}", counted))

@@ -12,11 +12,14 @@ from jobs.prompts.prefixes import (
     Digests,
     StoredPrefixes,
     digests,
+    family,
     family_tokens,
     hashed_tokens,
     keyed,
+    longer_family,
     num_kept_bytes,
     shared_tokens,
+    shorter_family,
 )
 
 ONE, OTHER = UUID(int=1), UUID(int=2)
@@ -45,8 +48,8 @@ def test_prompts_share_what_they_begin_with_down_to_the_next_length(
     expected = max((each for each in LENGTHS if each <= document), default=0)
     assert expected <= shared <= document
     assert expected >= document * 4 / 5 or document < SHORTEST
-    family = family_tokens(len(one))
-    if family != family_tokens(len(other)) or document < family or not family:
+    families = sorted(family_tokens(len(each)) for each in (one, other))
+    if document < families[1] or not families[0] or families[1] > 2 * families[0]:
         assert shared == expected
     else:
         assert document - shared < 64
@@ -58,6 +61,22 @@ def test_prompts_share_what_they_begin_with_down_to_the_next_length(
 def test_a_document_is_known_as_shared_but_for_a_fraction_of_a_percent(document: int, tail: int) -> None:
     one, other = stored(prompt(document, *([1] * 60))), stored(prompt(document, *([2] * tail)))
     assert 0 <= document - shared_tokens(one, other) < max(64, document / 250)
+
+
+@pytest.mark.parametrize("octave", [4096, 32_768, 65_536])
+def test_prompts_about_a_document_know_each_other_where_their_lengths_straddle_a_family_s(
+    octave: int,
+) -> None:
+    document = int(octave / 0.9) - 40
+    shorter, longer = stored(prompt(document, *([1] * 9))), stored(prompt(document, *([2] * 150)))
+    unlike = stored(prompt(octave - 1, *([3] * 9000))[: document + 100])
+    assert family_tokens(longer.num_tokens) == octave == 2 * family_tokens(shorter.num_tokens)
+    mine, theirs = (family(each.prefixes, each.num_tokens) for each in (shorter, longer))
+    assert longer_family(shorter) == theirs != longer_family(unlike)
+    assert shorter_family(longer) == mine == shorter_family(unlike)
+    assert longer_family(longer) is shorter_family(shorter) is None
+    assert 0 <= document - shared_tokens(shorter, longer) < max(64, document / 250)
+    assert shared_tokens(longer, unlike) < octave
 
 
 def test_what_prompts_share_in_their_middle_is_known_as_well() -> None:
