@@ -30,6 +30,8 @@ from jobs.tenants.quotas import Admit, QuotaUsage
 
 # Upper bound of what a chat template adds around a message; no real one comes near it.
 _TEMPLATE_TOKENS = 256
+# Jobs of one request that are stored so long after its first ones count as submitted with these.
+_TOGETHER = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +133,18 @@ class Submitter:
     Attributes:
         default_capacity: what to assume while no engine has registered.
         admit: checks what the jobs take of the tenant's quota; None: no limit.
+        since: when the first jobs of the same request were stored; those that follow within a minute count
+            as submitted then, too. None: these are the first.
     """
 
     tenant_id: UUID
     default_capacity: Capacity
     admit: Admit | None = None
+    since: datetime | None = None
+
+    def submitted_at(self, now: datetime) -> datetime:
+        """Return when jobs that are stored now were submitted."""
+        return now if self.since is None or now - self.since > _TOGETHER else self.since
 
 
 def submit(session: Session, specs: Sequence[JobSpec], by: Submitter) -> list[Job]:
@@ -231,7 +240,7 @@ def _insert(
     clock_and_capacities = registry.ask_clock_and_capacities(session)
     texts = store.store(session, [text for spec in specs for text in spec.texts], tenant_id=by.tenant_id)
     now, capacities = clock_and_capacities()
-    jobs = [_new_job(spec, tenant_id=by.tenant_id, text_ids=texts.ids, now=now) for spec in specs]
+    jobs = [_new_job(spec, by, text_ids=texts.ids, now=now) for spec in specs]
     for job, spec in zip(jobs, specs, strict=True):
         limits = capacities.get(job.model) or [by.default_capacity]
         if spec.text.counted:
@@ -341,9 +350,9 @@ def submit_slice_once(
     return job_ids, new, refused
 
 
-def _new_job(spec: JobSpec, *, tenant_id: UUID, text_ids: Mapping[bytes, UUID], now: datetime) -> NewJob:
+def _new_job(spec: JobSpec, by: Submitter, *, text_ids: Mapping[bytes, UUID], now: datetime) -> NewJob:
     return NewJob(
-        tenant_id=tenant_id,
+        tenant_id=by.tenant_id,
         text_id=text_ids[spec.text.sha256],
         guide_id=None if spec.guide is None else text_ids[spec.guide.sha256],
         is_whole=spec.is_whole,
@@ -359,7 +368,7 @@ def _new_job(spec: JobSpec, *, tenant_id: UUID, text_ids: Mapping[bytes, UUID], 
         webhook_url=spec.webhook_url,
         webhook_secret=spec.webhook_secret,
         webhook_includes_output=spec.webhook_includes_output,
-        created_at=now,
+        created_at=by.submitted_at(now),
         expires_at=now + spec.window if spec.window else spec.expires_at,
         batch_id=spec.batch_id,
         batch_line=spec.batch_line,

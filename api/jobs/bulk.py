@@ -1,7 +1,8 @@
 """Bulk submission: turns lines into jobs, one slice per transaction, with flat memory."""
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from hashlib import sha256
 from typing import Final
 
@@ -41,11 +42,13 @@ class BulkReport:
     Attributes:
         ids: of the jobs from accepted lines, in line order.
         num_rejected: may exceed the number of errors, since lines over the limit share one.
+        since: when the first jobs were stored.
     """
 
     ids: list[str] = field(default_factory=list)
     errors: list[BulkError] = field(default_factory=list)
     num_rejected: int = 0
+    since: datetime | None = None
 
     def reject(self, number: int, error: LongbatchError) -> None:
         """Record that the line was not accepted."""
@@ -160,7 +163,7 @@ async def _submit_slice(
             submission.submit_slice_once,
             specs=list(specs.values()),
             guard=guard,
-            by=services.submitter(caller),
+            by=replace(services.submitter(caller), since=report.since),
         )
     except (UnavailableError, LimitError, IdempotencyConflictError) as error:
         for number in specs:
@@ -171,6 +174,7 @@ async def _submit_slice(
         report.reject(number, _unforeseen(number, each.error))
     services.doorbell.ring_for(new)
     report.ids += [ids.job_id(job_id) for job_id in job_ids]
+    report.since = report.since or next((job.created_at for job in new), None)
     return await _charge(services, caller, sum(job.state in TERMINAL for job in new))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
 from typing import Final, Self
@@ -256,7 +256,7 @@ def _submit(
             refused.append(request.refusal)
     if left is None and following:
         tools.ahead.begin(batch.id, (lines[-1].end, offer), lambda: list(reader.read(following)))
-    jobs, not_stored = _store(session, specs, reader, quota)
+    jobs, not_stored = _store(session, specs, reader, quota, since=batch.in_progress_at)
     refused += not_stored
     results.append_errors(session, batch, refused, tools.store)
     batch.num_failed += len(refused)
@@ -264,9 +264,14 @@ def _submit(
 
 
 def _store(
-    session: Session, specs: Sequence[JobSpec], reader: LineReader, quota: _Quota
+    session: Session,
+    specs: Sequence[JobSpec],
+    reader: LineReader,
+    quota: _Quota,
+    *,
+    since: datetime | None,
 ) -> tuple[list[NewJob], list[bytes]]:
-    """Store the slice's jobs in sets.
+    """Store the slice's jobs in sets; `since` is when the first of the batch were.
 
     Returns:
         The jobs, and the error lines of those lines of which the database refuses a job.
@@ -274,7 +279,7 @@ def _store(
     Raises:
         LimitError: see `expand`.
     """
-    by = Submitter(quota.tenant_id, reader.tools.default_capacity, quota.admit)
+    by = Submitter(quota.tenant_id, reader.tools.default_capacity, quota.admit, since)
     jobs: list[NewJob] = []
     refused: dict[int | None, bytes] = {}
     for each in submission.submit_each(session, specs, by):

@@ -136,7 +136,8 @@ class Job(RequestColumns, Base):
             claim.
         finish_reason: a `FinishReason`. Null unless completed.
         error: `{code, message, details?}`. Null unless failed.
-        created_at: when it was submitted. A second attempt in a summary keeps the time of the first.
+        created_at: when it was submitted. What one bulk request or batch stores within a minute has one time.
+            A second attempt in a summary keeps the time of the first.
         started_at: when an engine first claimed it; later claims keep it. Null before.
         first_token_at: when its first token came. Null before, and again when it leaves its engine without a
             checkpoint.

@@ -112,7 +112,7 @@ class EnginePrefixes:
         self._reuses.clear()
         self.charged.clear()
         self._join(jobs)
-        mine = [job for job in jobs if (found := self.family_of(job)) in self.readers or found in self.ended]
+        mine = [job for job in jobs if self.is_here(job)]
         if not mine:
             return
         families = {self.family_of(job) for job in mine}
@@ -162,8 +162,8 @@ class EnginePrefixes:
             job
             for job in jobs
             if _is_near_others(job.prompt_tokens)
-            and (found := family_of(job))
-            and self._text_of(found) is None
+            and (usual := family_of(job)) is not None
+            and self._text_of(usual) is None
         ]
         prefixes = self.replay.prefixes(self.session, {job.text_id for job in near}) if near else {}
         for job in near:

@@ -143,6 +143,8 @@ def test_a_batch_of_many_parts_has_each_line_once(service: Service) -> None:
     assert len(service.jobs(batch_id)) == 500
     service.settle()
     assert [job.batch_line for job in service.jobs(batch_id)] == list(range(1, num + 1))
+    together = {job.created_at for job in service.jobs(batch_id)}
+    assert together == {service.batch(batch_id).in_progress_at}, "its lines were submitted together"
 
 
 def test_two_workers_do_not_validate_one_batch_twice(

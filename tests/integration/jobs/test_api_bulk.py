@@ -52,6 +52,16 @@ def test_five_thousand_lines_are_accepted_but_the_bad_ones(
     assert [f"job_{row.id.hex}" for row in rows] == report["ids"]
 
 
+def test_lines_of_one_request_were_submitted_together_although_stored_in_slices(
+    http: httpx2.Client, sessions: sessionmaker[Session]
+) -> None:
+    http.post("/v1/jobs/bulk", content=b'{"input":"a"}\n' * 1000).raise_for_status()
+    http.post("/v1/jobs/bulk", content=b'{"input":"a"}\n').raise_for_status()
+    with sessions() as session:
+        counts = session.scalars(select(func.count(Job.id)).group_by(Job.created_at).order_by(Job.created_at))
+        assert counts.all() == [1000, 1]
+
+
 def test_a_line_that_the_database_refuses_fails_alone(
     http: httpx2.Client, sessions: sessionmaker[Session]
 ) -> None:

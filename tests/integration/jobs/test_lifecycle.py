@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -249,3 +250,15 @@ def test_a_new_job_is_what_the_database_has(session: Session) -> None:
     session.expire_all()
     assert [{name: getattr(job, name) for name in names} for job in jobs] == before
     assert [job.state for job in jobs] == ["queued", "preparing", "failed", "queued"]
+
+
+def test_jobs_that_come_a_minute_after_the_first_of_their_request_were_submitted_later(
+    session: Session,
+) -> None:
+    us, now = Submitter(DEFAULT_TENANT, CAPACITY), database_now(session)
+    for age, is_together in ((55, True), (65, False)):
+        since = now - timedelta(seconds=age)
+        (job,) = submission.submit(session, [spec(window=timedelta(hours=1))], replace(us, since=since))
+        assert (job.created_at == since) == is_together
+        assert job.expires_at is not None
+        assert job.expires_at - now >= timedelta(hours=1), "its window begins when it is stored"
