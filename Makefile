@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-ocr test-torch test-engines test-clients lint bench prove prove-soak openapi schemas crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak openapi schemas crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -52,8 +52,10 @@ test-lora: setup ## LoRA adapters over real vLLM on the CPU, which it installs a
 	@$(BIN)/python -m pytest tests/with_vllm/test_vllm_adapters.py $(PYTEST)
 
 test-clients: export ENGINE = llama
-test-clients: setup ## well-known clients over real llama.cpp (docs/clients.md); installs them into .venv-clients, about 2 GB
+test-clients: export CLIENTS_ENGINE := $(or $(CLIENTS_ENGINE),llama)
+test-clients: setup ## well-known clients over real llama.cpp, or vLLM on the CPU: CLIENTS_ENGINE=vllm (docs/clients.md); 2 GB, vLLM 3.5 more
 	@scripts/setup_clients.sh
+	@[ "$$CLIENTS_ENGINE" != vllm ] || scripts/setup_vllm.sh
 	@$(BIN)/python -m pytest tests/with_clients $(PYTEST)
 
 lint: setup ## style, types and import contracts

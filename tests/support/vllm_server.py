@@ -39,6 +39,7 @@ class VllmServer:
         context: int = POSITIONS,
         pool_tokens: int = POSITIONS,
         caches: bool = False,
+        tokenizer: Path | None = None,
         adapters: Mapping[str, Path] | None = None,
     ) -> None:
         """Set up without starting it.
@@ -50,12 +51,14 @@ class VllmServer:
             context: most tokens of one request.
             pool_tokens: of all requests together.
             caches: it reuses what prompts begin with.
+            tokenizer: its directory; None: the bundled one.
             adapters: that it is started with, by name.
         """
         self._slots = slots
         self._context = context
         self._num_blocks = pool_tokens // self.tokens_per_block + 1  # one is never given to a request
         self._caches = caches
+        self._tokenizer = tokenizer or tokenizer_directory(None)
         self._adapters = adapters or {}
         self._directory = directory
         self._model_dir = model_dir
@@ -132,7 +135,7 @@ class VllmServer:
     def _arguments(self) -> list[str]:
         options = {
             "--model": self._model_dir,
-            "--tokenizer": tokenizer_directory(None),
+            "--tokenizer": self._tokenizer,
             "--served-model-name": "scripted",
             "--dtype": "float32",
             "--host": LOOPBACK,

@@ -1,4 +1,4 @@
-"""DSPy: the model itself, its JSON adapter with and without a stream, and native calls of tools."""
+"""DSPy: the model itself, its JSON adapter with and without a stream, native calls by both adapters."""
 
 import asyncio
 from typing import Any, Literal
@@ -85,15 +85,21 @@ def structured() -> object:
 
 
 def tools() -> object:
-    return _tools(dspy.ChatAdapter(use_native_function_calling=True))
+    return _tools(dspy.ChatAdapter(use_native_function_calling=True), tool_choice="required")
 
 
-def tools_and_schema() -> object:
+def tools_by_json() -> object:
+    """Demand a call, beside which the adapter asks for a schema of the text."""
+    return _tools(dspy.JSONAdapter(use_native_function_calling=True), tool_choice="required")
+
+
+def tools_or_schema() -> object:
+    """Leave it to the model whether it calls or answers by the schema."""
     return _tools(dspy.JSONAdapter(use_native_function_calling=True))
 
 
-def _tools(adapter: dspy.Adapter) -> object:
-    with dspy.context(lm=LM.copy(tool_choice="required"), adapter=adapter):
+def _tools(adapter: dspy.Adapter, **options: object) -> object:
+    with dspy.context(lm=LM.copy(**options), adapter=adapter):
         found = dspy.Predict(Act)(question=WEATHER, tools=[dspy.Tool(weather)])
     return {"calls": [called(each.name, each.args) for each in found.outputs.tool_calls]}
 
@@ -103,5 +109,6 @@ CALLS = {
     "streamed": streamed,
     "structured": structured,
     "tools": tools,
-    "tools and schema": tools_and_schema,
+    "tools by JSON": tools_by_json,
+    "tools or schema": tools_or_schema,
 }
