@@ -62,7 +62,13 @@ def main() -> None:
     random.Random(options.seed).shuffle(cases)  # noqa: S311  # so that the first of them are a sample
     cases = cases[options.skip :][: options.first]
     started = time.monotonic()
-    outcomes = measured(cases, temperature=options.temperature, slots=options.slots, seconds=options.seconds)
+    outcomes = measured(
+        cases,
+        first_seed=options.skip,
+        temperature=options.temperature,
+        slots=options.slots,
+        seconds=options.seconds,
+    )
     sys.stdout.write(f"{report(outcomes, seconds=time.monotonic() - started)}\n")
     if options.json:
         lines = (vars_of(each) for each in outcomes)
@@ -70,10 +76,16 @@ def main() -> None:
     sys.exit(any(each.kind == "WRONG" for each in outcomes))
 
 
-def measured(cases: Sequence[Case], *, temperature: float, slots: int, seconds: float) -> list[Outcome]:
-    """Ask for an answer by each schema in one batch of a stack of its own, for so long."""
+def measured(
+    cases: Sequence[Case], *, first_seed: int, temperature: float, slots: int, seconds: float
+) -> list[Outcome]:
+    """Ask for an answer by each schema in one batch of a stack of its own, for so long.
+
+    Each has a seed of its own, counted from `first_seed`.
+    """
     lines = "".join(
-        json.dumps(_line(at, case, temperature=temperature)) + "\n" for at, case in enumerate(cases)
+        json.dumps(_line(at, case, seed=first_seed + at, temperature=temperature)) + "\n"
+        for at, case in enumerate(cases)
     )
     with _running(slots) as http:
         sent = {"file": ("in.jsonl", lines.encode()), "purpose": (None, "batch")}
@@ -171,7 +183,7 @@ def _run_of(text: str) -> str:
     return "text or structure"
 
 
-def _line(at: int, case: Case, *, temperature: float) -> dict[str, Any]:
+def _line(at: int, case: Case, *, seed: int, temperature: float) -> dict[str, Any]:
     return {
         "custom_id": str(at),
         "method": "POST",
@@ -181,7 +193,7 @@ def _line(at: int, case: Case, *, temperature: float) -> dict[str, Any]:
             "messages": [{"role": "user", "content": _ASKED}],
             "max_tokens": MAX_TOKENS,
             "temperature": temperature,
-            "seed": at,
+            "seed": seed,
             "response_format": {
                 "type": "json_schema",
                 "json_schema": {"name": "value", "schema": case.schema},
