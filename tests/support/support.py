@@ -26,6 +26,7 @@ from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Base, Job, Tenant
 from jobs.preparation import Counting
+from jobs.prompts.abilities import ABILITIES, LORA, TOOLS, VECTORS
 from jobs.prompts.store import CountedPrompt, NewText, SetCounter
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.sizing import ClaimPolicy
@@ -53,6 +54,7 @@ CAPACITY = Capacity(
 POLICY = ClaimPolicy(lease=timedelta(seconds=60), max_rescues=2)
 ENGINE = "engine-a"
 MODEL = "test-model"
+TEXT_ABILITIES = (ABILITIES | {TOOLS}) - VECTORS - {LORA}
 # A key of the shape that callers send; it opens nothing outside these tests.
 API_KEY = "lb_0123456789abcdef_" + "t" * 43
 ERROR: dict[str, object] = {"code": "engine_error", "message": "it broke"}
@@ -168,6 +170,8 @@ def register_engine(
     model: str = MODEL,
     **abilities: Any,  # noqa: ANN401  # as `register` takes them
 ) -> None:
+    """Let an engine be known, which takes all that generates text unless `abilities` say otherwise."""
+    abilities = {"takes": TEXT_ABILITIES} | abilities
     registry.register(session, name, model, capacity, now=database_now(session), **abilities)
 
 
