@@ -230,8 +230,17 @@ def waiting_tenants(session: Session, model: str, engine_name: str | None = None
 
     A tenant whose queue is halted counts as one without queued jobs: it earns no credit meanwhile.
     """
+    return waiting_of(direct.fetch(session, *asking_waiting(model, engine_name)))
+
+
+def asking_waiting(model: str, engine_name: str | None) -> Query:
+    """Return the query of `waiting_tenants`; `waiting_of` takes its rows."""
+    return Query(_WAITING, {"model": model, "engine_name": engine_name})
+
+
+def waiting_of(rows: Rows) -> WaitingTenants:
+    """Return what `waiting_tenants` does, from the rows of its query."""
     found = WaitingTenants(defaultdict(set), {}, set(), {})
-    rows = direct.fetch(session, _WAITING, {"model": model, "engine_name": engine_name})
     for lane, tenant_id, weight, served, is_active, is_halted, overtaken_id, overtaken_steps, _ in rows:
         if overtaken_id is not None:
             found.overtaken[overtaken_id] = overtaken_steps

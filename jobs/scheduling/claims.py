@@ -11,6 +11,7 @@ from jobs import lifecycle
 from jobs.engines.registry import EngineRow
 from jobs.ids import uuid7
 from jobs.scheduling import engine_load
+from jobs.scheduling.candidates import WaitingTenants
 from jobs.scheduling.choosing import Choices, Postponed, note_start, with_started
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import family_of
@@ -64,6 +65,21 @@ class FreedSlot:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadAhead:
+    """What a transaction has read since it locked the engine; what is None is read when it is needed.
+
+    Attributes:
+        load: of the engine, since reservations were closed too.
+        queued: ids of the preview's candidates that are queued yet, if other engines take from the queue.
+        waiting: who waits for the engine's model.
+    """
+
+    load: EngineLoad | None = None
+    queued: Collection[UUID] | None = None
+    waiting: WaitingTenants | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimResult:
     """The outcome of one pass over the queue.
 
@@ -85,9 +101,8 @@ def start_jobs(
     locked: tuple[EngineRow, datetime] | None,
     policy: ClaimPolicy,
     *,
-    load: EngineLoad | None = None,
+    ahead: ReadAhead | None = None,
     preview: Preview | None = None,
-    queued: Collection[UUID] | None = None,
     limit: int | None = None,
     ended: Sequence[FreedSlot] = (),
 ) -> ClaimResult:
@@ -97,28 +112,28 @@ def start_jobs(
         session: the caller's transaction.
         locked: the engine's row and the time, as `engine_load.lock` returned them in this transaction.
         policy: of the claims.
-        load: of the engine, read since then and since reservations were closed; None: it is read now.
+        ahead: what has been read since then; None: nothing.
         preview: candidates read a moment ago; the queue is read again only if a slot stays free, or if jobs
             wait that begin with what the engine has, and it has none of them.
-        queued: ids of those that are queued yet, if other engines take from the queue; None: not looked up.
         limit: most jobs to start; None: as many as there are slots.
         ended: jobs whose reservations this transaction has closed.
     """
     if locked is None or locked[0].paused_reason is not None:
         return ClaimResult()
     engine, now = locked
-    load = load or engine_load.read(session, engine)
+    ahead = ahead or ReadAhead()
+    load = ahead.load or engine_load.read(session, engine)
     if policy.replay is not None:
         answered = {each.lease_id: Answered(each.generated_tokens, each.cached_tokens) for each in ended}
         policy.replay.observe(load.guests, capacity=load.capacity, answered=answered)
     if engine.halt is not None or (load.budget.free_slots < 1 and not load.interactive_waits):
         return ClaimResult()
-    queue = EngineQueue(session, engine, now, load, policy, marks_idle=not ended)
+    queue = EngineQueue(session, engine, now, load, policy, marks_idle=not ended, waiting=ahead.waiting)
     starting = _Starting(queue, load, limit)
     # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
     is_usable = preview is not None and not load.interactive_waits
     if preview is not None and is_usable and not queue.has_followers_beyond(preview.candidates):
-        starting.start(queue.still_waiting(preview.candidates, queued))
+        starting.start(queue.still_waiting(preview.candidates, ahead.queued))
     asked_for_room, left = False, None
     if not starting.claims or not starting.is_full:
         elsewhere = queue.elsewhere()

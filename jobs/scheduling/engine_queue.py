@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from jobs.engines import registry
 from jobs.engines.registry import EngineRow
 from jobs.scheduling import engine_prefixes
-from jobs.scheduling.candidates import followers, still_queued
+from jobs.scheduling.candidates import WaitingTenants, followers, still_queued
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import EnginePrefixes
 from jobs.scheduling.followers import Family
@@ -28,6 +28,7 @@ class EngineQueue:
     Attributes:
         marks_idle: the accounts of tenants that have left are marked now; otherwise a later reading of the
             queue does it.
+        waiting: who waits, read since the engine was locked; None: it is read when it is needed.
         known: what the engine has of prompts; None: it reuses none.
     """
 
@@ -37,6 +38,7 @@ class EngineQueue:
     load: EngineLoad
     policy: ClaimPolicy
     marks_idle: bool = field(default=True, kw_only=True)
+    waiting: WaitingTenants | None = field(default=None, kw_only=True)
     known: EnginePrefixes | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -94,6 +96,7 @@ class EngineQueue:
             elsewhere=elsewhere,
             engine_name=self.engine.name,
             marks_idle=self.marks_idle,
+            waiting=self.waiting,
         )
         return ranking.head()
 

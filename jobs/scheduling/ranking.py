@@ -61,6 +61,7 @@ class Ranking:
     Attributes:
         syncs_tenants: update the accounts of tenants that arrive or leave.
         marks_idle: of these, also those that leave; otherwise a later ranking does it.
+        waiting: who waits, read in this transaction; None: it is read now.
         max_rows: rows read per lane; None: enough to fill the engine's slots several times.
         known: what the engine has of prompts; None: it reuses none.
         elsewhere: families that other engines have, and this one leaves to them.
@@ -75,6 +76,7 @@ class Ranking:
     now: datetime
     syncs_tenants: bool = field(default=True, kw_only=True)
     marks_idle: bool = field(default=True, kw_only=True)
+    waiting: WaitingTenants | None = field(default=None, kw_only=True)
     max_rows: int | None = field(default=None, kw_only=True)
     known: EnginePrefixes | None = field(default=None, kw_only=True)
     elsewhere: AbstractSet[Family] = field(default=frozenset(), kw_only=True)
@@ -89,7 +91,7 @@ class Ranking:
 
     def lanes(self) -> list[list[Ranked]]:
         """Rank the rows read of each lane: the first jobs of every size of every tenant."""
-        waiting = candidates.waiting_tenants(self.session, self.model, self.engine_name)
+        waiting = self.waiting or candidates.waiting_tenants(self.session, self.model, self.engine_name)
         if self.known is not None:
             self.known.replay.recall(waiting.overtaken)
         if self.syncs_tenants:

@@ -12,7 +12,7 @@ from jobs.completing import Completed, JobCompletion
 from jobs.database import direct
 from jobs.engines import reservations
 from jobs.scheduling import candidates, claims, engine_load
-from jobs.scheduling.claims import ClaimResult, FreedSlot
+from jobs.scheduling.claims import ClaimResult, FreedSlot, ReadAhead
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.trees import progress as tree_progress
@@ -41,6 +41,7 @@ def tick(
     *,
     ended: Sequence[JobCompletion],
     preview: Preview | None = None,
+    model: str | None = None,
 ) -> TickResult:
     """Store the answers of these runs, free their slots, and start every job that fits then.
 
@@ -53,6 +54,7 @@ def tick(
         policy: of the claims; None: start nothing.
         ended: runs of this engine.
         preview: as in `claims.start_jobs`.
+        model: of the engine; if nothing has ended, who waits for it is read in the same message. None: later.
     """
     found, free_trees = [], list[UUID]()
     asked = [engine_load.locking(engine_name)]  # before any job's row, here as everywhere
@@ -68,6 +70,9 @@ def tick(
     is_shared = policy is not None and policy.has_rivals and preview is not None
     if is_shared and preview is not None:
         asked.append(candidates.asking_queued([each.job.id for each in preview.candidates]))
+    reads_queue = policy is not None and not ended and preview is None and model is not None
+    if reads_queue and model is not None:
+        asked.append(candidates.asking_waiting(model, engine_name))
     rows = iter([*found, *direct.fetch_all(session, asked)])
     locked = engine_load.locked(next(rows))
     completed = completing.completed(session, next(rows)) if ended else Completed()
@@ -82,7 +87,7 @@ def tick(
     ]
     load = engine_load.load_of(locked[0], next(rows)) if is_done else None
     queued = candidates.queued_of(next(rows)) if is_shared else None
-    claimed = claims.start_jobs(
-        session, locked, policy, load=load, preview=preview, queued=queued, ended=freed
-    )
+    waiting = candidates.waiting_of(next(rows)) if reads_queue and locked[0].model == model else None
+    ahead = ReadAhead(load, queued, waiting)
+    claimed = claims.start_jobs(session, locked, policy, ahead=ahead, preview=preview, ended=freed)
     return TickResult(completed, claimed)

@@ -143,7 +143,10 @@ class Desk:
         try:
             with transaction(self._sessions) as session:
                 self._refused.leave_out(session)
-                result = ticks.tick(session, self._settings.engine.name, policy, ended=ended, preview=preview)
+                engine = self._settings.engine
+                result = ticks.tick(
+                    session, engine.name, policy, ended=ended, preview=preview, model=engine.model
+                )
         except BaseException as error:
             self._apart.add(together)
             if isinstance(error, StartRefusedError) and self._refused.set_aside(error.starts):

@@ -35,7 +35,7 @@ from jobs.settings import DatabaseSettings, Settings
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.webhooks import endpoints
 from summary_support import create, ready_document, text_of
-from support import CAPACITY, ENGINE, PATIENCE, POLICY, output_of, register_engine, spec, submit_one
+from support import CAPACITY, ENGINE, MODEL, PATIENCE, POLICY, output_of, register_engine, spec, submit_one
 from webhook_support import add_endpoint
 from worker.inference.desk import Desk
 from worker.inference.leases import RunningJob
@@ -515,3 +515,13 @@ def test_the_statements_of_ticks_are_planned_before_the_first_one(
         found = [tuple(row) for row in session.execute(plans)]
     made.dispose()
     assert found == [(1, 0)] * len(ticks.STATEMENTS)
+
+
+@pytest.mark.parametrize("model", [MODEL, "another", None])
+def test_a_tick_starts_what_waits_for_its_engine_whatever_it_took_its_model_for(
+    session: Session, model: str | None
+) -> None:
+    register_engine(session)
+    submit_one(session)
+    (claim,) = ticks.tick(session, ENGINE, POLICY, ended=[], model=model).claimed.claims
+    assert claim.job.model == MODEL
