@@ -1,5 +1,6 @@
 """Service workers that extract documents: killed, stopped, and fed with a corpus of bad files."""
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from cli.stack.servers.valkey import EmbeddedValkey
 from document_support import SMALL_MEMORY_MB, bad_documents, make_pdf, prose_page
+from hostile.servers import answering, serving
 from jobs import documents, files
 from jobs.documents import NewDocument
 from jobs.documents.kinds import HEAD_BYTES, TAIL_BYTES, UploadHints, find_kind
@@ -67,6 +69,22 @@ def by_state(sessions: sessionmaker[Session]) -> Mapping[str, int]:
     with sessions() as session:
         counted = select(Document.state, func.count()).group_by(Document.state)
         return {state: num for state, num in session.execute(counted)}  # noqa: C416  # rows are no pairs to mypy
+
+
+def test_an_external_extractor_reads_what_is_for_it(spawn: Spawn, sessions: sessionmaker[Session]) -> None:
+    body = json.dumps({"page_content": "What it read.", "metadata": {}}).encode()
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    with serving(answering(head.encode(), body)) as extractor:
+        settings = DocumentSettings(
+            extractor_url=f"http://127.0.0.1:{extractor.port}",
+            extractor_kind="open-webui",
+            extractor_formats=("pdf",),
+        )
+        spawn(settings)
+        upload(sessions, b"%PDF-1.4 nothing that we could read", "a.pdf")
+        upload(sessions, b"A text.", "a.txt")
+        eventually(lambda: by_state(sessions) == {"ready": 2})
+    assert extractor.num_connections == 1
 
 
 def children(pid: int) -> list[int]:

@@ -33,7 +33,7 @@ def http(body: bytes, *, status: str = "200 OK", headers: bytes = b"") -> Conduc
 
 def settings(server: Server | str, **fields: object) -> DocumentSettings:
     url = server if isinstance(server, str) else f"http://127.0.0.1:{server.port}"
-    return DocumentSettings(extractor_url=url, extractor_seconds=20).model_copy(update=fields)
+    return DocumentSettings(extractor_url=url, extractor_seconds=120).model_copy(update=fields)
 
 
 def exchange(given: DocumentSettings) -> ExternalExchange:
@@ -127,7 +127,7 @@ def test_docling_gets_the_document_as_a_form_with_its_key(tmp_path: Path) -> Non
     given = [(each.get_param("name", header="content-disposition"), each) for each in parts]
     values = [(name, each.get_payload()) for name, each in given if name != "files"]
     assert {("to_formats", "md"), ("to_formats", "json"), ("target_type", "inbody")} <= set(values)
-    assert ("document_timeout", "20") in values
+    assert ("document_timeout", "120") in values
     (file,) = [each for name, each in given if name == "files"]
     assert (file.get_filename(), file.get_content_type()) == ("document.pdf", "application/pdf")
     assert OCTETS in body
