@@ -1,6 +1,6 @@
 """Dry runs of answers: makes the plan that a request would get now, and writes nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from uuid import UUID
@@ -16,10 +16,11 @@ from api.summaries.estimates import read_capacities, read_sources
 from jobs import documents, ids
 from jobs.engines.capacity import Capacity
 from jobs.errors import InvalidRequestError, UnavailableError
+from jobs.forecast.duration import Estimate
 from jobs.forecast.engine_speed import reading_work
 from jobs.models import Engine, JsonObject
 from jobs.prompts.counter import PromptCounter
-from jobs.questions.forest import build_forest, find_answer_sizes
+from jobs.questions.forest import build_one, find_answer_sizes
 from jobs.questions.prompts import answer_overheads, check_answer_variables
 from jobs.summaries.estimate import Estimated
 from jobs.summaries.estimate import estimate as estimate_trees
@@ -87,17 +88,19 @@ async def estimate_answers(
         combine=False,
         chunk_tokens=asked.chunk_tokens,
         starts=counter.token_starts,
-        build=partial(build_forest, num_questions=len(asked.questions)),
+        # A tree of each document, whose jobs each question has once: a request may be about millions of jobs.
+        build=partial(build_one, num_questions=len(asked.questions)),
     )
-    work = found.as_work()
+    num_questions = len(asked.questions)
+    work = _for_all(found.as_work(), num_questions)
     if await services.transact(_share_prefixes, model=model):
-        work = replace(work, reading=sum(map(reading_work, _read_once(found))))
+        reading = _read_once(found, num_questions, work=reading_work)
+        work = replace(work, reading=reading)
     seconds = await services.queue_positions.seconds_until_done(work, model)
     is_exact = not asked.tokens and all(
-        source.index in bodies or len(tree) == len(asked.questions)
-        for source, tree in zip(sources, found.trees, strict=True)
+        source.index in bodies or len(tree) == 1 for source, tree in zip(sources, found.trees, strict=True)
     )
-    return _object(found, sizes, sources, names, seconds=seconds, is_exact=is_exact)
+    return _object(found, num_questions, sizes, sources, names, seconds=seconds, is_exact=is_exact)
 
 
 def _share_prefixes(session: Session, *, model: str) -> bool:
@@ -111,16 +114,32 @@ def _sizes(asked: AnswersOptions, capacities: Sequence[Capacity], counter: Promp
     return find_answer_sizes(capacities, overheads, length=asked.length, chunk_tokens=asked.chunk_tokens)
 
 
-def _read_once(found: Estimated) -> list[int]:
-    """List the tokens of each prompt that are left to compute where those of a text are computed once."""
-    return [
-        node.prompt_tokens - (node.leaf.tokens if node.leaf is not None and node.question else 0)
-        for node in found.nodes
-    ]
+def _for_all(work: Estimate, num_questions: int) -> Estimate:
+    return replace(
+        work,
+        num_lines=work.num_lines * num_questions,
+        prompt_tokens=work.prompt_tokens * num_questions,
+        max_output_tokens=work.max_output_tokens * num_questions,
+        reading=work.reading * num_questions,
+    )
+
+
+def _read_once(found: Estimated, num_questions: int, *, work: Callable[[int], float]) -> float:
+    """Add up the work of all prompts where the tokens of a text are computed once.
+
+    Args:
+        found: the trees of one question.
+        num_questions: that are asked.
+        work: of so many tokens.
+    """
+    first = sum(work(node.prompt_tokens) for node in found.nodes)
+    further = sum(work(node.prompt_tokens - (node.leaf.tokens if node.leaf else 0)) for node in found.nodes)
+    return first + (num_questions - 1) * further
 
 
 def _object(
     found: Estimated,
+    num_questions: int,
     sizes: Sizes,
     sources: Sequence[SourceDocument],
     names: Sequence[str | None],
@@ -132,18 +151,24 @@ def _object(
         "object": "answers.estimate",
         "chunks": sum(found.leaves),
         "levels": max(found.levels),
-        "jobs": found.num_jobs,
-        "prompt_tokens": sum(node.prompt_tokens for node in found.nodes),
-        "read_tokens": sum(_read_once(found)),
+        "jobs": found.num_jobs * num_questions,
+        "prompt_tokens": sum(node.prompt_tokens for node in found.nodes) * num_questions,
+        "read_tokens": int(_read_once(found, num_questions, work=lambda tokens: tokens)),
         "completion_tokens": {
-            "expected": sum(node.output_tokens for node in found.nodes),
-            "max": sum(node.max_tokens for node in found.nodes),
+            "expected": sum(node.output_tokens for node in found.nodes) * num_questions,
+            "max": sum(node.max_tokens for node in found.nodes) * num_questions,
         },
         "chunk_tokens": sizes.chunk_tokens,
         "is_exact": is_exact,
         "estimated_seconds": None if seconds is None else round(seconds),
         "documents": [
-            {"id": name, "tokens": source.num_tokens, "chunks": leaves, "levels": levels, "jobs": len(tree)}
+            {
+                "id": name,
+                "tokens": source.num_tokens,
+                "chunks": leaves,
+                "levels": levels,
+                "jobs": len(tree) * num_questions,
+            }
             for name, source, leaves, levels, tree in zip(
                 names, sources, found.leaves, found.levels, found.trees, strict=True
             )

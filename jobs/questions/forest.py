@@ -58,12 +58,7 @@ def build_forest(leaves: Sequence[Leaf], sizes: Sizes, *, num_questions: int, wh
     Raises:
         TooManyChunksError: one plan cannot hold that many jobs.
     """
-    if len(leaves) * num_questions > tree.MAX_CHUNKS:
-        raise TooManyChunksError(
-            f"{num_questions:,} questions to {len(leaves):,} chunks are {len(leaves) * num_questions:,} jobs;"
-            f" the maximum is {tree.MAX_CHUNKS:,}. Use larger chunks or ask fewer questions at once."
-        )
-    one = tree.build(leaves, sizes, whole=whole)
+    one = build_one(leaves, sizes, num_questions=num_questions, whole=whole)
     ordered = sorted(one, key=lambda node: (node.leaf is None, node.number))
     places = {node.number: place for place, node in enumerate(ordered)}
     return [
@@ -76,3 +71,13 @@ def build_forest(leaves: Sequence[Leaf], sizes: Sizes, *, num_questions: int, wh
         for place, node in enumerate(ordered)
         for question in range(num_questions)
     ]
+
+
+def build_one(leaves: Sequence[Leaf], sizes: Sizes, *, num_questions: int, whole: bool) -> list[Node]:
+    """Build the tree of one question; those of all others have the same sizes. See `build_forest`."""
+    if len(leaves) * num_questions > tree.MAX_CHUNKS:
+        raise TooManyChunksError(
+            f"{num_questions:,} questions to {len(leaves):,} chunks are {len(leaves) * num_questions:,} jobs;"
+            f" the maximum is {tree.MAX_CHUNKS:,}. Use larger chunks or ask fewer questions at once."
+        )
+    return tree.build(leaves, sizes, whole=whole)

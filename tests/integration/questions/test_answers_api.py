@@ -161,6 +161,37 @@ def test_an_estimate_counts_a_text_once_where_it_is_read_once(
     assert (both.status_code, error_of(both)["param"]) == (400, "tokens")
 
 
+def test_an_estimate_of_millions_of_jobs_takes_a_tree_of_each_document(
+    http: httpx2.Client, sessions: sessionmaker[Session]
+) -> None:
+    a_document(sessions, SHORT)
+
+    def estimate(num_documents: int, num_questions: int) -> dict[str, Any]:
+        asked = {
+            "tokens": [28_000] * num_documents,
+            "questions": [f"What is {number:02}?" for number in range(10, 10 + num_questions)],
+            "chunk_tokens": 64,
+            "length": 64,
+        }
+        answer = eventually(
+            lambda: (a := http.post("/v1/answers/estimate", json=asked)).status_code != 503 and a
+        )
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    one, two, many = estimate(1, 1), estimate(1, 2), estimate(100, 90)
+    assert many["jobs"] == one["jobs"] * 9000 > 4_000_000
+    assert many["chunks"] == one["chunks"] * 100
+    assert many["prompt_tokens"] == one["prompt_tokens"] * 9000
+    assert many["completion_tokens"]["max"] == one["completion_tokens"]["max"] * 9000
+    assert one["read_tokens"] == one["prompt_tokens"]
+    read_again = two["prompt_tokens"] - two["read_tokens"]
+    assert read_again >= 28_000
+    assert many["prompt_tokens"] - many["read_tokens"] == read_again * 100 * 89
+    assert many["documents"][0]["jobs"] == one["jobs"] * 90
+
+
 def test_answers_are_cancelled_and_deleted_and_hold_their_document_meanwhile(
     http: httpx2.Client, sessions: sessionmaker[Session], document: str
 ) -> None:
