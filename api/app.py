@@ -18,6 +18,7 @@ from api.console.live import LivePages
 from api.description import describe
 from api.documents import routes as documents
 from api.engines import routes as engines
+from api.extractions import routes as extractions
 from api.files import routes as files
 from api.http import errors
 from api.http.auth import AuthMiddleware
@@ -81,6 +82,7 @@ def create_app(settings: Settings, http_metrics: HttpMetrics | None = None) -> F
         batches.router,
         summaries.router,
         answers.router,
+        extractions.router,
         documents.router,
         events.router,
         batch_events.router,

@@ -11,6 +11,7 @@ from api.answers.requests import AnswersEstimateRequest, AnswersRequest
 from api.batches.requests import BatchRequest, EstimateRequest
 from api.completions.requests import GenerateRequest
 from api.documents.schemas import DocumentForm
+from api.extractions.requests import ExtractionEstimateRequest, ExtractionRequest
 from api.files.requests import UploadForm
 from api.http.halts import HaltRequest, ResumeRequest
 from api.http.openapi import REF, failure
@@ -50,6 +51,8 @@ _BODIES: Final[tuple[type[BaseModel], ...]] = (
     SummaryEstimateRequest,
     AnswersRequest,
     AnswersEstimateRequest,
+    ExtractionRequest,
+    ExtractionEstimateRequest,
     ErrorReply,
 )
 

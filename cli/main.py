@@ -20,6 +20,7 @@ _MODULES: Final[Mapping[str, Collection[str]]] = {
     "summarize": ["summarize"],
     "estimate": ["estimate"],
     "ask": ["ask"],
+    "extract": ["extract"],
     "watch_folder": ["watch-folder"],
     "documents": ["documents"],
     "jobs": ["submit", "list", "show", "result", "cancel"],

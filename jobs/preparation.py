@@ -1,6 +1,6 @@
 """Counts stored prompts: each job is then queued, or fails because it can never run."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
@@ -16,6 +16,7 @@ from jobs.database import database_now, transaction
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity, Excess, find_least_excess
 from jobs.errors import LongbatchError, PromptTooLongError, PromptUncountableError
+from jobs.extractions.prompts import compose_extraction
 from jobs.fitting import reject, settle_count, too_long_error
 from jobs.job_rows import queue_counted
 from jobs.models import Job, JsonObject, PromptText
@@ -26,7 +27,7 @@ from jobs.prompts.prefixes import adapted, family, family_of
 from jobs.prompts.store import CountedPrompt, NewText, SetCounter, ShortText
 from jobs.questions.prompts import compose_question
 from jobs.states import TERMINAL, JobState
-from jobs.states.summary import ANSWER_TASKS
+from jobs.states.summary import ANSWER_TASKS, EXTRACTION_TASKS
 from jobs.summaries import prompts
 from jobs.turns import Room, Turn
 from jobs.turns.work import Interruption, Sessions
@@ -185,14 +186,20 @@ def _hold(session: Session, turns: Sequence[Turn]) -> dict[UUID, tuple[str, int]
 _NOT_THE_PROMPT: Final = (OSError, MemoryError, SystemExit, KeyboardInterrupt)
 
 
+# By task; other jobs without a prompt are of summaries.
+_COMPOSERS: Final[Mapping[str, Callable[[Session, Job], str]]] = {
+    **dict.fromkeys(ANSWER_TASKS.values(), compose_question),
+    **dict.fromkeys(EXTRACTION_TASKS.values(), compose_extraction),
+}
+
+
 def _read(session: Session, turn: Turn) -> _Prompt | BaseException:
     """Load the prompt, or return the error that it caused."""
     try:
         job = session.get_one(Job, turn.row_id)
         if job.text_id is not None:
             return store.load(session, job.text_id)
-        is_question = job.task in ANSWER_TASKS.values()
-        return compose_question(session, job) if is_question else prompts.compose(session, job)
+        return _COMPOSERS.get(job.task, prompts.compose)(session, job)
     except (NoResultFound, LongbatchError) as error:
         return error
 

@@ -16,7 +16,7 @@ from jobs.models import Job, JsonObject
 from jobs.prompts.messages import Task
 from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK
 from jobs.states import FinishReason, JobState, StopReason, WaitReason
-from jobs.states.summary import ANSWER_TASKS, TASKS
+from jobs.states.summary import ANSWER_TASKS, EXTRACTION_TASKS, TASKS
 from jobs.validation import choice, documented_as
 
 PRIORITIES: dict[str, int] = {"low": -1, "normal": 0, "high": 1}
@@ -54,11 +54,14 @@ StoredError = Annotated[JsonObject, documented_as(JobError)]
 Priority = Annotated[str, choice(PRIORITIES)]
 StateName = Annotated[str, choice(JobState)]
 FinishReasonName = Annotated[str, choice(FinishReason)]
-# Jobs of summaries and answers, of callers who wait and of responses appear in the tenant's list of jobs too.
+# Jobs of all trees, of callers who wait and of responses appear in the tenant's list of jobs too.
 TaskName = Annotated[
     str,
     choice(
-        [*get_args(Task), WAITED_TASK, RESPONSE_TASK, EMBED_TASK, *TASKS.values(), *ANSWER_TASKS.values()]
+        [
+            *(*get_args(Task), WAITED_TASK, RESPONSE_TASK, EMBED_TASK),
+            *(*TASKS.values(), *ANSWER_TASKS.values(), *EXTRACTION_TASKS.values()),
+        ]
     ),
 ]
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs.extractions.settling import FindFault
 from jobs.prompts.counter import PromptCounter
 from jobs.settings import Settings
 from worker.turns import WorkRunner
@@ -40,6 +41,7 @@ class ServiceContext:
 
     Attributes:
         lease: of a row that is counted, validated or planned.
+        find_fault: returns what keeps a text from having a form.
         is_stopping: the worker ends, and so should the present round.
         wake: starts the next round of a duty at once.
     """
@@ -49,5 +51,6 @@ class ServiceContext:
     counter: PromptCounter
     runner: WorkRunner
     lease: timedelta
+    find_fault: FindFault
     is_stopping: Callable[[], bool]
     wake: Callable[[Woken], None]

@@ -19,6 +19,7 @@ from worker import batches, maintenance, summaries
 from worker.documents import rounds as documents
 from worker.doorbell import WorkerDoorbell
 from worker.duties import Duty, ServiceContext, Woken
+from worker.guides.checker import FormChecker
 from worker.loop import Loop
 from worker.metrics.process import ProcessMetrics
 from worker.rounds import do_each
@@ -58,12 +59,14 @@ class ServiceWorker:
         shortest = min(lease, timedelta(seconds=settings.documents.lease_seconds))
         self._runner = WorkRunner(sessions, shortest_lease=shortest)
         self._stopping = threading.Event()
+        self._checker = FormChecker()
         context = ServiceContext(
             settings=settings,
             sessions=sessions,
             counter=PromptCounter(tokenizer),
             runner=self._runner,
             lease=lease,
+            find_fault=self._checker.check,
             is_stopping=self._stopping.is_set,
             wake=self._wake,
         )
@@ -120,6 +123,7 @@ class ServiceWorker:
         self._doorbell.finish()
         if self._deliverer:
             self._deliverer.stop(within=_SENDER_EXIT_SECONDS)
+        self._checker.close()
         self._pool.dispose()
 
     def _do(self, name: str) -> None:

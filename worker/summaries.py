@@ -1,4 +1,4 @@
-"""The service worker's rounds over summaries and answers: short transactions, any number of workers."""
+"""The service worker's rounds over all kinds of trees: short transactions, any number of workers."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,8 +10,9 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import summaries
 from jobs.database import database_now, transaction
 from jobs.doorbell import SERVICE
+from jobs.extractions.settling import FindFault, concluding
+from jobs.extractions.shape import SHAPES
 from jobs.questions.settling import ready_to_settle, settle
-from jobs.questions.shape import SHAPES
 from jobs.summaries.planning import Planning, PlanningTools
 from worker.duties import Duty, ServiceContext
 from worker.rounds import FailingRows, is_disconnect, move_each, move_set
@@ -45,7 +46,7 @@ def duties(context: ServiceContext) -> list[Duty]:
         Duty("summaries", stop, every.summary_seconds, wakes=("deliver", "summaries")),
         Duty(
             "answers",
-            partial(rounds.settle, is_stopping=is_stopping),
+            partial(rounds.settle, find_fault=context.find_fault, is_stopping=is_stopping),
             every.summary_seconds,
             wakes=("deliver",),
             rung_by=(SERVICE,),
@@ -82,9 +83,10 @@ class SummaryMaintenance:
                 self._stopping.skip(summary_id, error)
         return num_stopped
 
-    def settle(self, *, is_stopping: Callable[[], bool]) -> None:
-        """Store what documents say to the questions whose jobs have ended, one document at a time."""
-        move_each(self._sessions, self._unsettled, ready_to_settle(), settle, is_stopping=is_stopping)
+    def settle(self, *, find_fault: FindFault, is_stopping: Callable[[], bool]) -> None:
+        """Store what documents say to those whose jobs have ended, one document at a time."""
+        move = partial(settle, concluding=concluding(find_fault))
+        move_each(self._sessions, self._unsettled, ready_to_settle(), move, is_stopping=is_stopping)
 
     def expire(self) -> int:
         """Expire summaries that were not planned in time. Returns how many."""

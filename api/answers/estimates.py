@@ -1,14 +1,14 @@
 """Dry runs of answers: makes the plan that a request would get now, and writes nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from api.answers.requests import AnswersEstimateRequest, AnswersOptions
+from api.answers.requests import AnswersEstimateRequest, AnswersOptions, DocumentEstimateFields
 from api.http.identifiers import parse_documents
 from api.runtime.compute import LONG_BYTES
 from api.runtime.services import Services
@@ -22,7 +22,7 @@ from jobs.models import Engine, JsonObject
 from jobs.prompts.counter import PromptCounter
 from jobs.questions.forest import build_one, find_answer_sizes
 from jobs.questions.prompts import answer_overheads, check_answer_variables
-from jobs.summaries.estimate import Estimated
+from jobs.summaries.estimate import Build, Estimated
 from jobs.summaries.estimate import estimate as estimate_trees
 from jobs.summaries.tree import Sizes, SourceDocument
 
@@ -42,22 +42,72 @@ async def check_answer_options(services: Services, asked: AnswersOptions) -> Non
 async def estimate_answers(
     services: Services, asked: AnswersEstimateRequest, *, tenant_id: UUID, model: str
 ) -> JsonObject:
-    """Estimate the parts, jobs, tokens and time that these answers would take.
+    """Estimate the parts, jobs, tokens and time that these answers would take; see `estimate_reading`."""
+    await check_answer_options(services, asked)
+    shares_prefixes = await services.transact(_share_prefixes, model=model)
+
+    def sizes(capacities: Sequence[Capacity], counter: PromptCounter) -> Sizes:
+        variables = asked.chat_template_kwargs or {}
+        overheads = answer_overheads(asked.questions, counter, length=asked.length, variables=variables)
+        return find_answer_sizes(capacities, overheads, length=asked.length, chunk_tokens=asked.chunk_tokens)
+
+    num_questions = len(asked.questions)
+
+    def work_of(found: Estimated) -> Estimate:
+        work = _for_all(found.as_work(), num_questions)
+        if not shares_prefixes:
+            return work
+        return replace(work, reading=_read_once(found, num_questions, work=reading_work))
+
+    # A tree of each document, whose jobs each question has once: a request may be about millions of jobs.
+    build = partial(build_one, num_questions=num_questions)
+    reading = Reading(asked, model, sizes, build, times=num_questions, work_of=work_of)
+    found, described = await estimate_reading(services, reading, tenant_id=tenant_id)
+    read_tokens = int(_read_once(found, num_questions, work=lambda tokens: tokens))
+    return {"object": "answers.estimate", **described, "read_tokens": read_tokens}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A reading of documents, each apart, to estimate.
+
+    Attributes:
+        asked: by the caller.
+        sizes: finds them for engines.
+        build: builds the nodes over the leaves of a document.
+        times: how often there is each job that is built.
+        work_of: adds up the engines' work.
+    """
+
+    asked: DocumentEstimateFields
+    model: str
+    sizes: Callable[[Sequence[Capacity], PromptCounter], Sizes]
+    build: Build
+    times: int = 1
+    work_of: Callable[[Estimated], Estimate] = Estimated.as_work
+
+
+async def estimate_reading(
+    services: Services, reading: Reading, *, tenant_id: UUID
+) -> tuple[Estimated, JsonObject]:
+    """Estimate the parts, jobs, tokens and time that a reading would take.
+
+    Returns:
+        Its trees, and the public shape of the estimate without its kind.
 
     Raises:
         InvalidRequestError: the tenant has no such document, or the request names none.
         ConflictError: a document is not ready; wait for it.
         UnavailableError: the tokenizer or the database is not available; try again.
     """
-    tokenizer = services.tokenizer.current
+    asked, tokenizer = reading.asked, services.tokenizer.current
     if tokenizer is None:
         raise UnavailableError("The tokenizer is not loaded yet; try again.")
     if asked.tokens and asked.documents:
         raise InvalidRequestError("Name documents or tokens, not both.", param="tokens")
-    await check_answer_options(services, asked)
     counter = PromptCounter(tokenizer)
-    capacities = await services.transact(read_capacities, services=services, model=model)
-    sizes = await services.compute(0, _sizes, asked, capacities, counter)
+    capacities = await services.transact(read_capacities, services=services, model=reading.model)
+    sizes = await services.compute(0, reading.sizes, capacities, counter)
     names: list[str | None]
     bodies: Mapping[int, bytes] = {}
     if asked.tokens:
@@ -88,30 +138,18 @@ async def estimate_answers(
         combine=False,
         chunk_tokens=asked.chunk_tokens,
         starts=counter.token_starts,
-        # A tree of each document, whose jobs each question has once: a request may be about millions of jobs.
-        build=partial(build_one, num_questions=len(asked.questions)),
+        build=reading.build,
     )
-    num_questions = len(asked.questions)
-    work = _for_all(found.as_work(), num_questions)
-    if await services.transact(_share_prefixes, model=model):
-        reading = _read_once(found, num_questions, work=reading_work)
-        work = replace(work, reading=reading)
-    seconds = await services.queue_positions.seconds_until_done(work, model)
+    seconds = await services.queue_positions.seconds_until_done(reading.work_of(found), reading.model)
     is_exact = not asked.tokens and all(
         source.index in bodies or len(tree) == 1 for source, tree in zip(sources, found.trees, strict=True)
     )
-    return _object(found, num_questions, sizes, sources, names, seconds=seconds, is_exact=is_exact)
+    return found, _object(found, reading.times, sizes, sources, names, seconds=seconds, is_exact=is_exact)
 
 
 def _share_prefixes(session: Session, *, model: str) -> bool:
     """Return True if every engine of the model computes once what prompts have in common."""
     return bool(session.scalar(select(func.bool_and(Engine.shares_prefix)).where(Engine.model == model)))
-
-
-def _sizes(asked: AnswersOptions, capacities: Sequence[Capacity], counter: PromptCounter) -> Sizes:
-    variables = asked.chat_template_kwargs or {}
-    overheads = answer_overheads(asked.questions, counter, length=asked.length, variables=variables)
-    return find_answer_sizes(capacities, overheads, length=asked.length, chunk_tokens=asked.chunk_tokens)
 
 
 def _for_all(work: Estimate, num_questions: int) -> Estimate:
@@ -139,7 +177,7 @@ def _read_once(found: Estimated, num_questions: int, *, work: Callable[[int], fl
 
 def _object(
     found: Estimated,
-    num_questions: int,
+    times: int,
     sizes: Sizes,
     sources: Sequence[SourceDocument],
     names: Sequence[str | None],
@@ -148,15 +186,13 @@ def _object(
     is_exact: bool,
 ) -> JsonObject:
     return {
-        "object": "answers.estimate",
         "chunks": sum(found.leaves),
         "levels": max(found.levels),
-        "jobs": found.num_jobs * num_questions,
-        "prompt_tokens": sum(node.prompt_tokens for node in found.nodes) * num_questions,
-        "read_tokens": int(_read_once(found, num_questions, work=lambda tokens: tokens)),
+        "jobs": found.num_jobs * times,
+        "prompt_tokens": sum(node.prompt_tokens for node in found.nodes) * times,
         "completion_tokens": {
-            "expected": sum(node.output_tokens for node in found.nodes) * num_questions,
-            "max": sum(node.max_tokens for node in found.nodes) * num_questions,
+            "expected": sum(node.output_tokens for node in found.nodes) * times,
+            "max": sum(node.max_tokens for node in found.nodes) * times,
         },
         "chunk_tokens": sizes.chunk_tokens,
         "is_exact": is_exact,
@@ -167,7 +203,7 @@ def _object(
                 "tokens": source.num_tokens,
                 "chunks": leaves,
                 "levels": levels,
-                "jobs": len(tree) * num_questions,
+                "jobs": len(tree) * times,
             }
             for name, source, leaves, levels, tree in zip(
                 names, sources, found.leaves, found.levels, found.trees, strict=True

@@ -37,19 +37,9 @@ Question = Annotated[NonEmpty, Field(max_length=MAX_QUESTION_CHARS)]
 Questions = Annotated[list[Question], Field(min_length=1, max_length=MAX_QUESTIONS), AfterValidator(_bounded)]
 
 
-class AnswersOptions(Closed):
-    """What to ask, and how; only `questions` is required."""
+class DocumentOptions(Closed):
+    """How documents are read, each apart; every field has a default."""
 
-    questions: Questions = Field(
-        description=f"1 to {MAX_QUESTIONS} questions to each document, each once, of at most"
-        f" {MAX_QUESTION_CHARS:,} characters and {MAX_QUESTIONS_CHARS:,} in all.",
-    )
-    length: int = Field(
-        DEFAULT_LENGTH,
-        ge=64,
-        le=MAX_ANSWER_TOKENS,
-        description="Target length of an answer with its quote, in tokens.",
-    )
     chat_template_kwargs: TemplateVariables | None = Field(
         None,
         description="Variables for the model's chat template in every prompt, such as `enable_thinking`; one"
@@ -65,35 +55,28 @@ class AnswersOptions(Closed):
     model: NonEmpty | None = Field(None, description="Null: the served model.")
 
 
-class AnswersRequest(AnswersOptions):
-    """Questions to uploaded documents; only `documents` and `questions` are required."""
-
-    model_config = example(
-        documents=["doc_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"],
-        questions=["Who are the parties?", "What is the notice period?"],
-    )
+class DocumentFields(DocumentOptions):
+    """Which documents are read, and what becomes of it; only `documents` is required."""
 
     documents: list[DocumentId] = Field(
         default_factory=list, max_length=MAX_DOCUMENTS, description="1 to 1000 document ids, each once."
     )
     priority: Priority = Field("normal", description="Order among your own jobs.")
     custom_id: CustomId | None = Field(None, description="Your own name for it; need not be unique.")
-    metadata: Metadata | None = Field(None, description="Key-value pairs kept with the answers.")
+    metadata: Metadata | None = Field(None, description="Key-value pairs kept with the result.")
     completion_window: CompletionWindow | None = Field(
-        None, description="The answers expire after it; null: never."
+        None, description="What has not ended after it expires; null: never."
     )
     webhook_url: NonEmpty | None = Field(
-        None, description="Notified once a document's answers have ended; https only."
+        None, description="Notified once the reading of a document has ended; https only."
     )
     webhook_secret: NonEmpty | None = Field(
         None, description="`whsec_…`, signs deliveries; null: your default secret."
     )
 
 
-class AnswersEstimateRequest(AnswersOptions):
-    """Answers to estimate: of documents that are ready, or of given lengths."""
-
-    model_config = example(tokens=[200_000, 4000], questions=["What is the notice period?"])
+class DocumentEstimateFields(DocumentOptions):
+    """Of what to estimate the reading: of documents that are ready, or of given lengths."""
 
     documents: list[DocumentId] = Field(default_factory=list, max_length=MAX_DOCUMENTS)
     tokens: list[Annotated[int, Field(ge=1, le=MAX_ESTIMATED_TOKENS)]] = Field(
@@ -109,9 +92,39 @@ class AnswersEstimateRequest(AnswersOptions):
     webhook_secret: NonEmpty | None = None
 
 
-class AnswersListQuery(PageQuery):
-    """The answers to list, and where to start."""
+class ReadingListQuery(PageQuery):
+    """What to list of what was made of documents, and where to start."""
 
     state: SummaryStateName | None = None
     custom_id: CustomId | None = None
-    document: str | None = Field(None, description="Only answers of this document.")
+    document: str | None = Field(None, description="Only of this document.")
+
+
+class AnswersOptions(DocumentOptions):
+    """What to ask, and how; only `questions` is required."""
+
+    questions: Questions = Field(
+        description=f"1 to {MAX_QUESTIONS} questions to each document, each once, of at most"
+        f" {MAX_QUESTION_CHARS:,} characters and {MAX_QUESTIONS_CHARS:,} in all.",
+    )
+    length: int = Field(
+        DEFAULT_LENGTH,
+        ge=64,
+        le=MAX_ANSWER_TOKENS,
+        description="Target length of an answer with its quote, in tokens.",
+    )
+
+
+class AnswersRequest(AnswersOptions, DocumentFields):
+    """Questions to uploaded documents; only `documents` and `questions` are required."""
+
+    model_config = example(
+        documents=["doc_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"],
+        questions=["Who are the parties?", "What is the notice period?"],
+    )
+
+
+class AnswersEstimateRequest(AnswersOptions, DocumentEstimateFields):
+    """Answers to estimate: of documents that are ready, or of given lengths."""
+
+    model_config = example(tokens=[200_000, 4000], questions=["What is the notice period?"])

@@ -1,7 +1,5 @@
 """Answers over HTTP: ask, estimate, get, list, follow, cancel, delete."""
 
-import asyncio
-from contextlib import aclosing, suppress
 from functools import partial
 from typing import Annotated, Any, Final
 from uuid import UUID
@@ -19,7 +17,7 @@ from api.answers.replies import (
     AnswersWithEachReply,
     DeletedAnswersReply,
 )
-from api.answers.requests import AnswersEstimateRequest, AnswersListQuery, AnswersRequest
+from api.answers.requests import AnswersEstimateRequest, AnswersRequest, ReadingListQuery
 from api.http.body import parse, read_body
 from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.event_responses import EventResponse
@@ -29,11 +27,10 @@ from api.http.identifiers import AnswersIdDep, parse_optional, parse_range
 from api.http.openapi import event_responses, json_body, responses
 from api.http.replies import page
 from api.http.sse import object_events
-from api.runtime.services import Services
+from api.summaries.verbs import until_ended
 from jobs import ids, questions
 from jobs.questions import queries
 from jobs.questions.views import AnswersObject, AnswersWithAnswers
-from jobs.states.summary import TERMINAL
 from jobs.summaries import SummaryFilter
 
 router = APIRouter(tags=["answers"])
@@ -86,7 +83,7 @@ async def estimate(request: Request, services: ServicesDep, tenant_id: TenantDep
     responses=responses(200, AnswersListReply, "One page", 400, 503),
 )
 async def list_answers(
-    services: ServicesDep, tenant_id: TenantDep, query: Annotated[AnswersListQuery, Query()]
+    services: ServicesDep, tenant_id: TenantDep, query: Annotated[ReadingListQuery, Query()]
 ) -> JSONResponse:
     """List your answers, newest first. Pages stay stable while others are added."""
     wanted = parse_range(query, ids.ANSWERS, tenant_id=tenant_id)
@@ -117,7 +114,7 @@ async def get_answers(
     """Get the answers now or, with `wait`, once they have ended or the time is up."""
     if wait:
         await services.transact(questions.get, answers_id=answers_id, tenant_id=tenant_id)
-        await _until_ended(services, answers_id, seconds=wait)
+        await until_ended(services, answers_id, seconds=wait)
     return JSONResponse(
         await services.transact(_read, answers_id=answers_id, tenant_id=tenant_id, with_each=with_each)
     )
@@ -178,15 +175,3 @@ def _read(
     if with_each:
         return queries.describe_whole(session, asked)
     return queries.describe(session, [asked])[0]
-
-
-async def _until_ended(services: Services, answers_id: UUID, *, seconds: float) -> None:
-    """Wait until the answers have ended or are deleted, or the time is up."""
-    with suppress(TimeoutError):
-        async with (
-            asyncio.timeout(seconds),
-            aclosing(services.summary_changes.changes(answers_id)) as changes,
-        ):
-            async for seen in changes:
-                if seen.state in TERMINAL:
-                    return

@@ -16,7 +16,7 @@ CONSOLE_CODES: Final = f"{CONSOLE}/codes"
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # Read-only although the method suggests otherwise.
 _READ_ONLY: Final = frozenset(
-    ("POST", f"/v1/{kind}/estimate") for kind in ("batches", "summaries", "answers")
+    ("POST", f"/v1/{kind}/estimate") for kind in ("batches", "summaries", "answers", "extractions")
 )
 # Anyone who knows it can impersonate us to the tenant's servers.
 _SECRETS: Final = frozenset({"/v1/webhook_secret"})

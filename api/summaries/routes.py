@@ -1,7 +1,5 @@
 """Summaries over HTTP: create, estimate, get, list, follow, read the result, cancel, delete."""
 
-import asyncio
-from contextlib import aclosing, suppress
 from functools import partial
 from typing import Annotated, Any, Final
 from uuid import UUID
@@ -20,7 +18,6 @@ from api.http.identifiers import SummaryIdDep, parse_optional, parse_range
 from api.http.openapi import event_responses, json_body, responses
 from api.http.replies import page
 from api.http.sse import object_events
-from api.runtime.services import Services
 from api.summaries import results, verbs
 from api.summaries.replies import (
     DeletedSummaryReply,
@@ -32,7 +29,6 @@ from api.summaries.replies import (
 )
 from api.summaries.requests import SummaryEstimateRequest, SummaryListQuery, SummaryRequest
 from jobs import ids, summaries
-from jobs.states.summary import TERMINAL
 from jobs.summaries import SummaryFilter, queries, tree
 from jobs.summaries.queries import ChunkRange
 from jobs.summaries.views import SummaryObject, SummaryWithChunks
@@ -129,7 +125,7 @@ async def get_summary(
     wanted = ChunkRange(chunks_start, chunks_limit) if chunks else None
     if wait:
         await services.transact(summaries.get, summary_id=summary_id, tenant_id=tenant_id)
-        await _until_ended(services, summary_id, seconds=wait)
+        await verbs.until_ended(services, summary_id, seconds=wait)
     return JSONResponse(
         await services.transact(_read, summary_id=summary_id, tenant_id=tenant_id, chunks=wanted)
     )
@@ -215,15 +211,3 @@ def _read(
     if chunks is not None:
         return queries.describe_with_some_chunks(session, summary, chunks)
     return queries.describe(session, [summary])[0]
-
-
-async def _until_ended(services: Services, summary_id: UUID, *, seconds: float) -> None:
-    """Wait until the summary ends or is deleted, or the time is up."""
-    with suppress(TimeoutError):
-        async with (
-            asyncio.timeout(seconds),
-            aclosing(services.summary_changes.changes(summary_id)) as changes,
-        ):
-            async for seen in changes:
-                if seen.state in TERMINAL:
-                    return

@@ -1,6 +1,8 @@
 """What callers do with summaries, over HTTP and in the console: submit, estimate, cancel."""
 
+import asyncio
 import json
+from contextlib import aclosing, suppress
 from functools import partial
 from hashlib import sha256
 from uuid import UUID
@@ -18,7 +20,7 @@ from jobs.doorbell import SERVICE
 from jobs.engines import registry
 from jobs.errors import InvalidRequestError, ModelNotFoundError
 from jobs.models import JsonObject, Summary
-from jobs.states.summary import OnGap, Style
+from jobs.states.summary import TERMINAL, OnGap, Style
 from jobs.summaries import SummarySpec, queries
 from jobs.summaries.views import SummaryObject
 from jobs.tenants.idempotency import RequestKind
@@ -78,6 +80,18 @@ async def cancel(services: Services, summary_id: UUID, *, tenant_id: UUID) -> No
     # In its own transaction, because it must lock the rows of jobs first; a service worker repeats it.
     await services.transact(summaries.stop_jobs, summary_id=summary_id, tenant_id=tenant_id)
     services.doorbell.ring(SERVICE)
+
+
+async def until_ended(services: Services, summary_id: UUID, *, seconds: float) -> None:
+    """Wait until a summary, or other tree, ends or is deleted, or the time is up."""
+    with suppress(TimeoutError):
+        async with (
+            asyncio.timeout(seconds),
+            aclosing(services.summary_changes.changes(summary_id)) as changes,
+        ):
+            async for seen in changes:
+                if seen.state in TERMINAL:
+                    return
 
 
 async def resolve_model(services: Services, asked: str | None) -> str:

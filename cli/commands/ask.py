@@ -2,9 +2,12 @@
 
 import sys
 from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, TextIO
 
 import typer
 
@@ -12,13 +15,15 @@ from cli.commands.estimate import estimate_all
 from cli.commands.summarize import PATIENCE_SECONDS, Paths, conclude, report_skipped, stopping
 from cli.output import ApiUrl, client_of, notes
 from cli.questions.reading import read_questions
-from cli.questions.tables import TableFormat, TableWriter
+from cli.questions.tables import TableFormat, answers_sheet, problem_of
 from cli.summaries import locations, table_file
 from cli.summaries.options import DEFAULT_CONCURRENCY, ConcurrencyOption, Priority, request
 from cli.summaries.progress import progress
-from cli.summaries.remote import ANSWERS, SummaryClient
-from cli.summaries.results import of_answers
+from cli.summaries.remote import ANSWERS, Kind, SummaryClient
+from cli.summaries.results import DocumentResult, of_answers
 from cli.summaries.run import SummaryRun, in_threads
+from cli.summaries.sources import SourceFile
+from cli.summaries.tables import OrderedTable, Sheet
 
 _EXIT_CODES: Final = (
     "Exit codes: 0 all questions asked of all documents, 1 a document or question failed, 2 usage error,"
@@ -98,18 +103,65 @@ def ask(  # noqa: PLR0913  # one for each option
     if estimate:
         estimate_all(paths, fields, kind=ANSWERS, concurrency=concurrency, api_url=api_url)
         return
+    job = TableJob(
+        ANSWERS,
+        fields,
+        result_of=of_answers,
+        sheet=lambda out: answers_sheet(out, kind, asked),
+        problem_of=problem_of,
+    )
+    write_table(job, paths, output, watch=watch, again=again, concurrency=concurrency, api_url=api_url)
+
+
+@dataclass(frozen=True, slots=True)
+class TableJob:
+    """What is asked of each document, and the table that it fills.
+
+    Attributes:
+        fields: of the request for each document.
+        result_of: makes the result of what the server found.
+        sheet: begins the table.
+        problem_of: see `OrderedTable`.
+    """
+
+    kind: Kind
+    fields: dict[str, object]
+    result_of: Callable[[SourceFile, Mapping[str, Any]], DocumentResult]
+    sheet: Callable[[TextIO], Sheet]
+    problem_of: Callable[[DocumentResult], str | None]
+
+
+def write_table(
+    job: TableJob,
+    paths: list[str],
+    output: str,
+    *,
+    watch: bool,
+    again: bool,
+    concurrency: int,
+    api_url: str | None,
+) -> None:
+    """Ask every document, and write the table.
+
+    Raises:
+        typer.BadParameter: there is no document, or the output would overwrite one.
+        typer.Exit: a document has a problem, or the output cannot be written.
+    """
     others: Counter[str] = Counter()
     total = table_file.count_documents(paths, output, others=others)
     report_skipped(others)
     with client_of(api_url) as client, stopping() as stop:
-        server = SummaryClient(client, patience=PATIENCE_SECONDS, stop=stop, kind=ANSWERS)
-        # Questions that no server takes are refused before a document is sent.
-        served, _ = server.model(), server.queued_seconds(fields)
+        server = SummaryClient(client, patience=PATIENCE_SECONDS, stop=stop, kind=job.kind)
+        # What no server takes is refused before a document is sent.
+        served, _ = server.model(), server.queued_seconds(job.fields)
         shown = progress(notes, total=total, live=watch)
-        run = SummaryRun(server, fields, model=served, progress=shown, again=again, result_of=of_answers)
+        run = SummaryRun(
+            server, job.fields, model=served, progress=shown, again=again, result_of=job.result_of
+        )
         with table_file.opened(output) as out:
             aside = shown.aside if out is sys.stdout and out.isatty() else nullcontext
-            table = TableWriter(out, kind, asked, aside=aside)
+            say = partial(notes.print, markup=False)
+            table = OrderedTable(job.sheet(out), problem_of=job.problem_of, say=say, aside=aside)
             try:
                 with shown:
                     found = locations.find(paths)

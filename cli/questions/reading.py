@@ -17,22 +17,27 @@ def read_questions(named: Sequence[str], file: Path | None) -> list[str]:
     """
     found = [each.strip() for each in named]
     if file is not None:
-        found += [line.strip() for line in _text(file).splitlines()]
+        found += [line.strip() for line in read_text(file, param="--questions").splitlines()]
     questions = list(dict.fromkeys(each for each in found if each))
     if not questions:
         raise typer.BadParameter("ask at least one question, with -q or --questions", param_hint="-q")
     return questions
 
 
-def _text(file: Path) -> str:
+def read_text(file: Path, *, param: str) -> str:
+    """Read a file that an option names.
+
+    Raises:
+        typer.BadParameter: it cannot be read, is too large, or is not UTF-8.
+    """
     try:
         with file.open("rb") as opened:
             content = opened.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="--questions") from None
+        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint=param) from None
     if len(content) > _MAX_BYTES:
-        raise typer.BadParameter(f"{file} is larger than {_MAX_BYTES:,} bytes", param_hint="--questions")
+        raise typer.BadParameter(f"{file} is larger than {_MAX_BYTES:,} bytes", param_hint=param)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise typer.BadParameter(f"{file} is not UTF-8", param_hint="--questions") from None
+        raise typer.BadParameter(f"{file} is not UTF-8", param_hint=param) from None

@@ -66,10 +66,11 @@ class Kind:
 
 SUMMARIES: Final = Kind("/v1/summaries", "chunks")
 ANSWERS: Final = Kind("/v1/answers", "answers")
+EXTRACTIONS: Final = Kind("/v1/extractions", "values")
 
 
 class SummaryClient:
-    """A client for a server's documents and summaries, or answers; safe to use from many threads.
+    """A client for a server's documents and summaries, answers or extractions; safe to use from many threads.
 
     Args:
         patience: seconds to keep trying a server that does not answer.

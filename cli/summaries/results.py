@@ -40,6 +40,7 @@ class DocumentResult:
             not be summarized.
         gaps: the chunks that the summary leaves out, with `pages`, `start`, `end` and `error`.
         answers: of a document that was asked questions, in their order, as the server returns them.
+        extraction: what was extracted, as the server returns it; None if nothing was.
         usage: tokens; None if no job ran.
         error: `code` and `message`; None if the document completed.
     """
@@ -49,6 +50,7 @@ class DocumentResult:
     chunks: tuple[Mapping[str, Any], ...] = ()
     gaps: tuple[Mapping[str, Any], ...] = ()
     answers: tuple[Mapping[str, Any], ...] = ()
+    extraction: Mapping[str, Any] | None = None
     usage: Mapping[str, int] | None = None
     error: Mapping[str, str] | None = None
 
@@ -100,6 +102,17 @@ def of_answers(source: SourceFile, answers: Mapping[str, Any]) -> DocumentResult
     )
 
 
+def of_extraction(source: SourceFile, extraction: Mapping[str, Any]) -> DocumentResult:
+    """Build the result of a document whose extraction has ended."""
+    is_failed = extraction["state"] != "completed"
+    return DocumentResult(
+        source,
+        extraction=None if is_failed else extraction,
+        usage=extraction["usage"],
+        error=_error(extraction, "Its extraction is") if is_failed else None,
+    )
+
+
 def _error(summary: Mapping[str, Any], what: str = "The summary is") -> dict[str, str]:
     error = summary.get("error") or {}
     state = str(summary["state"])
@@ -122,7 +135,7 @@ def as_object(result: DocumentResult) -> dict[str, object]:
 
 def heading(kind: Format) -> str:
     """Return the text that precedes the first of several results."""
-    return {Format.JSON: "[\n", Format.CSV: _line(_COLUMNS), Format.MD: ""}[kind]
+    return {Format.JSON: "[\n", Format.CSV: csv_line(_COLUMNS), Format.MD: ""}[kind]
 
 
 def ending(kind: Format, *, num_results: int) -> str:
@@ -224,7 +237,7 @@ def _plain(text: str) -> str:
 
 def _row(result: DocumentResult) -> str:
     usage, error = result.usage or {}, result.error or {}
-    return _line(
+    return csv_line(
         (
             result.source.shown,
             result.summary or "",
@@ -239,7 +252,8 @@ def _row(result: DocumentResult) -> str:
     )
 
 
-def _line(values: Iterable[object]) -> str:
+def csv_line(values: Iterable[object]) -> str:
+    """Write a row; quote what a spreadsheet would take for a formula."""
     written = io.StringIO()
     csv.writer(written, lineterminator="\n").writerow(map(_cell, values))
     return written.getvalue()
@@ -247,5 +261,9 @@ def _line(values: Iterable[object]) -> str:
 
 def _cell(value: object) -> object:
     """Quote what a spreadsheet takes for a formula, even `- 1+2`, a list by its looks."""
-    is_formula = isinstance(value, str) and value.startswith(_FORMULA)
-    return f"'{value}" if is_formula else value
+    return f"'{value}" if is_formula(value) else value
+
+
+def is_formula(value: object) -> bool:
+    """Return True for a text that a spreadsheet would take for a formula."""
+    return isinstance(value, str) and value.startswith(_FORMULA)

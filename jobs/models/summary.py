@@ -1,10 +1,10 @@
-"""The tables of summaries and answers: the request, its documents, its tree of jobs, and what that found."""
+"""The tables of summaries, answers and extractions: request, documents, tree of jobs, what that found."""
 
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, SmallInteger, text
+from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, SmallInteger, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -14,26 +14,30 @@ from jobs.models.turn import PLANNING, indexes
 from jobs.states.summary import TERMINAL, NodeKind, OnGap, Purpose, Style, SummaryState, SummaryStop
 
 _TERMINAL_SQL = one_of("state", sorted(TERMINAL))
-# SQL condition of answers whose jobs run, or have ended but are not settled.
-RUNNING_ANSWERS: Final = "purpose = 'answers' AND state = 'running'"
+# SQL condition of answers and extractions whose jobs run, or have ended but are not settled.
+UNSETTLED: Final = "purpose <> 'summary' AND state = 'running'"
 
 
 class Summary(Base):
-    """One summary, of one document or of several together; or the answers of a document to questions.
+    """One summary, of one document or of several together; or what one document says to its reader.
 
     `summaries.lifecycle` creates and cancels it, a service worker plans it (`planning`, `drafts`), and
-    `trees.progress` ends it with its jobs. Answers are created by `questions.lifecycle`, and a service worker
-    ends them (`questions.settling`).
+    `trees.progress` ends it with its jobs. Answers are created by `questions.lifecycle`, extractions by
+    `extractions.lifecycle`, and a service worker ends both (`questions.settling`).
 
     Attributes:
         id: UUIDv7.
         tenant_id: the owner.
         purpose: a `Purpose`.
-        questions: of answers: what is asked, in order. Null for summaries.
+        questions: of answers: what is asked, in order. Null for others.
+        schema: of an extraction: the JSON Schema of its fields, in the caller's order. Null for others.
+        joins: of an extraction: the `JoinRule` of each field. Null for others.
+        fault: of an extraction: why the values that it found are not valid by its schema. Null: they are, or
+            it is not settled.
         state: a `SummaryState`.
         is_combined: one summary over all of its documents.
         style: a `Style`.
-        length: tokens that the summary, or each answer, should have, at least 1.
+        length: tokens that the summary, or each reply, should have, at least 1.
         language: language to write in. Null: that of the document.
         instructions: the caller's own, followed besides the template's. Null: none.
         focus: what matters most to the caller. Null: nothing in particular.
@@ -51,7 +55,8 @@ class Summary(Base):
         root_job_id: the job whose output is the summary; a second attempt replaces it. Of answers, the last
             job of the plan. Null until planned.
         gaps: documents without a text, `{document_id, error}` each, where gaps are skipped. Chunks that
-            failed are read from the tree.
+            failed are read from the tree. Of a settled extraction: parts that it leaves out,
+            `{start, end, pages, error}` each.
         custom_id: the caller's own name for the summary, not unique. Null if it gave none.
         labels: the column `metadata`: the caller's own keys and values, `{}` if none.
         webhook_url: where the final event goes, besides the tenant's endpoints. Null: nowhere else.
@@ -90,6 +95,10 @@ class Summary(Base):
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
     purpose: Mapped[str] = mapped_column(server_default=Purpose.SUMMARY.value)
     questions: Mapped[list[str] | None] = mapped_column(JSONB(none_as_null=True))
+    # JSONB would not keep the order of the fields.
+    schema: Mapped[JsonObject | None] = mapped_column(JSON(none_as_null=True))
+    joins: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
+    fault: Mapped[str | None]
     state: Mapped[str]
     is_combined: Mapped[bool]
     style: Mapped[str]
@@ -148,13 +157,17 @@ class Summary(Base):
         CheckConstraint("deleted_at IS NULL OR finalized_at IS NOT NULL", name="deleted_has_ended"),
         CheckConstraint(one_of("purpose", sorted(Purpose)), name="purpose"),
         CheckConstraint("(purpose = 'answers') = (questions IS NOT NULL)", name="answers_have_questions"),
+        CheckConstraint(
+            "num_nonnulls(schema, joins) = CASE purpose WHEN 'extraction' THEN 2 ELSE 0 END",
+            name="extractions_have_schema",
+        ),
         Index("ix_summaries_tenant", "tenant_id", "id"),
         Index("ix_summaries_state", "tenant_id", "state", "id"),
         *indexes(PLANNING),
         # Summaries that service workers plan, stop and expire.
         partial_index("ix_summaries_open", "id", where="finalized_at IS NULL"),
-        # Answers that service workers settle.
-        partial_index("ix_summaries_answers", "id", where=RUNNING_ANSWERS),
+        # Answers and extractions that service workers settle.
+        partial_index("ix_summaries_unsettled", "id", where=UNSETTLED),
         partial_index("ix_summaries_finalized", "finalized_at", where="finalized_at IS NOT NULL"),
         partial_index("ix_summaries_deleted", "deleted_at", where="deleted_at IS NOT NULL"),
         partial_index(
@@ -204,7 +217,7 @@ class SummaryNode(Base):
             joins.
         first_page: page of `start_char`, from 1. Null for joins, and for documents without pages.
         last_page: page of the last character of the stretch. Null with `first_page`.
-        question: the place, among the questions, of the one that it is about. Null in summaries.
+        question: the place, among the questions, of the one that it is about. Null unless it answers one.
         tokens: tokens of its prompt, template included. For joins an upper bound, as their text does not
             exist yet.
         job_id: the job that does its work. Unique.
@@ -245,13 +258,16 @@ class SummaryNode(Base):
 
 
 class DocumentFinding(Base):
-    """What a document says to one question. `questions.settling` writes it, and nothing changes it.
+    """What a document says to a question, or of a field. `questions.settling` writes it; nothing changes it.
 
     Attributes:
         summary_id: the row of `summaries` that asks. Deleted with it.
-        place: of the question among its questions, from 0.
+        place: of the question among its questions, or of the field among its fields, from 0.
         tenant_id: the owner.
-        value: the answer, as JSON. Null: the document has none, or `error` says why it is not known.
+        value: the answer, or the field's value, as JSON. Null: the document has none, or `error` says why it
+            is not known.
+        sources: of a field: the quotes of the parts that said it, as `extractions.joining` describes them.
+            Null for answers, which have the columns below.
         quote: the words that it is founded on, as the model gave them. Null: it gave none.
         is_quoted: whether these words are in the document's text. Null: there is no quote, or no text.
         start_char: first character of these words in the text. Null unless `is_quoted`.
@@ -268,7 +284,8 @@ class DocumentFinding(Base):
     summary_id: Mapped[UUID] = mapped_column(ForeignKey("summaries.id", ondelete="CASCADE"), primary_key=True)
     place: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
-    value: Mapped[str | None] = mapped_column(JSONB(none_as_null=True))
+    value: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
+    sources: Mapped[list[JsonObject] | None] = mapped_column(JSONB(none_as_null=True))
     quote: Mapped[str | None]
     is_quoted: Mapped[bool | None]
     start_char: Mapped[int | None]

@@ -11,8 +11,8 @@ from typing import Final
 from jobs.questions.quotes import QuotableText, pages_of
 from jobs.questions.replies import MalformedAnswerError, Reply, parse_reply
 
-_Error = Mapping[str, object]
-_UNKNOWN: Final[_Error] = {"code": "internal_error", "message": "The job ended without an answer."}
+Error = Mapping[str, object]
+_UNKNOWN: Final[Error] = {"code": "internal_error", "message": "The job ended without an answer."}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class JobEnd:
     """
 
     output: str | None
-    error: _Error | None = None
+    error: Error | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Conclusion:
     place: tuple[int, int] | None = None
     pages: tuple[int, int] | None = None
     gaps: tuple[Mapping[str, object], ...] = ()
-    error: _Error | None = None
+    error: Error | None = None
 
 
 def conclude(
@@ -72,12 +72,12 @@ def conclude(
         page_starts: the character at which each page starts.
     """
     replies = [reply_of(each.ended) for each in parts]
-    gaps = tuple(_gap(part, reply) for part, reply in zip(parts, replies, strict=True) if _failed(reply))
+    gaps = tuple(gap_of(part, reply) for part, reply in zip(parts, replies, strict=True) if _failed(reply))
     answering = [
         part for part, reply in zip(parts, replies, strict=True) if isinstance(reply, Reply) and reply.answer
     ]
     if len(gaps) == len(parts):
-        return Conclusion(gaps=gaps if len(parts) > 1 else (), error=gaps[0]["error"])  # type: ignore[arg-type]  # made by `_gap`
+        return Conclusion(gaps=gaps if len(parts) > 1 else (), error=gaps[0]["error"])  # type: ignore[arg-type]  # made by `gap_of`
     if not answering:
         return Conclusion(gaps=gaps)
     last = replies[0] if joined is None else reply_of(joined)
@@ -98,21 +98,27 @@ def conclude(
     )
 
 
-def reply_of(ended: JobEnd) -> Reply | _Error:
+def reply_of(ended: JobEnd) -> Reply | Error:
     """Return the job's reply, or the error for which it has none."""
     if ended.output is None:
-        return ended.error or _UNKNOWN
+        return unanswered(ended)
     try:
         return parse_reply(ended.output)
     except MalformedAnswerError as error:
         return {"code": error.code, "message": error.message}
 
 
-def _failed(reply: Reply | _Error) -> bool:
+def unanswered(ended: JobEnd) -> Error:
+    """Return why a job has no output."""
+    return ended.error or _UNKNOWN
+
+
+def _failed(reply: Reply | Error) -> bool:
     return not isinstance(reply, Reply)
 
 
-def _gap(part: AskedPart, error: Reply | _Error) -> Mapping[str, object]:
+def gap_of(part: AskedPart, error: Reply | Error) -> Mapping[str, object]:
+    """Describe a part that the whole leaves out, and why."""
     pages = None if part.pages is None else list(part.pages)
     return {"start": part.start, "end": part.end, "pages": pages, "error": error}
 

@@ -11,21 +11,19 @@ from sqlalchemy.orm import Session
 from jobs import summaries
 from jobs.database import database_now
 from jobs.database.paging import Page, Range
-from jobs.models import JsonObject, Summary, SummaryDocument
-from jobs.questions.forest import DEFAULT_LENGTH
+from jobs.models import Summary, SummaryDocument
 from jobs.questions.templates import ANSWER_TEMPLATE_VERSIONS
-from jobs.states.summary import OnGap, Purpose, Style, SummaryState
+from jobs.states.summary import NodeKind, OnGap, Purpose, Style, SummaryState
 from jobs.summaries import SummaryFilter
 
 
 @dataclass(frozen=True, slots=True)
-class AnswersSpec:
-    """A validated request for answers.
+class DocumentsSpec:
+    """A validated request about documents, each of which is read apart.
 
     Attributes:
         document_ids: each once, in the caller's order.
-        questions: to each document; each once, at least one.
-        length: target length of an answer with its quote, in tokens.
+        length: target length of a reply, in tokens.
         chunk_tokens: see `Summary`.
         rank: -1 low, 0 normal, 1 high.
         window: time from acceptance to expiry; None means no expiry.
@@ -33,9 +31,8 @@ class AnswersSpec:
     """
 
     document_ids: Sequence[UUID]
-    questions: Sequence[str]
     model: str
-    length: int = DEFAULT_LENGTH
+    length: int
     chat_template_kwargs: Mapping[str, object] | None = None
     chunk_tokens: int | None = None
     rank: int = 0
@@ -46,20 +43,38 @@ class AnswersSpec:
     window: timedelta | None = None
 
 
-def create(session: Session, spec: AnswersSpec, *, tenant_id: UUID) -> list[Summary]:
+def create(
+    session: Session, spec: DocumentsSpec, *, questions: Sequence[str], tenant_id: UUID
+) -> list[Summary]:
     """Create answers that wait to be planned, one for each document in order; it need not be ready.
+
+    Args:
+        session: the caller's transaction.
+        spec: of the request.
+        questions: to each document; each once, at least one.
+        tenant_id: the owner.
 
     Raises:
         InvalidRequestError: the tenant has no such document; `param` names it.
     """
+    own = {"purpose": Purpose.ANSWERS.value, "questions": list(questions)}
+    return create_rows(session, spec, own, ANSWER_TEMPLATE_VERSIONS, tenant_id=tenant_id)
+
+
+def create_rows(
+    session: Session,
+    spec: DocumentsSpec,
+    own: Mapping[str, object],
+    templates: Mapping[NodeKind, str],
+    *,
+    tenant_id: UUID,
+) -> list[Summary]:
+    """Create a row for each document in order, with its `own` columns; see `create`."""
     summaries.hold_documents(session, spec.document_ids, tenant_id=tenant_id)
     now = database_now(session)
-    templates: JsonObject = {kind.value: version for kind, version in ANSWER_TEMPLATE_VERSIONS.items()}
     made = [
         Summary(
             tenant_id=tenant_id,
-            purpose=Purpose.ANSWERS.value,
-            questions=list(spec.questions),
             state=SummaryState.PREPARING.value,
             is_combined=False,
             style=Style.PARAGRAPH.value,
@@ -70,7 +85,7 @@ def create(session: Session, spec: AnswersSpec, *, tenant_id: UUID) -> list[Summ
             overlap_tokens=0,
             model=spec.model,
             rank=spec.rank,
-            templates=templates,
+            templates={kind.value: version for kind, version in templates.items()},
             gaps=[],
             custom_id=spec.custom_id,
             labels=dict(spec.metadata or {}),
@@ -78,6 +93,7 @@ def create(session: Session, spec: AnswersSpec, *, tenant_id: UUID) -> list[Summ
             webhook_secret=spec.webhook_secret,
             created_at=now,
             expires_at=now + spec.window if spec.window else None,
+            **own,
         )
         for _ in spec.document_ids
     ]

@@ -1,7 +1,9 @@
 """The prompts of jobs that answer questions, written at preparation from document and question."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from sqlalchemy import select
 from sqlalchemy.exc import NoResultFound
@@ -70,34 +72,70 @@ def compose_question(session: Session, job: Job) -> str:
     if job.summary_id is None:
         raise NoResultFound
     asked = session.get_one(Summary, job.summary_id)
-    node = session.scalars(select(SummaryNode).where(SummaryNode.job_id == job.id)).one()
+    node = _node_of(session, job.id)
     questions = asked.questions or []
     if node.question is None or node.question >= len(questions):
         raise NoResultFound
     question = questions[node.question]
-    build = _join_messages if node.document_id is None else _leaf_messages
-    return canonical(build(session, asked, node, question), variables=asked.chat_template_kwargs)
+    if node.document_id is None:
+        messages = _join_messages(session, asked, node, question)
+    else:
+        messages = _leaf_messages(read_leaf(session, asked, job.id), question, length=asked.length)
+    return canonical(messages, variables=asked.chat_template_kwargs)
 
 
-def _leaf_messages(session: Session, asked: Summary, node: SummaryNode, question: str) -> list[Message]:
-    """Build the messages that ask a question of a document or of one of its chunks."""
+@dataclass(frozen=True, slots=True)
+class LeafText:
+    """What a job reads of a document.
+
+    Attributes:
+        kind: the whole document, or a chunk of it.
+        marks: lines that the whole document does not contain.
+        number: of the chunk, from 1.
+        num_chunks: of the document.
+    """
+
+    text: str
+    kind: NodeKind
+    marks: Delimiters
+    number: int
+    num_chunks: int
+
+
+def read_leaf(session: Session, asked: Summary, job_id: UUID) -> LeafText:
+    """Read the text of a leaf's job.
+
+    Raises:
+        DocumentGoneError: the document to read no longer exists.
+        NoResultFound: the job is no leaf's.
+    """
+    node = _node_of(session, job_id)
     if node.document_id is None:
         raise NoResultFound
     try:
         text = documents.load_text(session, node.document_id)
     except NotFoundError:
         raise DocumentGoneError from None
-    marks, piece = delimiters([text]), text[node.context_char or 0 : node.end_char]
-    if node.kind == NodeKind.WHOLE:
-        return templates.ask_whole(piece, question, marks, length=asked.length)
     chunks = (asked.plan or {}).get("chunks")
-    return templates.ask_chunk(
-        piece,
-        question,
-        marks,
+    return LeafText(
+        text[node.context_char or 0 : node.end_char],
+        NodeKind(node.kind),
+        delimiters([text]),
         number=(node.chunk or 0) + 1,
         num_chunks=chunks if isinstance(chunks, int) else 1,
-        length=asked.length,
+    )
+
+
+def _node_of(session: Session, job_id: UUID) -> SummaryNode:
+    return session.scalars(select(SummaryNode).where(SummaryNode.job_id == job_id)).one()
+
+
+def _leaf_messages(leaf: LeafText, question: str, *, length: int) -> list[Message]:
+    """Build the messages that ask a question of a document or of one of its chunks."""
+    if leaf.kind is NodeKind.WHOLE:
+        return templates.ask_whole(leaf.text, question, leaf.marks, length=length)
+    return templates.ask_chunk(
+        leaf.text, question, leaf.marks, number=leaf.number, num_chunks=leaf.num_chunks, length=length
     )
 
 

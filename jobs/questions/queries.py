@@ -1,6 +1,6 @@
 """Queries on answers, in the public shape."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 from sqlalchemy import select
@@ -14,26 +14,25 @@ from jobs.questions.views import (
     answer_reply,
     answers_object,
 )
-from jobs.summaries.queries import progress_reply, usage_reply
 from jobs.trees import counts as tree_counts
 from jobs.trees.counts import TreeCounts
 
 
 def describe(session: Session, answers: Sequence[Summary]) -> list[AnswersObject]:
     """Return the public shape of these, in order, with few queries in all."""
+    return [answers_object(each, *read) for each, read in read_each(session, answers)]
+
+
+def read_each(
+    session: Session, asked: Sequence[Summary]
+) -> Iterator[tuple[Summary, tuple[UUID, TreeCounts]]]:
+    """Read the document of each row, and how far its jobs are, with few queries in all."""
     of_documents = select(SummaryDocument.summary_id, SummaryDocument.document_id)
-    mine = SummaryDocument.summary_id.in_([each.id for each in answers])
+    mine = SummaryDocument.summary_id.in_([each.id for each in asked])
     documents: dict[UUID, UUID] = dict(session.execute(of_documents.where(mine)).all())
-    counts = tree_counts.read(session, answers)
-    return [
-        answers_object(
-            each,
-            documents[each.id],
-            progress_reply(counts.get(each.id, TreeCounts())),
-            usage_reply(counts.get(each.id, TreeCounts())),
-        )
-        for each in answers
-    ]
+    counts = tree_counts.read(session, asked)
+    for each in asked:
+        yield each, (documents[each.id], counts.get(each.id, TreeCounts()))
 
 
 def describe_whole(session: Session, asked: Summary) -> AnswersWithAnswers:

@@ -45,19 +45,24 @@ def parse_reply(text: str) -> Reply:
     Raises:
         MalformedAnswerError: there is none, or it has another form.
     """
+    match first_object(text):
+        case {"found": bool(is_found), "answer": str(answer), "quote": str(quote)}:
+            if not is_found or not answer.strip():
+                return Reply(None)
+            return Reply(storable(answer.strip()), storable(quote.strip()) or None)
+    raise MalformedAnswerError
+
+
+def first_object(text: str) -> object:
+    """Read the first JSON object in the text; None: there is none that can be read."""
     start = text.find("{")
     try:
         found, _ = json.JSONDecoder().raw_decode(text, start) if start >= 0 else (None, 0)
     except (ValueError, RecursionError):
-        found = None
-    match found:
-        case {"found": bool(is_found), "answer": str(answer), "quote": str(quote)}:
-            if not is_found or not answer.strip():
-                return Reply(None)
-            return Reply(_storable(answer.strip()), _storable(quote.strip()) or None)
-    raise MalformedAnswerError
+        return None
+    return found
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """Replace what a database does not take: NUL, and halves of surrogate pairs, which JSON may name."""
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()

@@ -1,29 +1,31 @@
-"""The end of answers: once all jobs have ended, one transaction stores what the document says.
+"""The end of answers and extractions: one transaction stores what the document says, once all jobs ended.
 
 A service worker does it, since it reads the whole text to look for quotes. A process killed meanwhile leaves
 the row as it was, and another worker settles it.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Protocol
 from uuid import UUID
 
-from sqlalchemy import Integer, Select, cast, insert, literal_column, select, text
+from sqlalchemy import Integer, Select, cast, insert, literal_column, select
+from sqlalchemy import text as sql
 from sqlalchemy.orm import Session
 
 from jobs import documents
 from jobs.errors import NotFoundError
 from jobs.models import DocumentFinding, Job, JsonObject, Result, Summary, SummaryDocument, SummaryNode
 from jobs.models.document import Document
-from jobs.models.summary import RUNNING_ANSWERS
+from jobs.models.summary import UNSETTLED
 from jobs.questions.joining import AskedPart, Conclusion, JobEnd, conclude
 from jobs.questions.quotes import QuotableText
 from jobs.states import JobState
-from jobs.states.summary import SummaryState
+from jobs.states.summary import Purpose, SummaryState
 from jobs.trees import progress as tree_progress
 
-_LOST: JsonObject = {
+LOST: Final[JsonObject] = {
     "code": "planning_failed",
     "message": "It was planned by another release; ask again.",
 }
@@ -35,7 +37,7 @@ def ready_to_settle() -> Select[UUID]:
     return (
         select(Summary.id)
         .where(
-            literal_column(f"({RUNNING_ANSWERS})"),
+            literal_column(f"({UNSETTLED})"),
             Summary.stop_reason.is_(None),
             num_ended >= cast(Summary.plan["jobs"].astext, Integer),
         )
@@ -43,50 +45,106 @@ def ready_to_settle() -> Select[UUID]:
     )
 
 
-def settle(session: Session, only: Sequence[UUID]) -> int:
-    """Settle those of these answers that are ready and that nobody else settles; return their number."""
-    query = (
-        select(Summary)
-        .where(Summary.id.in_(ready_to_settle().where(Summary.id.in_(only))))
-        .with_for_update(key_share=True, skip_locked=True)
-        .execution_options(populate_existing=True)
-    )
-    # Quotes are looked for in up to 20 million characters, while no statement runs.
-    session.execute(text("SET LOCAL idle_in_transaction_session_timeout = '10min'"))
-    ready = session.scalars(query).all()
-    for asked in ready:
-        _settle(session, asked)
-    return len(ready)
-
-
 @dataclass(slots=True)
-class _Tree:
-    """How the jobs of one question ended."""
+class AskedTree:
+    """How the jobs of one question, or of one extraction, ended."""
 
     parts: list[AskedPart] = field(default_factory=list)
     joined: JobEnd | None = None
 
 
-def _settle(session: Session, asked: Summary) -> None:
-    trees = _read_trees(session, asked.id)
-    readable, page_starts = _read_text(session, asked.id)
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What the document says.
+
+    Attributes:
+        rows: of the findings: columns that differ from their defaults.
+        error: why nothing is known; None: something is.
+    """
+
+    rows: Sequence[Mapping[str, object]]
+    error: Mapping[str, object] | None
+
+
+class Conclude(Protocol):
+    """Draws what a document says from how the jobs ended."""
+
+    def __call__(
+        self,
+        asked: Summary,
+        trees: Mapping[int | None, AskedTree],
+        text: QuotableText | None,
+        page_starts: Sequence[int],
+    ) -> Settled:
+        """Draw it, and set what the row itself says of it.
+
+        Args:
+            asked: the row that asked.
+            trees: by the place of their question; None: of none.
+            text: of the document; None: it no longer exists.
+            page_starts: the character at which each page starts.
+        """
+
+
+def conclude_answers(
+    asked: Summary,
+    trees: Mapping[int | None, AskedTree],
+    text: QuotableText | None,
+    page_starts: Sequence[int],
+) -> Settled:
+    """Draw the answers; see `Conclude`."""
     found = [
-        conclude(tree.parts, tree.joined, text=readable, page_starts=page_starts)
+        conclude(tree.parts, tree.joined, text=text, page_starts=page_starts)
         if (tree := trees.get(place)) is not None and tree.parts
-        else Conclusion(error=_LOST)
+        else Conclusion(error=LOST)
         for place in range(len(asked.questions or ()))
     ]
-    rows = [_row(asked, place, each) for place, each in enumerate(found)]
-    session.execute(insert(DocumentFinding), rows)
     errors = [each.error for each in found if each.error is not None]
-    if len(errors) == len(found):
-        tree_progress.end(session, asked, SummaryState.FAILED, error=dict(errors[0]))
+    return Settled([*map(_row, found)], errors[0] if len(errors) == len(found) else None)
+
+
+ANSWERS_ALONE: Final[Mapping[str, Conclude]] = {Purpose.ANSWERS: conclude_answers}
+
+
+def settle(
+    session: Session, only: Sequence[UUID], *, concluding: Mapping[str, Conclude] = ANSWERS_ALONE
+) -> int:
+    """Settle those of these rows that are ready and that nobody else settles; return their number.
+
+    Args:
+        session: its transaction.
+        only: ids of rows.
+        concluding: what draws conclusions, by `Purpose`; rows of others are left alone.
+    """
+    query = (
+        select(Summary)
+        .where(Summary.id.in_(ready_to_settle().where(Summary.id.in_(only))))
+        .where(Summary.purpose.in_(concluding))
+        .with_for_update(key_share=True, skip_locked=True)
+        .execution_options(populate_existing=True)
+    )
+    # Quotes are looked for in up to 20 million characters, while no statement runs.
+    session.execute(sql("SET LOCAL idle_in_transaction_session_timeout = '10min'"))
+    ready = session.scalars(query).all()
+    for asked in ready:
+        _settle(session, asked, concluding[asked.purpose])
+    return len(ready)
+
+
+def _settle(session: Session, asked: Summary, conclude_all: Conclude) -> None:
+    settled = conclude_all(asked, _read_trees(session, asked.id), *_read_text(session, asked.id))
+    own = {"summary_id": asked.id, "tenant_id": asked.tenant_id}
+    if settled.rows:
+        rows = [{**row, **own, "place": place} for place, row in enumerate(settled.rows)]
+        session.execute(insert(DocumentFinding), rows)
+    if settled.error is not None:
+        tree_progress.end(session, asked, SummaryState.FAILED, error=dict(settled.error))
     else:
         tree_progress.end(session, asked, SummaryState.COMPLETED)
 
 
-def _read_trees(session: Session, asked_id: UUID) -> dict[int, _Tree]:
-    """Read the ends of leaves and of last joins, by the place of their question."""
+def _read_trees(session: Session, asked_id: UUID) -> dict[int | None, AskedTree]:
+    """Read the ends of leaves and of last joins, by the place of their question; None: of none."""
     rows = session.execute(
         select(SummaryNode, Job.state, Job.error, Result.output)
         .join(Job, Job.id == SummaryNode.job_id)
@@ -94,14 +152,13 @@ def _read_trees(session: Session, asked_id: UUID) -> dict[int, _Tree]:
         .where(
             SummaryNode.summary_id == asked_id,
             (SummaryNode.level == 0) | SummaryNode.parent.is_(None),
-            SummaryNode.question.is_not(None),
         )
         .order_by(SummaryNode.number)
     )
-    found: dict[int, _Tree] = defaultdict(_Tree)
+    found: dict[int | None, AskedTree] = defaultdict(AskedTree)
     for node, state, error, output in rows:
         ended = JobEnd(output, None) if state == JobState.COMPLETED else JobEnd(None, error)
-        tree = found[node.question or 0]
+        tree = found[node.question]
         if node.level:
             tree.joined = ended
             continue
@@ -125,13 +182,10 @@ def _read_text(session: Session, asked_id: UUID) -> tuple[QuotableText | None, S
         return None, ()
 
 
-def _row(asked: Summary, place: int, found: Conclusion) -> dict[str, object]:
+def _row(found: Conclusion) -> dict[str, object]:
     start, end = found.place or (None, None)
     first, last = found.pages or (None, None)
     return {
-        "summary_id": asked.id,
-        "place": place,
-        "tenant_id": asked.tenant_id,
         "value": found.value,
         "quote": found.quote,
         "is_quoted": found.is_quoted,

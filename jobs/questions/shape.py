@@ -16,9 +16,9 @@ from jobs.prompts.store import NewText
 from jobs.questions.forest import build_forest, find_answer_sizes
 from jobs.questions.prompts import answer_overheads
 from jobs.questions.replies import REPLY_SCHEMA
-from jobs.states.summary import ANSWER_TASKS, NodeKind, Purpose
+from jobs.states.summary import ANSWER_TASKS, NodeKind
 from jobs.summaries.prompts import TextCounter
-from jobs.summaries.shape import JobForm, SummaryShape, TreeShape
+from jobs.summaries.shape import JobForm
 from jobs.summaries.tree import Leaf, Node, Sizes
 
 # Every prompt asks for it in words too.
@@ -42,15 +42,14 @@ class ForestShape:
         return build_forest(leaves, sizes, num_questions=len(summary.questions or ()), whole=whole)
 
     def form(self, session: Session, summary: Summary) -> JobForm:
-        """Store the form of a reply, with whether the engines of the model see to it."""
-        lacks = is_lacking(GuideKind.JSON, summary.model, registry.read_takes(session))
-        text = NewText(replace(REPLY_GUIDE, in_words=lacks).written())
-        stored = store.store(session, [text], tenant_id=summary.tenant_id)
-        # An engine that went on in the middle would not know what it is guided by.
-        return JobForm(stored.ids[text.sha256], is_whole=not lacks)
+        """Store the form of a reply; see `store_form`."""
+        return store_form(session, summary, REPLY_GUIDE)
 
 
-SHAPES: Final[Mapping[str, TreeShape]] = {
-    Purpose.SUMMARY: SummaryShape(),
-    Purpose.ANSWERS: ForestShape(),
-}
+def store_form(session: Session, summary: Summary, guide: Guide) -> JobForm:
+    """Store the form of a reply, with whether the engines of the model see to it."""
+    lacks = is_lacking(GuideKind.JSON, summary.model, registry.read_takes(session))
+    text = NewText(replace(guide, in_words=lacks).written())
+    stored = store.store(session, [text], tenant_id=summary.tenant_id)
+    # An engine that went on in the middle would not know what it is guided by.
+    return JobForm(stored.ids[text.sha256], is_whole=not lacks)

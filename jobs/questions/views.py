@@ -11,6 +11,7 @@ from jobs import ids
 from jobs.database.base import JsonObject
 from jobs.models import DocumentFinding, Summary
 from jobs.states.summary import Purpose
+from jobs.summaries.queries import progress_reply, usage_reply
 from jobs.summaries.views import (
     PlanReply,
     ProgressReply,
@@ -18,6 +19,7 @@ from jobs.summaries.views import (
     SummaryStateName,
     SummaryUsageReply,
 )
+from jobs.trees.counts import TreeCounts
 from jobs.validation import documented_as
 from jobs.views import (
     PRIORITY_NAMES,
@@ -33,7 +35,7 @@ _Pages = Annotated[Sequence[int] | None, Field(description="First and last page,
 
 
 class AnswerGapReply(TypedDict):
-    """A part of the document that could not be asked the question."""
+    """A part of the document that could not be asked."""
 
     start: Annotated[int, Field(description="Character of the document's text.")]
     end: int
@@ -72,20 +74,17 @@ class AnswerReply(TypedDict):
     error: Annotated[StoredError | None, Field(description="Why the question is not answered; null: it is.")]
 
 
-class AnswersObject(TypedDict):
-    """The answers of one document as JSON; times are RFC 3339 in UTC."""
+class DocumentReading(TypedDict):
+    """What answers and extractions have in common; times are RFC 3339 in UTC."""
 
     id: str
-    object: Literal["answers"]
     state: SummaryStateName
     document: str
-    questions: Sequence[str]
     length: int
     chat_template_kwargs: Annotated[JsonObject, Field(description="As requested; empty: none.")]
     chunk_tokens: Annotated[int | None, Field(description="As requested.")]
     model: str
     priority: Priority
-    templates: StoredTemplates
     plan: Annotated[
         Annotated[JsonObject, documented_as(PlanReply)] | None, Field(description="Null until planned.")
     ]
@@ -101,32 +100,45 @@ class AnswersObject(TypedDict):
     expires_at: Moment | None
 
 
+class AnswersObject(DocumentReading):
+    """The answers of one document as JSON."""
+
+    object: Literal["answers"]
+    templates: StoredTemplates
+    questions: Sequence[str]
+
+
 class AnswersWithAnswers(AnswersObject):
     """The same with each answer, in the order of the questions; none before it has ended."""
 
     answers: Sequence[AnswerReply]
 
 
-def answers_object(
-    asked: Summary, document_id: UUID, progress: ProgressReply, usage: SummaryUsageReply
-) -> AnswersObject:
+def answers_object(asked: Summary, document_id: UUID, counts: TreeCounts) -> AnswersObject:
     """Build the public shape of a document's answers."""
     return AnswersObject(
-        id=ids.answers_id(asked.id),
         object=Purpose.ANSWERS.value,
+        questions=asked.questions or [],
+        templates=asked.templates,
+        **reading(asked, ids.answers_id(asked.id), document_id, counts),
+    )
+
+
+def reading(asked: Summary, public_id: str, document_id: UUID, counts: TreeCounts) -> DocumentReading:
+    """Build what answers and extractions have in common."""
+    return DocumentReading(
+        id=public_id,
         state=asked.state,
         document=ids.document_id(document_id),
-        questions=asked.questions or [],
         length=asked.length,
         chat_template_kwargs=asked.chat_template_kwargs,
         chunk_tokens=asked.chunk_tokens,
         model=asked.model,
         priority=PRIORITY_NAMES[asked.rank],
-        templates=asked.templates,
         plan=asked.plan,
         cancel_requested=asked.stop_reason == "cancel",
-        progress=progress,
-        usage=usage,
+        progress=progress_reply(counts),
+        usage=usage_reply(counts),
         error=asked.error,
         metadata=asked.labels,
         custom_id=asked.custom_id,

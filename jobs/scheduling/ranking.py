@@ -25,7 +25,7 @@ from jobs.scheduling.followers import Family, Reuse
 from jobs.scheduling.packing import Candidate
 from jobs.scheduling.sizing import ClaimPolicy, ReservationSize, Sizer
 from jobs.states import Lane
-from jobs.states.summary import ANSWER_TASKS, TASKS, NodeKind
+from jobs.states.summary import ANSWER_TASKS, EXTRACTION_TASKS, TASKS, NodeKind
 
 # Candidates: the first jobs of the ranking, and the first of every size.
 _HEAD: Final = 40
@@ -220,7 +220,7 @@ def _tree(job: QueuedJob) -> UUID | None:
     return None if job.task in _WHOLE else job.summary_id
 
 
-_WHOLE: Final = frozenset({TASKS[NodeKind.WHOLE], ANSWER_TASKS[NodeKind.WHOLE]})
+_WHOLE: Final = frozenset(tasks[NodeKind.WHOLE] for tasks in (TASKS, ANSWER_TASKS, EXTRACTION_TASKS))
 
 
 def lift_returning(waiting: WaitingTenants) -> dict[UUID, Account]:

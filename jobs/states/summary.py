@@ -1,4 +1,4 @@
-"""The states of summaries and answers, the reasons to end them early, and what callers may choose."""
+"""The states of summaries, answers and extractions, why they end early, and what callers may choose."""
 
 from enum import StrEnum
 
@@ -19,6 +19,7 @@ class Purpose(StrEnum):
 
     SUMMARY = "summary"
     ANSWERS = "answers"  # a tree for each question; their outputs are settled together
+    EXTRACTION = "extraction"  # a job for each part; settled like answers
 
 
 TERMINAL: frozenset[SummaryState] = frozenset(
@@ -62,3 +63,16 @@ class NodeKind(StrEnum):
 TASKS: dict[NodeKind, str] = {kind: f"summary_{kind.value}" for kind in NodeKind}
 # Those of the jobs that answer questions.
 ANSWER_TASKS: dict[NodeKind, str] = {kind: f"answer_{kind.value}" for kind in NodeKind}
+# Those of the jobs that extract fields; nothing joins them but rules.
+EXTRACTION_TASKS: dict[NodeKind, str] = {
+    kind: f"extraction_{kind.value}" for kind in (NodeKind.WHOLE, NodeKind.CHUNK)
+}
+
+
+class JoinRule(StrEnum):
+    """How the values that parts of a document say of a field become one."""
+
+    FIRST = "first"
+    ALL = "all"  # the elements of all lists, equal ones once
+    SUM = "sum"
+    MOST_FREQUENT = "most_frequent"  # of several equally frequent values the first

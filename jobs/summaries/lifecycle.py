@@ -28,14 +28,20 @@ from jobs.trees.counts import TreeCounts
 # Jobs of a tree deleted in one transaction.
 _MAX_JOBS: Final = 500
 # What messages call a row, and say of one that has not ended.
-_KINDS: Final = {Purpose.SUMMARY: "summary", Purpose.ANSWERS: "set of answers"}
+_KINDS: Final = {
+    Purpose.SUMMARY: "summary",
+    Purpose.ANSWERS: "set of answers",
+    Purpose.EXTRACTION: "extraction",
+}
 _NOT_ENDED: Final = {
     Purpose.SUMMARY: "Only a summary that has ended can be deleted; cancel it first.",
     Purpose.ANSWERS: "Only answers that have ended can be deleted; cancel them first.",
+    Purpose.EXTRACTION: "Only an extraction that has ended can be deleted; cancel it first.",
 }
 _NEEDS_DOCUMENT: Final = {
     Purpose.SUMMARY: "A summary of this document has not ended yet; cancel it first.",
     Purpose.ANSWERS: "Answers from this document have not ended yet; cancel them first.",
+    Purpose.EXTRACTION: "An extraction from this document has not ended yet; cancel it first.",
 }
 
 

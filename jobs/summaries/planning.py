@@ -75,7 +75,7 @@ class Planning:
     then discarded.
 
     Attributes:
-        shapes: of the trees, by `Purpose`.
+        shapes: of the trees, by `Purpose`; see `extractions.shape`.
     """
 
     tools: PlanningTools

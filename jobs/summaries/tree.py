@@ -157,7 +157,7 @@ def find_sizes(
 
     Args:
         capacities: of the model's engines; at least one.
-        overheads: tokens of a prompt of each kind without any text.
+        overheads: tokens of a prompt of each kind without any text; none of joins: nothing is joined.
         length: target length of the final summary, in tokens.
         chunk_tokens: the caller's choice, lowered to what fits; None means what packs best.
         overlap_tokens: overlap of neighbouring chunks.
@@ -177,7 +177,7 @@ def find_sizes(
     best = share - chunk_summary_limit - around
     # A join answers as a chunk does, the root with the final summary: leave room for the longer one.
     answer = max(final_limit, chunk_summary_limit)
-    joined = min(share, *(_room(each, answer) for each in capacities)) - overheads[NodeKind.JOIN]
+    joined = min(share, *(_room(each, answer) for each in capacities)) - overheads.get(NodeKind.JOIN, 0)
     sizes = Sizes(
         whole_tokens=whole_tokens - _SEAM_TOKENS,
         chunk_tokens=min(largest, chunk_tokens or best),
@@ -189,7 +189,8 @@ def find_sizes(
         fan_in=min(_MAX_FAN_IN, joined // (chunk_summary_limit + _FRAME_TOKENS)),
         overheads=overheads,
     )
-    if sizes.chunk_tokens < max(_MIN_CHUNK_TOKENS, 2 * overlap_tokens + 1) or sizes.fan_in < 2:
+    is_unjoinable = NodeKind.JOIN in overheads and sizes.fan_in < 2
+    if sizes.chunk_tokens < max(_MIN_CHUNK_TOKENS, 2 * overlap_tokens + 1) or is_unjoinable:
         raise ContextLengthExceededError("The engine's context is too small for chunks of this kind.")
     return sizes
 
@@ -270,6 +271,12 @@ def build(leaves: Sequence[Leaf], sizes: Sizes, *, whole: bool) -> list[Node]:
     nodes: list[Node] = []
     _add(nodes, counter(), levels, leaves, sizes, level=len(levels), place=0)
     return nodes
+
+
+def build_apart(leaves: Sequence[Leaf], sizes: Sizes, *, whole: bool) -> list[Node]:
+    """Build nodes over these leaves that no job joins; see `build`."""
+    kind = NodeKind.WHOLE if whole else NodeKind.CHUNK
+    return [_leaf_node(number, leaf, kind, sizes) for number, leaf in enumerate(leaves)]
 
 
 def _add(

@@ -204,11 +204,11 @@ def _unblock(session: Session, summary_id: UUID, parents: Collection[int]) -> No
 def _end_if_done(session: Session, summary: Summary) -> None:
     """End the summary if its root has ended, or if it is stopping and has no job left.
 
-    Answers whose jobs have all ended go on until they are settled (`questions.settling`).
+    Answers and extractions whose jobs have all ended go on until they are settled (`questions.settling`).
     """
     if summary.state in TERMINAL or summary.root_job_id is None:
         return
-    if summary.purpose == Purpose.ANSWERS and summary.stop_reason is None:
+    if summary.purpose != Purpose.SUMMARY and summary.stop_reason is None:
         return
     root = session.scalars(
         select(Job).where(Job.id == summary.root_job_id).execution_options(populate_existing=True)

@@ -1,5 +1,6 @@
-"""Events: what happened to a job, a batch, a summary or answers, as receivers read it."""
+"""Events: what happened to a job, a batch, a summary, answers or an extraction, as receivers read it."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -129,13 +130,18 @@ def batch_ended(batch: Batch) -> Event:
     )
 
 
+# What types of events begin with, how ids are written, and where results are.
+_TREES: Final[Mapping[Purpose, tuple[str, Callable[[UUID], str], str]]] = {
+    Purpose.SUMMARY: ("summary", ids.summary_id, "/v1/summaries/{}/result"),
+    Purpose.ANSWERS: ("answers", ids.answers_id, "/v1/answers/{}"),
+    Purpose.EXTRACTION: ("extractions", ids.extraction_id, "/v1/extractions/{}"),
+}
+
+
 def summary_ended(summary: Summary) -> Event:
-    """Build the event of a finished summary, or of answers; clients read the text from `result_url`."""
-    if summary.purpose == Purpose.ANSWERS:
-        public_id, result_url = ids.answers_id(summary.id), f"/v1/answers/{ids.answers_id(summary.id)}"
-    else:
-        public_id = ids.summary_id(summary.id)
-        result_url = f"/v1/summaries/{public_id}/result"
+    """Build the event of a finished summary, or other tree; clients read what it made from `result_url`."""
+    kind, form_id, result_url = _TREES[Purpose(summary.purpose)]
+    public_id = form_id(summary.id)
     data: JsonObject = {
         "id": public_id,
         "object": summary.purpose,
@@ -144,11 +150,11 @@ def summary_ended(summary: Summary) -> Event:
         "metadata": dict(summary.labels),
         "error": summary.error,
         "finalized_at": optional_rfc3339(summary.finalized_at),
-        "result_url": result_url,
+        "result_url": result_url.format(public_id),
     }
     return Event(
         subject=summary,
-        type=f"{summary.purpose}.{summary.state}",
+        type=f"{kind}.{summary.state}",
         at=summary.finalized_at,
         data=data,
         own=_own(summary),

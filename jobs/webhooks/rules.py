@@ -24,6 +24,7 @@ EVENT_TYPES: Final = (
     *(f"batch.{state}" for state in ("completed", "failed", "cancelled", "expired")),
     *(f"response.{state}" for state in ("completed", "failed", "cancelled", "incomplete")),
     *(f"summary.{state}" for state in ("completed", "failed", "cancelled", "expired")),
+    *(f"extractions.{state}" for state in ("completed", "failed", "cancelled", "expired")),
     *(f"answers.{state}" for state in ("completed", "failed", "cancelled", "expired")),
     ENDPOINT_DISABLED,
 )

@@ -15,10 +15,10 @@ from jobs import lifecycle, summaries
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.engines.capacity import Capacity
+from jobs.extractions.shape import SHAPES
 from jobs.models import DEFAULT_TENANT, Job, Summary, SummaryNode
 from jobs.models.document import Document, DocumentText
 from jobs.prompts.tokenizer import pack_text
-from jobs.questions.shape import SHAPES
 from jobs.scheduling.claims import Claim
 from jobs.settings import LimitSettings
 from jobs.states import FinishReason

@@ -47,15 +47,10 @@ class FormChecker:
         turn = self._turns.setdefault(tenant_id, asyncio.Lock())
         async with turn:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, self._check, text, guide)
+            return await loop.run_in_executor(self._threads, self.check, text, guide)
 
-    def close(self) -> None:
-        """End the processes once their present checks are over."""
-        self._threads.shutdown()
-        for process in self._idle:
-            _end(process)
-
-    def _check(self, text: str, guide: Guide) -> str | None:
+    def check(self, text: str, guide: Guide) -> str | None:
+        """Find a fault like `fault_of`, in the caller's thread."""
         asked = json.dumps({"guide": guide.written(), "text": text}).encode() + b"\n"
         process = self._take()
         told = _tell(process, asked)
@@ -66,6 +61,12 @@ class FormChecker:
             self._idle.append(process)
         fault: str | None = json.loads(told)
         return fault
+
+    def close(self) -> None:
+        """End the processes once their present checks are over."""
+        self._threads.shutdown()
+        for process in self._idle:
+            _end(process)
 
     def _take(self) -> subprocess.Popen[bytes]:
         """Take a process that waits and lives, or start one."""

@@ -46,7 +46,11 @@ def owned(http: httpx2.Client) -> dict[str, str]:
     summary = http.post("/v1/summaries", json=asked).json()["data"][0]["id"]
     questions = {"documents": [document], "questions": [CANARY], "custom_id": CANARY}
     answers = http.post("/v1/answers", json=questions).json()["data"][0]["id"]
+    schema = {"type": "object", "properties": {CANARY: {"type": "string"}}}
+    fields = {"documents": [document], "schema": schema, "custom_id": CANARY}
+    extraction = http.post("/v1/extractions", json=fields).json()["data"][0]["id"]
     owned = {"job_id": job_id, "document_id": document, "summary_id": summary, "answers_id": answers}
+    owned |= {"extraction_id": extraction}
     owned |= {"engine": "default", "tenant": "default", "key": f"lb_{keys.handle_of(API_KEY)}"}
     return owned | _file_and_batch(http) | _endpoint_and_event(http) | _response(http)
 

@@ -8,15 +8,18 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from jobs import questions
+from jobs.extractions.settling import concluding
 from jobs.models import DEFAULT_TENANT, Job, Summary
 from jobs.models.document import Document
 from jobs.prompts import store
 from jobs.prompts.messages import parse
-from jobs.questions import AnswersSpec
+from jobs.questions import DocumentsSpec
+from jobs.questions.forest import DEFAULT_LENGTH
 from jobs.questions.queries import describe_whole
 from jobs.questions.settling import ready_to_settle, settle
 from summary_support import claim_next, complete, fail, prepare_all
 from support import MODEL
+from worker.guides.checking import find_fault
 
 # Says to a part of a document and a question what a model replies; None: its job fails.
 Script = Callable[[str, str], str | None]
@@ -46,16 +49,26 @@ def asked_of(canonical: str) -> tuple[str, str]:
 
 def ask(session: Session, *documents: Document, questions_: list[str], **fields: object) -> list[Summary]:
     """Answers of these documents that wait to be planned."""
-    spec = AnswersSpec(
+    spec = spec_of(*documents, **{"length": DEFAULT_LENGTH, **fields})
+    return questions.create(session, spec, questions=questions_, tenant_id=DEFAULT_TENANT)
+
+
+def spec_of(*documents: Document, **fields: object) -> DocumentsSpec:
+    """A request about these documents."""
+    return DocumentsSpec(
         document_ids=[each.id for each in documents],
-        questions=questions_,
         model=MODEL,
         **fields,  # type: ignore[arg-type]  # named by the caller
     )
-    return questions.create(session, spec, tenant_id=DEFAULT_TENANT)
 
 
-def run_jobs(session: Session, script: Script = look_up, *, max_steps: int = 1000) -> list[str]:
+def run_jobs(
+    session: Session,
+    script: Script = look_up,
+    *,
+    asked: Callable[[str], tuple[str, str]] = asked_of,
+    max_steps: int = 1000,
+) -> list[str]:
     """All jobs that can run have ended as the script says; return their prompts, in the order of claims."""
     prompts: list[str] = []
     for _ in range(max_steps):
@@ -66,7 +79,7 @@ def run_jobs(session: Session, script: Script = look_up, *, max_steps: int = 100
         job = session.get_one(Job, claimed.job.id)
         assert job.text_id is not None
         prompts.append(store.canonical_of(store.load(session, job.text_id)))
-        said = script(*asked_of(prompts[-1]))
+        said = script(*asked(prompts[-1]))
         if said is None:
             fail(session, claimed, "invalid_output")
         else:
@@ -82,6 +95,6 @@ def seen(session: Session, asked: Summary) -> dict[str, Any]:
 def settle_all(session: Session) -> int:
     """All answers whose jobs have ended are settled; return their number."""
     ready = session.scalars(ready_to_settle()).all()
-    found = settle(session, ready)
+    found = settle(session, ready, concluding=concluding(lambda text, guide: find_fault(guide, text)))
     session.expire_all()
     return found

@@ -11,9 +11,10 @@ import pytest
 import typer
 
 from cli.questions.reading import read_questions
-from cli.questions.tables import TableFormat, TableWriter
+from cli.questions.tables import TableFormat, answers_sheet, problem_of
 from cli.summaries.results import DocumentResult, failed, of_answers
 from cli.summaries.sources import SourceFile
+from cli.summaries.tables import OrderedTable
 from cli.whole_files import writing_whole
 
 QUESTIONS = ["Rent?", "Notice?", "Sky?", "Part?"]
@@ -55,7 +56,7 @@ def broken(name: str) -> DocumentResult:
 
 def table(kind: TableFormat, *results: DocumentResult, order: list[int]) -> tuple[str, int]:
     out = io.StringIO()
-    writer = TableWriter(out, kind, QUESTIONS)
+    writer = OrderedTable(answers_sheet(out, kind, QUESTIONS), problem_of=problem_of)
     for place in order:
         writer.take(place, partial(results.__getitem__, place))
     writer.close()

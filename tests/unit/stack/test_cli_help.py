@@ -54,6 +54,7 @@ def test_commands_are_defined_without_an_import_of_the_database_or_the_tokenizer
         "summarize",
         "estimate",
         "ask",
+        "extract",
         "watch-folder",
     ]
     script = """

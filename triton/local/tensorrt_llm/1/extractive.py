@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from . import answers, summary
+from . import answers, fields, summary
 from .speech import Ask, Markup, Script, TokenIds
 
 # The lines that frame a document inside a message; they are not part of it.
@@ -22,10 +22,11 @@ class ExtractiveSpeaker:
         self.tags = _thinking_tags(self._tokenizer)
 
     def script(self, asked: TokenIds, ask: Ask) -> Script:
-        """Extract about 60 to 250 tokens from the document, or answer the question about it."""
+        """Extract about 60 to 250 tokens from the document, or say what is asked about it."""
         draws = summary.Draws(ask.generator(), ask.temperature)
         document = self.document(asked)
-        ids = self.encode(answers.reply(document) or summary.summarize(document, draws))
+        said = fields.reply(document) or answers.reply(document) or summary.summarize(document, draws)
+        ids = self.encode(said)
         return Script(ids=ids, length=len(ids))
 
     def document(self, asked: TokenIds) -> str:

@@ -1,0 +1,1 @@
+"""Extractions over HTTP: fill fields from documents, follow, read, estimate."""

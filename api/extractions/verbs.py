@@ -1,0 +1,109 @@
+"""What callers do with extractions, over HTTP and in the console: submit, estimate, cancel."""
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy.orm import Session
+
+from api.answers.estimates import Reading, estimate_reading
+from api.answers.verbs import Submission, request_kind, specification
+from api.extractions.requests import ExtractionEstimateRequest, ExtractionOptions, ExtractionRequest
+from api.http.idempotency import IdempotencyHeaders
+from api.runtime.services import Services
+from api.summaries.verbs import resolve_model
+from jobs import extractions, summaries
+from jobs.doorbell import SERVICE
+from jobs.engines.capacity import Capacity
+from jobs.extractions import queries
+from jobs.extractions.fields import Field, read_fields, reply_guide
+from jobs.extractions.prompts import check_extraction_variables, extraction_overheads
+from jobs.extractions.shape import default_length, find_extraction_sizes
+from jobs.extractions.views import ExtractionObject
+from jobs.models import JsonObject, Summary
+from jobs.prompts.counter import PromptCounter
+from jobs.states.summary import JoinRule
+from jobs.summaries import tree
+from jobs.summaries.tree import Sizes
+
+
+async def submit(
+    services: Services, asked: ExtractionRequest, *, tenant_id: UUID, idempotency: IdempotencyHeaders
+) -> tuple[list[ExtractionObject], bool]:
+    """Extract the fields from each document.
+
+    Returns:
+        The extractions, and True if an earlier request with the same key made them.
+
+    Raises:
+        InvalidRequestError: the tenant has no such document, the schema cannot be used, or an option is
+            invalid.
+        ModelNotFoundError: no engine serves the model.
+        IdempotencyConflictError: the key was used for another request.
+    """
+    model = await resolve_model(services, asked.model)
+    fields = await _checked_fields(services, asked)
+    spec = specification(asked, services, model, length=_length(asked, fields))
+
+    def create(session: Session) -> list[Summary]:
+        return extractions.create(
+            session, spec, schema=asked.fields_schema, fields=fields, tenant_id=tenant_id
+        )
+
+    submission = Submission(asked, spec, create, queries.describe, _EXTRACTIONS)
+    return await submission.store(services, tenant_id=tenant_id, idempotency=idempotency)
+
+
+async def estimate(services: Services, asked: ExtractionEstimateRequest, *, tenant_id: UUID) -> JsonObject:
+    """Estimate extractions, in one of the tenant's places for that; raise as `estimate_reading` does."""
+    model = await resolve_model(services, asked.model)
+    async with services.cpu.estimate(tenant_id):
+        fields = await _checked_fields(services, asked)
+
+        def sizes(capacities: Sequence[Capacity], counter: PromptCounter) -> Sizes:
+            variables = asked.chat_template_kwargs or {}
+            overheads = extraction_overheads(asked.fields_schema, fields, counter, variables=variables)
+            length = _length(asked, fields)
+            return find_extraction_sizes(
+                capacities, overheads, length=length, chunk_tokens=asked.chunk_tokens
+            )
+
+        reading = Reading(asked, model, sizes, tree.build_apart)
+        _, described = await estimate_reading(services, reading, tenant_id=tenant_id)
+        return {"object": "extraction.estimate", **described}
+
+
+async def cancel(services: Services, extraction_id: UUID, *, tenant_id: UUID) -> None:
+    """Cancel an extraction, and some of its jobs at once; a service worker stops the others.
+
+    Raises:
+        NotFoundError: the tenant has none of this id.
+    """
+    await services.transact(extractions.cancel, extraction_id=extraction_id, tenant_id=tenant_id)
+    # In its own transaction, because it must lock the rows of jobs first; a service worker repeats it.
+    await services.transact(summaries.stop_jobs, summary_id=extraction_id, tenant_id=tenant_id)
+    services.doorbell.ring(SERVICE)
+
+
+async def _checked_fields(services: Services, asked: ExtractionOptions) -> list[Field]:
+    """Read the fields; try the caller's template variables as soon as the tokenizer is loaded."""
+    fields = await services.compute(len(str(asked.fields_schema)), _read, asked)
+    tokenizer = services.tokenizer.current
+    if asked.chat_template_kwargs and tokenizer is not None:
+        counter = PromptCounter(tokenizer)
+        await services.compute(0, check_extraction_variables, asked.chat_template_kwargs, counter)
+    return fields
+
+
+def _read(asked: ExtractionOptions) -> list[Field]:
+    rules = {name: JoinRule(rule) for name, rule in asked.joins.items()}
+    fields = read_fields(asked.fields_schema, rules)
+    reply_guide(asked.fields_schema, fields)  # what no reply could follow is refused now
+    return fields
+
+
+def _length(asked: ExtractionOptions, fields: Sequence[Field]) -> int:
+    return asked.length or default_length(len(fields))
+
+
+_EXTRACTIONS: Final = request_kind("extractions")

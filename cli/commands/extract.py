@@ -1,0 +1,115 @@
+"""The command `extract`: fields of a schema from every document, one table; a repeated command resumes."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cli.commands.ask import TableJob, write_table
+from cli.commands.estimate import estimate_all
+from cli.commands.summarize import Paths
+from cli.extractions.reading import read_joins, read_schema
+from cli.extractions.tables import FieldsFormat, fields_sheet, problem_of
+from cli.output import ApiUrl
+from cli.summaries import locations, table_file
+from cli.summaries.options import DEFAULT_CONCURRENCY, ConcurrencyOption, Priority, request
+from cli.summaries.remote import EXTRACTIONS
+from cli.summaries.results import of_extraction
+
+_EXIT_CODES: Final = (
+    "Exit codes: 0 a valid row for every document, 1 a document failed or a row is not valid, 2 usage error,"
+    " 3 no server answers, 4 the server refused all, 130 interrupted."
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("extract", epilog=_EXIT_CODES)(extract)
+
+
+def extract(  # noqa: PLR0913  # one for each option
+    paths: Paths,
+    *,
+    schema: Annotated[
+        Path,
+        typer.Option("--schema", metavar="FILE", help="JSON Schema; its properties are the fields."),
+    ],
+    join: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--join",
+            metavar="FIELD=RULE",
+            help="How parts of long documents are joined: first, all, sum or most_frequent; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    kind: Annotated[FieldsFormat, typer.Option("--format", help="Output format.")] = FieldsFormat.CSV,
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", metavar="FILE|-", help="Write the table to this file or s3://bucket/key; - prints."
+        ),
+    ] = table_file.PRINT,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Upload the documents and tell what extraction would take.")
+    ] = False,
+    length: Annotated[
+        int | None,
+        typer.Option(
+            "--length",
+            min=64,
+            max=8192,
+            help="Approximate length of a reply about all fields, in tokens.",
+            show_default="by their number",
+        ),
+    ] = None,
+    chunk_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--chunk-tokens",
+            min=64,
+            max=131_072,
+            help="Size in tokens of the parts of long documents.",
+            show_default="to suit the engine",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Model to use.", show_default="the one served")
+    ] = None,
+    priority: Annotated[
+        Priority | None,
+        typer.Option("--priority", help="Priority among your own jobs.", show_default="normal"),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show progress even when standard error is not a terminal.")
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Extract anew instead of resuming an earlier run.")
+    ] = False,
+    concurrency: ConcurrencyOption = DEFAULT_CONCURRENCY,
+    api_url: ApiUrl = None,
+) -> None:
+    """Extract fields from documents. The same files with the same schema resume an earlier run."""
+    asked = read_schema(schema)
+    fields = request(
+        schema=asked,
+        joins=read_joins(join or [], asked),
+        length=length,
+        chunk_tokens=chunk_tokens,
+        model=model,
+        priority=priority,
+    )
+    if kind is FieldsFormat.XLSX and output == table_file.PRINT:
+        raise typer.BadParameter("name a file: a workbook cannot be printed", param_hint="--output")
+    locations.check_paths(paths)
+    if estimate:
+        estimate_all(paths, fields, kind=EXTRACTIONS, concurrency=concurrency, api_url=api_url)
+        return
+    job = TableJob(
+        EXTRACTIONS,
+        fields,
+        result_of=of_extraction,
+        sheet=lambda out: fields_sheet(out, kind, [*asked["properties"]]),
+        problem_of=problem_of,
+    )
+    write_table(job, paths, output, watch=watch, again=again, concurrency=concurrency, api_url=api_url)
