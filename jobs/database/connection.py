@@ -168,6 +168,16 @@ def _test_idle(engine: Engine) -> None:
     event.listen(engine, "checkout", test)
 
 
+# The server's side of a connection: a process that vanished, with its host or its network, leaves its locks
+# and its place among `max_connections` to others after a minute. By its defaults it keeps them for two hours.
+_NOTICED: Final = {
+    "tcp_keepalives_idle": 30,  # s
+    "tcp_keepalives_interval": 10,
+    "tcp_keepalives_count": 3,
+    "tcp_user_timeout": 60_000,  # ms
+}
+
+
 def _limits(settings: DatabaseSettings) -> dict[str, int]:
     """Return the limits by their Postgres names, in milliseconds."""
     seconds = {
@@ -179,7 +189,7 @@ def _limits(settings: DatabaseSettings) -> dict[str, int]:
 
 
 def _options(settings: DatabaseSettings, pool_size: int | None, name: str) -> dict[str, object]:
-    options = " ".join(f"-c {limit}={value}" for limit, value in _limits(settings).items())
+    options = " ".join(f"-c {name}={value}" for name, value in {**_limits(settings), **_NOTICED}.items())
     return {
         "pool_size": pool_size or settings.pool_size,
         "max_overflow": 0,

@@ -3,7 +3,7 @@
 import asyncio
 
 from pydantic import SecretStr
-from sqlalchemy import Engine, make_url, select
+from sqlalchemy import Engine, make_url, select, text
 from sqlalchemy.orm import Session
 
 from api.runtime.database import Transactions
@@ -41,3 +41,21 @@ def test_the_host_that_takes_writes_is_found(engine: Engine, database_settings: 
         return found
 
     assert asyncio.run(look()) is not None
+
+
+def test_the_server_gives_up_a_process_that_vanished_within_a_minute(
+    engine: Engine,  # noqa: ARG001  # the database is migrated
+    database_settings: DatabaseSettings,
+) -> None:
+    made = database.make_engine(database_settings)
+    with made.connect() as connection:
+
+        def setting(name: str) -> int:
+            return int(connection.scalar(text(f"SELECT setting FROM pg_settings WHERE name = '{name}'")))  # noqa: S608  # our own names
+
+        silent_s = setting("tcp_keepalives_idle") + setting("tcp_keepalives_interval") * setting(
+            "tcp_keepalives_count"
+        )
+        assert 0 < silent_s <= 60
+        assert 0 < setting("tcp_user_timeout") <= 60_000
+    made.dispose()
