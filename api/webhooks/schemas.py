@@ -32,6 +32,10 @@ EventType = Literal[
     "summary.failed",
     "summary.cancelled",
     "summary.expired",
+    "answers.completed",
+    "answers.failed",
+    "answers.cancelled",
+    "answers.expired",
     "webhook_endpoint.disabled",
 ]
 EventTypes = Annotated[
