@@ -2,7 +2,9 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any, Final
 
 import httpx2
@@ -11,7 +13,6 @@ import httpx2
 _AGAIN: Final = frozenset({409, 429, 500, 502, 503, 504})
 _PATIENCE_S: Final = 300.0
 _PAUSE_S: Final = 1.0
-_TIMEOUT: Final = httpx2.Timeout(70, connect=5)
 
 
 class RefusedError(Exception):
@@ -32,13 +33,23 @@ class Repeats:
 
 
 class Caller:
-    """One thread's connection to the API."""
+    """One thread's connection to the API, of which there may be several."""
 
-    def __init__(self, url: str, key: str, repeats: Repeats, *, keeps_connections: bool = True) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        key: str,
+        repeats: Repeats,
+        *,
+        keeps_connections: bool = True,
+        timeout_s: float = 70,
+    ) -> None:
+        """Prepare to speak to the first of the URLs; a repetition goes to the next one."""
+        self._urls = cycle(urls)
+        self._url = next(self._urls)
         self._repeats = repeats
         self._http = httpx2.Client(
-            base_url=url,
-            timeout=_TIMEOUT,
+            timeout=httpx2.Timeout(timeout_s, connect=5),
             trust_env=False,
             headers={"Authorization": f"Bearer {key}"},
             limits=httpx2.Limits(max_keepalive_connections=None if keeps_connections else 0),
@@ -69,7 +80,7 @@ class Caller:
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                answer = self._http.request(method, path, **sent)
+                answer = self._http.request(method, self._url + path, **sent)
             except httpx2.TransportError as error:
                 reason = type(error).__name__
             else:
@@ -81,4 +92,5 @@ class Caller:
             if time.monotonic() > deadline:
                 raise RefusedError(f"{method} {path}: {reason} for {_PATIENCE_S:.0f} s")
             self._repeats.add(reason)
+            self._url = next(self._urls)
             time.sleep(_PAUSE_S)

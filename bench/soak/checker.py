@@ -28,12 +28,16 @@ class Checker:
         listed = set()
         for job in self._listed():
             listed.add(job["id"])
-            self._note(job, by_id.get(job["id"]))
+            self._note(job)
         for promise in by_id.values():
             if promise.kind != "job":
                 self._look_at(promise)
-            elif promise.id not in self.seen.jobs and promise.id not in listed:
+                continue
+            if promise.id not in self.seen.jobs and promise.id not in listed:
                 self._look_at_job(promise)  # on a page that was read before it came, or lost
+            # Not as soon as its end is seen: a job may be listed before its caller has the promise.
+            if promise.id in self.seen.jobs and promise.id not in self.seen.outputs:
+                self._read_result(promise, self.seen.jobs[promise.id])
 
     def read_usage(self) -> None:
         """Read the sums of all days."""
@@ -55,7 +59,7 @@ class Checker:
                 return
             after = {"after": page["data"][-1]["id"]}
 
-    def _note(self, job: dict[str, Any], promise: Promise | None) -> None:
+    def _note(self, job: dict[str, Any]) -> None:
         if job["state"] not in TERMINAL:
             self.seen.open.add(job["id"])
             if job["id"] in self.seen.jobs:
@@ -64,8 +68,6 @@ class Checker:
         end, before = JobEnd.of(job), self.seen.jobs.get(job["id"])
         if before is None:
             self.seen.jobs[job["id"]] = end
-            if promise is not None:
-                self._read_result(promise, end)
         elif before != end:
             self.seen.faults.append(f"{job['id']} changed after its end: {before} became {end}")
 
@@ -74,7 +76,7 @@ class Checker:
         if answer.status_code == _MISSING:
             self.seen.faults.append(f"{promise.id} was accepted and does not exist")
         else:
-            self._note(answer.json(), promise)
+            self._note(answer.json())
 
     def _read_result(self, promise: Promise, end: JobEnd) -> None:
         answer = self._caller.get(f"/v1/jobs/{promise.id}/result")
@@ -82,13 +84,14 @@ class Checker:
             self.seen.faults.append(
                 f"{promise.id} is {end.state}, and its result answers {answer.status_code}"
             )
+            self.seen.outputs[promise.id] = None
             return
         result = answer.json()
         if result["state"] != end.state:
             self.seen.faults.append(f"{promise.id} is {end.state}, and its result {result['state']}")
-        self.seen.outputs[promise.id] = result["output"]
         runs = self._caller.get(f"/v1/jobs/{promise.id}/attempts").json()["data"]
         self.seen.runs[promise.id] = [each["outcome"] or "running" for each in runs]
+        self.seen.outputs[promise.id] = result["output"]
 
     def _look_at(self, promise: Promise) -> None:
         if promise.id in self.seen.objects:

@@ -39,12 +39,13 @@ class Told:
 
 
 @contextmanager
-def receiving(file: Path, secrets: dict[str, str]) -> Iterator[int]:
-    """Receive on a loopback port for the block, and log every request to the file.
+def receiving(file: Path, secrets: dict[str, str], *, host: str = "127.0.0.1") -> Iterator[int]:
+    """Receive on a port for the block, and log every request to the file.
 
     Args:
         file: takes one JSON line for each request.
         secrets: what signs the events of a path; a path without one takes nothing.
+        host: to listen on.
     """
     lock, refused = threading.Lock(), set[str]()
     log = file.open("a")
@@ -95,7 +96,7 @@ def receiving(file: Path, secrets: dict[str, str]) -> Iterator[int]:
 
         daemon_threads = True
 
-    server = Server(("127.0.0.1", 0), Handler)
+    server = Server((host, 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

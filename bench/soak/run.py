@@ -101,7 +101,7 @@ def soak(
     stack = Stack(_options(plan, directory), backoff=_BACKOFF)
     try:
         with receiver.receiving(log, secrets) as port, stack:
-            call = partial(Caller, stack.urls.api_url or "", stack.urls.api_key or "", repeats)
+            call = partial(Caller, [stack.urls.api_url or ""], stack.urls.api_key or "", repeats)
             secrets[HOOK] = stack.webhook_secret
             secrets[ENDPOINT] = _add_endpoint(stack, f"http://127.0.0.1:{port}{ENDPOINT}")
             load = Load(call, journal, f"http://127.0.0.1:{port}{HOOK}", plan.seed, plan.rate)

@@ -41,7 +41,7 @@ class Soaked:
         self.journal = Journal(directory / "journal.jsonl")
         self.log = directory / "webhooks.jsonl"
         self.secrets: dict[str, str] = {}
-        self.call = partial(Caller, stack.urls.api_url or "", key, Repeats())
+        self.call = partial(Caller, [stack.urls.api_url or ""], key, Repeats())
         self.checker = Checker(self.call())
 
     def open(self, stack: Stack, key: str, port: int) -> Load:
@@ -79,6 +79,15 @@ def test_every_kind_of_request_keeps_its_promise_and_the_judge_sees_it(
         caller.close()
         assert load.faults == []
         assert {each.kind for each in soaked.journal.read()} == {"job", "batch", "summary", "answers"}
+        seen = soaked.checker.seen
+        promised = {each.id for each in soaked.journal.read() if each.kind == "job"}
+        # As if their callers did not have the promises yet.
+
+        def seen_all() -> bool:
+            soaked.checker.look([])
+            return promised <= seen.jobs.keys()
+
+        eventually(seen_all, interval=0.2)
         eventually(lambda: soaked.verdict(load).is_good, interval=0.2)
         ended = soaked.checker.seen
         assert len(ended.objects) == 3
