@@ -98,6 +98,13 @@ def test_only_what_is_listed_is_allowed_beside_a_ban_of_what_is_not_evaluated() 
     assert "items" not in guide_of({**items, "minItems": 1})
 
 
+def test_what_is_not_evaluated_is_guided_where_nothing_else_evaluates_properties() -> None:
+    text = {"unevaluatedProperties": {"type": "string"}}
+    assert guide_of(text) == {"additionalProperties": {"type": "string"}}
+    assert guide_of({**OPEN, **text}) == {**OPEN, "additionalProperties": {"type": "string"}}
+    assert "additionalProperties" not in guide_of({**text, "allOf": [{"properties": {"a": {"const": 1}}}]})
+
+
 def test_a_decimal_count_is_a_count() -> None:
     assert guide_of({"maxItems": 2.0, "type": "array"}) == {"maxItems": 2, "type": "array"}
 
@@ -193,12 +200,33 @@ def test_a_condition_guides_by_what_holds_if_it_is_met_and_otherwise() -> None:
     assert guide_of({"if": False, "then": yes, "else": no}) == {"allOf": [no]}
 
 
-def test_decimals_of_bounded_numbers_end() -> None:
+def test_bounded_numbers_end_before_and_after_their_point() -> None:
     bounded = {"type": "number", "minimum": 0}
-    assert guide_of(bounded) == {**bounded, "multipleOf": 1e-9}
+    assert guide_of(bounded) == {**bounded, "maximum": LARGEST, "multipleOf": 1e-9}
+    above = {"type": "number", "exclusiveMinimum": 10**20}
+    assert guide_of(above) == above
     tiny = {"type": "number", "minimum": 0, "maximum": 1e-4}
     assert guide_of(tiny) == tiny
     assert guide_of({"type": "number"}) == {"type": "number"}
+
+
+@pytest.mark.parametrize(
+    ("names", "guided"),
+    [
+        ({"enum": ["a", "b", 1]}, {"properties": {"a": {"const": 1}, "b": {"const": 1}}}),
+        ({"const": "a"}, {"properties": {"a": {"const": 1}}}),
+        ({"pattern": "^x"}, {"patternProperties": {"^x": {"const": 1}}}),
+        ({"maxLength": 3}, {"patternProperties": {"^.{0,3}$": {"const": 1}}}),
+    ],
+)
+def test_names_of_properties_guide_where_none_is_listed(
+    names: dict[str, Any], guided: dict[str, Any]
+) -> None:
+    schema = {"propertyNames": names, "additionalProperties": {"const": 1}}
+    assert guide_of(schema) == {**guided, "additionalProperties": False}
+    assert "patternProperties" not in guide_of({**schema, "properties": {"a": True}})
+    for left_out in ({"minLength": 1}, {"maxLength": 101}, {"enum": [str(each) for each in range(101)]}):
+        assert guide_of({"propertyNames": left_out}) == {}
 
 
 @pytest.mark.parametrize(

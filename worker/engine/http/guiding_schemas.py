@@ -68,10 +68,13 @@ _LEAST: Final = 1e-9
 _MOST: Final = 1e21
 _MAX_STEP: Final = 10_000
 _DECIMAL_STEPS: Final = frozenset({0.5, *(10.0**-digits for digits in range(1, 7))})
-# What the decimals of a bounded number are steps of, and the least bound that leaves it six; measured.
+# What the decimals of a bounded number are steps of, and the least bound that leaves it six; measured. Beside
+# a bound of 1e20 the compiler does not know such steps, and guides nothing.
 _DECIMALS: Final = 1e-9
 _LEAST_WITH_DECIMALS: Final = 1e-3
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+# Names of properties, and characters of one, that guide: thousands would hold up the engine.
+_MAX_NAMES: Final = 100
 # What evaluates properties that are not listed, or that another schema lists.
 _EVALUATING: Final = frozenset({"patternProperties", "additionalProperties", "$ref", "$dynamicRef"})
 # Times whose fractions of a second end. RFC 3339 allows any number of digits.
@@ -118,7 +121,8 @@ def _reduced(schema: Any, *, closes: bool) -> Any:  # noqa: ANN401  # JSON
     _bound_decimals(found)
     if closes and "properties" in schema and _is_closed_by_its_properties(schema):
         found["additionalProperties"] = False
-    _leave_out_unevaluated(found, schema)
+    _leave_out_unevaluated(found, schema, closes=closes)
+    _add_names(found, schema)
     return found
 
 
@@ -163,7 +167,26 @@ def _add_condition(found: dict[str, Any], schema: Json, *, closes: bool) -> None
             found["anyOf"] = [{"allOf": [parts["if"], parts["then"]]}, parts["else"]]
 
 
-def _leave_out_unevaluated(found: dict[str, Any], schema: Json) -> None:
+def _add_names(found: dict[str, Any], schema: Json) -> None:
+    """Add what properties may be called, where the schema says nothing of any by its name."""
+    if {"properties", "patternProperties", "minProperties", "maxProperties"} & schema.keys():
+        return
+    value = found.get("additionalProperties", True)
+    match schema.get("propertyNames"):
+        case {"enum": list(names)} if len(names) <= _MAX_NAMES:
+            found["properties"] = {name: value for name in names if isinstance(name, str)}
+        case {"const": str(name)}:
+            found["properties"] = {name: value}
+        case {"pattern": str(pattern)}:
+            found["patternProperties"] = {pattern: value}
+        case {"maxLength": int(length)} if length <= _MAX_NAMES:
+            found["patternProperties"] = {f"^.{{0,{length}}}$": value}
+        case _:
+            return
+    found["additionalProperties"] = False
+
+
+def _leave_out_unevaluated(found: dict[str, Any], schema: Json, *, closes: bool) -> None:
     """Allow only what is listed beside a ban of all that no schema evaluates, if that can be enough."""
     is_banned = schema.get("unevaluatedProperties") is False
     if is_banned and (listed := _listed(schema)) is not None:
@@ -172,8 +195,16 @@ def _leave_out_unevaluated(found: dict[str, Any], schema: Json) -> None:
     elif is_banned and not _requires(schema, beside=schema.get("properties", {})):
         found.setdefault("properties", {})
         found.setdefault("additionalProperties", False)
+    elif isinstance(schema.get("unevaluatedProperties"), dict) and not _combines_properties(schema):
+        found.setdefault("additionalProperties", _reduced(schema["unevaluatedProperties"], closes=closes))
     if schema.get("unevaluatedItems") is False and not {"minItems", "contains"} & _keywords(schema):
         found.setdefault("items", False)
+
+
+def _combines_properties(schema: Json) -> bool:
+    """Return whether something beside the schema's own properties may evaluate others."""
+    combining = {"allOf", "anyOf", "oneOf", "if", "not", "dependentSchemas", "patternProperties"}
+    return bool((combining | _EVALUATING) & schema.keys())
 
 
 def _requires(schema: Any, *, beside: Json) -> bool:  # noqa: ANN401  # JSON
@@ -213,8 +244,12 @@ def _keywords(schema: Any) -> set[str]:  # noqa: ANN401  # JSON
 
 def _bound_integers(found: dict[str, Any]) -> None:
     kinds = found.get("type")
-    if "integer" not in (kinds if isinstance(kinds, list) else [kinds]):
-        return
+    if "integer" in (kinds if isinstance(kinds, list) else [kinds]):
+        _bound_digits(found)
+
+
+def _bound_digits(found: dict[str, Any]) -> None:
+    """Let the digits before a point end."""
     if "minimum" not in found and "exclusiveMinimum" not in found:
         found["minimum"] = min(-_MAX_INTEGER, *_numbers(found, "maximum", "exclusiveMaximum"))
     if "maximum" not in found and "exclusiveMaximum" not in found:
@@ -222,11 +257,16 @@ def _bound_integers(found: dict[str, Any]) -> None:
 
 
 def _bound_decimals(found: dict[str, Any]) -> None:
-    """Let decimals end where a number has a bound, beside which it is guided without an exponent."""
-    bounds = [found[name] for name in _BOUNDS if name in found]
+    """Let a number end that has a bound, beside which it is guided without an exponent."""
+    bounds = [abs(found[name]) for name in _BOUNDS if name in found]
     is_number = found.get("type") == "number" and "multipleOf" not in found
-    if is_number and bounds and all(each == 0 or abs(each) >= _LEAST_WITH_DECIMALS for each in bounds):
+    if (
+        is_number
+        and bounds
+        and all(not each or _LEAST_WITH_DECIMALS <= each <= _MAX_INTEGER for each in bounds)
+    ):
         found["multipleOf"] = _DECIMALS
+        _bound_digits(found)
 
 
 def _is_known(name: str, value: Any) -> bool:  # noqa: ANN401  # JSON
