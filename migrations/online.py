@@ -98,3 +98,21 @@ def _patiently() -> Iterator[None]:
             with suppress(SQLAlchemyError):  # if the connection is lost, so are its settings
                 op.execute("RESET statement_timeout")
                 op.execute("RESET lock_timeout")
+
+
+def refuse_while_unfinished(having: str, *, what: str) -> None:
+    """Stop a downgrade while jobs wait that the release before would run as if they asked for less.
+
+    Args:
+        having: a condition on rows of `jobs`.
+        what: those have that the release before does not know.
+
+    Raises:
+        RuntimeError: there are such jobs; let them end, or cancel them, and try again.
+    """
+    waiting = f"SELECT count(*) FROM jobs WHERE finalized_at IS NULL AND {having}"  # from a migration
+    if num := op.get_bind().scalar(sa.text(waiting)):
+        raise RuntimeError(
+            f"{num} unfinished jobs have {what}, and the release before would answer them without: let them"
+            " end or cancel them, then downgrade."
+        )

@@ -87,7 +87,7 @@ class GroupCommit:
         taken: list[_Entry] = []
         num_bytes = 0
         while waiting and len(taken) < _MAX_JOBS:
-            num_bytes += len(waiting[0].spec.text.packed)
+            num_bytes += sum(len(text.packed) for text in waiting[0].spec.texts)
             if taken and num_bytes > _MAX_BYTES:
                 break
             taken.append(waiting.popleft())

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -202,8 +203,8 @@ def _read_peft(path: Path) -> tuple[int, _Pairs]:
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if not isinstance(rank, int) or not 1 <= rank <= MAX_RANK:
         raise AdapterUnreadableError(f"{CONFIG}: r must be between 1 and {MAX_RANK}.")
-    if not isinstance(alpha, int | float) or not alpha > 0:
-        raise AdapterUnreadableError(f"{CONFIG}: lora_alpha must be above 0.")
+    if not isinstance(alpha, int | float) or not 0 < alpha < inf:
+        raise AdapterUnreadableError(f"{CONFIG}: lora_alpha must be a number above 0.")
     for name, plain in _PLAIN.items():
         if config.get(name) not in plain:
             raise AdapterUnreadableError(f"{CONFIG}: {name} is not supported.")

@@ -62,7 +62,10 @@ class ModelOffer:
         return Address(model, adapter)
 
     def _not_held(self, model: str, adapter: str) -> str:
-        listed = ", ".join(sorted(self.held[model])) or "none"
+        named = (
+            each for each in self.held[model] if self.allowed is None or f"{model}:{each}" in self.allowed
+        )
+        listed = ", ".join(sorted(named)) or "none that you may name"
         return (
             f"model: not every engine of the model {model!r} was started with the adapter {adapter!r};"
             f" its engines have {listed}."
@@ -132,7 +135,7 @@ def _with_adapters(takes: Takes, adapters: Mapping[str, Iterable[str]]) -> Takes
         if model in takes
         for name in names
     }
-    return {**takes, **of_adapters}
+    return {**of_adapters, **takes}  # a name is a model's first
 
 
 def _allowed(session: Session, tenant_id: UUID) -> frozenset[str] | None:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from jobs.adapters.files import CheckedAdapter
 from jobs.errors import AdapterRemovedError, AlreadyExistsError, InvalidRequestError, NotFoundError
-from jobs.models import Address, LoraAdapter
+from jobs.models import Address, Engine, LoraAdapter
 from jobs.tenants import set_adapters
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -24,7 +24,7 @@ def add(session: Session, address: Address, checked: CheckedAdapter, *, source: 
 
     Raises:
         InvalidRequestError: the name breaks the rules for names, or there are too many.
-        AlreadyExistsError: the name is taken, or was that of other weights.
+        AlreadyExistsError: the name is taken or a model's, or was that of other weights.
     """
     if not address.adapter or not _NAME.fullmatch(address.adapter):
         message = "An adapter's name has 1 to 63 of the characters a-z A-Z 0-9 . _ - (the first no sign)."
@@ -33,6 +33,9 @@ def add(session: Session, address: Address, checked: CheckedAdapter, *, source: 
         raise InvalidRequestError(
             f"There are {_MAX_ADAPTERS} adapters, removed ones included: no more can be."
         )
+    if session.scalar(select(Engine.name).where(Engine.model == str(address)).limit(1)) is not None:
+        message = f"{address} is a model, and requests that name it get the model: choose another name."
+        raise AlreadyExistsError(message)
     values = {
         "source": source,
         "format": checked.format,

@@ -1,6 +1,6 @@
 """Turn the lines of an accepted batch into jobs, one slice per transaction; reject invalid lines at once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,7 +15,7 @@ from jobs import files, submission
 from jobs.adapters.offers import read_offer
 from jobs.batches import results
 from jobs.batches.context import BatchTools
-from jobs.batches.line_requests import LineReader
+from jobs.batches.line_requests import LineReader, LineRequest
 from jobs.batches.lines import CANCELLED, EXPIRED, read_envelope, unanswered_line
 from jobs.database import database_now
 from jobs.engines import registry
@@ -239,9 +239,10 @@ def _submit(
     reader = LineReader(batch.id, Endpoint(batch.endpoint), batch.expires_at, offer, tools)
     specs: list[JobSpec] = []
     refused: list[bytes] = []
-    left = None
+    left, taken = None, 0
     key = batch.next_offset, offer
     for request in tools.ahead.take(batch.id, key, partial(reader.read, lines)):
+        taken = request.number
         try:
             if request.specs:
                 capacities = registered.get(request.specs[0].model) or [tools.default_capacity]
@@ -254,13 +255,27 @@ def _submit(
             request.refusal = reader.refusal(request.number, request.custom_id, error)
         if request.refusal is not None:
             refused.append(request.refusal)
+    if left is None:  # what was read ahead may end before the slice does
+        left = next((each.number for each in lines if each.number > taken and not each.is_blank), None)
     if left is None and following:
-        tools.ahead.begin(batch.id, (lines[-1].end, offer), lambda: list(reader.read(following)))
+        tools.ahead.begin(batch.id, (lines[-1].end, offer), lambda: _first_of(reader.read(following)))
     jobs, not_stored = _store(session, specs, reader, quota, since=batch.in_progress_at)
     refused += not_stored
     results.append_errors(session, batch, refused, tools.store)
     batch.num_failed += len(refused)
     return jobs, left
+
+
+def _first_of(requests: Iterable[LineRequest]) -> list[LineRequest]:
+    """List requests up to the jobs of one slice: 500 lines may have a million inputs to embed."""
+    found: list[LineRequest] = []
+    num_jobs = 0
+    for each in requests:
+        found.append(each)
+        num_jobs += len(each.specs)
+        if num_jobs >= _MAX_JOBS:
+            break
+    return found
 
 
 def _store(

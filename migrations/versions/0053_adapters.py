@@ -7,6 +7,8 @@ for an adapter: their engines have not told that they take `lora`.
 import sqlalchemy as sa
 from alembic import op
 
+from migrations import online
+
 revision = "0053"
 down_revision = "0052"
 branch_labels = None
@@ -45,6 +47,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    online.refuse_while_unfinished("adapter IS NOT NULL", what="an adapter")
     for table, kind in _COLUMNS.items():
         op.drop_column(table, f"adapter{'s' * (kind != 'text')}", if_exists=True)
     op.drop_table("adapters", if_exists=True)

@@ -65,6 +65,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    online.refuse_while_unfinished("id IN (SELECT job_id FROM job_tensors)", what="tensors of their own")
     # The older release refuses every request of a key with a scope that it does not know.
     op.execute(
         "UPDATE api_keys SET revoked_at = coalesce(revoked_at, now()), scopes = ARRAY['read']"

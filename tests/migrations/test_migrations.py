@@ -129,3 +129,23 @@ def test_the_tree_of_a_summary_that_ended_before_is_counted(empty: Engine) -> No
     with empty.begin() as connection:
         found = [tuple(row) for row in connection.execute(counts)]
     assert found == [("completed", 1, 1, 12, 10, 0, 6), ("running", None, 0, 0, 0, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("asks", "before", "words"),
+    [
+        ("UPDATE jobs SET adapter = 'legal'", "0052", "an adapter"),
+        ("INSERT INTO job_tensors SELECT id, tenant_id, text_id FROM jobs", "0054", "tensors of their own"),
+    ],
+)
+def test_a_downgrade_waits_for_jobs_that_the_release_before_would_answer_wrongly(
+    stored: Engine, asks: str, before: str, words: str
+) -> None:
+    schema.upgrade(stored)
+    with stored.begin() as connection:
+        connection.execute(text(asks))
+    with pytest.raises(RuntimeError, match=f"1 unfinished jobs have {words}"):
+        schema.downgrade(stored, before)
+    with stored.begin() as connection:
+        connection.execute(text("DELETE FROM jobs"))
+    schema.downgrade(stored, before)

@@ -165,6 +165,26 @@ def test_a_tenant_may_be_limited_to_adapters(
     assert (unknown.exit_code, "There is no adapter" in unknown.stderr) == (1, True)
 
 
+def test_a_limited_tenant_is_told_of_no_other_adapters(
+    http: httpx2.Client, sessions: sessionmaker[Session], run: Run, legal: str
+) -> None:
+    with sessions.begin() as session:
+        register_engine(session, model=SERVED, takes=ABILITIES, adapters=["of-another-tenant"])
+    assert run("adapters", "limit", "default", legal).exit_code == 0
+    refused = http.post("/v1/jobs", json={"input": "a", "model": legal})
+    assert refused.status_code == 400
+    assert "its engines have none that you may name" in refused.json()["error"]["message"]
+
+
+def test_a_model_s_name_is_no_adapter_s(run: Run, sessions: sessionmaker[Session], tmp_path: Path) -> None:
+    with sessions.begin() as session:
+        register_engine(session, model="qwen3:8b", takes=ABILITIES)
+    files = str(write_peft_adapter(tmp_path))
+    refused = run("adapters", "add", "qwen3:8b", files)
+    assert (refused.exit_code, "qwen3:8b is a model" in refused.stderr) == (1, True)
+    assert run("adapters", "add", "qwen3:8b:legal", files).exit_code == 0
+
+
 def test_a_name_keeps_its_weights(run: Run, legal: str, tmp_path: Path) -> None:
     same, other = str(tmp_path / "legal"), str(write_peft_adapter(tmp_path / "other", seed=2))
     assert "is registered" in run("adapters", "add", legal, same).stderr

@@ -1,6 +1,7 @@
 """Lines of a batch with several choices: each choice is a job, and each line has one end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from uuid import UUID
 
 import pytest
 from sqlalchemy import func, select, update
@@ -8,6 +9,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from batch_support import Service, lines, tools
 from jobs import lifecycle
+from jobs.batches.ahead import Ahead
+from jobs.batches.line_requests import LineRequest
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.models.tenant import UsageEntry
 from jobs.settings import LimitSettings
@@ -165,3 +168,35 @@ def test_what_a_line_may_not_ask_for_is_its_own_error(service: Service) -> None:
     assert batch.error_file_id is not None
     params = [each["response"]["body"]["error"]["param"] for each in service.read(batch.error_file_id)]  # type: ignore[index]  # JSON
     assert params == ["n", "best_of"]
+
+
+class WatchedAhead(Ahead[Iterable[LineRequest]]):
+    """Counts the jobs that are made ahead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_jobs: list[int] = []
+
+    def begin(self, batch_id: UUID, key: object, make: Callable[[], Iterable[LineRequest]]) -> None:
+        def counted() -> Iterable[LineRequest]:
+            found = list(make())
+            self.num_jobs.append(sum(len(each.specs) for each in found))
+            return found
+
+        super().begin(batch_id, key, counted)
+
+
+def test_lines_with_many_jobs_are_read_ahead_up_to_a_slice_and_none_is_left_out(
+    sessions: sessionmaker[Session],
+) -> None:
+    ahead = WatchedAhead()
+    service = Service(sessions, tools(ahead=ahead))
+    many = [
+        line | {"custom_id": f"many-{place}"} for place, line in enumerate(lines(150, n=16, temperature=1.0))
+    ]
+    batch_id = service.accepted([*lines(500), *many])
+    assert ahead.num_jobs == [2000]
+    jobs = service.jobs(batch_id)
+    assert len(jobs) == 500 + 150 * 16
+    assert {job.batch_line for job in jobs} == set(range(1, 651))
+    assert service.batch(batch_id).is_expanded

@@ -1,6 +1,7 @@
 """Submissions that arrive together share a transaction, and nothing else."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,6 +15,7 @@ from jobs import tenants
 from jobs.database import transaction
 from jobs.errors import LimitError
 from jobs.models import DEFAULT_TENANT, Job
+from jobs.prompts.store import NewText
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
 from jobs.submission import Submitter
@@ -65,6 +67,20 @@ def test_what_arrives_together_is_stored_in_one_transaction(
             session.scalar(select(func.count(literal_column("xmin::text").distinct())).select_from(Job)) == 1
         )
     assert custom_ids(sessions) == [*map(str, range(30))]
+
+
+def test_a_transaction_is_bounded_by_all_that_its_jobs_bring(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    async def submit() -> None:
+        async with committing(database_settings) as group_commit, asyncio.timeout(PATIENCE):
+            each_with = [spec(guide=NewText(os.urandom(1_500_000).hex())) for _ in range(4)]
+            await asyncio.gather(*(group_commit.submit(each, US) for each in each_with))
+
+    asyncio.run(submit())
+    with sessions() as session:
+        num = session.scalar(select(func.count(literal_column("xmin::text").distinct())).select_from(Job))
+    assert num == 2
 
 
 def test_one_that_the_database_refuses_fails_alone(

@@ -241,3 +241,10 @@ def test_fractions_of_seconds_end(kind: str, value: str) -> None:
 def test_a_reference_to_nothing_is_left_out() -> None:
     assert guide_of({"items": {"$ref": "#/$defs/no"}, "$defs": {"no": False}})["items"] == {}
     assert guide_of({"items": {"$ref": "http://elsewhere/x"}}) == {"items": {}}
+
+
+@pytest.mark.parametrize("name", ["http://[", "http://[#x", "#/anyOf/" + "1" * 5000, "#/anyOf/01"])
+def test_a_reference_that_cannot_be_read_leads_nowhere(name: str) -> None:
+    text = {"type": "string"}
+    found = guiding({"$id": "http://a/", "anyOf": [{"$ref": name}, {"$id": "http://[y"} | text, text]})
+    assert found["anyOf"] == [{}, text, text]

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 _IDENTIFIERS: Final = frozenset({"$id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$ref"})
 # JSON that is no schema, whatever its names.
 _VALUES: Final = frozenset({"const", "enum", "default", "examples"})
+_INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 _KNOWN: Final = re.compile(r"#/(\$defs|definitions)/\w+")
 
 
@@ -50,7 +51,7 @@ class _Resources:
         """Note the URI, anchors and base of each part."""
         if isinstance(value, dict):
             if isinstance(given := value.get("$id"), str):
-                base = urldefrag(urljoin(base, given)).url
+                base, _ = _resolved(base, given)
                 self._by_uri.setdefault(base, value)
                 if value is self._root:
                     self._home = base
@@ -103,10 +104,7 @@ class _Resources:
         return name
 
     def _target(self, reference: str, base: str, *, is_dynamic: bool) -> Any:  # noqa: ANN401  # JSON
-        try:
-            uri, fragment = urldefrag(urljoin(base, reference))
-        except ValueError:
-            return None
+        uri, fragment = _resolved(base, reference)
         if fragment and not fragment.startswith("/"):
             outermost = (self._home, fragment)
             if is_dynamic and {(uri, fragment), outermost} <= self._dynamic:
@@ -121,9 +119,18 @@ class _Resources:
 def _step(value: Any, step: str) -> Any:  # noqa: ANN401  # JSON
     if isinstance(value, dict):
         return value.get(step)
-    if isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+    if isinstance(value, list) and _INDEX.fullmatch(step) and int(step) < len(value):
         return value[int(step)]
     return None
+
+
+def _resolved(base: str, reference: str) -> tuple[str, str]:
+    """Return the URI and the fragment of a reference; one that is no URI leads nowhere."""
+    try:
+        uri, fragment = urldefrag(urljoin(base, reference))
+    except ValueError:
+        return f"invalid:{reference}", ""
+    return uri, fragment
 
 
 def _names(value: Any) -> Iterator[str]:  # noqa: ANN401  # JSON
