@@ -84,9 +84,9 @@ schemas: setup ## answers by 500 schemas over real llama.cpp, about 30 minutes (
 		--no-deps --no-binary :all: --require-hashes -r bench/schemas/suite.lock -d .schemas
 	@$(BIN)/python -m bench.schemas --suite .schemas/$(SUITE) $(SCHEMAS)
 
-crashes: setup ## the long forms of the crash tests: 2,000 webhook events and 40 kills; 500 documents and 9 kills; 300 documents x 10 questions; the machines of verbs
+crashes: setup ## the long forms of the crash tests: 2,000 webhook events and 40 kills; 500 documents and 9 kills; 300 documents x 10 questions; a table from 200; the machines of verbs
 	@LONGBATCH_PROVE=1 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/system/test_webhook_chaos.py tests/system/test_summarize_many.py \
-		tests/system/questions/test_ask_many.py \
+		tests/system/questions/test_ask_many.py tests/system/questions/test_extract_many.py \
 		tests/integration/jobs/test_lifecycle_properties.py tests/integration/tenants/test_quota_properties.py \
 		tests/integration/summaries/test_summary_properties.py
 
