@@ -192,7 +192,13 @@ def chat(load: Load, caller: Caller, random: Random, name: str) -> None:
 
 def _chat(number: int) -> dict[str, object]:
     messages = [{"role": "user", "content": text_of(number)}]
-    return {"model": _MODEL, "messages": messages, "max_tokens": max_tokens_of(number)}
+    # By default a chat is sampled: no two answers need be equal.
+    return {
+        "model": _MODEL,
+        "messages": messages,
+        "max_tokens": max_tokens_of(number),
+        "temperature": 0,
+    }
 
 
 def _document(caller: Caller, random: Random, name: str) -> str:
