@@ -31,7 +31,7 @@ class QuotaUsageReply(BaseModel):
 
 
 class StoredReply(BaseModel):
-    """What you keep: prompts, results, files and documents, compressed, until deleted or pruned."""
+    """What you keep: prompts, results, files, documents and answers, compressed, until deleted or pruned."""
 
     bytes: int
     max_bytes: int | None = Field(description="null: no limit.")

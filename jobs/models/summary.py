@@ -163,6 +163,7 @@ class Summary(Base):
         ),
         Index("ix_summaries_tenant", "tenant_id", "id"),
         Index("ix_summaries_state", "tenant_id", "state", "id"),
+        Index("ix_summaries_purpose", "tenant_id", "purpose", "id"),
         *indexes(PLANNING),
         # Summaries that service workers plan, stop and expire.
         partial_index("ix_summaries_open", "id", where="finalized_at IS NULL"),

@@ -85,7 +85,9 @@ class LimitSettings(Group):
     max_jobs: int = Field(default=500_000, ge=0, description="unfinished jobs")
     max_requests: int = Field(default=12_000, ge=1, description="per minute")
     max_stored_bytes: int = Field(
-        default=0, ge=0, description="prompts, results, files and documents in the database; 0: no limit"
+        default=0,
+        ge=0,
+        description="prompts, results, files, documents, answers in the database; 0: no limit",
     )
 
 

@@ -85,6 +85,35 @@ def test_an_upgrade_that_found_a_table_locked_counts_only_what_is_left(stored: E
         assert counted in connection.scalars(notes).all(), "the texts are counted anew"
 
 
+def test_findings_that_were_there_are_counted_once_and_no_longer_after_a_downgrade(empty: Engine) -> None:
+    schema.upgrade(empty, "0058")
+    asked = (
+        """INSERT INTO summaries (id, tenant_id, purpose, questions, state, is_combined, style, length,
+            on_gap, model, templates, created_at)
+        SELECT id, id, 'answers', '["why?"]', 'preparing', false, 'paragraph', 9, 'skip', 'm', '{}', now()
+        FROM tenants""",
+        """INSERT INTO findings (summary_id, place, tenant_id, value, quote)
+        SELECT id, 0, id, '"1"', '2345' FROM tenants""",
+    )
+    with empty.begin() as connection:
+        for statement in asked:
+            connection.execute(text(statement))
+    there = len('[]"1"2345')
+    for _ in range(2):
+        schema.upgrade(empty)
+        with empty.begin() as connection:
+            assert connection.scalar(KEPT) == there
+        schema.downgrade(empty, "0058")
+        with empty.begin() as connection:
+            assert connection.scalar(KEPT) == 0
+    schema.upgrade(empty)
+    with empty.begin() as connection:
+        connection.execute(text("UPDATE findings SET quote = '23456'"))
+        assert connection.scalar(KEPT) == there + 1
+        connection.execute(text("DELETE FROM summaries"))
+        assert connection.scalar(KEPT) == 0, "they go with what asked for them"
+
+
 def test_compressed_bodies_are_stored_without_a_second_compression(engine: Engine) -> None:
     with engine.connect() as connection:
         found = connection.execute(

@@ -7,13 +7,13 @@ from typing import Any
 
 import httpx2
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import WEBHOOK_SECRET, error_of
 from asking.answers import run_jobs, settle_all
 from jobs import ids
-from jobs.models import WebhookDispatch, WebhookEvent
+from jobs.models import Job, PromptText, WebhookDispatch, WebhookEvent
 from summary_support import SMALL, plan_all, ready_document, text_of
 from support import eventually, register_engine
 
@@ -207,6 +207,25 @@ def test_answers_are_cancelled_and_deleted_and_hold_their_document_meanwhile(
     assert http.delete(path).json() == {"id": made["id"], "object": "answers", "deleted": True}
     assert http.get(path).status_code == 404
     assert http.delete(f"/v1/documents/{document}").status_code == 200
+
+
+def test_answers_outlive_their_document_and_count_as_stored_until_they_are_deleted(
+    http: httpx2.Client, sessions: sessionmaker[Session], document: str
+) -> None:
+    (made,) = ask(http, document)
+    work(sessions)
+    path = f"/v1/answers/{made['id']}"
+    before = http.get(path).json()["answers"]
+    assert http.delete(f"/v1/documents/{document}").status_code == 200
+    assert http.get(path).json()["answers"] == before
+    assert before[0]["quote"] == "The rent is 900 euros."
+    with sessions.begin() as session:
+        session.execute(delete(Job))
+        session.execute(delete(PromptText))
+    kept = http.get("/v1/usage").json()["stored"]["bytes"]
+    assert kept >= len(before[0]["answer"]) + len(before[0]["quote"]), "the findings alone are left"
+    assert http.delete(path).status_code == 200
+    assert http.get("/v1/usage").json()["stored"]["bytes"] == 0
 
 
 def test_the_end_is_an_event_at_the_callers_own_address(
