@@ -20,6 +20,7 @@ from api.console.live import LiveDep
 from api.console.page import render, render_part
 from api.console.reading import read_for, tenant_of
 from api.console.session import ViewerDep
+from api.console.subjects import SUBJECTS
 from api.http.dependencies import ServicesDep
 from api.http.identifiers import JobIdDep
 from api.runtime.services import Services
@@ -28,7 +29,16 @@ from jobs.embeddings import vectors
 from jobs.engines import attempts
 from jobs.engines.attempts import Run
 from jobs.errors import NotFoundError
-from jobs.models import Job, PromptText, Reservation, Result, Tenant, WebhookEvent
+from jobs.models import (
+    Job,
+    PromptText,
+    Reservation,
+    Result,
+    Summary,
+    SummaryNode,
+    Tenant,
+    WebhookEvent,
+)
 from jobs.prompts import messages, store
 from jobs.prompts.tools.calls import read_calls
 from jobs.queries import JobStatus
@@ -68,6 +78,21 @@ class JobDetails:
     tenant: str
     events: Sequence[WebhookEvent]
     runs: Sequence[Run]
+    of: "TreePlace | None"
+
+
+@dataclass(frozen=True, slots=True)
+class TreePlace:
+    """The summary or the answers that a job is of.
+
+    Attributes:
+        words: what pages call it.
+        part: the address of what it does there; None: another job took its place.
+    """
+
+    words: str
+    address: str
+    part: str | None
 
 
 @router.get("/jobs/{job_id}")
@@ -140,7 +165,32 @@ def read_job(session: Session, *, job_id: UUID, tenant_id: UUID | None) -> JobDe
         WebhookEvent.job_id == job_id, WebhookEvent.tenant_id == job.tenant_id
     )
     published = session.scalars(events.order_by(WebhookEvent.id)).all()
-    return JobDetails(job, name, published, attempts.of_job(session, job_id))
+    return JobDetails(job, name, published, attempts.of_job(session, job_id), _place_of(session, job))
+
+
+def _place_of(session: Session, job: Job) -> TreePlace | None:
+    """Find the place of a job in the tree of a summary, or of answers.
+
+    Returns:
+        None: it is in none.
+    """
+    if job.summary_id is None:
+        return None
+    purpose = session.scalar(
+        select(Summary.purpose).where(
+            Summary.id == job.summary_id, Summary.tenant_id == job.tenant_id, Summary.deleted_at.is_(None)
+        )
+    )
+    of = None if purpose is None else SUBJECTS.get(purpose)
+    if of is None:
+        return None
+    address = of.address_of(job.summary_id)
+    node = session.scalar(select(SummaryNode).where(SummaryNode.job_id == job.id))
+    part = None
+    if node is not None:
+        has_question = node.question is not None
+        part = f"questions/{(node.question or 0) + 1}" if has_question else f"parts/{node.number}"
+    return TreePlace(of.words, address, None if part is None else f"{address}/{part}")
 
 
 async def _changing(services: Services, job: Job) -> dict[str, Any]:

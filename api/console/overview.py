@@ -16,15 +16,20 @@ from api.console.error_pages import page_router
 from api.console.page import render
 from api.console.reading import read_for, tenant_of
 from api.console.session import ViewerDep
+from api.console.subjects import SUBJECTS, SubjectPages
 from api.engines.replies import engine_object
 from api.http.dependencies import ServicesDep
 from jobs import ids, queries
 from jobs.database import database_now
-from jobs.models import Job, Tenant
+from jobs.models import Job, Summary, Tenant
 from jobs.queries import EngineUsage
+from jobs.states.summary import TERMINAL as SUMMARY_ENDED
+from jobs.states.summary import SummaryState
 
 router = page_router()
 _UNFINISHED: Final = ("running", "queued", "preparing", "blocked")
+# Named, so that an index finds those of a tenant; another one has those of all.
+_OPEN: Final = sorted(set(SummaryState) - SUMMARY_ENDED)
 _FAILED: Final[ColumnElement[str]] = literal_column("'failed'")
 _RECENT: Final = timedelta(hours=1)
 # Rows that the count of failures looks at, of all tenants and of one: some 20 ms of the database's time.
@@ -60,12 +65,14 @@ class OverviewFigures:
     Attributes:
         counts: unfinished jobs by state.
         oldest: None if nothing is queued.
+        subjects: unfinished summaries and answers: the address of their pages, their number.
         engines: for operators.
     """
 
     now: datetime
     counts: Mapping[str, int]
     oldest: OldestJob | None
+    subjects: Sequence[tuple[SubjectPages, int]]
     failures: RecentFailures
     engines: Sequence[EngineUsage]
 
@@ -86,6 +93,7 @@ def read_figures(session: Session, *, tenant_id: UUID | None) -> OverviewFigures
         now=now,
         counts=count_unfinished(session, tenant_id=tenant_id),
         oldest=find_oldest(session, tenant_id=tenant_id),
+        subjects=count_subjects(session, tenant_id=tenant_id),
         failures=count_failures(session, tenant_id=tenant_id, since=now - _RECENT),
         engines=queries.engine_usages(session) if tenant_id is None else [],
     )
@@ -100,6 +108,16 @@ def count_unfinished(session: Session, *, tenant_id: UUID | None) -> dict[str, i
         query = select(func.count()).select_from(Job).where(Job.state == literal_column(f"'{state}'"), *mine)
         counts[state] = session.scalar(query) or 0
     return counts
+
+
+def count_subjects(session: Session, *, tenant_id: UUID | None) -> list[tuple[SubjectPages, int]]:
+    """Count the unfinished summaries and answers of a tenant, or of all."""
+    mine = [] if tenant_id is None else [Summary.tenant_id == tenant_id]
+    query = select(Summary.purpose, func.count()).where(
+        Summary.finalized_at.is_(None), Summary.state.in_(_OPEN), *mine
+    )
+    counts = dict(session.execute(query.group_by(Summary.purpose)).tuples().all())
+    return [(pages, counts[purpose]) for purpose, pages in SUBJECTS.items() if counts.get(purpose)]
 
 
 def find_oldest(session: Session, *, tenant_id: UUID | None) -> OldestJob | None:

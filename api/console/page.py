@@ -51,6 +51,7 @@ class NavigationEntry:
 NAVIGATION: Final = (
     NavigationEntry(HOME, "Overview"),
     NavigationEntry(f"{HOME}summaries", "Summaries"),
+    NavigationEntry(f"{HOME}answers", "Answers"),
     NavigationEntry(f"{HOME}documents", "Documents"),
     NavigationEntry(f"{HOME}batches", "Batches"),
     NavigationEntry(f"{HOME}jobs", "Jobs"),

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends, Path
 from starlette.responses import Response
 
 from api.console import (
+    answers,
     batches,
     documents,
     job,
@@ -32,7 +33,9 @@ _FOREVER: Final = "public, max-age=31536000, immutable"
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 pages = APIRouter(dependencies=[Depends(find_viewer)], include_in_schema=False, route_class=PageRoute)
 # A family of pages adds its router here, and its entry to `page.NAVIGATION`.
-for family in (overview.router, summaries.router, documents.router, batches.router, webhooks.router):
+for family in (overview.router, summaries.router, answers.router, documents.router):
+    pages.include_router(family)
+for family in (batches.router, webhooks.router):
     pages.include_router(family)
 for family in (jobs.router, job_cancel.router, job.router):
     pages.include_router(family)

@@ -1,9 +1,10 @@
 """Queries on answers, in the public shape."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from jobs.models import DocumentFinding, Summary, SummaryDocument
@@ -35,16 +36,49 @@ def read_each(
         yield each, (documents[each.id], counts.get(each.id, TreeCounts()))
 
 
+def read_documents(session: Session, answers_ids: Sequence[UUID]) -> list[UUID]:
+    """Read the documents of these answers, in the same order."""
+    query = select(SummaryDocument.summary_id, SummaryDocument.document_id)
+    rows = session.execute(query.where(SummaryDocument.summary_id.in_(answers_ids))).tuples()
+    found = dict(rows.all())
+    return [found[each] for each in answers_ids if each in found]
+
+
 def describe_whole(session: Session, asked: Summary) -> AnswersWithAnswers:
     """Return the public shape with each answer."""
     (found,) = describe(session, [asked])
     return AnswersWithAnswers(**found, answers=list_findings(session, asked))
 
 
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """How many questions a document answers, does not answer, and could not be asked."""
+
+    num_found: int = 0
+    num_absent: int = 0
+    num_failed: int = 0
+
+
+def count_outcomes(session: Session, answers_ids: Collection[UUID]) -> dict[UUID, Outcomes]:
+    """Count the outcomes of these answers; those that are not settled are left out."""
+    failed, found = DocumentFinding.error.is_not(None), DocumentFinding.value.is_not(None)
+    counts = (func.count().filter(each) for each in (found, ~failed & ~found, failed))
+    mine = DocumentFinding.summary_id.in_(answers_ids)
+    query = select(DocumentFinding.summary_id, *counts).where(mine).group_by(DocumentFinding.summary_id)
+    return {answers_id: Outcomes(*numbers) for answers_id, *numbers in session.execute(query)}
+
+
 def list_findings(session: Session, asked: Summary) -> list[AnswerReply]:
     """List what the document says to each question, in their order; nothing before it is settled."""
-    query = (
-        select(DocumentFinding).where(DocumentFinding.summary_id == asked.id).order_by(DocumentFinding.place)
-    )
-    questions = asked.questions or []
-    return [answer_reply(questions[each.place], each) for each in session.scalars(query)]
+    return list_findings_of(session, [asked])[asked.id]
+
+
+def list_findings_of(session: Session, answers: Sequence[Summary]) -> dict[UUID, list[AnswerReply]]:
+    """List the same of each of these answers."""
+    by_id = {each.id: each for each in answers}
+    query = select(DocumentFinding).where(DocumentFinding.summary_id.in_(by_id))
+    found: dict[UUID, list[AnswerReply]] = {each: [] for each in by_id}
+    for each in session.scalars(query.order_by(DocumentFinding.summary_id, DocumentFinding.place)):
+        questions = by_id[each.summary_id].questions or []
+        found[each.summary_id].append(answer_reply(questions[each.place], each))
+    return found

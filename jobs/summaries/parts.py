@@ -16,7 +16,7 @@ from jobs.errors import NotFoundError
 from jobs.models import Job, JsonObject, Result, Summary, SummaryDocument, SummaryNode
 from jobs.models.document import Document
 from jobs.states import JobState
-from jobs.states.summary import NodeKind
+from jobs.states.summary import NodeKind, Purpose
 from jobs.summaries.lifecycle import SummaryFilter, visible
 
 
@@ -144,16 +144,25 @@ def _part(node: SummaryNode, *of_job: Any) -> SummaryPart:  # noqa: ANN401  # fo
     )
 
 
-def search_summaries(session: Session, which: SummaryFilter, wanted: SearchRange) -> FoundRows[Summary]:
-    """Search for summaries; indexes find a tenant's and those of a document."""
+def search_summaries(
+    session: Session,
+    which: SummaryFilter,
+    wanted: SearchRange,
+    *,
+    purpose: Purpose = Purpose.SUMMARY,
+) -> FoundRows[Summary]:
+    """Search for summaries, or other rows of this purpose.
+
+    Indexes find a tenant's and those of a document.
+    """
     tenant_id = wanted.tenant_id
     return paging.search(
         session,
-        select(Summary).where(*visible(tenant_id), *which.conditions()),
+        select(Summary).where(*visible(tenant_id, purpose), *which.conditions()),
         Summary.id,
         wanted,
         among=matches((Summary.tenant_id, tenant_id)),
-        has_index=tenant_id is not None or which.document_id is not None or which == SummaryFilter(),
+        has_index=tenant_id is not None or which.document_id is not None,
     )
 
 

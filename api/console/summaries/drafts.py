@@ -1,90 +1,25 @@
-"""Summaries before they are submitted: of which documents, how, and what that would take."""
+"""Summaries before they are submitted: how the form asks for them, and what that would take."""
 
-import base64
-import binascii
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from collections.abc import Mapping
+from typing import Final
 from uuid import UUID
 
-from pydantic import ValidationError
-from sqlalchemy import select
-from sqlalchemy.orm import Session, defer
+from sqlalchemy.orm import Session
 
+from api.console.documents.drafts import MAX_DOCUMENTS, DocumentDraft, parse_fields, validated
 from api.runtime.services import Services
 from api.summaries import verbs
-from api.summaries.requests import SummaryEstimateRequest, SummaryOptions, SummaryRequest
-from jobs import documents, ids
-from jobs.errors import InvalidRequestError, LongbatchError
+from api.summaries.requests import SummaryEstimateRequest, SummaryRequest
+from jobs import ids
+from jobs.errors import LongbatchError
 from jobs.models import JsonObject, Summary
-from jobs.models.document import Document
-from jobs.states.document import DocumentState
 from jobs.summaries import queries
 from jobs.summaries.lifecycle import get
-from jobs.validation import from_validation
 from jobs.views import PRIORITY_NAMES
 
-Asked = TypeVar("Asked", bound=SummaryOptions)
-# As many as an address of a few kilobytes holds; more are for `longbatch summarize`.
-MAX_DOCUMENTS: Final = 200
-_ID_BYTES: Final = 16
 _NUMBERS: Final = ("length", "chunk_tokens")
 _TEXTS: Final = ("style", "language", "focus", "instructions", "on_gap", "priority", "custom_id")
 DEFAULTS: Final[Mapping[str, str]] = {"style": "paragraph", "length": "400", "on_gap": "skip"}
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryDraft:
-    """Documents to summarize.
-
-    Attributes:
-        documents: of the tenant, in the caller's order; those that are deleted are left out.
-    """
-
-    documents: Sequence[Document]
-
-    @property
-    def extracting(self) -> list[UUID]:
-        """The documents whose texts are not there yet."""
-        return [each.id for each in self.documents if each.state == DocumentState.EXTRACTING]
-
-    @property
-    def usable(self) -> list[str]:
-        """The public ids of all that have a text, or may get one."""
-        return [ids.document_id(each.id) for each in self.documents if each.state != DocumentState.FAILED]
-
-    @property
-    def packed(self) -> str:
-        """The documents as an address holds them."""
-        return pack_ids([each.id for each in self.documents])
-
-
-def pack_ids(document_ids: Sequence[UUID]) -> str:
-    """Write ids in as few characters as an address allows."""
-    return base64.urlsafe_b64encode(b"".join(each.bytes for each in document_ids)).decode().rstrip("=")
-
-
-def unpack_ids(text: str) -> list[UUID]:
-    """Read ids that `pack_ids` wrote; each once.
-
-    Raises:
-        InvalidRequestError: these are none, or too many.
-    """
-    try:
-        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        raw = b"?"
-    if len(raw) % _ID_BYTES or len(raw) > _ID_BYTES * MAX_DOCUMENTS:
-        raise InvalidRequestError(f"These are no ids of at most {MAX_DOCUMENTS} documents.", param="of")
-    found = [UUID(bytes=raw[at : at + _ID_BYTES]) for at in range(0, len(raw), _ID_BYTES)]
-    return list(dict.fromkeys(found))
-
-
-def read_draft(session: Session, *, document_ids: Sequence[UUID], tenant_id: UUID) -> SummaryDraft:
-    """Read the tenant's documents of these ids, in this order."""
-    query = select(Document).where(Document.id.in_(document_ids), *documents.visible(tenant_id))
-    found = {each.id: each for each in session.scalars(query.options(defer(Document.pages)))}
-    return SummaryDraft([found[each] for each in document_ids if each in found])
 
 
 def read_options_of(
@@ -107,43 +42,33 @@ def parse_options(form: Mapping[str, str]) -> dict[str, object]:
     Raises:
         InvalidRequestError: a field that is a number has none.
     """
-    chosen: dict[str, object] = {}
-    for name in _NUMBERS:
-        if text := form.get(name, "").strip():
-            if not (text.isascii() and text.isdecimal() and len(text) < 10):
-                raise InvalidRequestError(f"{name}: Must be a number.", param=name)
-            chosen[name] = int(text)
-    for name in _TEXTS:
-        if text := form.get(name, "").strip():
-            chosen[name] = text.replace("\r\n", "\n")
+    chosen = parse_fields(form, numbers=_NUMBERS, texts=_TEXTS)
     if form.get("combine"):
         chosen["combine"] = True
     return chosen
 
 
-def request_of(draft: SummaryDraft, form: Mapping[str, str]) -> SummaryRequest:
+def request_of(draft: DocumentDraft, form: Mapping[str, str]) -> SummaryRequest:
     """Make the request that this form asks for; documents without a text are left out.
 
     Raises:
         InvalidRequestError: an option is invalid, or no document has a text.
     """
-    if not draft.usable:
-        raise InvalidRequestError("None of the documents has a text.")
-    return _validated(SummaryRequest, {"documents": draft.usable} | parse_options(form))
+    draft.require_text()
+    return validated(SummaryRequest, {"documents": draft.usable} | parse_options(form))
 
 
 async def estimate(
-    services: Services, draft: SummaryDraft, form: Mapping[str, str], *, tenant_id: UUID
+    services: Services, draft: DocumentDraft, form: Mapping[str, str], *, tenant_id: UUID
 ) -> JsonObject:
     """Estimate what this form asks for; raise as `verbs.estimate` does."""
-    if not draft.usable:
-        raise InvalidRequestError("None of the documents has a text.")
+    draft.require_text()
     given = {"documents": draft.usable} | parse_options(form)
-    return await verbs.estimate(services, _validated(SummaryEstimateRequest, given), tenant_id=tenant_id)
+    return await verbs.estimate(services, validated(SummaryEstimateRequest, given), tenant_id=tenant_id)
 
 
 async def try_estimate(
-    services: Services, draft: SummaryDraft, form: Mapping[str, str], *, tenant_id: UUID
+    services: Services, draft: DocumentDraft, form: Mapping[str, str], *, tenant_id: UUID
 ) -> tuple[JsonObject | None, str | None]:
     """Estimate as `estimate` does once all documents are read; otherwise tell why there is no estimate."""
     if draft.extracting or not draft.documents:
@@ -152,13 +77,6 @@ async def try_estimate(
         return await estimate(services, draft, form, tenant_id=tenant_id), None
     except LongbatchError as error:
         return None, error.message
-
-
-def _validated(model: type[Asked], given: Mapping[str, object]) -> Asked:
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        raise from_validation(error) from None
 
 
 def _fields_of(summary: Summary) -> dict[str, str]:

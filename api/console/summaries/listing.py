@@ -16,17 +16,18 @@ from api.console.live import LiveDep
 from api.console.page import render, render_part
 from api.console.reading import read_for, tenant_names
 from api.console.session import Viewer, ViewerDep
+from api.console.subjects import SUBJECTS
 from api.http.dependencies import ServicesDep
 from jobs import ids, summaries
 from jobs.models import Summary
 from jobs.queries import JobStatus
-from jobs.states.summary import TERMINAL, SummaryState
+from jobs.states.summary import TERMINAL, Purpose, SummaryState
 from jobs.summaries import SummaryFilter, SummaryStatus, parts
 from jobs.summaries.parts import SummarySources
 
 router = page_router()
 
-LIST: Final = "/console/summaries"
+LIST: Final = SUBJECTS[Purpose.SUMMARY].address
 STATES: Final = tuple(SummaryState)
 _SUMMARIES: Final = RowList(
     LIST,

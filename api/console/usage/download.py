@@ -20,6 +20,7 @@ from api.console.usage.query import UsageQuery, parse_query
 from api.console.usage.usage import ENDS, make_row
 from api.http.dependencies import ServicesDep
 from jobs import tenants
+from jobs.tables.cells import inert
 from jobs.tenants import usage
 from jobs.tenants.usage import DailyUsage
 
@@ -28,8 +29,6 @@ router = page_router()
 _TOKENS: Final = ("prompt_tokens", "cached_tokens", "completion_tokens", "total_tokens")
 _COLUMNS: Final = ("date", "tenant", "model", *(f"{each}_jobs" for each in ENDS), *_TOKENS)
 Found = Sequence[tuple[UUID, DailyUsage]]
-# A spreadsheet computes what begins with one of these.
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 @router.get("/usage.csv")
@@ -51,17 +50,13 @@ def write(found: Found, names: Mapping[UUID, str]) -> str:
     for (day, tenant_id, model), group in groupby(found, _key):
         row = make_row(day, model, [each for _, each in group])
         tokens = [getattr(row.total, name) for name in _TOKENS]
-        lines.writerow([day, names[tenant_id], _inert(model), *row.num_jobs.values(), *tokens])
+        lines.writerow([day, names[tenant_id], inert(model), *row.num_jobs.values(), *tokens])
     return file.getvalue()
 
 
 def _key(found: tuple[UUID, DailyUsage]) -> tuple[date, UUID, str]:
     tenant_id, each = found
     return each.day, tenant_id, each.model
-
-
-def _inert(text: str) -> str:
-    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _read(session: Session, *, query: UsageQuery) -> tuple[Found, Mapping[UUID, str]]:

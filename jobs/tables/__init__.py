@@ -1,0 +1,1 @@
+"""Results as rows of tables, as callers open them in spreadsheets. Pure."""
