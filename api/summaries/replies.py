@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, with_config
 from api.http.fields import example
 from api.http.replies import DeletionReply, ListReply, gone_example, page_example
 from jobs.summaries.formats import SummaryResult
-from jobs.summaries.views import ChunkReply, SummaryObject
+from jobs.summaries.views import ChunkReply, QuoteReply, SummaryObject
 
 _ID = "sum_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
 _DOCUMENT = "doc_019c2f3e5a4b7c8d9e0f1a2b3c4d5e6f"
@@ -20,6 +20,15 @@ _CHUNK: dict[str, Any] = {
     "state": "completed",
     "summary": "The first part …",
     "error": None,
+}
+_QUOTE: dict[str, Any] = {
+    "quote": "three months to the end of a quarter",
+    "at": 112,
+    "quote_in_text": True,
+    "document_id": _DOCUMENT,
+    "start": 9_204,
+    "end": 9_240,
+    "pages": [4, 4],
 }
 _TEMPLATES = {"whole": "whole-1", "map": "map-1", "reduce": "reduce-1"}
 _SUMMARY: dict[str, Any] = {
@@ -74,6 +83,9 @@ class SummaryWithChunksReply(SummaryObject):
     """A summary with its chunks, which `chunks=false` omits."""
 
     chunks: NotRequired[Annotated[list[ChunkReply] | None, Field(description="The chunks, in text order.")]]
+    quotes: NotRequired[
+        Annotated[list[QuoteReply], Field(description="What it quotes, as the result has it: `quotes=true`.")]
+    ]
     next_chunks_start: NotRequired[
         Annotated[
             int | None,
@@ -100,6 +112,7 @@ class SummaryListReply(ListReply[SummaryReply]):
         summary="The report finds that …",
         chunks=[_CHUNK],
         gaps=[],
+        quotes=[_QUOTE],
         usage={"prompt_tokens": 91_377, "cached_tokens": 0, "completion_tokens": 380},
         templates=_TEMPLATES,
         model="llama-3.1-8b-instruct",

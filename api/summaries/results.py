@@ -1,7 +1,7 @@
 """Results of summaries, read once and written as JSON, Markdown or CSV."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 from uuid import UUID
 
@@ -9,11 +9,13 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from jobs import summaries
+from api.runtime.services import Services
+from api.summaries.quotes import Run, find_quotes
+from jobs import ids, summaries
 from jobs.errors import JobNotFinishedError
 from jobs.states.summary import TERMINAL
 from jobs.summaries import formats, queries
-from jobs.summaries.views import SummaryWithChunks
+from jobs.summaries.views import QuoteReply, SummaryWithChunks
 
 Format = Literal["json", "md", "csv"]
 _MEDIA_TYPES: Final = {"md": "text/markdown", "csv": "text/csv"}
@@ -25,10 +27,12 @@ class EndedSummary:
 
     Attributes:
         titles: of its documents, for Markdown.
+        quotes: the passages that its text quotes; none in CSV.
     """
 
     summary: SummaryWithChunks
     titles: Mapping[str, str]
+    quotes: Sequence[QuoteReply] = ()
 
 
 def read(session: Session, *, summary_id: UUID, tenant_id: UUID, form: Format) -> EndedSummary:
@@ -45,12 +49,21 @@ def read(session: Session, *, summary_id: UUID, tenant_id: UUID, form: Format) -
     return EndedSummary(found, queries.titles(session, summary.id) if form == "md" else {})
 
 
+async def with_quotes(services: Services, run: Run, found: EndedSummary, *, form: Format) -> EndedSummary:
+    """Look up what the summary quotes; CSV has no place for it."""
+    if form == "csv":
+        return found
+    summary_id = ids.parse_summary_id(found.summary["id"])
+    text = found.summary["summary"]
+    return replace(found, quotes=await find_quotes(services, run, summary_id=summary_id, summary=text))
+
+
 def response(found: EndedSummary, form: Format, *, link: str = formats.LINK) -> Response:
     """Write the result in this format; Markdown links to its documents as `formats.as_markdown` describes."""
     if form == "json":
-        return JSONResponse(formats.result_object(found.summary))
+        return JSONResponse(formats.result_object(found.summary, found.quotes))
     if form == "csv":
         text = formats.as_csv(found.summary)
     else:
-        text = formats.as_markdown(found.summary, found.titles, link=link)
+        text = formats.as_markdown(found.summary, found.titles, quotes=found.quotes, link=link)
     return Response(text, media_type=_MEDIA_TYPES[form])

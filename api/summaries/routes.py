@@ -19,6 +19,7 @@ from api.http.openapi import event_responses, json_body, responses
 from api.http.replies import page
 from api.http.sse import object_events
 from api.summaries import results, verbs
+from api.summaries.quotes import find_quotes
 from api.summaries.replies import (
     DeletedSummaryReply,
     SummaryEstimateReply,
@@ -41,6 +42,12 @@ MAX_LISTED_CHUNKS: Final = 1000  # a few megabytes; a summary may have 50,000
 _MAX_BYTES: Final = 256 * 1024
 
 Chunks = Annotated[bool, Query(description="Include the chunks.")]
+Quotes = Annotated[
+    bool,
+    Query(
+        alias="quotes", description="Look up in the documents what the summary has in double quotation marks."
+    ),
+]
 ChunksStart = Annotated[
     int, Query(ge=0, le=tree.MAX_CHUNKS, description="First chunk to list, counted from 0.")
 ]
@@ -120,15 +127,19 @@ async def get_summary(
     chunks: Chunks = True,  # noqa: FBT002  # a query parameter
     chunks_start: ChunksStart = 0,
     chunks_limit: ChunksLimit = MAX_LISTED_CHUNKS,
+    with_quotes: Quotes = False,  # noqa: FBT002  # a query parameter
 ) -> JSONResponse:
     """Get the summary now or, with `wait`, once it has ended or the time is up."""
     wanted = ChunkRange(chunks_start, chunks_limit) if chunks else None
     if wait:
         await services.transact(summaries.get, summary_id=summary_id, tenant_id=tenant_id)
         await verbs.until_ended(services, summary_id, seconds=wait)
-    return JSONResponse(
-        await services.transact(_read, summary_id=summary_id, tenant_id=tenant_id, chunks=wanted)
-    )
+    found = await services.transact(_read, summary_id=summary_id, tenant_id=tenant_id, chunks=wanted)
+    if not with_quotes:
+        return JSONResponse(found)
+    run = services.transactions.run
+    quotes = await find_quotes(services, run, summary_id=summary_id, summary=found["summary"])
+    return JSONResponse({**found, "quotes": quotes})
 
 
 @router.get(
@@ -153,7 +164,9 @@ async def get_result(
 ) -> Response:
     """Get an ended summary's result: JSON, Markdown with links to sources, or CSV."""
     read = partial(results.read, summary_id=summary_id, tenant_id=tenant_id, form=form)
-    return results.response(await services.transactions.run(read), form)
+    found = await services.transactions.run(read)
+    run = services.transactions.run
+    return results.response(await results.with_quotes(services, run, found, form=form), form)
 
 
 @router.get(

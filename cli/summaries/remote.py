@@ -58,13 +58,15 @@ class Kind:
     Attributes:
         path: of its routes.
         detail: the parameter that leaves out of an object what may be long.
+        lookup: the parameter that adds what takes a look into documents; None: there is none.
     """
 
     path: str
     detail: str
+    lookup: str | None = None
 
 
-SUMMARIES: Final = Kind("/v1/summaries", "chunks")
+SUMMARIES: Final = Kind("/v1/summaries", "chunks", "quotes")
 ANSWERS: Final = Kind("/v1/answers", "answers")
 EXTRACTIONS: Final = Kind("/v1/extractions", "values")
 
@@ -157,9 +159,9 @@ class SummaryClient:
         return summary
 
     def summary(self, summary_id: str) -> dict[str, Any]:
-        """Fetch the summary in its current state with all its chunks."""
+        """Fetch the summary in its current state with all its chunks, and what it quotes."""
         path = f"{self._kind.path}/{summary_id}"
-        found = self._get(path)
+        found = self._get(path, params={self._kind.lookup: "true"} if self._kind.lookup else None)
         while (start := found.pop("next_chunks_start", None)) is not None:
             further = self._get(path, params={"chunks_start": start})
             found |= {**further, "chunks": found["chunks"] + further["chunks"]}

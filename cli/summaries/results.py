@@ -16,6 +16,7 @@ from jobs.markdown import defused
 Link = Callable[[SourceFile], str]
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+_QUOTE_FIELDS: Final = ("quote", "quote_in_text", "pages", "start", "end")
 _COLUMNS: Final = (
     "path",
     "summary",
@@ -39,6 +40,8 @@ class DocumentResult:
         chunks: each chunk of the text with `pages`, `start`, `end` and its own `summary`, None if it could
             not be summarized.
         gaps: the chunks that the summary leaves out, with `pages`, `start`, `end` and `error`.
+        quotes: the passages that the summary quotes, with `quote_in_text`, `pages`, `start` and `end`; in a
+            combined one those of other documents are left out.
         answers: of a document that was asked questions, in their order, as the server returns them.
         extraction: what was extracted, as the server returns it; None if nothing was.
         usage: tokens; None if no job ran.
@@ -49,6 +52,7 @@ class DocumentResult:
     summary: str | None = None
     chunks: tuple[Mapping[str, Any], ...] = ()
     gaps: tuple[Mapping[str, Any], ...] = ()
+    quotes: tuple[Mapping[str, Any], ...] = ()
     answers: tuple[Mapping[str, Any], ...] = ()
     extraction: Mapping[str, Any] | None = None
     usage: Mapping[str, int] | None = None
@@ -81,9 +85,15 @@ def of_summary(
     missing = next((each["error"] for each in gaps if document_id and each["start"] is None), None)
     if missing is not None and text is not None:
         return failed(source, str(missing["code"]), str(missing["message"]))
+    quotes = [
+        {name: each[name] for name in _QUOTE_FIELDS}
+        for each in summary.get("quotes") or []  # servers of releases before have none
+        if document_id is None or each["document_id"] in (None, document_id)
+    ]
     return DocumentResult(
         source,
         summary=text,
+        quotes=tuple(quotes),
         chunks=tuple({name: each[name] for name in ("pages", "start", "end", "summary")} for each in chunks),
         gaps=tuple(gaps),
         usage=summary["usage"],
@@ -128,6 +138,7 @@ def as_object(result: DocumentResult) -> dict[str, object]:
         "path": result.source.shown,
         "summary": result.summary,
         "chunks": list(result.chunks),
+        "quotes": list(result.quotes),
         "usage": result.usage,
         "error": result.error,
     }
@@ -205,6 +216,11 @@ def _sources(result: DocumentResult, address: str, *, with_name: bool) -> Iterab
         yield from (
             f"- {_place(each, address)}{_part_text(each) if has_texts else ''}" for each in result.chunks
         )
+    if result.quotes:
+        yield from ("", "### Quoted" if with_name else "## Quoted", "")
+        yield from (
+            f"- \u201c{_plain(each['quote'])}\u201d: {_found(each, address)}" for each in result.quotes
+        )
     if result.gaps:
         yield from ("", "### Left out" if with_name else "## Left out", "")
         for gap in result.gaps:
@@ -224,6 +240,12 @@ def _place(part: Mapping[str, Any], address: str) -> str:
     first, last = part["pages"]
     pages = f"page {first}" if first == last else f"pages {first}-{last}"
     return f"[{pages}]({target}#page={first}), {characters}"
+
+
+def _found(quoted: Mapping[str, Any], address: str) -> str:
+    if quoted["quote_in_text"]:
+        return _place(quoted, address)
+    return "not in the text" if quoted["quote_in_text"] is False else "not looked up"
 
 
 def _part_text(chunk: Mapping[str, Any]) -> str:

@@ -51,7 +51,7 @@ def describe_whole(session: Session, asked: Summary) -> AnswersWithAnswers:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcomes:
+class QuestionOutcomes:
     """How many questions a document answers, does not answer, and could not be asked."""
 
     num_found: int = 0
@@ -59,13 +59,13 @@ class Outcomes:
     num_failed: int = 0
 
 
-def count_outcomes(session: Session, answers_ids: Collection[UUID]) -> dict[UUID, Outcomes]:
+def count_outcomes(session: Session, answers_ids: Collection[UUID]) -> dict[UUID, QuestionOutcomes]:
     """Count the outcomes of these answers; those that are not settled are left out."""
     failed, found = DocumentFinding.error.is_not(None), DocumentFinding.value.is_not(None)
     counts = (func.count().filter(each) for each in (found, ~failed & ~found, failed))
     mine = DocumentFinding.summary_id.in_(answers_ids)
     query = select(DocumentFinding.summary_id, *counts).where(mine).group_by(DocumentFinding.summary_id)
-    return {answers_id: Outcomes(*numbers) for answers_id, *numbers in session.execute(query)}
+    return {answers_id: QuestionOutcomes(*numbers) for answers_id, *numbers in session.execute(query)}
 
 
 def list_findings(session: Session, asked: Summary) -> list[AnswerReply]:

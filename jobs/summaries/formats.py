@@ -5,19 +5,26 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final
 
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from jobs.markdown import defused
 from jobs.states.summary import TERMINAL, SummaryState
-from jobs.summaries.views import ChunkReply, GapReply, StoredTemplates, SummaryUsageReply, SummaryWithChunks
+from jobs.summaries.views import (
+    ChunkReply,
+    GapReply,
+    QuoteReply,
+    StoredTemplates,
+    SummaryUsageReply,
+    SummaryWithChunks,
+)
+from jobs.tables.cells import inert
 from jobs.validation import choice
 from jobs.views import StoredError
 
 # A stretch of a document's text, in the API.
 LINK: Final = "/v1/documents/{document_id}/text?start={start}&end={end}"
 _CSV_COLUMNS: Final = ("document_id", "index", "start", "end", "first_page", "last_page", "state", "summary")
-# A spreadsheet reads a cell that begins like this as a formula.
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 class SummaryResult(TypedDict):
@@ -30,13 +37,20 @@ class SummaryResult(TypedDict):
     summary: str | None
     chunks: Sequence[ChunkReply]
     gaps: Sequence[GapReply]
+    quotes: Annotated[
+        Sequence[QuoteReply],
+        Field(
+            description="Passages of at least 8 letters that the summary has in double quotation marks or"
+            " guillemets, the first 100, looked up now."
+        ),
+    ]
     usage: SummaryUsageReply
     templates: StoredTemplates
     model: str
     error: StoredError | None
 
 
-def result_object(found: SummaryWithChunks) -> SummaryResult:
+def result_object(found: SummaryWithChunks, quotes: Sequence[QuoteReply]) -> SummaryResult:
     """Build the result object of a summary."""
     return SummaryResult(
         id=found["id"],
@@ -46,6 +60,7 @@ def result_object(found: SummaryWithChunks) -> SummaryResult:
         summary=found["summary"],
         chunks=found["chunks"],
         gaps=found["gaps"],
+        quotes=quotes,
         usage=found["usage"],
         templates=found["templates"],
         model=found["model"],
@@ -59,7 +74,7 @@ def as_csv(found: SummaryWithChunks) -> str:
     rows = csv.writer(out, lineterminator="\r\n")
     rows.writerow(_CSV_COLUMNS)
     document = found["documents"][0] if len(found["documents"]) == 1 else ""
-    rows.writerow([document, "", "", "", "", "", found["state"], _cell(found["summary"])])
+    rows.writerow([document, "", "", "", "", "", found["state"], inert(found["summary"] or "")])
     for chunk in found["chunks"]:
         first, last = chunk["pages"] or ("", "")
         rows.writerow(
@@ -71,21 +86,30 @@ def as_csv(found: SummaryWithChunks) -> str:
                 first,
                 last,
                 chunk["state"],
-                _cell(chunk["summary"]),
+                inert(chunk["summary"] or ""),
             ]
         )
     return out.getvalue()
 
 
-def as_markdown(found: SummaryWithChunks, titles: Mapping[str, str], *, link: str = LINK) -> str:
+def as_markdown(
+    found: SummaryWithChunks,
+    titles: Mapping[str, str],
+    *,
+    quotes: Sequence[QuoteReply] = (),
+    link: str = LINK,
+) -> str:
     """Write the summary as Markdown; each chunk links to its text and pages.
 
     Args:
         found: the summary.
         titles: of its documents, by public id; a document without one appears under its id.
+        quotes: the passages that it quotes.
         link: to a stretch of a document's text, with the places `document_id`, `start` and `end`.
     """
     parts = [f"# {_names(found['documents'], titles)}", defused(found["summary"] or "") or _status(found)]
+    if quotes:
+        parts += ["## Quoted", "\n".join(_quoted(each, titles, link) for each in quotes)]
     if found["gaps"]:
         gaps = [f"- {_place(gap, titles)}: {_code(gap['error'])}" for gap in found["gaps"]]
         parts += ["## Missing", "\n".join(gaps)]
@@ -106,8 +130,16 @@ def _names(documents: Iterable[str], titles: Mapping[str, str]) -> str:
     return ", ".join(_escaped(titles.get(each) or each) for each in documents)
 
 
-def _place(part: ChunkReply | GapReply, titles: Mapping[str, str]) -> str:
-    name = _escaped(titles.get(part["document_id"]) or part["document_id"])
+def _quoted(each: QuoteReply, titles: Mapping[str, str], link: str) -> str:
+    said = f"- \u201c{defused(' '.join(each['quote'].split()))}\u201d"
+    if each["quote_in_text"]:
+        return f"{said}: [{_place(each, titles)}]({link.format(**each)})"
+    return f"{said}: {'not in the text' if each['quote_in_text'] is False else 'not looked up'}"
+
+
+def _place(part: ChunkReply | GapReply | QuoteReply, titles: Mapping[str, str]) -> str:
+    document_id = part["document_id"] or ""
+    name = _escaped(titles.get(document_id) or document_id)
     if part["pages"]:
         first, last = part["pages"]
         return f"{name}, page {first}" if first == last else f"{name}, pages {first}–{last}"  # noqa: RUF001  # a range
@@ -128,9 +160,3 @@ def _escaped(title: str) -> str:
     """Escape a title so that it cannot end the line or the link around it."""
     plain = " ".join(title.split())
     return "".join(f"\\{char}" if char in "\\[]()<>*_`#|" else char for char in plain)
-
-
-def _cell(text: str | None) -> str:
-    """Quote a cell that could be a formula, even "- …", which looks like a list."""
-    text = text or ""
-    return f"'{text}" if text.startswith(_FORMULA) else text

@@ -61,6 +61,24 @@ class GapReply(TypedDict):
     error: StoredError | None
 
 
+class QuoteReply(TypedDict):
+    """A passage that a summary has in quotation marks."""
+
+    quote: Annotated[str, Field(description="As the summary has it, without its marks.")]
+    at: Annotated[int, Field(description="Character of the summary at which it begins.")]
+    quote_in_text: Annotated[
+        bool | None,
+        Field(
+            description="Whether these words are in a document, up to white space, hyphens and typography;"
+            " null: not every text could be looked through."
+        ),
+    ]
+    document_id: Annotated[str | None, Field(description="The first document that has it.")]
+    start: Annotated[int | None, Field(description="Character of that document's text.")]
+    end: int | None
+    pages: Pages
+
+
 class ChunkReply(TypedDict):
     """A stretch of a document and its summary. The chunks cover the whole text, each part once."""
 

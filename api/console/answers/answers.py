@@ -25,7 +25,7 @@ from jobs.models import Summary, SummaryDocument
 from jobs.models.document import Document
 from jobs.queries import JobStatus
 from jobs.questions import queries, trees
-from jobs.questions.queries import Outcomes
+from jobs.questions.queries import QuestionOutcomes
 from jobs.questions.trees import QuestionTree
 from jobs.questions.views import AnswersWithAnswers
 from jobs.states import TERMINAL as ENDED_JOB
@@ -55,7 +55,7 @@ class AnswersPage:
     tenant: str | None
     document: Document | None
     shown: AnswersWithAnswers
-    outcomes: Outcomes | None
+    outcomes: QuestionOutcomes | None
     trees: Sequence[QuestionTree]
     num_together: int
 

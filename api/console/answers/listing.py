@@ -23,7 +23,7 @@ from jobs import ids, summaries
 from jobs.models import Summary
 from jobs.queries import JobStatus
 from jobs.questions import queries
-from jobs.questions.queries import Outcomes
+from jobs.questions.queries import QuestionOutcomes
 from jobs.states.summary import TERMINAL, Purpose, SummaryState
 from jobs.summaries import SummaryFilter, SummaryStatus, parts
 
@@ -53,7 +53,7 @@ class AnswersRow:
     asked: Summary
     document: str | None
     status: SummaryStatus | None
-    outcomes: Outcomes | None
+    outcomes: QuestionOutcomes | None
 
 
 @router.get("/answers")

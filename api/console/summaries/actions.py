@@ -44,7 +44,9 @@ async def download_result(
 
     # The file leaves this server, and its reader has a session rather than a key.
     origin = f"{request.url.scheme}://{quote(request.url.netloc, safe=':[]')}"
-    response = results.response(await read_for(viewer, services, read), form, link=origin + _STRETCH)
+    run = partial(read_for, viewer, services)
+    found = await results.with_quotes(services, run, await run(read), form=form)
+    response = results.response(found, form, link=origin + _STRETCH)
     name = f"{ids.summary_id(summary_id)}.{form}"
     response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
     return response

@@ -20,6 +20,7 @@ from api.console.session import Viewer, ViewerDep
 from api.console.summaries.listing import LIST
 from api.http.dependencies import ServicesDep
 from api.http.identifiers import SummaryIdDep
+from api.summaries.quotes import find_quotes
 from jobs import ids, summaries
 from jobs.models import Summary
 from jobs.queries import JobStatus
@@ -28,7 +29,7 @@ from jobs.states import JobState
 from jobs.states.summary import TERMINAL
 from jobs.summaries import SummaryStatus, parts, queries
 from jobs.summaries.parts import SummaryPart
-from jobs.summaries.views import SummaryObject
+from jobs.summaries.views import QuoteReply, SummaryObject
 
 router = page_router()
 
@@ -74,6 +75,11 @@ async def show_summary(
     name = ids.summary_id(summary_id)
     address = f"{LIST}/{name}"
     is_open = found.summary.state not in TERMINAL
+    quotes: Sequence[QuoteReply] = ()
+    if show == "summary":
+        run = partial(read_for, viewer, services)
+        text = found.shown["summary"]
+        quotes = await find_quotes(services, run, summary_id=summary_id, summary=text)
     return render(
         request,
         "summaries/one.html",
@@ -83,11 +89,24 @@ async def show_summary(
         summary=found.summary,
         shown=found.shown,
         show=show,
+        quotes=quotes,
+        pieces=cut_at_quotes(found.shown["summary"] or "", quotes),
         address=address,
         max_gaps=MAX_GAPS,
         is_own=found.summary.tenant_id == viewer.caller.tenant_id,
         live_address=f"{address}/live" if is_open else None,
     )
+
+
+def cut_at_quotes(text: str, quotes: Sequence[QuoteReply]) -> list[tuple[str, QuoteReply | None]]:
+    """Cut a summary into what it quotes from its documents and what is between, in order."""
+    pieces: list[tuple[str, QuoteReply | None]] = []
+    at = 0
+    for each in quotes:
+        end = each["at"] + len(each["quote"])
+        pieces += [(text[at : each["at"]], None), (text[each["at"] : end], each)]
+        at = end
+    return [*pieces, (text[at:], None)]
 
 
 @router.get("/summaries/{summary_id}/live")

@@ -52,9 +52,29 @@ def source(name: str) -> SourceFile:
     return SourceFile(Path("/in") / name, f"in/{name}", Path(name))
 
 
+def test_quotes_come_with_their_pages_and_what_is_in_no_text_says_so() -> None:
+    place = {"at": 1, "document_id": "doc_1", "start": 5, "end": 9, "pages": [2, 2]}
+    nowhere = dict.fromkeys(place) | {"at": 1}
+    quotes = [
+        {"quote": "the <b>tide", "quote_in_text": True, **place},
+        {"quote": "a ship", "quote_in_text": False, **nowhere},
+        {"quote": "a whale", "quote_in_text": None, **nowhere},
+    ]
+    whole = of_summary(source("a.pdf"), {**SUMMARY, "quotes": quotes})
+    assert [list(each) for each in whole.quotes] == [["quote", "quote_in_text", "pages", "start", "end"]] * 3
+    second = of_summary(source("b.pdf"), {**SUMMARY, "quotes": quotes}, document_id="doc_2")
+    assert [each["quote"] for each in second.quotes] == ["a ship", "a whale"], "the first is in the other"
+    _, _, listed = summary_results.markdown([whole], lambda _: "a.pdf").partition("## Quoted\n\n")
+    first, missing, unknown = listed.splitlines()[:3]
+    assert first.endswith("\u201d: [page 2](a.pdf#page=2), characters 5-9")
+    assert "<b>" not in first
+    assert missing == "- \u201ca ship\u201d: not in the text"
+    assert unknown == "- \u201ca whale\u201d: not looked up"
+
+
 def test_a_result_has_the_keys_that_are_promised() -> None:
     shown = summary_results.as_object(of_summary(source("a.pdf"), SUMMARY))
-    assert list(shown) == ["path", "summary", "chunks", "usage", "error"]
+    assert list(shown) == ["path", "summary", "chunks", "quotes", "usage", "error"]
     chunks = shown["chunks"]
     assert isinstance(chunks, list)
     assert [list(chunk) for chunk in chunks] == [["pages", "start", "end", "summary"]] * 2
