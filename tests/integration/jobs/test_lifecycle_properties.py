@@ -149,6 +149,31 @@ class Life(JobMachine):
             if job_ids:
                 lifecycle.cancel(session, job_ids[place % len(job_ids)], tenant_id=DEFAULT_TENANT)
 
+    @rule(verb=st.sampled_from(["cancel", "expire"]))
+    def stop_a_leader(self, verb: str) -> None:
+        """A caller cancels the run that others wait for, or its window ends; a live worker lets it go."""
+        waiting = select(Job.request_digest).where(Job.state == "blocked")
+        leads = Job.state.in_(["preparing", "queued", "running"]) & Job.request_digest.in_(waiting)
+        with self.sessions.begin() as session:
+            leader = session.scalar(select(Job.id).where(leads).order_by(Job.id).limit(1))
+            if leader is None:
+                return
+            if verb == "cancel":
+                lifecycle.cancel(session, leader, tenant_id=DEFAULT_TENANT)
+            else:
+                lifecycle.expire(session, now=database_now(session) + timedelta(minutes=5))
+        for place, lease in enumerate(self.leases):
+            if lease.job_id == leader:
+                self.let_go(place)
+
+    def let_go(self, place: int) -> None:
+        """The worker gives a job back whose end was asked for."""
+        lease = self.leases[place]
+        with self.sessions.begin() as session:
+            if self.is_current(session, lease):
+                lifecycle.release(session, lease, self.output(lease, None))
+                reservations.close(session, lease.lease_id)
+
     @rule()
     def rescue(self) -> None:
         with self.sessions.begin() as session:
