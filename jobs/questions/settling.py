@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
 
-from sqlalchemy import Integer, Select, cast, insert, literal_column, select
+from sqlalchemy import Integer, Select, and_, cast, insert, literal_column, select
 from sqlalchemy import text as sql
 from sqlalchemy.orm import Session
 
@@ -31,18 +31,16 @@ LOST: Final[JsonObject] = {
 }
 
 
+_IS_READY: Final = and_(
+    literal_column(f"({UNSETTLED})"),
+    Summary.stop_reason.is_(None),
+    Summary.num_completed + Summary.num_failed >= cast(Summary.plan["jobs"].astext, Integer),
+)
+
+
 def ready_to_settle() -> Select[UUID]:
     """Select answers whose jobs have all ended, oldest first."""
-    num_ended = Summary.num_completed + Summary.num_failed
-    return (
-        select(Summary.id)
-        .where(
-            literal_column(f"({UNSETTLED})"),
-            Summary.stop_reason.is_(None),
-            num_ended >= cast(Summary.plan["jobs"].astext, Integer),
-        )
-        .order_by(Summary.id)
-    )
+    return select(Summary.id).where(_IS_READY).order_by(Summary.id)
 
 
 @dataclass(slots=True)
@@ -118,8 +116,9 @@ def settle(
     """
     query = (
         select(Summary)
-        .where(Summary.id.in_(ready_to_settle().where(Summary.id.in_(only))))
-        .where(Summary.purpose.in_(concluding))
+        # Not by a subquery, which Postgres does not look at again if the row changed before it was locked.
+        .where(Summary.id.in_(only), _IS_READY, Summary.purpose.in_(concluding))
+        .order_by(Summary.id)
         .with_for_update(key_share=True, skip_locked=True)
         .execution_options(populate_existing=True)
     )
