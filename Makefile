@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak openapi schemas crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak openapi schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -83,6 +83,10 @@ schemas: setup ## answers by 500 schemas over real llama.cpp, about 30 minutes (
 	@[ -f .schemas/$(SUITE) ] || $(BIN)/python -m pip download --quiet --no-input --disable-pip-version-check \
 		--no-deps --no-binary :all: --require-hashes -r bench/schemas/suite.lock -d .schemas
 	@$(BIN)/python -m bench.schemas --suite .schemas/$(SUITE) $(SCHEMAS)
+
+extraction: export ENGINE = llama
+extraction: setup ## a table from 50 documents with known facts by real llama.cpp: precision and recall (EXTRACTION='--documents 10')
+	@$(BIN)/python -m bench.extraction $(EXTRACTION)
 
 crashes: setup ## the long forms of the crash tests: 2,000 webhook events and 40 kills; 500 documents and 9 kills; 300 documents x 10 questions; a table from 200; the machines of verbs
 	@LONGBATCH_PROVE=1 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/system/test_webhook_chaos.py tests/system/test_summarize_many.py \

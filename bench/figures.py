@@ -25,6 +25,7 @@ from bench.report import MARKS, is_met, write_json
 from cli.stack.options import StackOptions
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.engine_size import EngineSize
+from cli.stack.servers.llama_options import LlamaOptions
 from cli.stack.servers.postgres import EmbeddedPostgres
 from cli.stack.servers.valkey import EmbeddedValkey
 from cli.stack.stack import Stack
@@ -109,7 +110,9 @@ def servers(directory: Path, *, pool_size: int) -> Iterator[Servers]:
 
 
 @contextmanager
-def running_stack(directory: Path, engine: EngineOptions) -> Iterator[tuple[Stack, httpx2.Client]]:
+def running_stack(
+    directory: Path, engine: EngineOptions | LlamaOptions
+) -> Iterator[tuple[Stack, httpx2.Client]]:
     """Run a whole stack without this shell's settings; yield it with a client of its API."""
     inherited = {name: value for name, value in os.environ.items() if "LONGBATCH_" not in name}
     stack = Stack(StackOptions(directory=directory, api_port=0, engine=engine, environment=inherited))
