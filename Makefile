@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak openapi schemas extraction crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak drill openapi schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -77,6 +77,10 @@ HOURS = 1
 prove-soak: setup ## hours of mixed load and random kills on a stack of its own, judged by what callers see (HOURS=1.5; SOAK='--seed 7')
 	@$(BIN)/python -m bench.soak --hours $(HOURS) $(SOAK)
 
+drill: setup ## machines whose clocks differ part from each other, in network namespaces, about 7 minutes (DRILL='--seed 7'); unpacks faketime and nft into .drill
+	@scripts/setup_drill.sh
+	@$(BIN)/python -m bench.drill $(DRILL)
+
 SUITE = jsonschema-4.26.0.tar.gz
 schemas: export ENGINE = llama
 schemas: setup ## answers by 500 schemas over real llama.cpp, about 30 minutes (SCHEMAS='--first 40' is a sample); fetches the JSON Schema test suite
@@ -110,4 +114,4 @@ lock: ## write the lock files anew (needs uv)
 	@for each in $(CLIENTS:=.in); do $(COMPILE) $$each -o $${each%.in}.lock; done
 
 clean: ## remove what setup and the tools made
-	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .schemas .browser .prometheus .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules
+	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .schemas .browser .prometheus .drill .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules
