@@ -36,6 +36,10 @@ EventType = Literal[
     "answers.failed",
     "answers.cancelled",
     "answers.expired",
+    "extractions.completed",
+    "extractions.failed",
+    "extractions.cancelled",
+    "extractions.expired",
     "webhook_endpoint.disabled",
 ]
 EventTypes = Annotated[
