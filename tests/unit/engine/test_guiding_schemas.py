@@ -238,6 +238,26 @@ def test_fractions_of_seconds_end(kind: str, value: str) -> None:
     assert not re.search(pattern, value.replace("123456789", "1234567890").replace("02-29", "02-30"))
 
 
+def test_addresses_end() -> None:
+    pattern = guide_of({"type": "string", "format": "email"})["pattern"]
+    for address in (
+        "a@b.de",
+        "o'brien+x@mail.example-1.com",
+        f"{'a' * 20}.{'b' * 20}.{'c' * 20}@a.b.c.d.org",
+    ):
+        assert re.search(pattern, address)
+    for no_address in (
+        "a@b",
+        ".a@b.de",
+        "a..b@b.de",
+        "a@-b.de",
+        "a b@b.de",
+        f"{'1' * 21}@b.de",
+        "a@b.c.d.e.f.de",
+    ):
+        assert not re.search(pattern, no_address)
+
+
 def test_a_reference_to_nothing_is_left_out() -> None:
     assert guide_of({"items": {"$ref": "#/$defs/no"}, "$defs": {"no": False}})["items"] == {}
     assert guide_of({"items": {"$ref": "http://elsewhere/x"}}) == {"items": {}}

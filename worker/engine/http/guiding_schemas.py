@@ -83,7 +83,15 @@ _DATE: Final = (
     r"[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
     r"|02-(0[1-9]|[12][0-9]))"
 )
-_PATTERNS: Final[Json] = {"time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
+# Addresses whose parts end: those of RFC 5321 may be longer, and the compiler ends none.
+_ATOM: Final = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}"
+_LABEL: Final = "[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?"
+_EMAIL: Final = rf"{_ATOM}(\.{_ATOM}){{0,2}}@({_LABEL}\.){{1,4}}[A-Za-z]{{2,12}}"
+_PATTERNS: Final[Json] = {
+    "time": f"^{_TIME}$",
+    "date-time": f"^{_DATE}T{_TIME}$",
+    "email": f"^{_EMAIL}$",
+}
 # On one line, as Python writes JSON: a blank may otherwise be followed by blanks without end.
 _OPTIONS: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
