@@ -4,59 +4,27 @@ vLLM, SGLang, trtllm-serve and the plain endpoint do not run here; see `stand_in
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import SecretStr
 
 from entry_points import Run, ask
-from jobs.embeddings import vectors
-from jobs.errors import EngineError, EngineUnableError, EngineUnavailableError, RetryableEngineError
+from jobs.errors import EngineError, EngineUnableError, RetryableEngineError
 from jobs.prompts.guides import Guide, GuideKind
 from jobs.prompts.tokenizer import Tokenizer
-from jobs.settings import EngineSettings, EngineSide, TritonSettings
 from jobs.states import FinishReason
-from stand_in_engine import METRICS, Kind, StandIn, standing_in
+from stand_in_engine import Kind, StandIn, standing_in
+from standing_in.kinds import ID_KINDS, KINDS, WHOLE, client_of
 from support import eventually
-from worker.engine import loop
-from worker.engine.client import EngineClient
-from worker.engine.deltas import EngineDelta, VectorDelta
-from worker.engine.gauges import Gauges
-from worker.engine.probe import probe
-from worker.engine.request import Request, Sampling
+from worker.engine.request import Sampling
 from worker.inference.answer import Answer
 from worker.inference.outcome import Failed, Finished
-
-ID_KINDS: Sequence[Kind] = ("vllm", "sglang", "trtllm-serve")
-KINDS: Sequence[Kind] = (*ID_KINDS, "openai")
-LACKS: Mapping[Kind, list[str]] = {
-    "vllm": ["dimensions", "embeddings", "lora"],
-    "sglang": ["bad_words", "dimensions", "embeddings", "lora"],
-    "trtllm-serve": [
-        *("bad_words", "dimensions", "embeddings", "logit_bias", "logprobs", "lora", "top_logprobs")
-    ],
-    "openai": [
-        *("bad_words", "dimensions", "embeddings"),
-        *("guided_choice", "guided_grammar", "guided_json", "guided_regex", "ignore_eos"),
-        *("logit_bias", "logprobs", "lora", "min_p", "min_tokens", "repetition_penalty"),
-        *("stop_token_ids", "top_k", "top_logprobs"),
-    ],
-}
-WHOLE = {"max_batch_size": 4, "max_blocks": 64, "tokens_per_block": 32}
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     return Tokenizer.load()
-
-
-def client_of(server: StandIn, **overrides: Any) -> EngineClient:  # noqa: ANN401  # settings
-    if server.kind == "openai":
-        overrides = {"kind": "openai"} | overrides
-    settings = EngineSettings.model_validate({"url": server.url} | overrides)
-    return EngineClient(TritonSettings(), settings, end_id=2)
 
 
 def asked(server: StandIn, tokenizer: Tokenizer, *, max_tokens: int = 5, **options: Any) -> Run:  # noqa: ANN401  # of `ask`
@@ -376,162 +344,3 @@ def test_a_text_endpoint_s_400_fails_a_request_for_good(
         assert isinstance(outcome, Failed)
         assert (type(outcome.error), run.engine_is_done) == (EngineError, True)
         run.close()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_key_is_sent_and_a_wrong_one_is_no_job_s_fault(kind: Kind) -> None:
-    with standing_in(kind, api_key="right") as server:
-        right = client_of(server, api_key=SecretStr("right"), **WHOLE)
-        assert right.served().kind == kind
-        right.close()
-        wrong = client_of(server, api_key=SecretStr("wrong"), **WHOLE)
-        with pytest.raises(EngineUnavailableError) as caught:
-            wrong.describe()
-        assert "Unauthorized" in caught.value.said
-        wrong.close()
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("vllm", Gauges(max_blocks=100, used_blocks=25, tokens_per_block=16, waiting_requests=0)),
-        ("sglang", Gauges(max_blocks=80, used_blocks=3, tokens_per_block=16, waiting_requests=0)),
-        (
-            "trtllm-serve",
-            Gauges(max_requests=8, max_blocks=200, used_blocks=7, tokens_per_block=32, waiting_requests=1),
-        ),
-        ("openai", None),
-    ],
-)
-def test_gauges_are_read_from_the_kind_s_own_metrics(kind: Kind, expected: Gauges | None) -> None:
-    with standing_in(kind, num_waiting=1) as server:
-        client = client_of(server)
-        client.served()
-        assert client.gauges() == expected
-        client.close()
-    with standing_in(kind, has_metrics=False) as server:
-        client = client_of(server)
-        client.served()
-        assert client.gauges() is None
-        client.close()
-
-
-@pytest.mark.parametrize(("caches", "has_metrics"), [(True, True), (False, True), (True, False)])
-def test_vllm_is_asked_whether_it_caches_prefixes(*, caches: bool, has_metrics: bool) -> None:
-    with standing_in("vllm", caches=caches, has_metrics=has_metrics) as server:
-        client = client_of(server)
-        assert client.served().abilities.reuses_prefix is caches
-        client.close()
-
-
-def test_an_engine_whose_metrics_never_show_its_pool_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_pool = "\n".join(each for each in METRICS["sglang"].split("\n") if "max_total" not in each)
-    monkeypatch.setitem(METRICS, "sglang", without_pool)
-    with standing_in("sglang") as server:
-        client = client_of(server)
-        sizes = {client.describe().capacity.max_blocks for _ in range(3)}
-        client.close()
-    assert sizes == {80}
-    assert len(server.bodies) == 1
-
-
-def test_another_kind_of_server_at_the_same_address_is_noticed() -> None:
-    with standing_in("vllm") as server:
-        client = client_of(server, **WHOLE)
-        assert client.served().kind == "vllm"
-        server.kind = "sglang"
-        assert client.served().kind == "sglang"
-        client.close()
-
-
-@pytest.mark.parametrize(
-    ("kind", "missing"),
-    [
-        ("vllm", ["MAX_BATCH_SIZE"]),
-        ("sglang", []),
-        ("trtllm-serve", []),
-        ("openai", ["MAX_BATCH_SIZE", "MAX_BLOCKS", "TOKENS_PER_BLOCK"]),
-    ],
-)
-def test_what_a_kind_does_not_tell_is_refused_by_the_setting_s_name(kind: Kind, missing: list[str]) -> None:
-    with standing_in(kind) as server:
-        client = client_of(server)
-        if missing:
-            with pytest.raises(EngineError) as caught:
-                client.describe()
-            assert [f"LONGBATCH_ENGINE__{name}" in caught.value.message for name in missing] == [True] * len(
-                missing
-            )
-            client.close()
-            client = client_of(server, **WHOLE)
-        capacity = client.describe().capacity
-        client.close()
-    sizes = (capacity.max_batch_size, capacity.max_blocks, capacity.tokens_per_block, capacity.max_seq_len)
-    assert (
-        sizes
-        == {
-            "vllm": (4, 64, 32, 4096),
-            "sglang": (6, 80, 16, 2048),
-            "trtllm-serve": (8, 200, 32, 131_072),
-            "openai": (4, 64, 32, 131_072),
-        }[kind]
-    )
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_inspection_explains_every_kind_in_words(kind: Kind, tokenizer: Tokenizer) -> None:
-    with standing_in(kind) as server:
-        engine = {"url": server.url, "kind": "openai" if kind == "openai" else "auto"} | WHOLE
-        side = EngineSide(engine=EngineSettings.model_validate(engine))
-        found = {each.name: each for each in probe(side, tokenizer)}
-    assert found["server"].detail.endswith(f"runs {kind}")
-    assert found["answer"].status == "ok"
-    assert found["capacity"].status == "ok"
-    assert found["abilities"].facts["lacks"] == LACKS[kind]
-    assert found["abilities"].facts["can_resume"] == (kind != "openai")
-    assert (found["metrics"].status == "warning") == (kind == "openai")
-    if kind != "openai":
-        assert "0 requests inside, 0 waiting inside" in found["metrics"].detail
-    assert found["tokenizer"].status == "unknown"
-
-
-def test_an_inspection_warns_of_requests_that_wait_inside_the_engine(tokenizer: Tokenizer) -> None:
-    with standing_in("trtllm-serve", num_waiting=3) as server:
-        side = EngineSide(engine=EngineSettings.model_validate({"url": server.url}))
-        (metrics,) = [each for each in probe(side, tokenizer) if each.name == "metrics"]
-    assert metrics.status == "warning"
-    assert "0 requests inside, 3 waiting inside" in metrics.detail
-
-
-@pytest.mark.parametrize("kind", ["vllm", "sglang"])
-def test_an_embedding_model_gives_vectors_and_generates_nothing(kind: Kind, tokenizer: Tokenizer) -> None:
-    with standing_in(kind, embeds=True) as server:
-        client = client_of(server, **WHOLE, shortens_vectors=True)
-        served = client.served()
-        assert client.answers(served, timeout=30), "the probe asks for a vector"
-        client.close()
-        assert served.abilities.takes == ({"embeddings", "dimensions"})
-        ids = tokenizer.encode_text("The weather")
-        request = Request(
-            request_id="a", ids=ids, max_tokens=1, end_id=2, pad_id=2, sampling=Sampling(), is_embedding=True
-        )
-        found: list[EngineDelta] = []
-        end = loop.run(served.call(request).run(found.append, sent=lambda: None))
-        assert (end.error, end.confirmed) == (None, True)
-        [delta] = found
-        assert isinstance(delta, VectorDelta)
-        assert vectors.unpack(delta.packed) == [0.5, -0.25, 0.75]
-        assert server.asked()["input"] == [ids.tolist()]
-        with pytest.raises(EngineUnableError, match="does not take temperature"):
-            served.call(replace(request, is_embedding=False, sampling=Sampling(temperature=0.5, top_p=0.5)))
-
-
-def test_an_engine_that_does_not_embed_refuses_to() -> None:
-    with standing_in("vllm") as server:
-        client = client_of(server, **WHOLE)
-        served = client.served()
-        client.close()
-        assert served.abilities.is_generating
-        ids = np.array([7], dtype=np.int32)
-        with pytest.raises(EngineUnableError, match="does not take embeddings"):
-            served.call(Request(request_id="a", ids=ids, max_tokens=1, end_id=2, pad_id=2, is_embedding=True))

@@ -8,6 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("jobs", "api", "worker", "cli", "bench", "migrations", "tests", "triton")
 MAX_FILES = 24
 MAX_LINES = 400
+MAX_TEST_LINES = 500
 # One file a release of the schema: they are read by number, and only ever grow.
 UNBOUNDED = ("migrations/versions",)
 
@@ -40,6 +41,16 @@ def test_no_file_of_the_product_is_longer_than_a_reader_takes_in_at_once() -> No
     }
     assert len(lengths) > 300
     assert {file: length for file, length in lengths.items() if length > MAX_LINES} == {}
+
+
+def test_no_file_of_tests_is_longer_than_a_reader_takes_in_at_once() -> None:
+    lengths = {
+        str(file.relative_to(ROOT)): len(file.read_text(encoding="utf-8").splitlines())
+        for file in (ROOT / "tests").rglob("*.py")
+        if "node_modules" not in file.parts
+    }
+    assert len(lengths) > 300
+    assert {file: length for file, length in lengths.items() if length > MAX_TEST_LINES} == {}
 
 
 def test_triton_is_no_package() -> None:

@@ -1,13 +1,11 @@
 """What ends together is stored together, with the claims that follow; one bad end harms no other."""
 
 import itertools
-import json
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
 from uuid import UUID
 
 import pytest
@@ -16,77 +14,28 @@ from sqlalchemy import Engine, Text, cast, column, event, func, select, text, up
 from sqlalchemy.orm import Session, sessionmaker
 
 from claiming import claims
+from claiming.desks import RELEASED, SLOTS, hand_in, state_of, tick_until_done
 from cli.stack.ports import free_port
-from jobs import leases, lifecycle
 from jobs.checkpoints import Output
-from jobs.database import database_now, make_engine, make_sessions, transaction
-from jobs.engines import served_tokens
+from jobs.database import make_engine, make_sessions, transaction
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation, Result, Summary, WebhookEvent
 from jobs.models.tenant import UsageEntry
-from jobs.prompts.counter import PromptCounter
-from jobs.prompts.store import NewText
-from jobs.prompts.tokenizer import Tokenizer
-from jobs.scheduling import previews, ticks
+from jobs.scheduling import previews
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.output_history import Group, History
 from jobs.scheduling.prediction import Peers
 from jobs.settings import DatabaseSettings, Settings
-from jobs.states import FinishReason, JobState, StopReason
+from jobs.states import JobState
 from jobs.webhooks import endpoints
 from summary_support import create, ready_document, text_of
-from support import CAPACITY, ENGINE, MODEL, PATIENCE, POLICY, output_of, register_engine, spec, submit_one
+from support import CAPACITY, ENGINE, PATIENCE, POLICY, output_of, register_engine, submit_one
 from webhook_support import add_endpoint
 from worker.inference.desk import Desk
 from worker.inference.leases import RunningJob
-from worker.inference.lone_ends import EndedRun, LoneEnds, StoredEnd
-from worker.inference.outcome import Finished, RunEnd, Stopped
-from worker.inference.prefetch import PromptPrefetcher
+from worker.inference.lone_ends import EndedRun, LoneEnds
 
-SLOTS = 4
-STOPPED = RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
-RELEASED = RunEnd(Stopped(StopReason.SHUTDOWN), engine_is_done=True)
 POISON = Output(text="a\x00b", packed_ids=b"ids", num_tokens=2)
-
-
-@pytest.fixture
-def desk(sessions: sessionmaker[Session], feeding: Callable[..., Settings]) -> Desk:
-    return Desk(feeding(), sessions, stopping=threading.Event())
-
-
-@pytest.fixture
-def running(sessions: sessionmaker[Session]) -> list[Claim]:
-    """Jobs in all slots, and two more in the queue."""
-    with transaction(sessions) as session:
-        register_engine(session)
-        for _ in range(SLOTS + 2):
-            submit_one(session)
-        found = list(claims.claim_all(session, ENGINE, POLICY).claims)
-    assert len(found) == SLOTS
-    return found
-
-
-def hand_in(
-    desk: Desk,
-    claim: Claim,
-    output: Output | None = None,
-    end: RunEnd = STOPPED,
-    *,
-    tree_id: UUID | None = None,
-) -> "Future[StoredEnd]":
-    job = RunningJob(claim.lease, float("inf"), tree_id)
-    return desk.hand_in(job, end, output or output_of("x"))
-
-
-def tick_until_done(desk: Desk, ends: Sequence["Future[StoredEnd]"]) -> None:
-    """Tick until these ends are stored: on a slow machine one tick has no time for all of them."""
-    while not all(each.done() for each in ends):
-        desk.tick(None)
-
-
-def state_of(sessions: sessionmaker[Session], claim: Claim) -> str:
-    with sessions() as session:
-        return session.get_one(Job, claim.lease.job_id).state
 
 
 def test_what_ended_together_is_stored_in_one_transaction_with_the_claims_after_it(
@@ -365,79 +314,6 @@ def test_jobs_start_before_ends_that_may_have_to_wait_are_stored(desk: Desk, run
     assert released.result(timeout=0).state is JobState.QUEUED
 
 
-def served(sessions: sessionmaker[Session], claim: Claim) -> float:
-    with sessions() as session:
-        return served_tokens.served(session, claim.job.tenant_id, claim.job.model)
-
-
-def test_a_worker_killed_before_it_stored_an_end_has_charged_for_no_token_that_is_lost(
-    sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
-) -> None:
-    claim, before = running[0], served(sessions, running[0])
-    saved = output_of("a few", 2)
-    with transaction(sessions) as session:
-        leases.checkpoint(session, claim.lease, saved)
-    with sessions() as other, other.begin():
-        other.execute(select(Job.id).where(Job.id == claim.lease.job_id).with_for_update())
-        hand_in(desk, claim, output_of("a few more tokens", 4))
-        desk.tick(None)
-    with transaction(sessions) as session:
-        later = database_now(session) + timedelta(minutes=2)
-        (job,) = lifecycle.rescue(session, now=later, max_rescues=2, only=[claim.lease.job_id])
-    assert job.completion_tokens == saved.num_tokens
-    assert served(sessions, claim) - before == saved.num_tokens - claim.output_tokens
-
-
-@pytest.mark.parametrize("is_done", [False, True])
-@pytest.mark.parametrize("is_locked", [False, True])
-@pytest.mark.parametrize("cached", [None, 0, 64])
-def test_an_account_is_charged_for_what_was_computed_and_generated_whoever_held_the_row(
-    sessions: sessionmaker[Session],
-    desk: Desk,
-    running: list[Claim],
-    *,
-    cached: int | None,
-    is_locked: bool,
-    is_done: bool,
-) -> None:
-    claim, output = running[0], replace(output_of("a few more tokens than none"), cached_tokens=cached)
-    before = served(sessions, claim)
-    with sessions() as other, other.begin():
-        if is_locked:
-            other.execute(select(Job.id).where(Job.id == claim.lease.job_id).with_for_update())
-        hand_in(desk, claim, output, RunEnd(Finished(FinishReason.STOP), engine_is_done=is_done))
-        desk.tick(None)
-    desk.tick(None)
-    assert served(sessions, claim) - before == output.num_tokens - claim.output_tokens - (cached or 0)
-    with sessions() as session:
-        assert session.get_one(Job, claim.lease.job_id).cached_tokens == cached
-
-
-@pytest.mark.parametrize("num_saved", [0, 2])
-def test_an_answer_whose_tree_was_held_is_charged_for_whoever_stores_it(
-    sessions: sessionmaker[Session], desk: Desk, running: list[Claim], num_saved: int
-) -> None:
-    part, other_part, good = running[:3]
-    output = output_of("a few more tokens than none")
-    before = served(sessions, part)
-    with transaction(sessions) as session:
-        (tree,) = create(session, ready_document(session, text_of(50)))
-        parts = [part.lease.job_id, other_part.lease.job_id]
-        session.execute(update(Job).where(Job.id.in_(parts)).values(summary_id=tree.id))
-        if num_saved:
-            leases.checkpoint(session, part.lease, output_of("a few", num_saved))
-    with sessions() as other, other.begin():
-        other.execute(select(Summary.id).where(Summary.id == tree.id).with_for_update())
-        late = [hand_in(desk, each, output, tree_id=tree.id) for each in (part, other_part)]
-        for _ in range(3):
-            desk.tick(None)
-        assert not any(each.done() for each in late)
-    late.append(hand_in(desk, good, output))
-    tick_until_done(desk, late)
-    expected = sum(output.num_tokens - each.output_tokens for each in (part, other_part, good))
-    assert served(sessions, part) - before == expected
-
-
 class Unreadable(History):
     """A history that fails every claim."""
 
@@ -481,47 +357,3 @@ def test_another_end_than_a_whole_answer_frees_its_slot_for_the_next_tick(
     assert state_of(sessions, running[0]) == JobState.QUEUED
     assert len(wakes) == 2, "for the run that ended, and for the slot"
     assert len(desk.tick(POLICY).claims) == 1
-
-
-def test_a_start_reads_the_prompts_of_its_jobs_unless_they_are_long(
-    sessions: sessionmaker[Session], tokenizer: Tokenizer
-) -> None:
-    counter = PromptCounter(tokenizer)
-    prefetcher = PromptPrefetcher(sessions, ENGINE, lambda: POLICY, counter)
-    policy = replace(POLICY, read_prompts=prefetcher.read_with)
-    with transaction(sessions) as session:
-        register_engine(session)
-        for words, num_tokens in (("short", 10), ("long", 20_000)):
-            prompt = json.dumps([{"role": "user", "content": words}])
-            counted = replace(counter.count_prompt(prompt), num_tokens=num_tokens)
-            submit_one(session, replace(spec(), text=NewText(prompt, counted)))
-    with transaction(sessions) as session:
-        started = claims.claim_all(session, ENGINE, policy).claims
-    taken = {each.job.prompt_tokens: prefetcher.take(each.job.text_id or UUID(int=0)) for each in started}
-    assert {num_tokens: prompt and prompt.num_tokens for num_tokens, prompt in taken.items()} == {
-        10: 10,
-        20_000: None,
-    }
-
-
-def test_the_statements_of_ticks_are_planned_before_the_first_one(
-    database_settings: DatabaseSettings, feeding: Callable[..., Settings]
-) -> None:
-    made = make_engine(database_settings, pool_size=1)
-    own = make_sessions(made)
-    Desk(feeding(), own, stopping=threading.Event()).renew_plans()
-    with transaction(own) as session:
-        plans = text("SELECT generic_plans, custom_plans FROM pg_prepared_statements")
-        found = [tuple(row) for row in session.execute(plans)]
-    made.dispose()
-    assert found == [(1, 0)] * len(ticks.STATEMENTS)
-
-
-@pytest.mark.parametrize("model", [MODEL, "another", None])
-def test_a_tick_starts_what_waits_for_its_engine_whatever_it_took_its_model_for(
-    session: Session, model: str | None
-) -> None:
-    register_engine(session)
-    submit_one(session)
-    (claim,) = ticks.tick(session, ENGINE, POLICY, ended=[], model=model).claimed.claims
-    assert claim.job.model == MODEL

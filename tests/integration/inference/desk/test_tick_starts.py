@@ -1,0 +1,66 @@
+"""What a tick starts, and what it has read and planned for that."""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from claiming import claims
+from jobs.database import make_engine, make_sessions, transaction
+from jobs.prompts.counter import PromptCounter
+from jobs.prompts.store import NewText
+from jobs.prompts.tokenizer import Tokenizer
+from jobs.scheduling import ticks
+from jobs.settings import DatabaseSettings, Settings
+from support import ENGINE, MODEL, POLICY, register_engine, spec, submit_one
+from worker.inference.desk import Desk
+from worker.inference.prefetch import PromptPrefetcher
+
+
+def test_a_start_reads_the_prompts_of_its_jobs_unless_they_are_long(
+    sessions: sessionmaker[Session], tokenizer: Tokenizer
+) -> None:
+    counter = PromptCounter(tokenizer)
+    prefetcher = PromptPrefetcher(sessions, ENGINE, lambda: POLICY, counter)
+    policy = replace(POLICY, read_prompts=prefetcher.read_with)
+    with transaction(sessions) as session:
+        register_engine(session)
+        for words, num_tokens in (("short", 10), ("long", 20_000)):
+            prompt = json.dumps([{"role": "user", "content": words}])
+            counted = replace(counter.count_prompt(prompt), num_tokens=num_tokens)
+            submit_one(session, replace(spec(), text=NewText(prompt, counted)))
+    with transaction(sessions) as session:
+        started = claims.claim_all(session, ENGINE, policy).claims
+    taken = {each.job.prompt_tokens: prefetcher.take(each.job.text_id or UUID(int=0)) for each in started}
+    assert {num_tokens: prompt and prompt.num_tokens for num_tokens, prompt in taken.items()} == {
+        10: 10,
+        20_000: None,
+    }
+
+
+def test_the_statements_of_ticks_are_planned_before_the_first_one(
+    database_settings: DatabaseSettings, feeding: Callable[..., Settings]
+) -> None:
+    made = make_engine(database_settings, pool_size=1)
+    own = make_sessions(made)
+    Desk(feeding(), own, stopping=threading.Event()).renew_plans()
+    with transaction(own) as session:
+        plans = text("SELECT generic_plans, custom_plans FROM pg_prepared_statements")
+        found = [tuple(row) for row in session.execute(plans)]
+    made.dispose()
+    assert found == [(1, 0)] * len(ticks.STATEMENTS)
+
+
+@pytest.mark.parametrize("model", [MODEL, "another", None])
+def test_a_tick_starts_what_waits_for_its_engine_whatever_it_took_its_model_for(
+    session: Session, model: str | None
+) -> None:
+    register_engine(session)
+    submit_one(session)
+    (claim,) = ticks.tick(session, ENGINE, POLICY, ended=[], model=model).claimed.claims
+    assert claim.job.model == MODEL
