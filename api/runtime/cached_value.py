@@ -14,17 +14,26 @@ _DUTY: Final = 0.05
 class CachedValue(Generic[T]):
     """A cached value, made by one task at a time on the caller's event loop."""
 
-    def __init__(self, make: Callable[[], Awaitable[T]], *, seconds: float, old_seconds: float) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Awaitable[T]],
+        *,
+        seconds: float,
+        old_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Prepare the cache; the first `get` makes the value.
 
         Args:
             make: makes the value.
             seconds: how long it is valid; longer if making it is expensive; 0: for nobody who asks later.
             old_seconds: how long after that it is still returned while a new one is made.
+            clock: tells the seconds.
         """
         self._make = make
         self._seconds = seconds
         self._old_seconds = old_seconds
+        self._clock = clock
         self._value: T | None = None
         self._good_until = float("-inf")
         self._making: asyncio.Task[T] | None = None
@@ -35,7 +44,7 @@ class CachedValue(Generic[T]):
         Raises:
             Exception: whatever making it raised; the next call makes it again.
         """
-        over = time.monotonic() - self._good_until
+        over = self._clock() - self._good_until
         if self._value is not None and over < 0:
             return self._value
         if self._making is None or self._making.done():
@@ -53,9 +62,9 @@ class CachedValue(Generic[T]):
                 await self._making
 
     async def _renew(self) -> T:
-        started = time.monotonic()
+        started = self._clock()
         self._value = value = await self._make()
-        now = time.monotonic()
+        now = self._clock()
         self._good_until = now + (self._seconds and max(self._seconds, (now - started) / _DUTY))
         return value
 

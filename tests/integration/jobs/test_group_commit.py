@@ -120,13 +120,15 @@ def test_a_quota_with_room_for_some_is_filled_exactly(
 def test_a_caller_that_leaves_harms_no_other(
     sessions: sessionmaker[Session], database_settings: DatabaseSettings
 ) -> None:
+    async def cancel(task: "asyncio.Task[Job]") -> None:
+        task.cancel()
+
     async def submit() -> list[Job | BaseException]:
         async with committing(database_settings) as group_commit:
             leaving = asyncio.create_task(
                 group_commit.submit(spec(prompt="leaving", custom_id="leaving"), US)
             )
-            await asyncio.sleep(0)
-            leaving.cancel()
+            await asyncio.create_task(cancel(leaving))  # which begins after it
             return await stored(group_commit, "staying")
 
     (job,) = asyncio.run(submit())
@@ -147,8 +149,7 @@ def test_a_tenant_whose_transaction_waits_holds_up_no_other(
             first = [asyncio.create_task(stored(group_commit, "waiting", by=waiting))]
             await asyncio.wait_for(locked.wait(), PATIENCE)
             first.append(asyncio.create_task(stored(group_commit, "behind it", by=waiting)))
-            await asyncio.sleep(0)
-            theirs = await stored(group_commit, "theirs", by=other)
+            theirs = await asyncio.create_task(stored(group_commit, "theirs", by=other))  # after it
             assert not any(each.done() for each in first)
             holder.rollback()
             return [job for jobs in await asyncio.gather(*first) for job in jobs], theirs

@@ -123,7 +123,7 @@ def test_openai_s_client_unwraps_the_event_of_each_end(
     assert stack.urls.api_url
 
 
-def test_the_calls_of_a_client_that_batches_by_itself_work(stack: Stack) -> None:
+def test_the_calls_of_a_client_that_batches_by_itself_work(stack: Stack, sdk: openai.OpenAI) -> None:
     """It submits flex responses in the background, polls each, and cancels what it gives up."""
 
     async def run() -> None:
@@ -146,10 +146,7 @@ def test_the_calls_of_a_client_that_batches_by_itself_work(stack: Stack) -> None
                     service_tier="flex",
                     background=True,
                 )
-                while response.status in UNENDED:
-                    await asyncio.sleep(0.1)
-                    response = await client.responses.retrieve(response.id)
-                return response
+                return await asyncio.to_thread(ended, sdk, response.id)
 
             answers = await asyncio.gather(*(execute(number) for number in range(8)))
             assert {answer.status for answer in answers} == {"completed"}

@@ -31,6 +31,7 @@ class Queue:
         self.now = 0.0
         self.num_made = 0
         self.known: list[UUID] = []
+        self.all_look = asyncio.Event()
         self.pictures = PictureForecasts(self.make, clock=lambda: self.now)
 
     async def make(self, _model: str) -> QueueForecast:
@@ -39,14 +40,20 @@ class Queue:
         snapshot = QueueSnapshot(NOW, registered, [], {}, {}, {})
         ends = dict.fromkeys(self.known, 1.0)
         found = Forecast(frozenset(), frozenset(), [], {}, None, 0.0, {}, ends)
-        await asyncio.sleep(0)
+        await self.all_look.wait()
         return QueueForecast(snapshot, found, {}, {}, mean_tokens=0.0)
 
     def watch(self, shown: EngineActivity, *, watchers: int = 20) -> QueueForecast:
         """So many look at the engine's picture at once."""
 
+        async def look_last() -> QueueForecast | None:
+            self.all_look.set()
+            return await self.pictures.of(shown)
+
         async def look() -> QueueForecast:
-            *_, found = await asyncio.gather(*(self.pictures.of(shown) for _ in range(watchers)))
+            self.all_look = asyncio.Event()
+            others = (self.pictures.of(shown) for _ in range(watchers - 1))
+            *_, found = await asyncio.gather(*others, look_last())
             assert found is not None
             return found
 

@@ -127,16 +127,18 @@ def test_an_event_from_another_thread_wakes_the_run_that_waits(answer: Answer) -
 def test_a_thousand_runs_share_one_thread(tokenizer: Tokenizer) -> None:
     given = [running() for _ in range(1000)]
 
+    async def feed() -> None:
+        for each in given:
+            each.inbox.put(TokenDelta([1000]))
+            each.inbox.put(StreamEnd(None, confirmed=True))
+
     async def all_of_them() -> list[RunEnd]:
         before = threading.active_count()
         runs = [
             asyncio.create_task(following.follow(each, Answer(tokenizer, max_tokens=3), PATIENT, **PACE))
             for each in given
         ]
-        await asyncio.sleep(0)  # until all of them wait
-        for each in given:
-            each.inbox.put(TokenDelta([1000]))
-            each.inbox.put(StreamEnd(None, confirmed=True))
+        await asyncio.create_task(feed())  # which begins when all of them wait
         ends = await asyncio.gather(*runs)
         assert threading.active_count() == before
         return ends

@@ -10,9 +10,11 @@ LONG = 3600.0
 
 
 class Maker:
-    """Makes 1, 2, 3, …, each when it is let."""
+    """Makes 1, 2, 3, …, each when it is let, and in so many seconds of a clock that is set."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, takes: float = 0.0) -> None:
+        self.now = 0.0
+        self.takes = takes
         self.num_made = 0
         self.may_make = asyncio.Event()
         self.may_make.set()
@@ -22,10 +24,14 @@ class Maker:
     async def __call__(self) -> int:
         self.is_asked.set()
         await self.may_make.wait()
+        self.now += self.takes
         self.num_made += 1
         if self.num_made == 2:
             self.made_twice.set()
         return self.num_made
+
+    def clock(self) -> float:
+        return self.now
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -44,25 +50,33 @@ def test_all_who_ask_at_once_get_the_one_that_is_made() -> None:
 
 def test_one_that_is_too_old_is_made_anew() -> None:
     async def test() -> None:
-        shared = CachedValue(Maker(), seconds=1e-9, old_seconds=0)
-        seen = [await shared.get()]
-        while seen[-1] == 1:  # making took some time, for which it is good too
+        maker = Maker()
+        shared = CachedValue(maker, seconds=10, old_seconds=0, clock=maker.clock)
+        seen = []
+        for maker.now in (0, 9.9, 10):
             seen.append(await shared.get())
-        assert seen[-1] == 2
+        assert seen == [1, 1, 2]
+
+    run(test)
+
+
+def test_one_that_takes_long_to_make_is_good_for_longer() -> None:
+    async def test() -> None:
+        maker = Maker(takes=1)
+        shared = CachedValue(maker, seconds=10, old_seconds=0, clock=maker.clock)
+        seen = [await shared.get()]
+        for maker.now in (20.9, 21):
+            seen.append(await shared.get())
+        assert seen == [1, 1, 2]
 
     run(test)
 
 
 def test_one_that_is_good_for_no_time_is_made_for_each_caller() -> None:
     async def test() -> None:
-        async def make() -> int:
-            await asyncio.sleep(0.01)
-            numbers.append(len(numbers))
-            return numbers[-1]
-
-        numbers: list[int] = []
-        shared = CachedValue(make, seconds=0, old_seconds=0)
-        assert [await shared.get() for _ in range(3)] == [0, 1, 2]
+        maker = Maker(takes=1)
+        shared = CachedValue(maker, seconds=0, old_seconds=0, clock=maker.clock)
+        assert [await shared.get() for _ in range(3)] == [1, 2, 3]
 
     run(test)
 
@@ -70,14 +84,13 @@ def test_one_that_is_good_for_no_time_is_made_for_each_caller() -> None:
 def test_an_old_one_is_given_while_a_new_one_is_made() -> None:
     async def test() -> None:
         maker = Maker()
-        shared = CachedValue(maker, seconds=1e-9, old_seconds=LONG)
+        shared = CachedValue(maker, seconds=10, old_seconds=LONG, clock=maker.clock)
         assert await shared.get() == 1
         maker.may_make.clear()
         maker.is_asked.clear()
-        while not maker.is_asked.is_set():  # making took some time, for which it is good too
-            assert await shared.get() == 1
-            await asyncio.sleep(0)
+        maker.now = 10
         assert {await shared.get() for _ in range(1000)} == {1}
+        await maker.is_asked.wait()
         maker.may_make.set()
         await maker.made_twice.wait()
         assert await shared.get() == 2
