@@ -1,7 +1,7 @@
 """The fields of an extraction, by the caller's JSON Schema, and the form of a reply about them. Pure."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +17,6 @@ MAX_SCHEMA_CHARS: Final = 20_000
 JOIN_KEYWORD: Final = "x-longbatch-join"
 _DEFINITIONS: Final = ("$defs", "definitions")
 _NUMBERS: Final = frozenset({"integer", "number"})
-_MAX_REFERENCES: Final = 16  # from one definition to the next, to find a type
 # Without a rule of the caller's, by type; every other type takes the most frequent value.
 _DEFAULTS: Final = {"array": JoinRule.ALL, "object": JoinRule.FIRST}
 _NEEDS: Final[Mapping[JoinRule, frozenset[str]]] = {
@@ -102,7 +101,7 @@ def _field(name: str, schema: object, whole: Mapping[str, Any], rule: JoinRule |
         raise _refused("schema", f"names of properties are 1 to {MAX_NAME_CHARS} printable characters.")
     if not isinstance(schema, dict):
         raise _refused("schema", f"{name}: must be an object.")
-    types = {*_types(schema, whole)}
+    types = _types(schema, whole)
     said = types - {"null"}
     if rule is None:
         rule = _declared(name, schema)
@@ -126,22 +125,31 @@ def _declared(name: str, schema: Mapping[str, Any]) -> JoinRule | None:
         raise _refused("schema", f"{name}: {JOIN_KEYWORD} must be one of {', '.join(JoinRule)}.") from None
 
 
-def _types(schema: object, whole: Mapping[str, Any], *, depth: int = 0) -> Iterator[str]:
-    """Yield the types that a value of this schema may have, as far as it names them."""
-    if not isinstance(schema, dict) or depth > _MAX_REFERENCES:
-        return
-    named = schema.get("type")
-    yield from [named] if isinstance(named, str) else named or ()
-    if named is not None:
-        return
-    for values in (schema.get("enum"), [schema["const"]] if "const" in schema else None):
-        for value in values or ():
-            yield _TYPES[type(value)]
-    for among in ("anyOf", "oneOf"):
-        for each in schema.get(among) or ():
-            yield from _types(each, whole, depth=depth + 1)
-    if "$ref" in schema:
-        yield from _types(_referred(schema["$ref"], whole), whole, depth=depth + 1)
+def _types(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> set[str]:
+    """Return the types that a value of this schema may have, as far as it names them.
+
+    Each reference is followed once, as definitions may refer to each other and to themselves many times.
+    """
+    found: set[str] = set()
+    followed: set[str] = set()
+    waiting: list[object] = [schema]
+    while waiting:
+        each = waiting.pop()
+        if not isinstance(each, dict):
+            continue
+        named = each.get("type")
+        if named is not None:
+            found.update([named] if isinstance(named, str) else named)
+            continue
+        values = [*(each.get("enum") or ()), *([each["const"]] if "const" in each else ())]
+        found.update(_TYPES[type(value)] for value in values)
+        for among in ("anyOf", "oneOf"):
+            waiting += each.get(among) or ()
+        reference = each.get("$ref")
+        if reference is not None and reference not in followed:
+            followed.add(reference)
+            waiting.append(_referred(reference, whole))
+    return found
 
 
 _TYPES: Final[Mapping[type, str]] = {

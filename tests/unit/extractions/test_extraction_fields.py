@@ -101,3 +101,12 @@ def test_a_definition_that_refers_to_itself_alone_has_no_type() -> None:
     schema = {**of(a={"$ref": "#/$defs/x"}), "$defs": {"x": {"anyOf": [{"$ref": "#/$defs/x"}]}}}
     (field,) = read_fields(schema, {})
     assert field.rule is JoinRule.FIRST
+
+
+def test_definitions_that_refer_to_each_other_many_times_are_each_read_once() -> None:
+    definitions = {
+        name: {"anyOf": [*[{"$ref": f"#/$defs/{other}"}] * 50, TEXT]} for name, other in ("xy", "yx")
+    }
+    schema = {**of(a={"$ref": "#/$defs/x"}), "$defs": definitions}
+    (field,) = read_fields(schema, {})
+    assert field.rule is JoinRule.MOST_FREQUENT, "walking every path of references would never end"
