@@ -1,5 +1,6 @@
 """What guides llama.cpp of a caller's schema: what it understands, bounded where it would not end."""
 
+import json
 import re
 from typing import Any
 
@@ -227,6 +228,17 @@ def test_names_of_properties_guide_where_none_is_listed(
     assert "patternProperties" not in guide_of({**schema, "properties": {"a": True}})
     for left_out in ({"minLength": 1}, {"maxLength": 101}, {"enum": [str(each) for each in range(101)]}):
         assert guide_of({"propertyNames": left_out}) == {}
+
+
+def test_names_within_names_do_not_multiply() -> None:
+    schema: dict[str, Any] = {"const": 1}
+    for _ in range(5):
+        schema = {"propertyNames": {"enum": list("abcdefghij")}, "additionalProperties": schema}
+    guide = guide_of(schema)
+    assert len(json.dumps(guide)) < 20_000, "ten names on five levels would be 100,000 schemas"
+    for _ in range(3):
+        guide = guide["additionalProperties"]
+    assert {*guide["properties"]} == {*"abcdefghij"}, "what is small is still guided by names"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ Answers are checked against the caller's schema afterwards: a guide only makes r
 Source: LLGuidance's docs/json_schema.md on what it implements; tried on llama.cpp of October 2026.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -75,6 +76,9 @@ _LEAST_WITH_DECIMALS: Final = 1e-3
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 # Names of properties, and characters of one, that guide: thousands would hold up the engine.
 _MAX_NAMES: Final = 100
+# Characters of a schema that is written out for each of several names; repeated within itself it would
+# multiply with every level.
+_MAX_WRITTEN_OUT: Final = 10_000
 # What evaluates properties that are not listed, or that another schema lists.
 _EVALUATING: Final = frozenset({"patternProperties", "additionalProperties", "$ref", "$dynamicRef"})
 # Times whose fractions of a second end. RFC 3339 allows any number of digits.
@@ -181,7 +185,7 @@ def _add_names(found: dict[str, Any], schema: Json) -> None:
         return
     value = found.get("additionalProperties", True)
     match schema.get("propertyNames"):
-        case {"enum": list(names)} if len(names) <= _MAX_NAMES:
+        case {"enum": list(names)} if len(names) <= _MAX_NAMES and _can_repeat(value, len(names)):
             found["properties"] = {name: value for name in names if isinstance(name, str)}
         case {"const": str(name)}:
             found["properties"] = {name: value}
@@ -192,6 +196,10 @@ def _add_names(found: dict[str, Any], schema: Json) -> None:
         case _:
             return
     found["additionalProperties"] = False
+
+
+def _can_repeat(value: object, times: int) -> bool:
+    return times * len(json.dumps(value)) <= _MAX_WRITTEN_OUT
 
 
 def _leave_out_unevaluated(found: dict[str, Any], schema: Json, *, closes: bool) -> None:
