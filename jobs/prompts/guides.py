@@ -1,11 +1,12 @@
 """What form an answer must have: the guide that an engine generates by, checked when it is asked for."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, Self
+from urllib.parse import unquote
 
 import jsonschema_rs
 
@@ -19,6 +20,11 @@ _MAX_REPEATS: Final = 10_000
 _REPEATS: Final = frozenset(
     {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains"}
 )
+# Of schemas beside `unevaluatedProperties` and `unevaluatedItems`, for which the library compiles whatever
+# applies to the same value once for each path that leads to it: 10 µs each, while nothing else runs.
+_MAX_PATHS: Final = 20_000
+_BASES_A_STEP: Final = 20  # looked through in the time of a step
+_SAME_VALUE: Final = ("allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas")
 _PATTERN_BYTES: Final = 1024 * 1024  # of a compiled pattern, and of what matching it may keep
 
 
@@ -94,6 +100,9 @@ def json_guide(schema: Mapping[str, Any], *, param: str) -> Guide:
     except ValueError:
         raise InvalidRequestError(f"{param}: must be JSON of finite numbers.", param=param) from None
     content = _bounded(written, param)
+    if '"unevaluated' in written and _has_many_paths(schema):
+        message = "too many references lead to each other beside unevaluatedProperties or unevaluatedItems."
+        raise InvalidRequestError(f"{param}: {message}", param=param)
     if fault := _schema_fault(content):
         raise InvalidRequestError(f"{param}: {fault}", param=param)
     return Guide(GuideKind.JSON, content)
@@ -188,3 +197,94 @@ def _check_depth(schema: object, param: str) -> None:
         if not level:
             return
     raise InvalidRequestError(f"{param}: must not be nested more than {_MAX_DEPTH} levels deep.", param=param)
+
+
+def _has_many_paths(schema: Mapping[str, Any]) -> bool:
+    """Follow all paths that compiling the schema follows; return whether they are more than the limit."""
+    parts = [*_dicts(schema)]
+    targets = _Targets(schema, parts)
+    for part in parts:
+        if "unevaluatedProperties" not in part and "unevaluatedItems" not in part:
+            continue
+        # The parts on the present path are open: the library follows none of them again.
+        opened: set[int] = set()
+        waiting: list[tuple[Mapping[str, Any], bool]] = [(part, True)]
+        while waiting:
+            each, is_entered = waiting.pop()
+            if not is_entered:
+                opened.discard(id(each))
+            elif id(each) not in opened:
+                targets.steps += 1
+                opened.add(id(each))
+                waiting.append((each, False))
+                waiting += [(found, True) for found in targets.of_same_value(each)]
+            if targets.steps > _MAX_PATHS or len(waiting) > _MAX_PATHS:
+                return True
+    return False
+
+
+class _Targets:
+    """Where the references of a schema may lead: to all parts that they could mean, by pointer or by name."""
+
+    def __init__(self, root: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> None:
+        self.steps = 0
+        self._bases = [each for each in parts if each is root or isinstance(each.get("$id"), str)]
+        self._named: dict[str, list[Mapping[str, Any]]] = {}
+        for each in parts:
+            for keyword in ("$anchor", "$dynamicAnchor", "$id"):
+                if isinstance(name := each.get(keyword), str):
+                    self._named.setdefault(_last_of(name), []).append(each)
+        self._found: dict[str, list[Mapping[str, Any]]] = {}
+
+    def of_same_value(self, part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """Yield the schemas that apply to the same value as this part of the schema does."""
+        for keyword in _SAME_VALUE:
+            found = part.get(keyword)
+            among = found if isinstance(found, list) else [found]
+            if keyword == "dependentSchemas" and isinstance(found, dict):
+                among = [*found.values()]
+            yield from (each for each in among if isinstance(each, dict))
+        for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+            if isinstance(reference := part.get(keyword), str):
+                yield from self._referred(reference)
+
+    def _referred(self, reference: str) -> list[Mapping[str, Any]]:
+        if reference not in self._found:
+            self.steps += len(self._bases) // _BASES_A_STEP
+            _, _, fragment = reference.partition("#")
+            if not fragment or fragment.startswith("/"):
+                steps = [unquote(each).replace("~1", "/").replace("~0", "~") for each in fragment.split("/")]
+                led = (_walked(base, steps[1:]) for base in self._bases)
+                self._found[reference] = [each for each in led if isinstance(each, dict)]
+            else:
+                self._found[reference] = self._named.get(_last_of(reference), [])
+        return self._found[reference]
+
+
+def _last_of(name: str) -> str:
+    """Return the end of a URI, by which a reference and what it means are alike however they are written."""
+    return unquote(name).rpartition("#")[2].rpartition("/")[2]
+
+
+def _walked(value: object, steps: list[str]) -> object:
+    for step in steps:
+        match value:
+            case dict():
+                value = value.get(step)
+            case list() if step.isdecimal() and len(step) < 6 and int(step) < len(value):
+                value = value[int(step)]
+            case _:
+                return None
+    return value
+
+
+def _dicts(schema: object) -> Iterator[Mapping[str, Any]]:
+    """Yield all objects in a schema; without recursion."""
+    waiting = [schema]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            yield each
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
