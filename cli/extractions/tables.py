@@ -6,17 +6,11 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, BinaryIO, Final, TextIO
 
-from cli.summaries.results import DocumentResult, csv_line, is_formula
-from cli.summaries.tables import (
-    JsonSheet,
-    Sheet,
-    TextSheet,
-    shown_failure,
-    shown_gaps,
-    shown_pages,
-    shown_quote,
-)
+from cli.summaries.results import DocumentResult
+from cli.summaries.tables import JsonSheet, Sheet, TextSheet
 from jobs.errors import LongbatchError
+from jobs.tables.cells import csv_line, is_formula
+from jobs.tables.findings import shown_failure, shown_gaps, shown_pages, shown_quote
 
 _BETWEEN: Final = " | "  # quotes of several parts
 _MAX_CELL_CHARS: Final = 32_767  # of a spreadsheet

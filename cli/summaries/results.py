@@ -1,7 +1,5 @@
 """The result of each document, as a value and as JSON, Markdown and CSV."""
 
-import csv
-import io
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,11 +9,11 @@ from urllib.parse import quote
 from cli.summaries.options import Format
 from cli.summaries.sources import SourceFile
 from jobs.markdown import defused
+from jobs.tables.cells import csv_line
 
 # Returns the link from a result's file to its source.
 Link = Callable[[SourceFile], str]
 
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 _QUOTE_FIELDS: Final = ("quote", "quote_in_text", "pages", "start", "end")
 _COLUMNS: Final = (
     "path",
@@ -272,20 +270,3 @@ def _row(result: DocumentResult) -> str:
             usage.get("cached_tokens", ""),
         )
     )
-
-
-def csv_line(values: Iterable[object]) -> str:
-    """Write a row; quote what a spreadsheet would take for a formula."""
-    written = io.StringIO()
-    csv.writer(written, lineterminator="\n").writerow(map(_cell, values))
-    return written.getvalue()
-
-
-def _cell(value: object) -> object:
-    """Quote what a spreadsheet takes for a formula, even `- 1+2`, a list by its looks."""
-    return f"'{value}" if is_formula(value) else value
-
-
-def is_formula(value: object) -> bool:
-    """Return True for a text that a spreadsheet would take for a formula."""
-    return isinstance(value, str) and value.startswith(_FORMULA)

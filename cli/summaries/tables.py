@@ -1,13 +1,11 @@
 """One table of what was found in many documents, written in the order of the files."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, Protocol, TextIO
+from typing import Protocol, TextIO
 
 from cli.summaries.results import DocumentResult
-
-NOT_IN_TEXT: Final = "[not in the text] "
 
 
 class Sheet(Protocol):
@@ -125,29 +123,3 @@ class JsonSheet:
         """End the list."""
         self._out.write("\n]\n" if self._num_written else "]\n")
         self._out.flush()
-
-
-def shown_pages(pages: Sequence[int] | None) -> str:
-    """Write a range of pages: `4`, `4-6`, or nothing without pages."""
-    if pages is None:
-        return ""
-    first, last = pages
-    return str(first) if first == last else f"{first}-{last}"
-
-
-def shown_gaps(gaps: Sequence[Mapping[str, Any]]) -> str:
-    """Write which parts are missing: `pages 3-4, characters 5-9`."""
-    return ", ".join(
-        f"pages {shown_pages(gap['pages'])}" if gap["pages"] else f"characters {gap['start']}-{gap['end']}"
-        for gap in gaps
-    )
-
-
-def shown_quote(quote: str | None, *, in_text: bool | None) -> str:
-    """Write a quote, marked if its words are not in the text."""
-    return f"{'' if in_text else NOT_IN_TEXT}{quote}" if quote else ""
-
-
-def shown_failure(error: Mapping[str, object]) -> str:
-    """Write an error in a cell."""
-    return f"[failed] {error['message']} ({error['code']})"

@@ -32,6 +32,7 @@ from jobs.questions.views import AnswerReply
 from jobs.states.summary import TERMINAL
 from jobs.summaries import SummaryStatus
 from jobs.tables import answers as tables
+from jobs.tables.findings import shown_failure
 
 router = page_router()
 
@@ -224,7 +225,7 @@ class _FileRow:
     def as_csv(self) -> str:
         if self.answers:
             return tables.answer_lines(self.name, self.answers)
-        why = tables.failure(self.asked.error) if self.asked.error else f"[{self.asked.state}]"
+        why = shown_failure(self.asked.error) if self.asked.error else f"[{self.asked.state}]"
         return tables.unanswered_lines(self.name, self.asked.questions or [], why)
 
     def as_json(self) -> str:
