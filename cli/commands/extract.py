@@ -5,14 +5,20 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.commands.ask import TableJob, write_table
 from cli.commands.estimate import estimate_all
 from cli.commands.summarize import Paths
+from cli.commands.tables import ChunkTokensOption, TableJob, WatchOption, write_table
 from cli.extractions.reading import read_joins, read_schema
 from cli.extractions.tables import FieldsFormat, fields_sheet, problem_of
 from cli.output import ApiUrl
 from cli.summaries import locations, table_file
-from cli.summaries.options import DEFAULT_CONCURRENCY, ConcurrencyOption, Priority, request
+from cli.summaries.options import (
+    DEFAULT_CONCURRENCY,
+    ConcurrencyOption,
+    ModelOption,
+    PriorityOption,
+    request,
+)
 from cli.summaries.remote import EXTRACTIONS
 from cli.summaries.results import of_extraction
 
@@ -63,26 +69,10 @@ def extract(  # noqa: PLR0913  # one for each option
             show_default="by their number",
         ),
     ] = None,
-    chunk_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--chunk-tokens",
-            min=64,
-            max=131_072,
-            help="Size in tokens of the parts of long documents.",
-            show_default="to suit the engine",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", help="Model to use.", show_default="the one served")
-    ] = None,
-    priority: Annotated[
-        Priority | None,
-        typer.Option("--priority", help="Priority among your own jobs.", show_default="normal"),
-    ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show progress even when standard error is not a terminal.")
-    ] = False,
+    chunk_tokens: ChunkTokensOption = None,
+    model: ModelOption = None,
+    priority: PriorityOption = None,
+    watch: WatchOption = False,
     again: Annotated[
         bool, typer.Option("--again", help="Extract anew instead of resuming an earlier run.")
     ] = False,

@@ -28,6 +28,13 @@ FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")
 ConcurrencyOption = Annotated[
     int, typer.Option("--concurrency", min=1, max=64, help="Documents to process at once.")
 ]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", help="Model to use.", show_default="the one served")
+]
+PriorityOption = Annotated[
+    Priority | None,
+    typer.Option("--priority", help="Priority among your own jobs.", show_default="normal"),
+]
 DEFAULT_CONCURRENCY: Final = 16  # four times a batch of 4, so that packing has a choice
 
 # The server's own defaults apply to options that are not given.
@@ -66,13 +73,8 @@ _FIELDS: Final[Mapping[str, object]] = {
     "overlap_tokens": Annotated[
         int | None, typer.Option("--overlap-tokens", min=0, help="Tokens that neighbouring chunks share.")
     ],
-    "model": Annotated[
-        str | None, typer.Option("--model", help="Model to use.", show_default="the one served")
-    ],
-    "priority": Annotated[
-        Priority | None,
-        typer.Option("--priority", help="Priority among your own jobs.", show_default="normal"),
-    ],
+    "model": ModelOption,
+    "priority": PriorityOption,
 }
 
 # Fields that change when and how a summary is made, but not its text.
