@@ -6,10 +6,14 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from api.http.fields import example
-from api.http.identifiers import PageQuery
-from api.summaries.requests import MAX_CHUNK_TOKENS, MAX_DOCUMENTS, MAX_ESTIMATED_TOKENS, DocumentId
+from api.summaries.requests import (
+    MAX_CHUNK_TOKENS,
+    MAX_DOCUMENTS,
+    MAX_ESTIMATED_TOKENS,
+    DocumentId,
+    SummaryListQuery,
+)
 from jobs.questions.forest import DEFAULT_LENGTH
-from jobs.summaries.views import SummaryStateName
 from jobs.validation import Closed, CompletionWindow, CustomId, Metadata, NonEmpty, TemplateVariables
 from jobs.views import Priority
 
@@ -92,11 +96,9 @@ class DocumentEstimateFields(DocumentOptions):
     webhook_secret: NonEmpty | None = None
 
 
-class ReadingListQuery(PageQuery):
+class ReadingListQuery(SummaryListQuery):
     """What to list of what was made of documents, and where to start."""
 
-    state: SummaryStateName | None = None
-    custom_id: CustomId | None = None
     document: str | None = Field(None, description="Only of this document.")
 
 

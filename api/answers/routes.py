@@ -1,7 +1,7 @@
 """Answers over HTTP: ask, estimate, get, list, follow, cancel, delete."""
 
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
@@ -23,15 +23,14 @@ from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.event_responses import EventResponse
 from api.http.fields import wait_seconds
 from api.http.idempotency import IdempotencyDep
-from api.http.identifiers import AnswersIdDep, parse_optional, parse_range
+from api.http.identifiers import AnswersIdDep
 from api.http.openapi import event_responses, json_body, responses
-from api.http.replies import page
 from api.http.sse import object_events
+from api.summaries.lists import MadeList, accepted
 from api.summaries.verbs import until_ended
 from jobs import ids, questions
 from jobs.questions import queries
 from jobs.questions.views import AnswersObject, AnswersWithAnswers
-from jobs.summaries import SummaryFilter
 
 router = APIRouter(tags=["answers"])
 
@@ -59,10 +58,7 @@ async def create_answers(
     """
     asked = parse(AnswersRequest, await read_body(request, max_bytes=_MAX_BYTES))
     data, replayed = await verbs.submit(services, asked, tenant_id=tenant_id, idempotency=idempotency)
-    headers = {"Idempotent-Replayed": "true"} if replayed else {}
-    if len(data) == 1:
-        headers["Location"] = f"/v1/answers/{data[0]['id']}"
-    return JSONResponse(page(data, has_more=False), 202, headers)
+    return accepted("/v1/answers", data, replayed=replayed)
 
 
 @router.post(
@@ -86,17 +82,8 @@ async def list_answers(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[ReadingListQuery, Query()]
 ) -> JSONResponse:
     """List your answers, newest first. Pages stay stable while others are added."""
-    wanted = parse_range(query, ids.ANSWERS, tenant_id=tenant_id)
-    document_id = parse_optional(
-        query.document or None, ids.parse_document_id, param="document", message="There is no such document."
-    )
-    which = SummaryFilter(state=query.state, custom_id=query.custom_id, document_id=document_id)
-
-    def read(session: Session) -> dict[str, Any]:
-        found = questions.list_answers(session, which, wanted)
-        return page(queries.describe(session, found.items), has_more=found.has_more)
-
-    return JSONResponse(await services.transact(read))
+    found = MadeList(ids.ANSWERS, questions.list_answers, queries.describe)
+    return await found.answer(services, query, tenant_id=tenant_id)
 
 
 @router.get(

@@ -1,10 +1,6 @@
 """What callers do with answers, over HTTP and in the console: submit, estimate, cancel."""
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from hashlib import sha256
-from typing import Final, Generic, TypeVar
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy.orm import Session
@@ -15,17 +11,15 @@ from api.http.callbacks import check_callback
 from api.http.idempotency import IdempotencyHeaders
 from api.http.identifiers import parse_documents
 from api.runtime.services import Services
-from api.summaries.verbs import find_recorded, ids_to_record, resolve_model
-from jobs import questions, summaries
-from jobs.doorbell import SERVICE
+from api.summaries.submission import Submission, cancel_rows, request_kind
+from api.summaries.verbs import resolve_model
+from jobs import questions
 from jobs.models import JsonObject, Summary
 from jobs.questions import DocumentsSpec, queries
 from jobs.questions.views import AnswersObject
-from jobs.tenants.idempotency import RequestKind
+from jobs.states.summary import Purpose
 from jobs.validation import WINDOWS
 from jobs.views import PRIORITIES
-
-T = TypeVar("T")
 
 
 async def submit(
@@ -48,7 +42,7 @@ async def submit(
     def create(session: Session) -> list[Summary]:
         return questions.create(session, spec, questions=asked.questions, tenant_id=tenant_id)
 
-    submission = Submission(asked, spec, create, queries.describe, _ANSWERS)
+    submission = Submission(asked, spec.webhook_url, create, queries.describe, _ANSWERS)
     return await submission.store(services, tenant_id=tenant_id, idempotency=idempotency)
 
 
@@ -60,50 +54,8 @@ async def estimate(services: Services, asked: AnswersEstimateRequest, *, tenant_
 
 
 async def cancel(services: Services, answers_id: UUID, *, tenant_id: UUID) -> None:
-    """Cancel answers, and some of their jobs at once; a service worker stops the others.
-
-    Raises:
-        NotFoundError: the tenant has none of this id.
-    """
-    await services.transact(questions.cancel, answers_id=answers_id, tenant_id=tenant_id)
-    # In its own transaction, because it must lock the rows of jobs first; a service worker repeats it.
-    await services.transact(summaries.stop_jobs, summary_id=answers_id, tenant_id=tenant_id)
-    services.doorbell.ring(SERVICE)
-
-
-@dataclass(frozen=True, slots=True)
-class Submission(Generic[T]):
-    """A checked request about documents.
-
-    Attributes:
-        asked: by the caller.
-        create: makes a row for each document.
-        describe: returns the public shape of rows.
-        kind: of the request, for its idempotency key.
-    """
-
-    asked: DocumentFields
-    spec: DocumentsSpec
-    create: Callable[[Session], list[Summary]]
-    describe: Callable[[Session, list[Summary]], list[T]]
-    kind: RequestKind[list[Summary]]
-
-    async def store(
-        self, services: Services, *, tenant_id: UUID, idempotency: IdempotencyHeaders
-    ) -> tuple[list[T], bool]:
-        """Store it, and wake those who plan it; for the result see `submit`."""
-        await services.admit_callback(self.spec.webhook_url, tenant_id=tenant_id)
-        digest = sha256(json.dumps(self.asked.model_dump(mode="json"), sort_keys=True).encode()).digest()
-
-        def run(session: Session) -> tuple[list[T], bool]:
-            made, replayed = idempotency.run(
-                session, digest, self.create, tenant_id=tenant_id, kind=self.kind
-            )
-            return self.describe(session, made), replayed
-
-        found = await services.transact(run)
-        services.doorbell.ring(SERVICE)
-        return found
+    """Cancel answers; see `cancel_rows`."""
+    await cancel_rows(services, answers_id, tenant_id=tenant_id, purpose=Purpose.ANSWERS)
 
 
 def specification(asked: DocumentFields, services: Services, model: str, *, length: int) -> DocumentsSpec:
@@ -126,11 +78,6 @@ def specification(asked: DocumentFields, services: Services, model: str, *, leng
         webhook_secret=callback.secret,
         window=WINDOWS[asked.completion_window] if asked.completion_window else None,
     )
-
-
-def request_kind(name: str) -> RequestKind[list[Summary]]:
-    """Return the kind of request whose idempotency keys bear this name."""
-    return RequestKind(name, record=ids_to_record, find=find_recorded)
 
 
 _ANSWERS: Final = request_kind("answers")

@@ -1,7 +1,7 @@
 """Extractions over HTTP: create, estimate, get, list, follow, cancel, delete."""
 
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
@@ -27,15 +27,14 @@ from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.event_responses import EventResponse
 from api.http.fields import wait_seconds
 from api.http.idempotency import IdempotencyDep
-from api.http.identifiers import ExtractionIdDep, parse_optional, parse_range
+from api.http.identifiers import ExtractionIdDep
 from api.http.openapi import event_responses, json_body, responses
-from api.http.replies import page
 from api.http.sse import object_events
+from api.summaries.lists import MadeList, accepted
 from api.summaries.verbs import until_ended
 from jobs import extractions, ids
 from jobs.extractions import queries
 from jobs.extractions.views import ExtractionObject, ExtractionWithValues
-from jobs.summaries import SummaryFilter
 
 router = APIRouter(tags=["extractions"])
 
@@ -63,10 +62,7 @@ async def create_extractions(
     """
     asked = parse(ExtractionRequest, await read_body(request, max_bytes=_MAX_BYTES))
     data, replayed = await verbs.submit(services, asked, tenant_id=tenant_id, idempotency=idempotency)
-    headers = {"Idempotent-Replayed": "true"} if replayed else {}
-    if len(data) == 1:
-        headers["Location"] = f"/v1/extractions/{data[0]['id']}"
-    return JSONResponse(page(data, has_more=False), 202, headers)
+    return accepted("/v1/extractions", data, replayed=replayed)
 
 
 @router.post(
@@ -90,18 +86,9 @@ async def list_extractions(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[ExtractionListQuery, Query()]
 ) -> JSONResponse:
     """List your extractions, newest first. Pages stay stable while others are added."""
-    wanted = parse_range(query, ids.EXTRACTION, tenant_id=tenant_id)
-    document_id = parse_optional(
-        query.document or None, ids.parse_document_id, param="document", message="There is no such document."
-    )
-    which = SummaryFilter(state=query.state, custom_id=query.custom_id, document_id=document_id)
-
-    def read(session: Session) -> dict[str, Any]:
-        found = extractions.list_extractions(session, which, wanted)
-        describe = queries.describe_whole if query.values else queries.describe
-        return page(describe(session, found.items), has_more=found.has_more)
-
-    return JSONResponse(await services.transact(read))
+    describe = queries.describe_whole if query.values else queries.describe
+    found = MadeList(ids.EXTRACTION, extractions.list_extractions, describe)
+    return await found.answer(services, query, tenant_id=tenant_id)
 
 
 @router.get(

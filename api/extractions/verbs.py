@@ -7,13 +7,13 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from api.answers.estimates import Reading, estimate_reading
-from api.answers.verbs import Submission, request_kind, specification
+from api.answers.verbs import specification
 from api.extractions.requests import ExtractionEstimateRequest, ExtractionOptions, ExtractionRequest
 from api.http.idempotency import IdempotencyHeaders
 from api.runtime.services import Services
+from api.summaries.submission import Submission, cancel_rows, request_kind
 from api.summaries.verbs import resolve_model
-from jobs import extractions, summaries
-from jobs.doorbell import SERVICE
+from jobs import extractions
 from jobs.engines.capacity import Capacity
 from jobs.extractions import queries
 from jobs.extractions.fields import Field, read_fields, reply_guide
@@ -22,7 +22,7 @@ from jobs.extractions.shape import default_length, find_extraction_sizes
 from jobs.extractions.views import ExtractionObject
 from jobs.models import JsonObject, Summary
 from jobs.prompts.counter import PromptCounter
-from jobs.states.summary import JoinRule
+from jobs.states.summary import JoinRule, Purpose
 from jobs.summaries import tree
 from jobs.summaries.tree import Sizes
 
@@ -50,7 +50,7 @@ async def submit(
             session, spec, schema=asked.fields_schema, fields=fields, tenant_id=tenant_id
         )
 
-    submission = Submission(asked, spec, create, queries.describe, _EXTRACTIONS)
+    submission = Submission(asked, spec.webhook_url, create, queries.describe, _EXTRACTIONS)
     return await submission.store(services, tenant_id=tenant_id, idempotency=idempotency)
 
 
@@ -74,15 +74,8 @@ async def estimate(services: Services, asked: ExtractionEstimateRequest, *, tena
 
 
 async def cancel(services: Services, extraction_id: UUID, *, tenant_id: UUID) -> None:
-    """Cancel an extraction, and some of its jobs at once; a service worker stops the others.
-
-    Raises:
-        NotFoundError: the tenant has none of this id.
-    """
-    await services.transact(extractions.cancel, extraction_id=extraction_id, tenant_id=tenant_id)
-    # In its own transaction, because it must lock the rows of jobs first; a service worker repeats it.
-    await services.transact(summaries.stop_jobs, summary_id=extraction_id, tenant_id=tenant_id)
-    services.doorbell.ring(SERVICE)
+    """Cancel an extraction; see `cancel_rows`."""
+    await cancel_rows(services, extraction_id, tenant_id=tenant_id, purpose=Purpose.EXTRACTION)
 
 
 async def _checked_fields(services: Services, asked: ExtractionOptions) -> list[Field]:

@@ -1,7 +1,7 @@
 """Summaries over HTTP: create, estimate, get, list, follow, read the result, cancel, delete."""
 
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
@@ -14,11 +14,11 @@ from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.event_responses import EventResponse
 from api.http.fields import wait_seconds
 from api.http.idempotency import IdempotencyDep
-from api.http.identifiers import SummaryIdDep, parse_optional, parse_range
+from api.http.identifiers import SummaryIdDep
 from api.http.openapi import event_responses, json_body, responses
-from api.http.replies import page
 from api.http.sse import object_events
 from api.summaries import results, verbs
+from api.summaries.lists import MadeList, accepted
 from api.summaries.quotes import find_quotes
 from api.summaries.replies import (
     DeletedSummaryReply,
@@ -30,7 +30,7 @@ from api.summaries.replies import (
 )
 from api.summaries.requests import SummaryEstimateRequest, SummaryListQuery, SummaryRequest
 from jobs import ids, summaries
-from jobs.summaries import SummaryFilter, queries, tree
+from jobs.summaries import queries, tree
 from jobs.summaries.queries import ChunkRange
 from jobs.summaries.views import SummaryObject, SummaryWithChunks
 
@@ -74,10 +74,7 @@ async def create_summaries(
     """
     asked = parse(SummaryRequest, await read_body(request, max_bytes=_MAX_BYTES))
     data, replayed = await verbs.submit(services, asked, tenant_id=tenant_id, idempotency=idempotency)
-    headers = {"Idempotent-Replayed": "true"} if replayed else {}
-    if len(data) == 1:
-        headers["Location"] = f"/v1/summaries/{data[0]['id']}"
-    return JSONResponse(page(data, has_more=False), 202, headers)
+    return accepted("/v1/summaries", data, replayed=replayed)
 
 
 @router.post(
@@ -101,17 +98,8 @@ async def list_summaries(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[SummaryListQuery, Query()]
 ) -> JSONResponse:
     """List your summaries, newest first. Pages stay stable while summaries are added."""
-    wanted = parse_range(query, ids.SUMMARY, tenant_id=tenant_id)
-    document_id = parse_optional(
-        query.document or None, ids.parse_document_id, param="document", message="There is no such document."
-    )
-    which = SummaryFilter(state=query.state, custom_id=query.custom_id, document_id=document_id)
-
-    def read(session: Session) -> dict[str, Any]:
-        found = summaries.list_summaries(session, which, wanted)
-        return page(queries.describe(session, found.items), has_more=found.has_more)
-
-    return JSONResponse(await services.transact(read))
+    found = MadeList(ids.SUMMARY, summaries.list_summaries, queries.describe)
+    return await found.answer(services, query, tenant_id=tenant_id)
 
 
 @router.get(

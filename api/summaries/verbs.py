@@ -1,13 +1,10 @@
 """What callers do with summaries, over HTTP and in the console: submit, estimate, cancel."""
 
 import asyncio
-import json
 from contextlib import aclosing, suppress
 from functools import partial
-from hashlib import sha256
+from typing import Final
 from uuid import UUID
-
-from sqlalchemy.orm import Session
 
 from api.http.callbacks import check_callback
 from api.http.idempotency import IdempotencyHeaders
@@ -15,15 +12,14 @@ from api.http.identifiers import parse_documents
 from api.runtime.services import Services
 from api.summaries.estimates import check_options, estimate_summaries, prompt_options
 from api.summaries.requests import SummaryEstimateRequest, SummaryRequest
+from api.summaries.submission import Submission, cancel_rows, request_kind
 from jobs import summaries
-from jobs.doorbell import SERVICE
 from jobs.engines import registry
 from jobs.errors import InvalidRequestError, ModelNotFoundError
-from jobs.models import JsonObject, Summary
-from jobs.states.summary import TERMINAL, OnGap, Style
+from jobs.models import JsonObject
+from jobs.states.summary import TERMINAL, OnGap, Purpose, Style
 from jobs.summaries import SummarySpec, queries
 from jobs.summaries.views import SummaryObject
-from jobs.tenants.idempotency import RequestKind
 from jobs.validation import WINDOWS
 from jobs.views import PRIORITIES
 
@@ -47,20 +43,10 @@ async def submit(
     model = await resolve_model(services, asked.model)
     spec = _specification(asked, services, model)
     await check_options(services, prompt_options(asked))
-    await services.admit_callback(spec.webhook_url, tenant_id=tenant_id)
-    # Left out if empty: releases before this field hashed the same request without it.
-    unset = None if asked.chat_template_kwargs else {"chat_template_kwargs"}
-    fields = asked.model_dump(mode="json", exclude=unset)
-    digest = sha256(json.dumps(fields, sort_keys=True).encode()).digest()
-
-    def create(session: Session) -> tuple[list[SummaryObject], bool]:
-        make = partial(summaries.create, spec=spec, tenant_id=tenant_id)
-        made, replayed = idempotency.run(session, digest, make, tenant_id=tenant_id, kind=_SUMMARIES)
-        return queries.describe(session, made), replayed
-
-    found = await services.transact(create)
-    services.doorbell.ring(SERVICE)
-    return found
+    create = partial(summaries.create, spec=spec, tenant_id=tenant_id)
+    later = {"chat_template_kwargs"}
+    submission = Submission(asked, spec.webhook_url, create, queries.describe, _SUMMARIES, later)
+    return await submission.store(services, tenant_id=tenant_id, idempotency=idempotency)
 
 
 async def estimate(services: Services, asked: SummaryEstimateRequest, *, tenant_id: UUID) -> JsonObject:
@@ -71,15 +57,8 @@ async def estimate(services: Services, asked: SummaryEstimateRequest, *, tenant_
 
 
 async def cancel(services: Services, summary_id: UUID, *, tenant_id: UUID) -> None:
-    """Cancel a summary, and some of its jobs at once; a service worker stops the others.
-
-    Raises:
-        NotFoundError: the tenant has no such summary.
-    """
-    await services.transact(summaries.cancel, summary_id=summary_id, tenant_id=tenant_id)
-    # In its own transaction, because it must lock the rows of jobs first; a service worker repeats it.
-    await services.transact(summaries.stop_jobs, summary_id=summary_id, tenant_id=tenant_id)
-    services.doorbell.ring(SERVICE)
+    """Cancel a summary; see `cancel_rows`."""
+    await cancel_rows(services, summary_id, tenant_id=tenant_id, purpose=Purpose.SUMMARY)
 
 
 async def until_ended(services: Services, summary_id: UUID, *, seconds: float) -> None:
@@ -132,23 +111,4 @@ def _specification(asked: SummaryRequest, services: Services, model: str) -> Sum
     )
 
 
-def find_recorded(session: Session, recorded: UUID | JsonObject) -> list[Summary] | None:
-    """Find the summaries, or answers, of an earlier request.
-
-    Returns:
-        None: at least one no longer exists, so all are made again.
-    """
-    listed = recorded.get("summary_ids") if isinstance(recorded, dict) else None
-    if not isinstance(listed, list):
-        return None
-    found = [session.get(Summary, UUID(hex=each)) for each in listed]
-    kept = [each for each in found if each is not None]
-    return kept if len(kept) == len(found) else None
-
-
-def ids_to_record(made: list[Summary]) -> JsonObject:
-    """Return what `find_recorded` finds them by."""
-    return {"summary_ids": [each.id.hex for each in made]}
-
-
-_SUMMARIES: RequestKind[list[Summary]] = RequestKind("summaries", record=ids_to_record, find=find_recorded)
+_SUMMARIES: Final = request_kind("summaries")

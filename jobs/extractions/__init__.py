@@ -1,3 +1,3 @@
 """Extractions: what callers do with them; see fields, joining, prompts and views for the rest."""
 
-from jobs.extractions.lifecycle import cancel, create, get, list_extractions, remove
+from jobs.extractions.lifecycle import create, get, list_extractions, remove

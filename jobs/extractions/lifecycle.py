@@ -1,4 +1,4 @@
-"""What callers do with extractions: create, get, list, cancel, delete. Their rows are in `summaries`."""
+"""What callers do with extractions: create, get, list, delete. Their rows are in `summaries`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -61,15 +61,6 @@ def list_extractions(session: Session, which: SummaryFilter, wanted: Range) -> P
         InvalidRequestError: `wanted.after` is none of the tenant's extractions.
     """
     return summaries.list_summaries(session, which, wanted, purpose=Purpose.EXTRACTION)
-
-
-def cancel(session: Session, extraction_id: UUID, *, tenant_id: UUID) -> Summary:
-    """Cancel an extraction that is not planned yet, or start to stop one that runs; see `summaries.cancel`.
-
-    Raises:
-        NotFoundError: the tenant has none of this id.
-    """
-    return summaries.cancel(session, extraction_id, tenant_id=tenant_id, purpose=Purpose.EXTRACTION)
 
 
 def remove(session: Session, extraction_id: UUID, *, tenant_id: UUID) -> None:

@@ -1,4 +1,4 @@
-"""What callers do with answers: create, get, list, cancel, delete. Their rows are those of `summaries`."""
+"""What callers do with answers: create, get, list, delete. Their rows are those of `summaries`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -123,15 +123,6 @@ def list_answers(session: Session, which: SummaryFilter, wanted: Range) -> Page[
         InvalidRequestError: `wanted.after` is none of the tenant's answers.
     """
     return summaries.list_summaries(session, which, wanted, purpose=Purpose.ANSWERS)
-
-
-def cancel(session: Session, answers_id: UUID, *, tenant_id: UUID) -> Summary:
-    """Cancel answers that are not planned yet, or start to stop those that run; see `summaries.cancel`.
-
-    Raises:
-        NotFoundError: the tenant has none of this id.
-    """
-    return summaries.cancel(session, answers_id, tenant_id=tenant_id, purpose=Purpose.ANSWERS)
 
 
 def remove(session: Session, answers_id: UUID, *, tenant_id: UUID) -> None:

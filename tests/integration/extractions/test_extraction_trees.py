@@ -16,7 +16,7 @@ from jobs.models import DEFAULT_TENANT, DocumentFinding, Job, PromptText, Summar
 from jobs.prompts.guides import Guide
 from jobs.prompts.store import canonical_of
 from jobs.questions.settling import ready_to_settle, settle
-from jobs.states.summary import JoinRule
+from jobs.states.summary import JoinRule, Purpose
 from summary_support import failed_document, nodes_of, plan_all, ready_document, text_of
 from support import ENGINE, MODEL, register_engine
 
@@ -188,7 +188,7 @@ def test_extractions_are_neither_summaries_nor_answers(session: Session) -> None
 def test_a_cancelled_extraction_ends_with_its_jobs_and_is_deleted_with_them(session: Session) -> None:
     body, pages = long_text()
     made = planned(session, body, pages=pages)
-    extractions.cancel(session, made.id, tenant_id=DEFAULT_TENANT)
+    summaries.cancel(session, made.id, tenant_id=DEFAULT_TENANT, purpose=Purpose.EXTRACTION)
     while summaries.stop_jobs(session, made.id, tenant_id=DEFAULT_TENANT):
         pass
     session.refresh(made)

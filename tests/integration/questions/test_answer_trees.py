@@ -205,7 +205,7 @@ def test_cancelled_answers_end_with_their_jobs_and_are_deleted_with_them(session
     prepare_all(session)
     claimed = claim_next(session)
     assert claimed is not None
-    questions.cancel(session, asked.id, tenant_id=DEFAULT_TENANT)
+    summaries.cancel(session, asked.id, tenant_id=DEFAULT_TENANT, purpose=Purpose.ANSWERS)
     while summaries.stop_jobs(session, asked.id, tenant_id=DEFAULT_TENANT):
         pass
     complete(session, claimed, reply())
