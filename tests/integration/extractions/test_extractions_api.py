@@ -1,8 +1,6 @@
 """Extractions over HTTP: made, looked at, waited for, followed, estimated, cancelled, deleted, kept apart."""
 
 import json
-from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import httpx2
@@ -12,13 +10,11 @@ from sqlalchemy.orm import Session, sessionmaker
 from api_server import error_of
 from asking.answers import settle_all
 from asking.fields import SCHEMA, run
-from jobs import ids
-from summary_support import SMALL, plan_all, ready_document, text_of
-from support import eventually, register_engine
+from asking.over_http import Background, a_document, submitted, work
+from summary_support import plan_all, text_of
+from support import eventually
 
-MODEL = "llama-3.1-8b-instruct"
 SHORT = "The rent is 900. The parties are Ada and Bob."
-Background = Callable[..., Future[Any]]
 
 
 @pytest.fixture
@@ -26,25 +22,8 @@ def document(sessions: sessionmaker[Session]) -> str:
     return a_document(sessions, SHORT)
 
 
-def a_document(sessions: sessionmaker[Session], body: str) -> str:
-    with sessions.begin() as session:
-        register_engine(session, capacity=SMALL, model=MODEL)
-        return ids.document_id(ready_document(session, body).id)
-
-
 def extract(http: httpx2.Client, *documents: str, **body: object) -> list[dict[str, Any]]:
-    asked = {"documents": documents, "schema": SCHEMA, "length": 96, **body}
-    answer = http.post("/v1/extractions", json=asked)
-    assert answer.status_code == 202, answer.text
-    found: list[dict[str, Any]] = answer.json()["data"]
-    return found
-
-
-def work(sessions: sessionmaker[Session]) -> None:
-    """What workers would do."""
-    for step in (plan_all, run, settle_all):
-        with sessions.begin() as session:
-            step(session)
+    return submitted(http, "/v1/extractions", documents, **{"schema": SCHEMA, "length": 96, **body})
 
 
 def test_each_document_has_its_values_in_the_order_of_the_schema(
@@ -59,7 +38,7 @@ def test_each_document_has_its_values_in_the_order_of_the_schema(
     path = f"/v1/extractions/{first['id']}"
     before = http.get(path).json()
     assert (before["values"], before["fields"], before["valid"]) == (None, [], None)
-    work(sessions)
+    work(sessions, run)
     seen = http.get(path).json()
     assert (seen["state"], seen["valid"]) == ("completed", True)
     assert seen["values"] == {"rent": 900, "notice": None, "parties": ["Ada", "Bob"]}

@@ -1,8 +1,6 @@
 """Answers over HTTP: asked, looked at, waited for, followed, estimated, cancelled, deleted, kept apart."""
 
 import json
-from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import httpx2
@@ -12,15 +10,13 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import WEBHOOK_SECRET, error_of
 from asking.answers import run_jobs, settle_all
-from jobs import ids
+from asking.over_http import Background, a_document, submitted, work
 from jobs.models import Job, PromptText, WebhookDispatch, WebhookEvent
-from summary_support import SMALL, plan_all, ready_document, text_of
-from support import eventually, register_engine
+from summary_support import plan_all, text_of
+from support import eventually
 
-MODEL = "llama-3.1-8b-instruct"
 QUESTIONS = ["What is the rent?", "What is the notice period?"]
 SHORT = "The rent is 900 euros. It is due at once."
-Background = Callable[..., Future[Any]]
 
 
 @pytest.fixture
@@ -28,25 +24,8 @@ def document(sessions: sessionmaker[Session]) -> str:
     return a_document(sessions, SHORT)
 
 
-def a_document(sessions: sessionmaker[Session], body: str) -> str:
-    with sessions.begin() as session:
-        register_engine(session, capacity=SMALL, model=MODEL)
-        return ids.document_id(ready_document(session, body).id)
-
-
 def ask(http: httpx2.Client, *documents: str, **body: object) -> list[dict[str, Any]]:
-    asked = {"documents": documents, "questions": QUESTIONS, "length": 64, **body}
-    answer = http.post("/v1/answers", json=asked)
-    assert answer.status_code == 202, answer.text
-    found: list[dict[str, Any]] = answer.json()["data"]
-    return found
-
-
-def work(sessions: sessionmaker[Session]) -> None:
-    """What workers would do."""
-    for step in (plan_all, run_jobs, settle_all):
-        with sessions.begin() as session:
-            step(session)
+    return submitted(http, "/v1/answers", documents, **{"questions": QUESTIONS, "length": 64, **body})
 
 
 def test_each_document_has_its_answers_in_the_order_of_the_questions(
@@ -57,7 +36,7 @@ def test_each_document_has_its_answers_in_the_order_of_the_questions(
     assert [first["document"], second["document"]] == [document, other]
     assert (first["object"], first["state"], first["questions"]) == ("answers", "preparing", QUESTIONS)
     assert http.get(f"/v1/answers/{first['id']}").json()["answers"] == []
-    work(sessions)
+    work(sessions, run_jobs)
     seen = http.get(f"/v1/answers/{first['id']}").json()
     assert seen["state"] == "completed"
     assert [(each["question"], each["answer"]) for each in seen["answers"]] == [
@@ -213,7 +192,7 @@ def test_answers_outlive_their_document_and_count_as_stored_until_they_are_delet
     http: httpx2.Client, sessions: sessionmaker[Session], document: str
 ) -> None:
     (made,) = ask(http, document)
-    work(sessions)
+    work(sessions, run_jobs)
     path = f"/v1/answers/{made['id']}"
     before = http.get(path).json()["answers"]
     assert http.delete(f"/v1/documents/{document}").status_code == 200
@@ -234,7 +213,7 @@ def test_the_end_is_an_event_at_the_callers_own_address(
     (made,) = ask(
         http, document, webhook_url="https://example.com/hook", webhook_secret=WEBHOOK_SECRET, custom_id="c"
     )
-    work(sessions)
+    work(sessions, run_jobs)
     with sessions() as session:
         query = select(WebhookEvent).join(WebhookDispatch, WebhookDispatch.event_id == WebhookEvent.id)
         (event,) = session.scalars(query).all()
