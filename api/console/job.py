@@ -20,7 +20,7 @@ from api.console.live import LiveDep
 from api.console.page import render, render_part
 from api.console.reading import read_for, tenant_of
 from api.console.session import ViewerDep
-from api.console.subjects import SUBJECTS
+from api.console.subjects.kinds import SUBJECTS
 from api.http.dependencies import ServicesDep
 from api.http.identifiers import JobIdDep
 from api.runtime.services import Services

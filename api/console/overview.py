@@ -16,7 +16,7 @@ from api.console.error_pages import page_router
 from api.console.page import render
 from api.console.reading import read_for, tenant_of
 from api.console.session import ViewerDep
-from api.console.subjects import SUBJECTS, SubjectPages
+from api.console.subjects.kinds import SUBJECTS, SubjectPages
 from api.engines.replies import engine_object
 from api.http.dependencies import ServicesDep
 from jobs import ids, queries

@@ -12,26 +12,24 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api.console import live
-from api.console.answers.listing import LIST
+from api.console.answers.listing import PAGES
 from api.console.error_pages import page_router
 from api.console.live import LiveDep
 from api.console.page import render, render_part
 from api.console.reading import owner_of, read_for, tenant_names
 from api.console.session import Viewer, ViewerDep
+from api.console.subjects.live import part_renderer
 from api.http.dependencies import ServicesDep
 from api.http.identifiers import AnswersIdDep
 from jobs import documents, ids, questions
 from jobs.models import Summary, SummaryDocument
 from jobs.models.document import Document
-from jobs.queries import JobStatus
 from jobs.questions import queries, trees
 from jobs.questions.queries import QuestionOutcomes
 from jobs.questions.trees import QuestionTree
 from jobs.questions.views import AnswersWithAnswers
 from jobs.states import TERMINAL as ENDED_JOB
-from jobs.states import JobState
 from jobs.states.summary import TERMINAL
-from jobs.summaries import SummaryStatus
 
 router = page_router()
 
@@ -76,11 +74,10 @@ async def show_answers(
 ) -> Response:
     """Show how far the answers are; with `show=answers` the questions and answers too."""
     found = await read_for(viewer, services, partial(read_answers, answers_id=answers_id, viewer=viewer))
-    name = ids.answers_id(answers_id)
     is_open = found.asked.state not in TERMINAL
     with_texts = show == SHOW_ANSWERS
     shown = f"?show={SHOW_ANSWERS}" if with_texts else ""
-    address = f"{LIST}/{name}"
+    name, address = ids.answers_id(answers_id), PAGES.address_of(answers_id)
     return render(
         request,
         "answers/one.html",
@@ -111,20 +108,9 @@ async def follow_answers(
         found = await read_for(viewer, services, partial(read_answers, answers_id=answers_id, viewer=viewer))
         places = {each.last_job_id: each.place for each in found.trees if each.state not in ENDED_JOB}
         shown = f"?show={SHOW_ANSWERS}" if show == SHOW_ANSWERS else ""
-        address = f"{LIST}/{ids.answers_id(answers_id)}{shown}"
+        address = f"{PAGES.address_of(answers_id)}{shown}"
         reload = render_part(request, "reload_live.html", address=address, part="#answers")
-
-        def render_change(row_id: UUID, status: SummaryStatus | JobStatus) -> str | None:
-            if isinstance(status, SummaryStatus):
-                if status.state != found.asked.state:
-                    return reload
-                return render_part(request, "summaries/progress_live.html", status=status)
-            if status.state in ENDED_JOB and status.state != JobState.COMPLETED:  # it may be tried again
-                return reload
-            return render_part(
-                request, "summaries/part_live.html", number=places[row_id], state_name=status.state
-            )
-
+        render_change = part_renderer(request, found.asked, places, reload=reload)
         followed = [] if found.asked.state in TERMINAL else [answers_id, *places]
         return live.respond(stream, watched.summaries, followed, render_change, ended=reload)
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api.console.answers.answers import find_document, name_of
-from api.console.answers.listing import LIST
+from api.console.answers.listing import PAGES
 from api.console.error_pages import page_router
 from api.console.page import render
 from api.console.reading import owner_of, read_for, tenant_names
@@ -85,7 +85,7 @@ async def show_question(
     quoted = None
     if found.body is not None and found.answer is not None:
         quoted = await services.compute(len(found.body), _cut, found.body, found.answer)
-    address = f"{LIST}/{ids.answers_id(answers_id)}"
+    address = PAGES.address_of(answers_id)
     return render(
         request,
         "answers/question.html",

@@ -14,12 +14,13 @@ from starlette.responses import Response, StreamingResponse
 
 from api.console import formats, live
 from api.console.answers.answers import SHOW_ANSWERS
-from api.console.answers.listing import LIST, AnswersRow, open_rows, read_rows, row_renderer
+from api.console.answers.listing import PAGES, AnswersRow, read_rows
 from api.console.error_pages import page_router
 from api.console.live import LiveDep
 from api.console.page import render, render_part
 from api.console.reading import owner_of, read_for
 from api.console.session import Viewer, ViewerDep
+from api.console.subjects.live import open_rows, row_renderer
 from api.http.dependencies import ServicesDep
 from api.http.identifiers import AnswersIdDep, parse_optional
 from api.runtime.services import Services
@@ -77,7 +78,7 @@ async def show_table(
     start = _parse_after(after)
     read = partial(read_table, answers_id=answers_id, viewer=viewer, after=start)
     found = await read_for(viewer, services, read)
-    address = f"{LIST}/{ids.answers_id(answers_id)}"
+    address = PAGES.address_of(answers_id)
     with_texts = show == SHOW_ANSWERS
     fields = {"show": show if with_texts else None}
     here = formats.query({**fields, "after": after or None})
@@ -114,9 +115,9 @@ async def follow_table(
         shown = open_rows((await read_for(viewer, services, read)).rows)
         with_texts = show if show == SHOW_ANSWERS else None
         here = formats.query({"show": with_texts, "after": after or None})
-        address = f"{LIST}/{ids.answers_id(answers_id)}/table{here}"
+        address = f"{PAGES.address_of(answers_id)}/table{here}"
         reload = render_part(request, "reload_live.html", address=address, part="#table")
-        render_row = row_renderer(request, shown)
+        render_row = row_renderer(request, PAGES, shown)
 
         def render_change(row_id: UUID, status: SummaryStatus | JobStatus) -> str | None:
             is_over = isinstance(status, SummaryStatus) and status.state in TERMINAL

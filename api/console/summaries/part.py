@@ -16,7 +16,7 @@ from api.console.error_pages import page_router
 from api.console.page import render
 from api.console.reading import owner_of, read_for, tenant_names
 from api.console.session import Viewer, ViewerDep
-from api.console.summaries.listing import LIST
+from api.console.summaries.listing import PAGES
 from api.http.dependencies import ServicesDep
 from api.http.identifiers import SummaryIdDep
 from jobs import documents, ids, summaries
@@ -74,7 +74,7 @@ async def show_part(
         source = await services.compute(
             len(found.body), cut_pages, found.body, found.page_offsets, start=part.start, end=end
         )
-    name = ids.summary_id(summary_id)
+    name, address = ids.summary_id(summary_id), PAGES.address_of(summary_id)
     return render(
         request,
         "summaries/part.html",
@@ -85,8 +85,8 @@ async def show_part(
         source=source,
         is_cut=part.end is not None and part.end - (part.start or 0) > _MAX_CHARS,
         with_texts=with_texts,
-        summary_address=f"{LIST}/{name}",
-        address=f"{LIST}/{name}/parts/{number}",
+        summary_address=address,
+        address=f"{address}/parts/{number}",
         document=part.document,
         job=ids.job_id(part.job_id),
     )

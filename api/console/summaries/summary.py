@@ -17,17 +17,16 @@ from api.console.live import LiveDep
 from api.console.page import render, render_part
 from api.console.reading import owner_of, read_for, tenant_names
 from api.console.session import Viewer, ViewerDep
-from api.console.summaries.listing import LIST
+from api.console.subjects.live import part_renderer
+from api.console.summaries.listing import PAGES
 from api.http.dependencies import ServicesDep
 from api.http.identifiers import SummaryIdDep
 from api.summaries.quotes import find_quotes
 from jobs import ids, summaries
 from jobs.models import Summary
-from jobs.queries import JobStatus
 from jobs.states import TERMINAL as ENDED_JOB
-from jobs.states import JobState
 from jobs.states.summary import TERMINAL
-from jobs.summaries import SummaryStatus, parts, queries
+from jobs.summaries import parts, queries
 from jobs.summaries.parts import SummaryPart
 from jobs.summaries.views import QuoteReply, SummaryObject
 
@@ -72,8 +71,7 @@ async def show_summary(
     """Show the summary; with `show=summary` or `show=instructions` its texts too."""
     read = partial(read_summary, summary_id=summary_id, viewer=viewer)
     found = await read_for(viewer, services, read)
-    name = ids.summary_id(summary_id)
-    address = f"{LIST}/{name}"
+    name, address = ids.summary_id(summary_id), PAGES.address_of(summary_id)
     is_open = found.summary.state not in TERMINAL
     quotes: Sequence[QuoteReply] = ()
     if show == "summary":
@@ -118,21 +116,9 @@ async def follow_summary(
         read = partial(read_summary, summary_id=summary_id, viewer=viewer)
         found = await read_for(viewer, services, read)
         numbers = {each.job_id: each.number for each in found.parts if each.state not in ENDED_JOB}
-        address = f"{LIST}/{ids.summary_id(summary_id)}"
-
+        address = PAGES.address_of(summary_id)
         reload = render_part(request, "reload_live.html", address=address, part="#summary")
-
-        def render_change(row_id: UUID, status: SummaryStatus | JobStatus) -> str | None:
-            if isinstance(status, SummaryStatus):
-                if status.state != found.summary.state:
-                    return reload
-                return render_part(request, "summaries/progress_live.html", status=status)
-            if status.state in ENDED_JOB and status.state != JobState.COMPLETED:  # it may be tried again
-                return reload
-            return render_part(
-                request, "summaries/part_live.html", number=numbers[row_id], state_name=status.state
-            )
-
+        render_change = part_renderer(request, found.summary, numbers, reload=reload)
         followed = [] if found.summary.state in TERMINAL else [summary_id, *numbers]
         return live.respond(stream, watched.summaries, followed, render_change, ended=reload)
 

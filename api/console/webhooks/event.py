@@ -9,13 +9,14 @@ from fastapi import Request
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from api.console import live, subjects
+from api.console import live
 from api.console.error_pages import page_router
 from api.console.forms import ChangeDep
 from api.console.live import LiveDep
 from api.console.page import redirect, render, render_part
 from api.console.reading import read_for, tenant_names, tenant_of
 from api.console.session import Viewer, ViewerDep
+from api.console.subjects import kinds
 from api.console.webhooks.deliveries import DeliveryRow, rows_of
 from api.http.dependencies import ServicesDep
 from api.http.identifiers import EventIdDep
@@ -124,7 +125,7 @@ def _subject(event: WebhookEvent) -> tuple[str, str]:
     if event.batch_id is not None:
         return "/console/batches", ids.batch_id(event.batch_id)
     if event.summary_id is not None:
-        of = subjects.of_event(event.type)
+        of = kinds.of_event(event.type)
         if of is None:
             return "", ids.extraction_id(event.summary_id)
         return of.address, of.kind.format(event.summary_id)

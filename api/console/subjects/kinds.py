@@ -15,16 +15,22 @@ class SubjectPages:
     """The pages of one kind.
 
     Attributes:
-        address: of their list.
+        path: of their list, below the console's.
         kind: of their ids.
         words: what the page of one of its jobs calls it.
         title: what the overview calls those that have not ended.
     """
 
-    address: str
+    purpose: Purpose
+    path: str
     kind: IdKind
     words: str
     title: str
+
+    @property
+    def address(self) -> str:
+        """The address of their list."""
+        return f"{CONSOLE}{self.path}"
 
     def address_of(self, row_id: UUID) -> str:
         """Return the address of the page of this one."""
@@ -32,10 +38,11 @@ class SubjectPages:
 
 
 SUBJECTS: Final[dict[str, SubjectPages]] = {
-    Purpose.SUMMARY.value: SubjectPages(
-        f"{CONSOLE}/summaries", ids.SUMMARY, "this summary", "open summaries"
-    ),
-    Purpose.ANSWERS.value: SubjectPages(f"{CONSOLE}/answers", ids.ANSWERS, "these answers", "open answers"),
+    each.purpose: each
+    for each in (
+        SubjectPages(Purpose.SUMMARY, "/summaries", ids.SUMMARY, "this summary", "open summaries"),
+        SubjectPages(Purpose.ANSWERS, "/answers", ids.ANSWERS, "these answers", "open answers"),
+    )
 }
 
 

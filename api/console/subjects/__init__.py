@@ -1,0 +1,1 @@
+"""What pages of summaries, answers and other subjects, which are planned over documents, have in common."""

@@ -1,0 +1,69 @@
+"""What streams send to pages of subjects as these and their jobs move."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+from uuid import UUID
+
+from fastapi import Request
+
+from api.console.page import render_part
+from api.console.subjects.kinds import SubjectPages
+from jobs.models import Summary
+from jobs.queries import JobStatus
+from jobs.states import TERMINAL as ENDED_JOB
+from jobs.states import JobState
+from jobs.summaries import SummaryStatus
+
+Render = Callable[[UUID, SummaryStatus | JobStatus], str | None]
+
+
+class SubjectRow(Protocol):
+    """One in a list or a table; its status is None if it has ended."""
+
+    @property
+    def asked(self) -> Summary:
+        """Return the row as it is stored."""
+
+    @property
+    def status(self) -> SummaryStatus | None:
+        """Return what changes of it."""
+
+
+def open_rows(rows: Iterable[SubjectRow]) -> dict[UUID, SummaryStatus]:
+    """Return what a page shows of those that have not ended."""
+    return {row.asked.id: row.status for row in rows if row.status is not None}
+
+
+def row_renderer(request: Request, pages: SubjectPages, shown: dict[UUID, SummaryStatus]) -> Render:
+    """Return what renders the change of a row that shows something else."""
+
+    def render_row(row_id: UUID, status: SummaryStatus | JobStatus) -> str | None:
+        if not isinstance(status, SummaryStatus) or shown.get(row_id) == status:
+            return None
+        shown[row_id] = status
+        name = pages.kind.format(row_id)
+        return render_part(request, "summaries/row_live.html", id=name, status=status)
+
+    return render_row
+
+
+def part_renderer(request: Request, asked: Summary, parts: Mapping[UUID, int], *, reload: str) -> Render:
+    """Return what renders the counts of one, and the states of its parts; at each of its states a reload.
+
+    Args:
+        request: of the stream.
+        asked: as the page shows it.
+        parts: by their jobs, the numbers of those that have not ended.
+        reload: brings the page up to date.
+    """
+
+    def render_change(row_id: UUID, status: SummaryStatus | JobStatus) -> str | None:
+        if isinstance(status, SummaryStatus):
+            if status.state != asked.state:
+                return reload
+            return render_part(request, "summaries/progress_live.html", status=status)
+        if status.state in ENDED_JOB and status.state != JobState.COMPLETED:  # it may be tried again
+            return reload
+        return render_part(request, "summaries/part_live.html", number=parts[row_id], state_name=status.state)
+
+    return render_change
