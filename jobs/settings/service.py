@@ -87,7 +87,7 @@ class LimitSettings(Group):
     max_stored_bytes: int = Field(
         default=0,
         ge=0,
-        description="prompts, results, files, documents, answers in the database; 0: no limit",
+        description="prompts, results, files, documents, questions and answers in the database; 0: no limit",
     )
 
 

@@ -1,8 +1,8 @@
 """What tenants keep in the database: noted by triggers with every write, added up later.
 
-Triggers of the migrations 0029 and 0059 insert a note for each tenant of a statement that stores or deletes
-prompts, results, parts of files, texts of documents, or findings. So whatever writes or dies, the sum of the
-notes and the total is the sum over the rows. Inserts wait for nobody.
+Triggers of the migrations 0029, 0059 and 0060 insert a note for each tenant of a statement that stores or
+deletes prompts, results, parts of files, texts of documents, what is asked of documents, or findings. So
+whatever writes or dies, the sum of the notes and the total is the sum over the rows. Inserts wait for nobody.
 """
 
 from typing import Final

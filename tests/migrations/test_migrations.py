@@ -35,6 +35,7 @@ def test_the_revision_is_read_as_alembic_reads_it(empty: Engine) -> None:
 KEPT = text("SELECT coalesce(sum(num_bytes), 0) FROM stored_notes WHERE tenant_id = :id").bindparams(
     id=DEFAULT_TENANT
 )
+NUM_NOTES = text("SELECT count(*) FROM stored_notes")
 BACK = text("UPDATE alembic_version SET version_num = '0028'")
 
 
@@ -85,33 +86,66 @@ def test_an_upgrade_that_found_a_table_locked_counts_only_what_is_left(stored: E
         assert counted in connection.scalars(notes).all(), "the texts are counted anew"
 
 
+ASKED = text(
+    """INSERT INTO summaries (id, tenant_id, purpose, questions, state, is_combined, style, length,
+        on_gap, model, templates, created_at)
+    SELECT id, id, 'answers', '["why?"]', 'preparing', false, 'paragraph', 9, 'skip', 'm', '{}', now()
+    FROM tenants"""
+)
+
+
 def test_findings_that_were_there_are_counted_once_and_no_longer_after_a_downgrade(empty: Engine) -> None:
     schema.upgrade(empty, "0058")
-    asked = (
-        """INSERT INTO summaries (id, tenant_id, purpose, questions, state, is_combined, style, length,
-            on_gap, model, templates, created_at)
-        SELECT id, id, 'answers', '["why?"]', 'preparing', false, 'paragraph', 9, 'skip', 'm', '{}', now()
-        FROM tenants""",
-        """INSERT INTO findings (summary_id, place, tenant_id, value, quote)
-        SELECT id, 0, id, '"1"', '2345' FROM tenants""",
-    )
     with empty.begin() as connection:
-        for statement in asked:
-            connection.execute(text(statement))
+        connection.execute(ASKED)
+        connection.execute(
+            text(
+                "INSERT INTO findings (summary_id, place, tenant_id, value, quote)"
+                " SELECT id, 0, id, '\"1\"', '2345' FROM tenants"
+            )
+        )
     there = len('[]"1"2345')
     for _ in range(2):
-        schema.upgrade(empty)
+        schema.upgrade(empty, "0059")
         with empty.begin() as connection:
             assert connection.scalar(KEPT) == there
         schema.downgrade(empty, "0058")
         with empty.begin() as connection:
             assert connection.scalar(KEPT) == 0
-    schema.upgrade(empty)
+    schema.upgrade(empty, "0059")
     with empty.begin() as connection:
         connection.execute(text("UPDATE findings SET quote = '23456'"))
         assert connection.scalar(KEPT) == there + 1
         connection.execute(text("DELETE FROM summaries"))
         assert connection.scalar(KEPT) == 0, "they go with what asked for them"
+
+
+def test_questions_that_were_there_are_counted_once_and_no_longer_after_a_downgrade(empty: Engine) -> None:
+    schema.upgrade(empty, "0059")
+    with empty.begin() as connection:
+        connection.execute(ASKED)
+    there = len('["why?"][]')
+    for _ in range(2):
+        schema.upgrade(empty, "0060")
+        with empty.begin() as connection:
+            assert connection.scalar(KEPT) == there
+        schema.downgrade(empty, "0059")
+        with empty.begin() as connection:
+            assert connection.scalar(KEPT) == 0
+    schema.upgrade(empty, "0060")
+    extraction = """purpose = 'extraction', questions = NULL, schema = '{"a":  1}', joins = '{"a": "all"}'"""
+    with empty.begin() as connection:
+        num_notes = connection.scalar(NUM_NOTES)
+        for change in ("num_failed = 1", "gaps = gaps, questions = questions, fault = NULL"):
+            connection.execute(text(f"UPDATE summaries SET {change}"))  # noqa: S608  # ours
+        assert connection.scalar(NUM_NOTES) == num_notes, "other changes note nothing"
+        connection.execute(text(f"UPDATE summaries SET {extraction}, focus = 'é'"))  # noqa: S608  # ours
+        assert connection.scalar(KEPT) == len('{"a":  1}{"a": "all"}[]') + 2
+        connection.execute(text("DELETE FROM summaries"))
+        connection.execute(ASKED)
+        assert connection.scalar(KEPT) == there
+        connection.execute(text("DELETE FROM summaries"))
+        assert connection.scalar(KEPT) == 0
 
 
 def test_compressed_bodies_are_stored_without_a_second_compression(engine: Engine) -> None:
