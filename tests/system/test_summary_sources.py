@@ -2,12 +2,15 @@
 
 import csv
 import io
+import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import docx
 import pytest
+from openpyxl import load_workbook
 from typer.testing import CliRunner, Result
 
 from bucket_support import Bucket, serving_bucket
@@ -155,3 +158,39 @@ def test_a_bucket_is_asked_into_a_bucket_and_read_once(bucket: Bucket) -> None:
     assert changed.exit_code == 0, changed.output
     assert bucket.gets == ["in/a b/é&.txt"], "only what has changed is read again"
     assert b"7,000 zolts" in bucket.objects["in/table.csv"]
+
+
+def test_fields_of_a_bucket_are_extracted_into_a_bucket_and_read_once(bucket: Bucket, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    fields = {"tariff": {"type": "number"}, "harbour": {"type": ["string", "null"]}}
+    schema.write_text(json.dumps({"type": "object", "properties": fields, "required": ["tariff"]}))
+    command = ("extract", "s3://bucket/in", "--schema", str(schema), "--output")
+    texts = {f"in/{name}": f"The tariff is {len(name)} zolts." for name in NAMES}
+    bucket.objects |= {key: text.encode() for key, text in texts.items()}
+    done = run(*command, "s3://bucket/in/table.csv")
+    assert done.exit_code == 0, done.output
+    assert sorted(bucket.gets) == sorted(texts), "each document is read once"
+    table = bucket.objects["in/table.csv"]
+    expected = {f"s3://bucket/{key}": (f"{len(key) - 3:.1f}", "", text) for key, text in texts.items()}
+    assert {
+        row["document"]: (row["tariff"], row["harbour"], row["tariff.quote"])
+        for row in csv.DictReader(table.decode().splitlines())
+    } == expected
+    bucket.gets.clear()
+    del bucket.objects["in/table.csv"]
+    again = run(*command, "s3://bucket/in/table.csv")
+    assert again.exit_code == 0, again.output
+    assert (bucket.gets, bucket.objects["in/table.csv"]) == ([], table), "a repeated command resumes"
+    bucket.objects["in/a b/é&.txt"] = b"The harbour is deep."
+    changed = run(*command, "s3://bucket/out/table.xlsx", "--format", "xlsx")
+    assert changed.exit_code == 1, "a row is not valid"
+    assert 's3://bucket/in/a b/é&.txt: not valid: at its root: "tariff" is a' in " ".join(
+        changed.stderr.split()
+    )
+    assert bucket.gets == ["in/a b/é&.txt"], "only what has changed is read again"
+    (sheet,) = load_workbook(io.BytesIO(bucket.objects["out/table.xlsx"])).worksheets
+    found = {row[0]: row[1:3] for row in sheet.iter_rows(min_row=2, values_only=True)}
+    assert found == {
+        **{document: (float(tariff), None) for document, (tariff, _, _) in expected.items()},
+        "s3://bucket/in/a b/é&.txt": (None, "The harbour is deep."),
+    }
