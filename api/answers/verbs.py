@@ -11,7 +11,7 @@ from api.http.callbacks import check_callback
 from api.http.idempotency import IdempotencyHeaders
 from api.http.identifiers import parse_documents
 from api.runtime.services import Services
-from api.summaries.submission import Submission, cancel_rows, request_kind
+from api.summaries.submission import Submission, cancel_rows, request_kind, within_storage
 from api.summaries.verbs import resolve_model
 from jobs import questions
 from jobs.models import JsonObject, Summary
@@ -34,6 +34,7 @@ async def submit(
         InvalidRequestError: the tenant has no such document, or an option is invalid.
         ModelNotFoundError: no engine serves the model.
         IdempotencyConflictError: the key was used for another request.
+        LimitError: the tenant may not store what is asked.
     """
     model = await resolve_model(services, asked.model)
     spec = specification(asked, services, model, length=asked.length)
@@ -42,7 +43,8 @@ async def submit(
     def create(session: Session) -> list[Summary]:
         return questions.create(session, spec, questions=asked.questions, tenant_id=tenant_id)
 
-    submission = Submission(asked, spec.webhook_url, create, queries.describe, _ANSWERS)
+    bounded = within_storage(create, services, tenant_id=tenant_id)
+    submission = Submission(asked, spec.webhook_url, bounded, queries.describe, _ANSWERS)
     return await submission.store(services, tenant_id=tenant_id, idempotency=idempotency)
 
 

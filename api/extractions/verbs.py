@@ -11,7 +11,7 @@ from api.answers.verbs import specification
 from api.extractions.requests import ExtractionEstimateRequest, ExtractionOptions, ExtractionRequest
 from api.http.idempotency import IdempotencyHeaders
 from api.runtime.services import Services
-from api.summaries.submission import Submission, cancel_rows, request_kind
+from api.summaries.submission import Submission, cancel_rows, request_kind, within_storage
 from api.summaries.verbs import resolve_model
 from jobs import extractions
 from jobs.engines.capacity import Capacity
@@ -40,6 +40,7 @@ async def submit(
             invalid.
         ModelNotFoundError: no engine serves the model.
         IdempotencyConflictError: the key was used for another request.
+        LimitError: the tenant may not store what is asked.
     """
     model = await resolve_model(services, asked.model)
     fields = await _checked_fields(services, asked)
@@ -50,7 +51,8 @@ async def submit(
             session, spec, schema=asked.fields_schema, fields=fields, tenant_id=tenant_id
         )
 
-    submission = Submission(asked, spec.webhook_url, create, queries.describe, _EXTRACTIONS)
+    bounded = within_storage(create, services, tenant_id=tenant_id)
+    submission = Submission(asked, spec.webhook_url, bounded, queries.describe, _EXTRACTIONS)
     return await submission.store(services, tenant_id=tenant_id, idempotency=idempotency)
 
 

@@ -15,10 +15,12 @@ from jobs import summaries
 from jobs.doorbell import SERVICE
 from jobs.models import JsonObject, Summary
 from jobs.states.summary import Purpose
+from jobs.tenants import quotas, stored_bytes
 from jobs.tenants.idempotency import RequestKind
 from jobs.validation import Closed
 
 T = TypeVar("T")
+Create = Callable[[Session], list[Summary]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Submission(Generic[T]):
 
     asked: Closed
     webhook_url: str | None
-    create: Callable[[Session], list[Summary]]
+    create: Create
     describe: Callable[[Session, list[Summary]], list[T]]
     kind: RequestKind[list[Summary]]
     later_fields: Collection[str] = ()
@@ -67,6 +69,26 @@ class Submission(Generic[T]):
         unset = {name for name in self.later_fields if not getattr(self.asked, name)}
         fields = self.asked.model_dump(mode="json", exclude=unset)
         return sha256(json.dumps(fields, sort_keys=True).encode()).digest()
+
+
+def within_storage(create: Create, services: Services, *, tenant_id: UUID) -> Create:
+    """Let `create` make rows only if their tenant may keep what they ask.
+
+    It is stored with each document, so a small request may store megabytes. The function that is returned
+    raises `LimitError`.
+    """
+
+    def run(session: Session) -> list[Summary]:
+        limits = quotas.read_limits(session, tenant_id, services.settings.limits)
+        if not limits.max_stored_bytes:
+            return create(session)
+        before = stored_bytes.read(session, tenant_id)
+        made = create(session)
+        more = max(0, stored_bytes.read(session, tenant_id) - before)  # less if others delete meanwhile
+        quotas.admit_stored(session, tenant_id, more, limits=limits)
+        return made
+
+    return run
 
 
 async def cancel_rows(services: Services, row_id: UUID, *, tenant_id: UUID, purpose: Purpose) -> None:

@@ -126,19 +126,26 @@ def test_stored_bytes_are_limited_for_all_that_callers_send_and_freed_by_deletio
     text = secrets.token_hex(6000)  # not compressible to less than 6000 bytes
     unlimited = limited()
     unlimited.post("/v1/jobs", json={"input": text})
+    unlimited.post("/v1/documents", content=b"a", params={"filename": "a.txt"})
     stored = unlimited.get("/v1/usage").json()["stored"]
     assert (stored["bytes"] > 6000, stored["max_bytes"]) == (True, None)
     stored["max_bytes"] = stored["bytes"] + 1000
     http = limited(max_stored_bytes=stored["max_bytes"])
+    document = http.post("/v1/documents", content=b"a", params={"filename": "a.txt"}).json()["id"]
+    sent = http.get("/v1/usage").json()["stored"]
     job_id = http.post("/v1/jobs", json={"input": text, "max_tokens": 8}).json()["id"]
     assert http.get("/v1/usage").json()["stored"] == stored
+    words, of = text[:1500], {"documents": [document]}
+    described = {"type": "object", "properties": {"a": {"description": words}}}
     refused = [
+        http.post("/v1/answers", json={**of, "questions": [words]}),
+        http.post("/v1/extractions", json={**of, "schema": described}),
         http.post("/v1/jobs", json={"input": text[::-1]}),
         http.post("/v1/jobs/bulk", content=json.dumps({"input": text[::-1]})),
         http.post("/v1/files", files={"file": ("a.jsonl", text.encode())}, data={"purpose": "batch"}),
         http.post("/v1/documents", content=text.encode(), params={"filename": "a.txt"}),
     ]
-    assert [each.status_code for each in refused] == [429] * 4, [each.text for each in refused]
+    assert [each.status_code for each in refused] == [429] * 6, [each.text for each in refused]
     for each in refused:
         error = error_of(each)
         assert (error["code"], error["type"]) == ("storage_limit_exceeded", "bytes")
@@ -148,7 +155,7 @@ def test_stored_bytes_are_limited_for_all_that_callers_send_and_freed_by_deletio
     assert http.get("/v1/usage").json()["stored"] == stored, "what is refused is not kept"
     http.post(f"/v1/jobs/{job_id}/cancel")
     http.delete(f"/v1/jobs/{job_id}")
-    assert http.get("/v1/usage").json()["stored"]["bytes"] == 0
+    assert http.get("/v1/usage").json()["stored"] == sent
     assert http.post("/v1/documents", content=text.encode(), params={"filename": "a.txt"}).is_success
     too_much = limited(max_stored_bytes=100).post("/v1/jobs", json={"input": text})
     assert (too_much.status_code, too_much.headers["x-should-retry"]) == (429, "false")
