@@ -143,6 +143,12 @@ def start_all(
         raise StartRefusedError(starts) from error
 
 
+def read_queued(session: Session, job_ids: Collection[UUID]) -> dict[UUID, StartedJob]:
+    """Read those of these jobs that are queued, as their runs would get them; by id."""
+    rows = direct.fetch(session, _QUEUED, {"job_ids": list(job_ids)})
+    return {job.id: job for job in (StartedJob(*row) for row in rows)}
+
+
 def leave_out(session: Session, job_ids: Collection[UUID]) -> None:
     """Start none of these jobs in this session, as if another engine were always faster."""
     session.info[_LEFT_OUT] = frozenset(job_ids)
@@ -238,6 +244,11 @@ _RESERVED: Final[dict[str, Any]] = {
 }
 _SAME: Final = " AND ".join(f"jobs.{name} IS NOT DISTINCT FROM given.{name}" for name in list(_EXPECTED)[1:])
 _COLUMNS: Final = ", ".join(f"jobs.{name}" for name in StartedJob._fields)
+_QUEUED: Final = (
+    text(f"SELECT {_COLUMNS} FROM jobs WHERE id = ANY (:job_ids) AND state = 'queued'")  # noqa: S608
+    .bindparams(*array_parameters(job_ids=Uuid()))
+    .columns(*(Job.__table__.c[name] for name in StartedJob._fields))
+)
 _LAST: Final = "(array_agg(given.{0} ORDER BY given.place DESC) FILTER (WHERE given.{0} IS NOT NULL))[1]"
 START: Final = (
     text(f"""

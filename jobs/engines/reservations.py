@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Subquery, Uuid, bindparam, case, delete, func, select, text, update
+from sqlalchemy import Subquery, Uuid, bindparam, case, delete, func, insert, select, text, update
 from sqlalchemy.orm import Session
 
 from jobs.engines import served_tokens
@@ -121,6 +121,28 @@ def drain(session: Session, lease_id: UUID) -> None:
         .returning(*_SETTLED)
     )
     served_tokens.settle(session, drains.cte("drains"))
+
+
+def keep_places(session: Session, engine_name: str, places: Sequence[tuple[UUID, UUID, int]]) -> None:
+    """Reserve, as draining, what requests without a claim occupy.
+
+    Args:
+        session: the caller's transaction, which holds the engine's row.
+        engine_name: of the engine.
+        places: lease, job and blocks of each.
+    """
+    values = [
+        {"lease_id": lease_id, "job_id": job_id, "blocks": blocks} for lease_id, job_id, blocks in places
+    ]
+    session.execute(
+        insert(Reservation).values(
+            engine_name=engine_name,
+            output_tokens=0,
+            state="draining",
+            draining_since=func.clock_timestamp(),
+        ),
+        values,
+    )
 
 
 def draining(session: Session, engine_name: str, *, before: datetime | None = None) -> Sequence[Reservation]:

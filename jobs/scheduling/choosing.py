@@ -34,7 +34,7 @@ def choose_ranked(
         known: what the engine has of prompts; None: it reuses none.
     """
     running, max_batch_size = list(load.running.values()), load.capacity.max_batch_size
-    if known is None or not _may_share([each.job for each in candidates], known):
+    if known is None or not may_share([each.job for each in candidates], known):
         every = [each.candidate for each in candidates]
         return choose(every, running, load.budget, max_batch_size=max_batch_size, policy=policy)
     return choose_sharer(
@@ -66,7 +66,7 @@ class Choices:
         self._load, self._policy, self._known = load, policy, known
         self._packer: Packer | None = None
         # A job that begins like no other makes none share.
-        if known is None or not _may_share([each.job for each in candidates], known):
+        if known is None or not may_share([each.job for each in candidates], known):
             self._packer = Packer(
                 [each.candidate for each in candidates],
                 list(load.running.values()),
@@ -92,7 +92,7 @@ class Choices:
             self._load = with_started(self._load, chosen, lease, reuse)
 
 
-def _may_share(jobs: Sequence[QueuedJob], known: EnginePrefixes) -> bool:
+def may_share(jobs: Sequence[QueuedJob], known: EnginePrefixes) -> bool:
     """Return True if any of these begins like another one, or with what the engine has or reads."""
     families = [found for job in jobs if (found := known.family_of(job)) is not None]
     return len(set(families)) < len(families) or any(known.concerns(job) for job in jobs)

@@ -1,6 +1,6 @@
 """The claim: one transaction that reserves slots and blocks and puts jobs under leases."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
@@ -8,6 +8,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from jobs import lifecycle
+from jobs.engines import reservations
 from jobs.engines.registry import EngineRow
 from jobs.ids import uuid7
 from jobs.scheduling import engine_load
@@ -17,6 +18,7 @@ from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import family_of
 from jobs.scheduling.engine_queue import EngineQueue
 from jobs.scheduling.followers import Family, Reader, Reuse
+from jobs.scheduling.head_starts import HeadStart, Outlook
 from jobs.scheduling.preemption import choose_preemptions
 from jobs.scheduling.prefix_replay import Answered, Guest, Overtaking
 from jobs.scheduling.previews import Preview
@@ -88,12 +90,14 @@ class ClaimResult:
         free_slots: slots that the engine has left.
         asked_for_room: batch jobs were asked to leave for an interactive one.
         left: candidates that were read and did not start; None: the queue was not read.
+        outlook: what the next choice is foretold from; None: it cannot be.
     """
 
     claims: Sequence[Claim] = ()
     free_slots: int = 0
     asked_for_room: bool = False
     left: Sequence[Ranked] | None = None
+    outlook: Outlook | None = None
 
 
 def start_jobs(
@@ -105,8 +109,12 @@ def start_jobs(
     preview: Preview | None = None,
     limit: int | None = None,
     ended: Sequence[FreedSlot] = (),
+    begun: Sequence[HeadStart] = (),
 ) -> ClaimResult:
     """Start every job that may start on this engine now and reserve its blocks; `ticks.tick` calls this.
+
+    The job of a head start goes first, as it would have if this were the moment of its beginning. If it is no
+    longer queued, or has no room, its place becomes a draining reservation, until its request is over.
 
     Args:
         session: the caller's transaction.
@@ -117,23 +125,56 @@ def start_jobs(
             wait that begin with what the engine has, and it has none of them.
         limit: most jobs to start; None: as many as there are slots.
         ended: jobs whose reservations this transaction has closed.
+        begun: requests that are in the slots of some of these.
     """
-    if locked is None or locked[0].paused_reason is not None:
+    if locked is None:
         return ClaimResult()
+    result = _start_jobs(
+        session, locked, policy, ahead=ahead, preview=preview, limit=limit, ended=ended, begun=begun
+    )
+    taken = {each.lease for each in result.claims}
+    if missed := [each for each in begun if each.lease not in taken]:
+        reservations.keep_places(
+            session,
+            locked[0].name,
+            [(each.lease.lease_id, each.lease.job_id, each.ranked.candidate.blocks) for each in missed],
+        )
+    return result
+
+
+def _start_jobs(
+    session: Session,
+    locked: tuple[EngineRow, datetime],
+    policy: ClaimPolicy,
+    *,
+    ahead: ReadAhead | None,
+    preview: Preview | None,
+    limit: int | None,
+    ended: Sequence[FreedSlot],
+    begun: Sequence[HeadStart],
+) -> ClaimResult:
     engine, now = locked
+    if engine.paused_reason is not None:
+        return ClaimResult()
     ahead = ahead or ReadAhead()
     load = ahead.load or engine_load.read(session, engine)
     if policy.replay is not None:
         answered = {each.lease_id: Answered(each.generated_tokens, each.cached_tokens) for each in ended}
         policy.replay.observe(load.guests, capacity=load.capacity, answered=answered)
-    if engine.halt is not None or (load.budget.free_slots < 1 and not load.interactive_waits):
+    if engine.halt is not None:
         return ClaimResult()
     queue = EngineQueue(session, engine, now, load, policy, marks_idle=not ended, waiting=ahead.waiting)
+    if load.budget.free_slots < 1 and not load.interactive_waits:
+        return ClaimResult(outlook=queue.outlook(load))
     starting = _Starting(queue, load, limit)
+    if begun:
+        starting.start_begun(begun)
     # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
-    is_usable = preview is not None and not load.interactive_waits
+    is_usable = preview is not None and not load.interactive_waits and not starting.is_full
     if preview is not None and is_usable and not queue.has_followers_beyond(preview.candidates):
-        starting.start(queue.still_waiting(preview.candidates, ahead.queued))
+        sent = {each.lease.job_id for each in begun}
+        waiting = [each for each in preview.candidates if each.job.id not in sent]
+        starting.start(queue.still_waiting(waiting, ahead.queued))
     asked_for_room, left = False, None
     if not starting.claims or not starting.is_full:
         elsewhere = queue.elsewhere()
@@ -143,7 +184,8 @@ def start_jobs(
             starting.limit = 1
             left = starting.start(queue.head(elsewhere=frozenset()))
         asked_for_room = bool(left) and not starting.is_done and starting.ask_for_room(left)
-    return ClaimResult(starting.claims, starting.load.budget.free_slots, asked_for_room, left)
+    outlook = None if asked_for_room else queue.outlook(starting.load)
+    return ClaimResult(starting.claims, starting.load.budget.free_slots, asked_for_room, left, outlook)
 
 
 @dataclass(slots=True)
@@ -196,6 +238,26 @@ class _Starting:
         )
         return bool(leaving) and lifecycle.request_preemption(self.queue.session, leaving) > 0
 
+    def start_begun(self, begun: Sequence[HeadStart]) -> None:
+        """Start the jobs of head starts, as a tick at the moment of each would have; hold the room of others.
+
+        Of those that cannot start the requests are in the engine, until they are stopped.
+        """
+        known, chosen = self.queue.known, list[_Chosen]()
+        if known is not None:
+            known.know([each.ranked.job for each in begun])
+        load = self.load
+        for each in begun:
+            if load.budget.free_slots < 1 or load.budget.free_blocks < each.ranked.candidate.room:
+                load = self.load = with_started(self.load, each.ranked, each.lease, Reuse())
+                continue
+            chosen.append(self._describe(each.ranked, each.lease, each.overtakes, (), load))
+            load = with_started(load, each.ranked, each.lease, chosen[-1].reuse)
+        started = {job.id for job in self._start(chosen)} if chosen else set()
+        for late in chosen:
+            if late.lease.job_id not in started:
+                self.load = with_started(self.load, late.ranked, late.lease, Reuse())
+
     def _choose(self, candidates: list[Ranked]) -> list["_Chosen"]:
         """Take those that fit together out of the candidates, as if each started at once."""
         known, found = self.queue.known, list[_Chosen]()
@@ -205,16 +267,26 @@ class _Starting:
             if chosen is None:
                 break
             ranked, choice = chosen
-            family = known.family_of(ranked.job) if known is not None else family_of(ranked.job)
-            reads_twice = known is not None and known.reads_twice(ranked.job)
-            reuse, postponed = note_start(ranked, choices.left.values(), self.load, self.queue.packing, known)
             lease = Lease(ranked.job.id, uuid7())
-            choices.start(ranked, lease, reuse)
-            found.append(
-                _Chosen(ranked, lease, choice.overtakes, reuse, None if reads_twice else family, postponed)
-            )
+            found.append(self._describe(ranked, lease, choice.overtakes, choices.left.values(), self.load))
+            choices.start(ranked, lease, found[-1].reuse)
         candidates[:] = choices.left.values()
         return found
+
+    def _describe(
+        self,
+        ranked: Ranked,
+        lease: Lease,
+        overtakes: UUID | None,
+        candidates: Iterable[Ranked],
+        load: EngineLoad,
+    ) -> "_Chosen":
+        """Note that this candidate is to start, out of these, and describe what its claim needs."""
+        known = self.queue.known
+        family = known.family_of(ranked.job) if known is not None else family_of(ranked.job)
+        reads_twice = known is not None and known.reads_twice(ranked.job)
+        reuse, postponed = note_start(ranked, candidates, load, self.queue.packing, known)
+        return _Chosen(ranked, lease, overtakes, reuse, None if reads_twice else family, postponed)
 
     def _start(self, chosen: Sequence["_Chosen"]) -> list[StartedJob]:
         """Claim these jobs, all but those that another engine was faster with or that were recounted."""

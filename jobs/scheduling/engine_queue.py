@@ -15,6 +15,7 @@ from jobs.scheduling.candidates import WaitingTenants, followers, still_queued
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import EnginePrefixes
 from jobs.scheduling.followers import Family
+from jobs.scheduling.head_starts import Outlook
 from jobs.scheduling.packing import PackingPolicy
 from jobs.scheduling.ranking import Ranked, Ranking
 from jobs.scheduling.sizing import ClaimPolicy, Sizer, packing_on
@@ -50,6 +51,13 @@ class EngineQueue:
     def packing(self) -> PackingPolicy:
         """The policy of the packing now."""
         return packing_on(self.policy, self.engine.name)
+
+    def outlook(self, load: EngineLoad) -> Outlook | None:
+        """Return what the next choice is foretold from, once this transaction has left the engine so.
+
+        None where other clients of the engine take room that no reservation shows.
+        """
+        return None if self.engine.spare_blocks is not None else Outlook(load, self.packing, self.known)
 
     def note_missed(self) -> None:
         """Remember that other engines start what this one chooses."""

@@ -13,6 +13,7 @@ from jobs.database import direct
 from jobs.engines import reservations
 from jobs.scheduling import candidates, claims, engine_load
 from jobs.scheduling.claims import ClaimResult, FreedSlot, ReadAhead
+from jobs.scheduling.head_starts import HeadStart
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.trees import progress as tree_progress
@@ -42,6 +43,7 @@ def tick(
     ended: Sequence[JobCompletion],
     preview: Preview | None = None,
     model: str | None = None,
+    begun: Sequence[HeadStart] = (),
 ) -> TickResult:
     """Store the answers of these runs, free their slots, and start every job that fits then.
 
@@ -54,6 +56,7 @@ def tick(
         policy: of the claims; None: start nothing.
         ended: runs of this engine.
         preview: as in `claims.start_jobs`.
+        begun: requests that are in the slots of some of these runs, as in `claims.start_jobs`.
         model: of the engine; if nothing has ended, who waits for it is read in the same message. None: later.
     """
     found, free_trees = [], list[UUID]()
@@ -89,5 +92,7 @@ def tick(
     queued = candidates.queued_of(next(rows)) if is_shared else None
     waiting = candidates.waiting_of(next(rows)) if reads_queue and locked[0].model == model else None
     ahead = ReadAhead(load, queued, waiting)
-    claimed = claims.start_jobs(session, locked, policy, ahead=ahead, preview=preview, ended=freed)
+    claimed = claims.start_jobs(
+        session, locked, policy, ahead=ahead, preview=preview, ended=freed, begun=begun
+    )
     return TickResult(completed, claimed)

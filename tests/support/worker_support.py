@@ -39,6 +39,7 @@ from worker.celery_app import make_app
 from worker.doorbell import WorkerDoorbell
 from worker.inference.refusals import Patience
 from worker.inference.worker import InferenceWorker
+from worker.metrics.process import ProcessMetrics
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ENGINE = "engine-a"
@@ -79,12 +80,17 @@ def settings_for(
 
 @contextmanager
 def running_worker(
-    settings: Settings, tokenizer: Tokenizer, *, is_ready: bool = True, patience: Patience | None = None
+    settings: Settings,
+    tokenizer: Tokenizer,
+    *,
+    is_ready: bool = True,
+    patience: Patience | None = None,
+    metrics: ProcessMetrics | None = None,
 ) -> Iterator[InferenceWorker]:
     """An inference worker in this process, which has found its engine unless `is_ready` is false."""
     app = make_app(settings.broker)
     broker = doorbell.connect(settings.broker.url.get_secret_value(), socket_timeout=1)
-    worker = InferenceWorker(settings, tokenizer, WorkerDoorbell(broker, app), patience=patience)
+    worker = InferenceWorker(settings, tokenizer, WorkerDoorbell(broker, app), metrics, patience=patience)
     worker.start()
     try:
         if is_ready:

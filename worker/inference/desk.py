@@ -13,16 +13,19 @@ from jobs.checkpoints import Output
 from jobs.completing import JobCompletion
 from jobs.database import direct, transaction
 from jobs.scheduling import ticks
-from jobs.scheduling.claims import ClaimResult
+from jobs.scheduling.claims import Claim, ClaimResult
+from jobs.scheduling.head_starts import HeadStart
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
 from jobs.starting import StartRefusedError
 from jobs.states import JobState
+from jobs.transitions import Lease
 from worker.inference.leases import RunningJob
 from worker.inference.lone_ends import EndedRun, LoneEnds, StoredEnd
 from worker.inference.outcome import Finished, RunEnd
 from worker.inference.refused_starts import RefusedStarts
+from worker.inference.sending.head_starts import HeadStarts
 
 
 class Desk:
@@ -41,6 +44,7 @@ class Desk:
         sessions: sessionmaker[Session],
         *,
         stopping: threading.Event,
+        head_starts: HeadStarts | None = None,
         wake: Callable[[], object] = lambda: None,
         wake_within: Callable[[float], object] = lambda _: None,
     ) -> None:
@@ -50,11 +54,13 @@ class Desk:
             settings: of this process.
             sessions: of its database.
             stopping: set when the process is shutting down.
+            head_starts: of this engine; None: there are none.
             wake: called when there is work.
             wake_within: called in a tick when there will be work in so many seconds.
         """
         self._settings = settings
         self._sessions = sessions
+        self.head_starts = head_starts
         self.wake = wake
         self.wake_within = wake_within
         self._waiting: list[EndedRun] = []
@@ -85,6 +91,7 @@ class Desk:
         is_shared = isinstance(end.outcome, Finished) and not output.has_files
         if not is_shared:
             self._apart.add([ended])
+            self._settle([ended], ())
         with self._lock:
             if is_shared:
                 self._waiting.append(ended)
@@ -118,6 +125,8 @@ class Desk:
             if together or policy is not None:
                 result = self._store_together(together, policy, preview if together else None)
             start(result)
+            if self.head_starts is not None:
+                self.head_starts.foresee(result.outlook)
             if result.claims:
                 self._refused.fail_all()
             return result
@@ -145,9 +154,16 @@ class Desk:
                 self._refused.leave_out(session)
                 engine = self._settings.engine
                 result = ticks.tick(
-                    session, engine.name, policy, ended=ended, preview=preview, model=engine.model
+                    session,
+                    engine.name,
+                    policy,
+                    ended=ended,
+                    preview=preview,
+                    model=engine.model,
+                    begun=self._begun(together),
                 )
         except BaseException as error:
+            self._settle(together, ())
             self._apart.add(together)
             if isinstance(error, StartRefusedError) and self._refused.set_aside(error.starts):
                 self.wake()
@@ -155,12 +171,27 @@ class Desk:
                 raise
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="tick", error=type(error).__name__)
             return ClaimResult()
+        self._settle(together, result.claimed.claims)
         for each in together:
             if each.running.lease.job_id in result.completed.job_ids:
                 wants = result.completed.has_deliveries
                 each.stored.set_result(StoredEnd(JobState.COMPLETED, may_have_deliveries=wants))
         self._apart.add(each for each in together if not each.stored.done())
         return result.claimed
+
+    def forget_head_start(self, ended: Lease) -> None:
+        """Stop what is in the slot of a run whose end is not handed in."""
+        if self.head_starts is not None:
+            self.head_starts.settle([ended], ())
+
+    def _begun(self, ended: Sequence[EndedRun]) -> Sequence[HeadStart]:
+        """Return what is in the slots of these runs."""
+        return () if self.head_starts is None else self.head_starts.of(each.running.lease for each in ended)
+
+    def _settle(self, ended: Sequence[EndedRun], claims: Sequence[Claim]) -> None:
+        """Tell what became of the head starts in the slots of these runs."""
+        if self.head_starts is not None:
+            self.head_starts.settle([each.running.lease for each in ended], claims)
 
 
 def _completion(ended: EndedRun, outcome: Finished) -> JobCompletion:

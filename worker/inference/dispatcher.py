@@ -220,6 +220,7 @@ class Dispatcher:
             await self._runner.run(claim, running, model)
         except Exception:  # noqa: BLE001  # the coroutine's entry point
             # The lease runs out and the job is rescued.
+            self._desk.forget_head_start(claim.lease)
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="run")
         finally:
             self._keeper.drop(running)

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
 
-import numpy as np
 from sqlalchemy.exc import InterfaceError, NoResultFound, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
@@ -20,7 +19,6 @@ from jobs.adapters import registry as adapters
 from jobs.answers.log_probs import read_scores
 from jobs.checkpoints import Output
 from jobs.database import transaction
-from jobs.embeddings import EMBED_TASK
 from jobs.engines import tensor_rows
 from jobs.errors import (
     EngineBusyError,
@@ -31,25 +29,23 @@ from jobs.errors import (
     EngineUnavailableError,
     LongbatchError,
     RetryableEngineError,
+    StreamTimeoutError,
 )
 from jobs.files.storage import PartStore
 from jobs.prompts import store
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import CountedPrompt
 from jobs.prompts.tokenizer import unpack_ids
-from jobs.prompts.tools.forms import AnswerForm
+from jobs.prompts.tools.forms import ANY_FORM, AnswerForm
 from jobs.scheduling import growth
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.growth import Granted, WaitForBlocks, Yielded
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
-from jobs.starting import StartedJob
-from jobs.tenants.cache_salts import CacheSalts
 from jobs.transitions import LeaseLost
 from worker.engine.client import EngineModel
 from worker.engine.deadlines import deadlines_for
-from worker.engine.request import Request, WantedAdapter, prompt_text
-from worker.inference.answer import Answer, EndTokens
+from worker.engine.request import WantedAdapter
 from worker.inference.follow import follow, wait_for_end, wait_for_stop
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.live_output import LiveOutput
@@ -68,9 +64,8 @@ from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import JobRun, Recorder
 from worker.inference.refusals import Refusals, Verdict
 from worker.inference.run_stream import RunStream
-from worker.inference.sampling import dimensions_of, num_top_of, sampling_of, stop_ids_of, stops_of
+from worker.inference.sending.requests import RequestMaker, Wanted
 from worker.inference.tensors.files import with_files
-from worker.inference.text_answer import AnyAnswer, EmbeddingAnswer, TextAnswer
 from worker.metrics.runs import RunMetrics
 
 T = TypeVar("T")
@@ -79,7 +74,6 @@ T = TypeVar("T")
 _SETTLE_SECONDS: Final = 0.5
 # How often a job that waits for blocks asks for them; each request is one short transaction.
 _ASK_AGAIN_SECONDS: Final = 0.2
-_NO_END: Final = -1
 # The server's own words may name hosts and keys: they go to the log.
 _FORBIDDEN: Final = "the engine refuses this request, and no other, with status 403"
 _PUT_OFF: Final = "the engine puts this request off each time, and no other"
@@ -101,7 +95,7 @@ class Runner:
         threads: where database work and long computations of runs happen.
         stopping: set when the process is shutting down.
         refusals: what the engine's refusals prove.
-        salts: keep tenants apart in the engine's cache.
+        requests: makes what is sent.
         store: holds the files that jobs name.
         metrics: of the worker.
     """
@@ -118,7 +112,7 @@ class Runner:
     threads: Executor
     stopping: threading.Event
     refusals: Refusals
-    salts: CacheSalts
+    requests: RequestMaker
     store: PartStore
     metrics: RunMetrics = field(default_factory=RunMetrics.of_nobody)
 
@@ -136,6 +130,7 @@ class Runner:
         run = self._begin(claim, running, model)
         end = await self._try(run, model)
         running.is_ending = True
+        await self._leave_slot(run, end)
         await self.recorder.end(run, end)
 
     def _begin(self, claim: Claim, running: RunningJob, model: EngineModel) -> JobRun:
@@ -144,24 +139,24 @@ class Runner:
         waited = job.started_at - job.created_at if claim.is_first and job.started_at else None
         self.metrics.claimed(job.lane, waited=waited)
         log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=job.prompt_tokens)
-        answer = self._empty_answer(job, model)
-        return JobRun(claim, running, answer, self.live.publisher(job, answer), log)
+        answer = self.requests.empty_answer(job, model)
+        run = JobRun(claim, running, answer, self.live.publisher(job, answer), log)
+        if self.recorder.desk.head_starts is not None:
+            run.sent = self.recorder.desk.head_starts.take(claim.lease)
+        return run
 
-    def _empty_answer(self, job: StartedJob, model: EngineModel) -> AnyAnswer:
-        tokenizer, stops = self.counter.tokenizer, stops_of(job)
-        if job.task == EMBED_TASK:
-            return EmbeddingAnswer(dimensions=dimensions_of(job))
-        if not model.served.abilities.gives_ids:
-            return TextAnswer(tokenizer, max_tokens=job.max_tokens, stops=stops)
-        ends = EndTokens(stop_ids_of(job), ignores_own=bool(job.sampling.get("ignore_eos")))
-        return Answer(
-            tokenizer,
-            max_tokens=job.max_tokens,
-            stops=stops,
-            is_whole=job.is_whole,
-            ends=ends,
-            num_top=num_top_of(job),
-        )
+    async def _leave_slot(self, run: JobRun, end: RunEnd) -> None:
+        """Give the slot of a run that has ended to the next job, if that is foreseen."""
+        if run.sent is not None:  # the run needed no engine, or another request
+            await run.sent.stop()
+            return
+        head_starts = self.recorder.desk.head_starts
+        if head_starts is None or self.stopping.is_set() or run.stream is None or not end.engine_is_done:
+            return
+        # What may end otherwise than it seems is stored alone.
+        if isinstance(end.outcome, Finished) and run.form == ANY_FORM and run.outputs is None:
+            await run.stream.close()  # its connection serves the next request
+            head_starts.begin(run.claim.lease)
 
     async def _try(self, run: JobRun, model: EngineModel) -> RunEnd:
         """Generate the answer; whatever goes wrong becomes the outcome."""
@@ -185,7 +180,6 @@ class Runner:
                 run.resent_tokens += prompt.num_tokens + run.answer.num_tokens
             run.answer.begin_segment(until=next_step.tokens)
             run.stream = stream = await self._open(run, prompt, model)
-            stream.start()
             end = await self._follow(run, stream, model)
             if end != RunEnd(SegmentEnded(), engine_is_done=True):
                 return end
@@ -239,42 +233,24 @@ class Runner:
         return await asyncio.get_running_loop().run_in_executor(self.threads, work)
 
     async def _open(self, run: JobRun, prompt: CountedPrompt, model: EngineModel) -> RunStream:
-        prepare = partial(self._request, run, prompt, model)
+        """Send the request, unless it was sent before the claim."""
+        abilities, wanted = model.served.abilities, Wanted(run.form, run.adapter, run.tensors)
+        prepare = partial(self.requests.make, run.claim, prompt, run.answer, wanted, model)
         # Writing a long prompt as text takes as long as it is; ids are only copied.
-        request = prepare() if model.served.abilities.takes_ids else await self._in_thread(prepare)
-        if model.served.abilities.takes_cache_salt:
-            if not self.salts.is_ready:
-                await self._in_thread(self.salts.load)
-            request = replace(request, cache_salt=self.salts.of(run.claim.job.tenant_id))
+        request = prepare() if abilities.takes_ids else await self._in_thread(prepare)
+        if abilities.takes_cache_salt and not self.requests.salts.is_ready:
+            await self._in_thread(self.requests.salts.load)
+        request = self.requests.salted(request, run.claim.job, model)
         put = partial(run.put, tokens_per_block=model.capacity.tokens_per_block)
-        return RunStream(model.served.call(request), put=put)
-
-    def _request(self, run: JobRun, prompt: CountedPrompt, model: EngineModel) -> Request:
-        tokenizer, abilities, answer = self.counter.tokenizer, model.served.abilities, run.answer
-        ids = np.concatenate([unpack_ids(prompt.packed_ids), np.array(answer.ids, dtype=np.int32)])
-        sampling = sampling_of(
-            run.claim.job,
-            start=len(answer.ids),
-            max_tokens=answer.num_wanted,
-            varies=run.form.is_unguided,
-        )
-        return Request(
-            request_id=run.claim.lease.lease_id.hex,
-            ids=ids,
-            max_tokens=answer.num_wanted,
-            end_id=_NO_END if sampling.ignores_end else tokenizer.end_id,
-            pad_id=tokenizer.pad_id,
-            sampling=sampling,
-            text="" if abilities.takes_ids else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos),
-            # A server would end the answer at one that the model only thinks of.
-            stops=() if answer.has_own_stops else stops_of(run.claim.job),
-            vocabulary=tokenizer.token_bytes,
-            guide=run.form.guide if run.form.is_guided else None,
-            num_top=num_top_of(run.claim.job),
-            adapter=run.adapter,
-            tensors=run.tensors,
-            is_embedding=run.claim.job.task == EMBED_TASK,
-        )
+        sent, run.sent = run.sent, None
+        if sent is not None:
+            if (taken := sent.take_over(request, put)) is not None:
+                return taken
+            if not await sent.stop():
+                raise StreamTimeoutError("The engine did not end a request in time.")
+        stream = RunStream(model.served.call(request), put=put)
+        stream.start()
+        return stream
 
     async def _follow(self, run: JobRun, stream: RunStream, model: EngineModel) -> RunEnd:
         """Follow the stream until the engine is done or the run ends."""
@@ -337,6 +313,8 @@ class Runner:
                     if stopped is not None:
                         return stopped
                 case granted_or_ended:
+                    if (head_starts := self.recorder.desk.head_starts) is not None:
+                        head_starts.foresee(None)  # less may be free than the last tick left
                     return granted_or_ended
 
     def _ask_for_blocks(self, run: JobRun) -> Granted | WaitForBlocks | Yielded | LeaseLost:

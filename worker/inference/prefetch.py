@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy.exc import NoResultFound, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import telemetry
+from jobs import starting, telemetry
 from jobs.database import transaction
 from jobs.prompts import store
 from jobs.prompts.counter import PromptCounter
@@ -22,6 +22,7 @@ from jobs.scheduling import previews
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.ranking import Ranked
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.starting import StartedJob
 
 # A preview costs a few milliseconds of database time; running it more often costs more than short jobs gain.
 _LOOK_SECONDS: Final = 0.2
@@ -59,6 +60,7 @@ class PromptPrefetcher:
         self._started: set[UUID] = set()  # since the last preview began to read: it may have them yet
         self._lock = threading.Lock()
         self._preview = Preview()
+        self._rows: Mapping[UUID, StartedJob] = {}
         self._num_found = 0
         self._looked_at = self._read_at = float("-inf")
 
@@ -70,8 +72,10 @@ class PromptPrefetcher:
             self._started.clear()
         with transaction(self._sessions) as session:
             preview = previews.preview_claims(session, self._engine_name, self._policy())
+            likely = [each.job.id for each in preview.candidates if each.job.text_id in preview.text_ids]
+            rows = starting.read_queued(session, likely)
         with self._lock:
-            self._preview = preview
+            self._preview, self._rows = preview, rows
             self._drop_started()
             self._looked_at = self._read_at = time.monotonic()
             self._num_found = len(preview.candidates)
@@ -136,6 +140,12 @@ class PromptPrefetcher:
         with self._lock:
             self._started.update(job_ids)
             self._drop_started()
+
+    def find(self, job: QueuedJob) -> tuple[StartedJob, CountedPrompt] | None:
+        """Return a queued job as its run would get it, with its prompt; None: not both were prefetched."""
+        with self._lock:
+            row, prompt = self._rows.get(job.id), self._ready.get(job.text_id)
+        return None if row is None or prompt is None else (row, prompt)
 
     def take(self, text_id: UUID) -> CountedPrompt | None:
         """Remove and return a prefetched prompt. Returns None if it was not predicted."""

@@ -36,6 +36,7 @@ from worker.inference.live_output import OutputPublisher
 from worker.inference.lone_ends import StoredEnd
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, Stopped
 from worker.inference.run_stream import RunStream
+from worker.inference.sending.head_starts import SentRequest
 from worker.inference.tensors.outputs import EngineOutputs, OutputFiles, OutputsNotStoredError
 from worker.inference.text_answer import AnyAnswer
 from worker.metrics.runs import RunFigures, RunMetrics
@@ -67,6 +68,7 @@ class JobRun:
         adapter: that generates; None: the model as it is.
         tensors: what goes to the engine and comes from it by name besides.
         outputs: what of it has come; None: the job asks for nothing.
+        sent: its request that was sent before the claim, until the run takes it over; None: there is none.
     began_at: monotonic time of the claim.
     num_before: tokens that earlier runs have generated.
     resent_tokens: of prompt and answer, in requests after the job's first.
@@ -84,6 +86,7 @@ class JobRun:
     adapter: WantedAdapter | None = None
     tensors: TensorRequest = NO_TENSORS
     outputs: EngineOutputs | None = None
+    sent: SentRequest | None = None
     began_at: float = field(default_factory=time.monotonic)
     num_before: int = 0
     resent_tokens: int = 0

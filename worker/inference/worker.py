@@ -34,6 +34,8 @@ from worker.inference.monitor import EngineMonitor, credits_reuse, shares_prefix
 from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import Recorder
 from worker.inference.refusals import Patience, Refusals
+from worker.inference.sending.head_starts import HeadStarts
+from worker.inference.sending.requests import RequestMaker
 from worker.inference.tensors.outputs import OutputFiles
 from worker.metrics.process import ProcessMetrics
 from worker.metrics.runs import RunMetrics
@@ -90,7 +92,6 @@ class InferenceWorker:
         counter = PromptCounter(tokenizer)
         self._live = LiveOutput(doorbell.broker)
         stopping = threading.Event()
-        desk = Desk(settings, ticking, stopping=stopping)
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="slot")
         self._forms = FormChecker()
         self._metrics = RunMetrics((metrics or ProcessMetrics()).registry, settings.engine.name)
@@ -100,6 +101,21 @@ class InferenceWorker:
         )
         prefetcher = PromptPrefetcher(work, settings.engine.name, self.policy, counter)
         self._policy = replace(self._policy, read_prompts=prefetcher.read_with)
+        requests = RequestMaker(counter, CacheSalts(work))
+        head_starts = HeadStarts(
+            prefetcher,
+            requests,
+            model=lambda: self.monitor.model,
+            close_reservation=self._close_reservation,
+            threads=self._threads,
+            metrics=self._metrics,
+        )
+        desk = Desk(
+            settings,
+            ticking,
+            stopping=stopping,
+            head_starts=head_starts if settings.jobs.head_starts else None,
+        )
         runner = Runner(
             settings=settings,
             policy=self.policy,
@@ -124,7 +140,7 @@ class InferenceWorker:
             threads=self._threads,
             stopping=stopping,
             refusals=Refusals(patience),
-            salts=CacheSalts(work),
+            requests=requests,
             store=make_store(settings.files),
             metrics=self._metrics,
         )
@@ -138,7 +154,7 @@ class InferenceWorker:
             pass_on=doorbell.pass_on,
         )
         self.monitor.on_ready.append(self.dispatcher.loop)
-        self.keeper.on_read = self.dispatcher.loop.wake
+        self.keeper.on_read = head_starts.on_room = self.dispatcher.loop.wake
 
     def start(self) -> None:
         """Start all loops. Claims begin as soon as the engine answers a probe."""

@@ -1,0 +1,101 @@
+"""Head starts: the job whose request takes the slot of a run that has just ended, before a tick claims it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from jobs.ids import uuid7
+from jobs.scheduling.choosing import choose_ranked, may_share, with_started, without
+from jobs.scheduling.engine_load import EngineLoad
+from jobs.scheduling.engine_prefixes import EnginePrefixes
+from jobs.scheduling.followers import Reuse
+from jobs.scheduling.packing import PackingPolicy
+from jobs.scheduling.ranking import Ranked
+from jobs.transitions import Lease
+
+
+@dataclass(frozen=True, slots=True)
+class HeadStart:
+    """A queued job whose request was sent before its claim.
+
+    Attributes:
+        ranked: the job as a candidate.
+        lease: that its claim is to give it.
+        overtakes: a better ranked job that its growth must not postpone.
+    """
+
+    ranked: Ranked
+    lease: Lease
+    overtakes: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FilledSlot:
+    """The slot of a run that has ended.
+
+    Attributes:
+        ended: the run's lease.
+        head_start: what is in the slot now; None: nothing.
+    """
+
+    ended: UUID
+    head_start: HeadStart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """An engine as a tick left it, from which the next choice is foretold.
+
+    Attributes:
+        load: of the engine, with what the tick started.
+        packing: the policy of the packing then.
+        known: what the engine had of prompts; None: it reuses none.
+    """
+
+    load: EngineLoad
+    packing: PackingPolicy
+    known: EnginePrefixes | None
+
+    def successor(
+        self, candidates: Sequence[Ranked], filled: Sequence[FilledSlot], *, ended: UUID
+    ) -> HeadStart | None:
+        """Foretell which job the next tick starts in the slot of a run that has just ended.
+
+        It fits into what the run leaves, and what was free. Nothing is foretold where a tick weighs more than
+        the packing does: jobs that share prompts, interactive jobs that wait, a job that must run alone.
+
+        Args:
+            candidates: the head of the queue, in rank order.
+            filled: the slots of runs that ended since that tick, in this order.
+            ended: the lease of the run.
+
+        Returns:
+            None if no job starts, or if it is uncertain which.
+        """
+        load = self.load
+        for each in filled:
+            load = _refilled(load, each)
+        if ended not in load.running or load.interactive_waits or self._has_lone_job():
+            return None
+        load = without(load, ended)
+        if self.known is not None and may_share([each.job for each in candidates], self.known):
+            return None
+        choice = choose_ranked(candidates, load, self.packing, None)
+        chosen = next((each for each in candidates if each.job.id == choice.start), None)
+        if chosen is None or chosen.candidate.alone:
+            return None
+        return HeadStart(chosen, Lease(chosen.job.id, uuid7()), choice.overtakes)
+
+    def _has_lone_job(self) -> bool:
+        """Return True if slots without a job are not to be filled."""
+        budget = self.load.budget
+        return budget.free_slots + len(self.load.running) != self.load.capacity.max_batch_size
+
+
+def _refilled(load: EngineLoad, slot: FilledSlot) -> EngineLoad:
+    """Return the load once the slot's run has ended and what took its place has started."""
+    if slot.ended in load.running:
+        load = without(load, slot.ended)
+    if slot.head_start is not None and slot.head_start.lease.lease_id not in load.running:
+        load = with_started(load, slot.head_start.ranked, slot.head_start.lease, Reuse())
+    return load

@@ -1,0 +1,160 @@
+"""Requests sent before their jobs are claimed: what is foretold, and what a tick makes of it."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from claiming import claims
+from jobs import lifecycle
+from jobs.completing import JobCompletion
+from jobs.engines.capacity import Capacity
+from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation
+from jobs.scheduling import engine_load, previews, ticks
+from jobs.scheduling.claims import Claim, ClaimResult
+from jobs.scheduling.head_starts import FilledSlot, HeadStart
+from jobs.scheduling.previews import Preview
+from jobs.states import FinishReason, Lane
+from support import ENGINE, POLICY, output_of, register_engine, spec, submit_one
+
+# Room for one job of 600 tokens and some short ones.
+TIGHT = Capacity(max_batch_size=4, max_blocks=20, tokens_per_block=64, max_input_len=1000, max_seq_len=1280)
+
+
+def foretell(result: ClaimResult, preview: Preview, ended: Sequence[Claim]) -> list[HeadStart]:
+    """Begin what is foretold for the slots of these runs, which end one after the other."""
+    outlook, filled = result.outlook, list[FilledSlot]()
+    if outlook is None:
+        return []
+    for each in ended:
+        begun = {slot.head_start.lease.job_id for slot in filled if slot.head_start is not None}
+        candidates = [one for one in preview.candidates if one.job.id not in begun]
+        next_one = outlook.successor(candidates, filled, ended=each.lease.lease_id)
+        filled.append(FilledSlot(each.lease.lease_id, next_one))
+    return [slot.head_start for slot in filled if slot.head_start is not None]
+
+
+def end(
+    session: Session,
+    ended: Sequence[Claim],
+    *,
+    preview: Preview | None = None,
+    begun: Sequence[HeadStart] = (),
+) -> ClaimResult:
+    completions = [
+        JobCompletion(each.lease, output_of("x"), FinishReason.STOP, engine_is_done=True) for each in ended
+    ]
+    return ticks.tick(session, ENGINE, POLICY, ended=completions, preview=preview, begun=begun).claimed
+
+
+def places(session: Session) -> list[Reservation]:
+    return list(session.scalars(select(Reservation).where(Reservation.state == "draining")))
+
+
+@pytest.fixture
+def full(session: Session) -> ClaimResult:
+    """All four slots taken; four jobs wait."""
+    register_engine(session)
+    for _ in range(8):
+        submit_one(session)
+    result = claims.claim_all(session, ENGINE, POLICY)
+    assert len(result.claims) == 4
+    return result
+
+
+def test_what_is_foretold_is_what_a_tick_starts(session: Session) -> None:
+    rng = random.Random(7)  # noqa: S311
+    register_engine(session, capacity=replace(TIGHT, max_blocks=60))
+    for _ in range(40):
+        submit_one(session, spec(rng.randint(20, 900), max_tokens=rng.choice([16, 64, 256])))
+    result = claims.claim_all(session, ENGINE, POLICY)
+    running, num_foretold = list(result.claims), 0
+    while running:
+        preview = previews.preview_claims(session, ENGINE, POLICY)
+        leaving = rng.choice(running)
+        foretold = foretell(result, preview, [leaving])
+        result = end(session, [leaving], preview=preview)
+        started = [each.lease.job_id for each in result.claims]
+        assert started[:1] == [each.lease.job_id for each in foretold]
+        running = [each for each in running if each is not leaving] + list(result.claims)
+        num_foretold += len(foretold)
+    assert num_foretold > 25, "the list has mostly been foretold"
+
+
+def test_a_tick_claims_every_head_start_and_books_no_more_than_there_is(session: Session) -> None:
+    rng = random.Random(8)  # noqa: S311
+    capacity = replace(TIGHT, max_blocks=60)
+    register_engine(session, capacity=capacity)
+    for _ in range(40):
+        submit_one(session, spec(rng.randint(20, 900), max_tokens=rng.choice([16, 64, 256])))
+    result = claims.claim_all(session, ENGINE, POLICY)
+    running, num_begun = list(result.claims), 0
+    while running:
+        preview = previews.preview_claims(session, ENGINE, POLICY)
+        leaving = rng.sample(running, rng.randint(1, len(running)))
+        begun = foretell(result, preview, leaving)
+        result = end(session, leaving, preview=preview, begun=begun)
+        assert {each.lease for each in begun} <= {each.lease for each in result.claims}
+        running = [each for each in running if each not in leaving] + list(result.claims)
+        assert places(session) == []
+        engine = session.get_one(Engine, ENGINE)
+        assert sum(each.blocks for each in running) <= capacity.max_blocks
+        assert len(engine_load.read(session, engine).running) == len(running) <= capacity.max_batch_size
+        num_begun += len(begun)
+    assert num_begun > 15
+    assert set(session.scalars(select(Job.state))) == {"completed"}
+
+
+def test_the_job_of_a_head_start_is_charged_as_any_other(session: Session, full: ClaimResult) -> None:
+    preview = previews.preview_claims(session, ENGINE, POLICY)
+    (begun,) = foretell(full, preview, full.claims[:1])
+    (claim,) = end(session, full.claims[:1], preview=preview, begun=[begun]).claims
+    assert (claim.lease, claim.blocks) == (begun.lease, begun.ranked.size.blocks)
+    held = session.get_one(Reservation, begun.lease.lease_id)
+    assert (held.state, held.blocks, held.charged_prompt) == ("held", claim.blocks, claim.job.prompt_tokens)
+
+
+def test_a_job_cancelled_meanwhile_leaves_its_place_to_its_request(
+    session: Session, full: ClaimResult
+) -> None:
+    preview = previews.preview_claims(session, ENGINE, POLICY)
+    (begun,) = foretell(full, preview, full.claims[:1])
+    lifecycle.cancel(session, begun.lease.job_id, tenant_id=DEFAULT_TENANT)
+    result = end(session, full.claims[:1], preview=preview, begun=[begun])
+    assert (result.claims, result.free_slots) == ([], 0), "the slot is taken until the request is over"
+    (place,) = places(session)
+    assert (place.lease_id, place.blocks) == (begun.lease.lease_id, begun.ranked.candidate.blocks)
+    session.delete(place)
+    session.flush()
+    assert len(ticks.tick(session, ENGINE, POLICY, ended=[]).claimed.claims) == 1
+
+
+def test_a_paused_engine_keeps_the_place_and_starts_nothing(session: Session, full: ClaimResult) -> None:
+    preview = previews.preview_claims(session, ENGINE, POLICY)
+    (begun,) = foretell(full, preview, full.claims[:1])
+    session.get_one(Engine, ENGINE).paused_reason = "operator"
+    session.flush()
+    assert end(session, full.claims[:1], preview=preview, begun=[begun]).claims == ()
+    assert [each.lease_id for each in places(session)] == [begun.lease.lease_id]
+    assert session.get_one(Job, begun.lease.job_id).state == "queued"
+
+
+def test_nothing_is_foretold_while_an_interactive_job_waits(session: Session, full: ClaimResult) -> None:
+    preview = previews.preview_claims(session, ENGINE, POLICY)
+    submit_one(session, spec(lane=Lane.INTERACTIVE))
+    result = ticks.tick(session, ENGINE, POLICY, ended=[]).claimed
+    assert foretell(result, preview, full.claims[:1]) == []
+
+
+def test_nothing_is_foretold_beside_a_job_that_must_run_alone(session: Session) -> None:
+    register_engine(session)
+    suspected = submit_one(session)
+    suspected.num_rescues = POLICY.max_rescues
+    session.flush()
+    submit_one(session)
+    result = claims.claim_all(session, ENGINE, POLICY)
+    assert [each.lease.job_id for each in result.claims] == [suspected.id]
+    assert foretell(result, previews.preview_claims(session, ENGINE, POLICY), result.claims) == []

@@ -1,0 +1,1 @@
+"""What runs send to the engine, some of it before their jobs are claimed."""

@@ -1,0 +1,123 @@
+"""The request of a run: from a job, its prompt and what it has generated."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from jobs.embeddings import EMBED_TASK
+from jobs.engines.tensors import NO_TENSORS, TensorRequest
+from jobs.prompts.counter import PromptCounter
+from jobs.prompts.store import CountedPrompt
+from jobs.prompts.tokenizer import unpack_ids
+from jobs.prompts.tools.forms import ANY_FORM, AnswerForm
+from jobs.scheduling.claims import Claim
+from jobs.starting import StartedJob
+from jobs.tenants.cache_salts import CacheSalts
+from worker.engine.client import EngineModel
+from worker.engine.request import Request, WantedAdapter, prompt_text
+from worker.inference.answer import Answer, EndTokens
+from worker.inference.parts import split
+from worker.inference.sampling import dimensions_of, num_top_of, sampling_of, stop_ids_of, stops_of
+from worker.inference.text_answer import AnyAnswer, EmbeddingAnswer, TextAnswer
+
+_NO_END: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a job asks for besides its prompt.
+
+    Attributes:
+        form: what the answer must be.
+        adapter: that generates; None: the model as it is.
+        tensors: what goes to the engine and comes from it by name.
+    """
+
+    form: AnswerForm = ANY_FORM
+    adapter: WantedAdapter | None = None
+    tensors: TensorRequest = NO_TENSORS
+
+
+@dataclass(frozen=True)
+class RequestMaker:
+    """Makes the requests of runs.
+
+    Attributes:
+        counter: with the engine's tokenizer.
+        salts: keep tenants apart in the engine's cache.
+    """
+
+    counter: PromptCounter
+    salts: CacheSalts
+
+    def empty_answer(self, job: StartedJob, model: EngineModel) -> AnyAnswer:
+        """Return what takes the tokens of a job's answer."""
+        tokenizer, stops = self.counter.tokenizer, stops_of(job)
+        if job.task == EMBED_TASK:
+            return EmbeddingAnswer(dimensions=dimensions_of(job))
+        if not model.served.abilities.gives_ids:
+            return TextAnswer(tokenizer, max_tokens=job.max_tokens, stops=stops)
+        ends = EndTokens(stop_ids_of(job), ignores_own=bool(job.sampling.get("ignore_eos")))
+        return Answer(
+            tokenizer,
+            max_tokens=job.max_tokens,
+            stops=stops,
+            is_whole=job.is_whole,
+            ends=ends,
+            num_top=num_top_of(job),
+        )
+
+    def make(
+        self, claim: Claim, prompt: CountedPrompt, answer: AnyAnswer, wanted: Wanted, model: EngineModel
+    ) -> Request:
+        """Make the request for the answer's next segment.
+
+        Writing a long prompt as text takes as long as it is; ids are only copied.
+        """
+        tokenizer, abilities = self.counter.tokenizer, model.served.abilities
+        ids = np.concatenate([unpack_ids(prompt.packed_ids), np.array(answer.ids, dtype=np.int32)])
+        form = wanted.form
+        sampling = sampling_of(
+            claim.job, start=len(answer.ids), max_tokens=answer.num_wanted, varies=form.is_unguided
+        )
+        return Request(
+            request_id=claim.lease.lease_id.hex,
+            ids=ids,
+            max_tokens=answer.num_wanted,
+            end_id=_NO_END if sampling.ignores_end else tokenizer.end_id,
+            pad_id=tokenizer.pad_id,
+            sampling=sampling,
+            text="" if abilities.takes_ids else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos),
+            # A server would end the answer at one that the model only thinks of.
+            stops=() if answer.has_own_stops else stops_of(claim.job),
+            vocabulary=tokenizer.token_bytes,
+            guide=form.guide if form.is_guided else None,
+            num_top=num_top_of(claim.job),
+            adapter=wanted.adapter,
+            tensors=wanted.tensors,
+            is_embedding=claim.job.task == EMBED_TASK,
+        )
+
+    def salted(self, request: Request, job: StartedJob, model: EngineModel) -> Request:
+        """Return the request with its tenant's salt, where the engine takes one; the salts are ready."""
+        if not model.served.abilities.takes_cache_salt:
+            return request
+        return replace(request, cache_salt=self.salts.of(job.tenant_id))
+
+    def first(self, claim: Claim, prompt: CountedPrompt, model: EngineModel) -> Request | None:
+        """Make the first request of a job that asks for nothing but an answer.
+
+        Returns:
+            None if it cannot be made at once and from this alone.
+        """
+        job, abilities = claim.job, model.served.abilities
+        is_plain = job.guide_id is None and job.adapter is None and not job.is_whole
+        if not is_plain or job.completion_tokens or prompt.num_tokens != job.prompt_tokens:
+            return None
+        if not abilities.takes_ids or (abilities.takes_cache_salt and not self.salts.is_ready):
+            return None
+        answer = self.empty_answer(job, model)
+        split(answer, ANY_FORM, prompt, self.counter.tokenizer)
+        answer.begin_segment(until=claim.output_tokens)
+        return self.salted(self.make(claim, prompt, answer, Wanted(), model), job, model)
