@@ -292,11 +292,13 @@ class Job(RequestColumns, Base):
         # the tenant, or the planner would combine it with an index of all jobs of the tenant.
         partial_index("ix_jobs_tree_noted", "summary_id", "tenant_id", "id", where=TREE_NOTED),
         {
-            # Leases and progress are not indexed: their updates stay on their page (HOT) if it has room.
+            # Leases and progress are not indexed: their updates stay on their page (HOT) if it has room. Each
+            # job leaves about three dead rows, and the indexes have an entry for each, so few may gather,
+            # however many rows the table has: when Postgres crashes it forgets how many there are.
             "postgresql_with": {
                 "fillfactor": 70,
                 "autovacuum_vacuum_scale_factor": 0,
-                "autovacuum_vacuum_threshold": 5000,
+                "autovacuum_vacuum_threshold": 500,
                 "autovacuum_analyze_scale_factor": 0,
                 "autovacuum_analyze_threshold": 5000,
             }
