@@ -349,8 +349,10 @@ def _can_send(connection: Connection, driver: Driver) -> bool:
         driver.prepare_threshold and capabilities.has_pipeline()
     ):
         return False
-    special = (driver.isolation_level, driver.read_only, driver.deferrable)
-    is_plain = not driver.autocommit and special == (None, None, None)
+    level = driver.isolation_level
+    # Once a transaction had another level, SQLAlchemy sets the default anew, and both others to False.
+    is_default = level is None or level.name.replace("_", " ") == connection.dialect.default_isolation_level
+    is_plain = is_default and not (driver.autocommit or driver.read_only or driver.deferrable)
     listeners = connection.dispatch
     is_watched = bool(listeners.before_cursor_execute) or bool(listeners.after_cursor_execute)
     return is_plain and not is_watched and _NAMES in connection.info

@@ -49,6 +49,7 @@ class Dispatcher:
         desk: Desk,
         metrics: RunMetrics | None = None,
         pass_on: Callable[[], object] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set up without ticking.
 
@@ -60,6 +61,7 @@ class Dispatcher:
             desk: where the ticks happen.
             metrics: of this worker; None: of nobody.
             pass_on: called after the tick of a ring: it may have been for another engine too.
+            clock: seconds, by which ticks are paced.
         """
         self._metrics = metrics or RunMetrics.of_nobody()
         self._settings = settings
@@ -68,6 +70,7 @@ class Dispatcher:
         self._runner = runner
         self._desk = desk
         self._pass_on = pass_on
+        self._clock = clock
         self._rung = threading.Event()
         self._runs: set[Future[None]] = set()
         self._ticking = threading.Lock()
@@ -94,9 +97,9 @@ class Dispatcher:
             was_rung, has_started = self._rung.is_set(), False
             self._rung.clear()
             try:
-                began = time.monotonic()
+                began = self._clock()
                 has_started = self._tick()
-                self._ticked_at = time.monotonic()
+                self._ticked_at = self._clock()
                 self._tick_took = self._ticked_at - began
                 self._metrics.ticked(self._tick_took)
             finally:
@@ -134,7 +137,7 @@ class Dispatcher:
         The moment grows while more runs end in it, and shrinks again.
         """
         num_streaming = sum(not each.is_ending for each in self._keeper.running())
-        is_busy = time.monotonic() - self._ticked_at < max(_BUSY_SECONDS, self._tick_took)
+        is_busy = self._clock() - self._ticked_at < max(_BUSY_SECONDS, self._tick_took)
         if not (is_busy and self._desk.num_waiting and num_streaming):
             return
         longest = min(_MAX_GATHER_SECONDS, _GATHER_OF_TICK * self._tick_took)

@@ -50,6 +50,7 @@ class Deliverer:
         vault: Vault,
         *,
         wake: Callable[[], None],
+        pause: Callable[[float], object] = time.sleep,
     ) -> None:
         """Set up without starting.
 
@@ -58,6 +59,7 @@ class Deliverer:
             settings: of this process.
             vault: decrypts the signing secrets.
             wake: called when `run_once` has something to do.
+            pause: waits so many seconds.
         """
         self._sessions = sessions
         self._settings = settings
@@ -65,6 +67,7 @@ class Deliverer:
         self._senders = Senders(self._deliver, on_ended=wake)
         self._outcomes = Outcomes(sessions, settings)
         self._wake = wake
+        self._pause = pause
         self._in_flight: Counter[UUID] = Counter()  # by tenant
         self._freed: set[UUID] = set()  # destinations freed since the last claim
         self._next_round_at = 0.0
@@ -87,7 +90,7 @@ class Deliverer:
 
     def run_once(self) -> None:
         """Record finished exchanges, then claim due events for the idle senders."""
-        time.sleep(max(0.0, self._next_round_at - time.monotonic()))
+        self._pause(max(0.0, self._next_round_at - time.monotonic()))
         self._collect()
         ended = self._outcomes.record()
         self._log(ended)

@@ -100,6 +100,26 @@ def test_a_statement_is_prepared_once_on_a_connection(sessions: sessionmaker[Ses
     assert len(found[0]) == 1
 
 
+def test_a_connection_whose_last_transaction_was_special_takes_them_again(
+    database_settings: DatabaseSettings,
+) -> None:
+    made = database.make_engine(database_settings, pool_size=1)
+    given = {"divisor": 3, "word": "!"}
+    found = []
+    try:
+        for options in ({"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}, {}):
+            with Session(made.execution_options(**options)) as session:
+                assert direct.fetch(session, QUOTIENT, given) == [(4, "it's 100%!")]
+                found.append(bool(sent_straight(session)))
+    finally:
+        made.dispose()
+    assert found == [False, True]
+
+
+def sent_straight(session: Session) -> list[str]:
+    return [each for each in names(session) if each.startswith("longbatch_")]
+
+
 def test_plans_are_made_anew_without_executing_anything(sessions: sessionmaker[Session]) -> None:
     given = {"divisor": 3, "word": "!"}
     plans = text("SELECT generic_plans, custom_plans FROM pg_prepared_statements")

@@ -1,8 +1,10 @@
-"""A database that dies under running jobs."""
+"""A database that dies under running jobs, and the connections to it."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 from pydantic import SecretStr
+from sqlalchemy import func, select
 
 from cli.stack.servers.postgres import EmbeddedPostgres
 from cli.stack.servers.valkey import EmbeddedValkey
@@ -42,3 +44,20 @@ def test_streams_go_on_while_the_database_restarts(
         postgres.stop()
     told = [(job.state, job.completion_tokens, job.attempt, job.num_rescues) for job in ended]
     assert told == [("completed", 2000, 0, 0)] * 6
+
+
+def test_a_pool_gives_the_connection_that_was_used_last(database_settings: DatabaseSettings) -> None:
+    made = database.make_engine(database_settings, pool_size=3)
+    sessions = database.make_sessions(made)
+    process = select(func.pg_backend_pid())
+    try:
+        with ExitStack() as together:
+            opened = [together.enter_context(sessions()) for _ in range(3)]
+            assert len({session.scalar(process) for session in opened}) == 3
+        one_after_another = set()
+        for _ in range(4):
+            with database.transaction(sessions) as session:
+                one_after_another.add(session.scalar(process))
+        assert len(one_after_another) == 1
+    finally:
+        made.dispose()

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -12,11 +12,12 @@ import httpx2
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
+from api.runtime import job_polling
 from api.runtime.database import Transactions
 from api.runtime.job_polling import INTERVAL, JobPoller
 from api_server import ApiProcess
-from jobs import ids, lifecycle, tenants
-from jobs.models import DEFAULT_TENANT
+from jobs import ids, lifecycle, queries, tenants
+from jobs.models import DEFAULT_TENANT, Job
 from jobs.settings import DatabaseSettings
 from jobs.tenants import keys
 from jobs.tenants.keys import NewKey, Scope
@@ -94,6 +95,95 @@ def test_a_stranger_finds_nothing_while_the_owner_waits(
         ended = await waiting
         assert ended is not None
         assert ended.state == "cancelled"
+
+    watching(database_settings, test)
+
+
+Read = tuple[list[UUID], list[UUID]]  # jobs that a look reads, and those that it reads if they have ended
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Read]:
+    """What each look reads; the next one for those who wait is ten minutes later unless something happens."""
+    found: list[Read] = []
+    read = queries.find_jobs
+
+    def noted(session: Session, *, job_ids: Sequence[UUID], ended_ids: Sequence[UUID]) -> dict[UUID, Job]:
+        found.append((list(job_ids), list(ended_ids)))
+        return read(session, job_ids=job_ids, ended_ids=ended_ids)
+
+    monkeypatch.setattr(queries, "find_jobs", noted)
+    monkeypatch.setattr(job_polling, "INTERVAL", 600.0)
+    return found
+
+
+def test_the_job_of_a_new_waiter_is_read_once_and_again_when_it_ends(
+    database_settings: DatabaseSettings, sessions: sessionmaker[Session], job_id: UUID, reads: list[Read]
+) -> None:
+    async def test(poller: JobPoller) -> None:
+        waiting = asyncio.create_task(poller.until_ended(job_id, tenant_id=DEFAULT_TENANT, seconds=30))
+        for _ in range(4):
+            assert await poller.now(job_id, tenant_id=DEFAULT_TENANT) is not None
+        assert not waiting.done()
+        await asyncio.to_thread(cancel, sessions, job_id)
+        poller.poll_now([job_id])
+        ended = await waiting
+        assert ended is not None
+        assert ended.state == "cancelled"
+
+    watching(database_settings, test)
+    assert [ended_ids for _, ended_ids in reads] == [[]] * (len(reads) - 1) + [[job_id]]
+
+
+def test_an_end_that_is_told_while_the_job_is_read_is_not_missed(
+    database_settings: DatabaseSettings,
+    sessions: sessionmaker[Session],
+    job_id: UUID,
+    reads: list[Read],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = queries.find_jobs
+
+    async def test(poller: JobPoller) -> None:
+        def ends_meanwhile(session: Session, **given: Sequence[UUID]) -> dict[UUID, Job]:
+            found = read(session, **given)
+            if len(reads) == 1:
+                cancel(sessions, job_id)
+                poller.poll_now([job_id])
+            return found
+
+        monkeypatch.setattr(queries, "find_jobs", ends_meanwhile)
+        ended = await poller.until_ended(job_id, tenant_id=DEFAULT_TENANT, seconds=30)
+        assert ended is not None
+        assert ended.state == "cancelled"
+
+    watching(database_settings, test)
+    assert reads == [([job_id], []), ([], [job_id])]
+
+
+def test_nothing_is_read_while_nobody_asks_and_for_nobody_who_has_his_answer(
+    database_settings: DatabaseSettings,
+    sessions: sessionmaker[Session],
+    job_id: UUID,
+    reads: list[Read],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_polling, "INTERVAL", 0.0)  # each look is for all who wait
+
+    async def test(poller: JobPoller) -> None:
+        poller._asked.set()  # a look for nobody
+        poller.poll_now([job_id])
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(poller.until_ended(job_id, tenant_id=DEFAULT_TENANT, seconds=30))
+        while not poller._waiting:  # noqa: ASYNC110  # it tells nobody
+            await asyncio.sleep(0.001)
+        assert reads[0] == ([job_id], [])
+        await asyncio.to_thread(cancel, sessions, job_id)
+        await waiting
+        reads.clear()
+        for _ in range(3):
+            assert await poller.now(job_id, tenant_id=DEFAULT_TENANT) is not None
+        assert reads == [([job_id], [])] * 3
 
     watching(database_settings, test)
 

@@ -1,6 +1,7 @@
 """gRPC connections to Triton."""
 
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
@@ -69,19 +70,21 @@ class Channels:
     costs more than a short request.
     """
 
-    def __init__(self, settings: TritonSettings) -> None:
+    def __init__(self, settings: TritonSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Args: clock: seconds, by which a server was ready a moment ago."""
         self._settings = settings
+        self._clock = clock
         self._idle: list[TritonConnection] = []
         self._is_closed = False
         self._ready_at: dict[str, float] = {}
 
     def note_ready(self, model_name: str) -> None:
         """Record that the server has just shown that it serves this model."""
-        self._ready_at[model_name] = time.monotonic()
+        self._ready_at[model_name] = self._clock()
 
     def was_just_ready(self, model_name: str) -> bool:
         """Return True if the server served this model a moment ago."""
-        return time.monotonic() - self._ready_at.get(model_name, float("-inf")) < _READY_SECONDS
+        return self._clock() - self._ready_at.get(model_name, float("-inf")) < _READY_SECONDS
 
     async def take(self) -> TritonConnection:
         """Return a connection that no stream uses."""

@@ -40,14 +40,22 @@ _NO_LLMAPI_POOL: Final = (
 class TritonEngine:
     """An `EngineServer` that queries the server on a connection without jobs."""
 
-    def __init__(self, triton: TritonSettings, overrides: EngineSettings) -> None:
-        """Args: overrides: of what the server reports of its capacity."""
+    def __init__(
+        self, triton: TritonSettings, overrides: EngineSettings, *, channels: Channels | None = None
+    ) -> None:
+        """Prepare it without connecting.
+
+        Args:
+            triton: where the server is.
+            overrides: of what the server reports of its capacity.
+            channels: connections for requests; None: its own.
+        """
         self._triton = triton
         self._overrides = overrides
         self._gauged_name = triton.model_name
         self._channel: grpc.aio.Channel | None = None
         self._calls: service_pb2_grpc.GRPCInferenceServiceStub | None = None
-        self._channels = Channels(triton)
+        self._channels = channels or Channels(triton)
 
     async def close(self) -> None:
         """Close the connection."""
