@@ -83,7 +83,7 @@ class JobDetails:
 
 @dataclass(frozen=True, slots=True)
 class TreePlace:
-    """The summary or the answers that a job is of.
+    """The summary, the answers or the extraction that a job is of.
 
     Attributes:
         words: what pages call it.
@@ -169,7 +169,7 @@ def read_job(session: Session, *, job_id: UUID, tenant_id: UUID | None) -> JobDe
 
 
 def _place_of(session: Session, job: Job) -> TreePlace | None:
-    """Find the place of a job in the tree of a summary, or of answers.
+    """Find the place of a job in the tree of a summary, of answers or of an extraction.
 
     Returns:
         None: it is in none.
@@ -186,11 +186,7 @@ def _place_of(session: Session, job: Job) -> TreePlace | None:
         return None
     address = of.address_of(job.summary_id)
     node = session.scalar(select(SummaryNode).where(SummaryNode.job_id == job.id))
-    part = None
-    if node is not None:
-        has_question = node.question is not None
-        part = f"questions/{(node.question or 0) + 1}" if has_question else f"parts/{node.number}"
-    return TreePlace(of.words, address, None if part is None else f"{address}/{part}")
+    return TreePlace(of.words, address, None if node is None else of.part_of(node))
 
 
 async def _changing(services: Services, job: Job) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class OverviewFigures:
     Attributes:
         counts: unfinished jobs by state.
         oldest: None if nothing is queued.
-        subjects: unfinished summaries and answers: the address of their pages, their number.
+        subjects: unfinished summaries, answers and extractions: the address of their pages, their number.
         engines: for operators.
     """
 
@@ -111,7 +111,7 @@ def count_unfinished(session: Session, *, tenant_id: UUID | None) -> dict[str, i
 
 
 def count_subjects(session: Session, *, tenant_id: UUID | None) -> list[tuple[SubjectPages, int]]:
-    """Count the unfinished summaries and answers of a tenant, or of all."""
+    """Count the unfinished summaries, answers and extractions of a tenant, or of all."""
     mine = [] if tenant_id is None else [Summary.tenant_id == tenant_id]
     query = select(Summary.purpose, func.count()).where(
         Summary.finalized_at.is_(None), Summary.state.in_(_OPEN), *mine

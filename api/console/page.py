@@ -52,6 +52,7 @@ NAVIGATION: Final = (
     NavigationEntry(HOME, "Overview"),
     NavigationEntry(f"{HOME}summaries", "Summaries"),
     NavigationEntry(f"{HOME}answers", "Answers"),
+    NavigationEntry(f"{HOME}extractions", "Extractions"),
     NavigationEntry(f"{HOME}documents", "Documents"),
     NavigationEntry(f"{HOME}batches", "Batches"),
     NavigationEntry(f"{HOME}jobs", "Jobs"),

@@ -9,6 +9,7 @@ from api.console import (
     answers,
     batches,
     documents,
+    extractions,
     job,
     job_cancel,
     jobs,
@@ -33,7 +34,7 @@ _FOREVER: Final = "public, max-age=31536000, immutable"
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 pages = APIRouter(dependencies=[Depends(find_viewer)], include_in_schema=False, route_class=PageRoute)
 # A family of pages adds its router here, and its entry to `page.NAVIGATION`.
-for family in (overview.router, summaries.router, answers.router, documents.router):
+for family in (overview.router, summaries.router, answers.router, extractions.router, documents.router):
     pages.include_router(family)
 for family in (batches.router, webhooks.router):
     pages.include_router(family)

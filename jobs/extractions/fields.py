@@ -62,6 +62,11 @@ def read_fields(schema: Mapping[str, Any], joins: Mapping[str, JoinRule]) -> lis
     return [_field(name, each, schema, joins.get(name)) for name, each in properties.items()]
 
 
+def field_names(schema: Mapping[str, Any]) -> list[str]:
+    """Name the fields of an accepted schema in their order."""
+    return [*schema["properties"]]
+
+
 def reply_guide(schema: Mapping[str, Any], fields: Sequence[Field]) -> Guide:
     """Make the guide of a reply: each field with the quote that it is taken from, or null.
 

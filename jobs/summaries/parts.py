@@ -89,6 +89,11 @@ def find_root(session: Session, summary_id: UUID) -> SummaryPart | None:
     return found[0] if found else None
 
 
+def read_leaves(session: Session, summary_id: UUID, *, limit: int) -> list[SummaryPart]:
+    """Read the parts that are of a document, in the order of the text; none before they are planned."""
+    return _read(session, summary_id, SummaryNode.kind != NodeKind.JOIN, limit=limit)
+
+
 def get_part(session: Session, summary_id: UUID, number: int) -> SummaryPart:
     """Get the part of this number.
 
@@ -112,13 +117,16 @@ def read_output(session: Session, part: SummaryPart) -> str | None:
     return session.scalar(select(Result.output).where(Result.job_id == part.job_id))
 
 
-def _read(session: Session, summary_id: UUID, *which: ColumnElement[bool]) -> list[SummaryPart]:
+def _read(
+    session: Session, summary_id: UUID, *which: ColumnElement[bool], limit: int | None = None
+) -> list[SummaryPart]:
     columns = (Job.state, Job.error, Job.prompt_tokens, Job.completion_tokens)
     query = (
         select(SummaryNode, *columns)
         .join(Job, Job.id == SummaryNode.job_id)
         .where(SummaryNode.summary_id == summary_id, *which)
         .order_by(SummaryNode.number)
+        .limit(limit)
     )
     return [_part(node, *others) for node, *others in session.execute(query)]
 

@@ -7,7 +7,6 @@ from typing import Final
 from uuid import UUID
 
 from fastapi import Request
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
@@ -18,11 +17,12 @@ from api.console.live import LiveDep
 from api.console.page import render, render_part
 from api.console.reading import owner_of, read_for, tenant_names
 from api.console.session import Viewer, ViewerDep
+from api.console.subjects.documents import find_document, name_of
 from api.console.subjects.live import part_renderer
 from api.http.dependencies import ServicesDep
 from api.http.identifiers import AnswersIdDep
-from jobs import documents, ids, questions
-from jobs.models import Summary, SummaryDocument
+from jobs import ids, questions
+from jobs.models import Summary
 from jobs.models.document import Document
 from jobs.questions import queries, trees
 from jobs.questions.queries import QuestionOutcomes
@@ -61,11 +61,6 @@ class AnswersPage:
     def name(self) -> str:
         """What the page calls the document."""
         return name_of(self.document, self.shown["document"])
-
-
-def name_of(document: Document | None, document_id: str) -> str:
-    """Return the document's title, or its filename, or its id."""
-    return (document and (document.title or document.filename)) or document_id
 
 
 @router.get("/answers/{answers_id}")
@@ -132,16 +127,3 @@ def read_answers(session: Session, *, answers_id: UUID, viewer: Viewer) -> Answe
         trees=trees.read_trees(session, answers_id),
         num_together=len(trees.asked_together(session, asked)),
     )
-
-
-def find_document(session: Session, asked: Summary) -> Document | None:
-    """Find the document that was asked.
-
-    Returns:
-        None: it is deleted.
-    """
-    of_it = select(SummaryDocument.document_id).where(SummaryDocument.summary_id == asked.id)
-    found = select(Document).where(
-        Document.id == of_it.scalar_subquery(), *documents.visible(asked.tenant_id)
-    )
-    return session.scalar(found)

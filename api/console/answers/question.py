@@ -10,12 +10,12 @@ from fastapi import Path, Request
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from api.console.answers.answers import find_document, name_of
 from api.console.answers.listing import PAGES
 from api.console.error_pages import page_router
 from api.console.page import render
 from api.console.reading import owner_of, read_for, tenant_names
 from api.console.session import Viewer, ViewerDep
+from api.console.subjects.documents import find_document, name_of
 from api.http.dependencies import ServicesDep
 from api.http.identifiers import AnswersIdDep
 from jobs import documents, ids, questions

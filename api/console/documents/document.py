@@ -110,8 +110,8 @@ async def confirm_delete(
     await services.transact(documents.get, document_id=document_id, tenant_id=viewer.caller.tenant_id)
     address = f"{LIST}/{ids.document_id(document_id)}"
     question = (
-        "The document and its text are deleted. Summaries and answers of it stay, with words that they quote;"
-        " its page leads to them, where they are deleted."
+        "The document and its text are deleted. Summaries, answers and extractions of it stay, with words"
+        " that they quote; its page leads to them, where they are deleted."
     )
     return render(
         request,

@@ -119,14 +119,12 @@ def _read(
 
 
 def _subject(event: WebhookEvent) -> tuple[str, str]:
-    """Return the address of the pages of what the event is about, if it has any, and its public id."""
+    """Return the address of the pages of what the event is about, and its public id."""
     if event.job_id is not None:
         return "/console/jobs", ids.job_id(event.job_id)
     if event.batch_id is not None:
         return "/console/batches", ids.batch_id(event.batch_id)
     if event.summary_id is not None:
         of = kinds.of_event(event.type)
-        if of is None:
-            return "", ids.extraction_id(event.summary_id)
         return of.address, of.kind.format(event.summary_id)
     return "/console/webhooks/endpoints", ids.endpoint_id(event.endpoint_id) if event.endpoint_id else ""

@@ -67,9 +67,9 @@ def extract(
     return extractions.create(session, spec, schema=schema, fields=found, tenant_id=DEFAULT_TENANT)
 
 
-def run(session: Session, script: Script = look_up) -> list[str]:
+def run(session: Session, script: Script = look_up, *, max_steps: int = 1000) -> list[str]:
     """All jobs that can run have ended as the script says; return their prompts, in the order of claims."""
-    return run_jobs(session, script, asked=asked_of)
+    return run_jobs(session, script, asked=asked_of, max_steps=max_steps)
 
 
 def seen(session: Session, extraction: Summary) -> dict[str, Any]:
