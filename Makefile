@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-upgrade drill openapi schemas extraction crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-upgrade prove-restore drill openapi schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -79,6 +79,9 @@ prove-soak: setup ## hours of mixed load and random kills on a stack of its own,
 
 prove-upgrade: setup ## upgrade under load from the builds before the two newest migrations, about 5 minutes (needs the repository's history)
 	@LONGBATCH_PROVE=1 $(BIN)/python -m pytest -s -n 0 -o faulthandler_timeout=0 tests/system/endurance/test_upgrades.py $(PYTEST)
+
+prove-restore: setup ## lose a database of a million jobs and restore it to a moment, by the commands of docs/operations.md (RESTORE='--jobs 100000')
+	@$(BIN)/python -m bench.restore $(RESTORE)
 
 drill: setup ## machines whose clocks differ part from each other, in network namespaces, about 7 minutes (DRILL='--seed 7'); unpacks faketime and nft into .drill
 	@scripts/setup_drill.sh
