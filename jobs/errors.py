@@ -285,6 +285,12 @@ class UnavailableError(LongbatchError):
     retryable = True
 
 
+class StorageFullError(UnavailableError):
+    """The server has no room on its disk at the moment; try again."""
+
+    code = "storage_full"
+
+
 class InvalidOutputError(LongbatchError):
     """The answer does not have the form that was asked for."""
 

@@ -14,7 +14,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import telemetry
-from jobs.database import transaction
+from jobs.database import is_full, transaction
+from jobs.errors import StorageFullError
 
 _FIRST_PAUSE: Final = 10.0  # seconds
 _MAX_PAUSE: Final = 3600.0
@@ -133,6 +134,8 @@ def _in_halves(
         with transaction(sessions) as session:
             moved = move(session, only=row_ids)
     except Exception as error:
+        if is_full(error) or isinstance(error, StorageFullError):  # every row would meet it
+            raise
         if len(row_ids) == 1:
             failing.skip(row_ids[0], error)
         if is_disconnect(error):

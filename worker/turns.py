@@ -11,8 +11,8 @@ from typing import Final, Generic, TypeVar
 from uuid import UUID
 
 from jobs import telemetry, turns
-from jobs.database import transaction
-from jobs.errors import UnavailableError
+from jobs.database import is_full, transaction
+from jobs.errors import StorageFullError, UnavailableError
 from jobs.turns import Turn
 from jobs.turns.work import Ending, InterruptedWorkError, Interruption, Sessions, SetWork, Work
 from worker.loop import Loop
@@ -93,7 +93,7 @@ class WorkRunner:
         if turn is None:
             return None
         with self._keeping(turn, work.lease) as watch:
-            return WorkResult(self._work(work, turn, watch))
+            return WorkResult(self._work_on(work, turn, watch))
 
     def run_set(self, work: SetWork[T]) -> SetResult[T] | None:
         """Claim the row whose turn it is, with other small ones if it is small, and work on them together.
@@ -111,7 +111,7 @@ class WorkRunner:
         with ExitStack() as held:
             watched = [(turn, held.enter_context(self._keeping(turn, work.lease))) for turn in taken]
             done = self._work_together(work, taken) if len(taken) > 1 else ()
-            rest = [self._work(work, turn, watch) for turn, watch in watched if turn.row_id not in done]
+            rest = [self._work_on(work, turn, watch) for turn, watch in watched if turn.row_id not in done]
         return SetResult(len(done), [each for each in rest if each is not None])
 
     def _work_together(self, work: SetWork[T], taken: Sequence[Turn]) -> Collection[UUID]:
@@ -183,24 +183,26 @@ class WorkRunner:
             with self._lock:
                 del self._held[id(watch)]
 
+    def _work_on(self, work: Work[T], turn: Turn, watch: Interruption) -> T | None:
+        return self._give_up(work, turn) if turn.is_spent else self._work(work, turn, watch)
+
     def _work(self, work: Work[T], turn: Turn, watch: Interruption) -> T | None:
-        if turn.is_spent:
-            return self._give_up(work, turn)
         try:
             result = work.do(self._sessions, turn, watch)
         except InterruptedWorkError:
             self._release(turn)
             return None
         except UnavailableError as error:
-            _log(work, turn, error)
-            if self._put_off(turn) >= _UNAVAILABLE_TO_ALL:
-                raise
+            self._meet_unavailable(work, turn, error)
             return None
         except (SystemExit, KeyboardInterrupt):
             with suppress(Exception):  # otherwise its lease runs out
                 self._release(turn)
             raise
         except BaseException as error:  # noqa: BLE001  # one row must not stop all others; a Rust panic is not an Exception
+            if is_full(error):
+                self._meet_unavailable(work, turn, StorageFullError())
+                return None
             _log(work, turn, error)
         else:
             self._note_available(turn)
@@ -209,6 +211,12 @@ class WorkRunner:
             return self._give_up(work, turn)
         self._back_off(turn)
         return None
+
+    def _meet_unavailable(self, work: Work[T], turn: Turn, error: UnavailableError) -> None:
+        """Postpone the row, whose fault it is not; raise the error if several rows met one."""
+        _log(work, turn, error)
+        if self._put_off(turn) >= _UNAVAILABLE_TO_ALL:
+            raise error
 
     def _put_off(self, turn: Turn) -> int:
         """Release the row for longer each time. Returns how many rows of its kind in a row were postponed."""

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from jobs import database
-from jobs.errors import UnavailableError
+from jobs.errors import StorageFullError, UnavailableError
 from jobs.settings import DatabaseSettings
 from jobs.tenants import isolation
 from jobs.tenants.isolation import TenantSession
@@ -59,6 +59,7 @@ class Transactions:
             tenant_ids: at least one; None: the tenant of the request that this task answers.
 
         Raises:
+            StorageFullError: Postgres has no room on its disk; try again.
             UnavailableError: no connection is free, or Postgres is unreachable or does not answer; try again.
         """
         bound_to = [request_tenant.get()] if tenant_ids is None else tenant_ids
@@ -96,6 +97,8 @@ class Transactions:
         except PoolTimeoutError as error:
             raise UnavailableError("All database connections are busy; try again.") from error
         except (OperationalError, InterfaceError, TimeoutError, _LostBeforeCommitError) as error:
+            if database.is_full(error):
+                raise StorageFullError from error
             raise UnavailableError("The database does not answer at the moment; try again.") from error
 
     async def _once(self, verb: Callable[[Session], T]) -> T:

@@ -2,6 +2,7 @@
 
 from jobs.database.connection import (
     database_now,
+    is_full,
     make_async_engine,
     make_engine,
     make_sessions,

@@ -12,7 +12,7 @@ import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event, func, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
@@ -27,6 +27,7 @@ _USED_AT: Final = "longbatch.used_at"
 _TRUSTED_SECONDS: Final = 1.0
 _ENDED: Final = "longbatch.ended"
 _OUTCOMES: Final = "longbatch.outcomes"
+_DISK_FULL: Final = "53100"  # SQLSTATE
 _ON_ENDED: Final = "longbatch.on_ended"
 
 
@@ -107,6 +108,11 @@ def database_now(session: Session) -> datetime:
     """Read the database's clock, which decides every lease."""
     now: datetime = session.scalars(select(func.clock_timestamp())).one()
     return now
+
+
+def is_full(error: BaseException) -> bool:
+    """Return True if the database has no room on its disk: that is no row's fault, and passes."""
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) == _DISK_FULL
 
 
 def sqlalchemy_url(settings: DatabaseSettings) -> URL:

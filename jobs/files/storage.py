@@ -1,5 +1,6 @@
 """Where the bytes of files are kept: one interface over Postgres, a directory or object storage."""
 
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -10,7 +11,7 @@ from typing import Final, Protocol
 
 import zstandard
 
-from jobs.errors import LongbatchError, UnavailableError
+from jobs.errors import LongbatchError, StorageFullError, UnavailableError
 from jobs.ids import uuid7
 
 # A file's bytes are split into parts of this size; one is held in memory at a time.
@@ -22,6 +23,7 @@ OWNER_NAME: Final = "owner"
 # the other, and object storage spreads its load by the beginning of a name.
 FOLDERS: Final = tuple(f"{number:02x}" for number in range(256))
 LISTED_AT_ONCE: Final = 1000
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class BytesLostError(LongbatchError):
@@ -122,9 +124,18 @@ class DirectoryStore(RowStore):
         self._durable: set[Path] = set()  # folders that survive a power loss
 
     def put(self, raw: bytes) -> StoredPart:
-        """Store the bytes, compressed; they and their file name are on the disk."""
+        """Store the bytes, compressed; they and their file name are on the disk.
+
+        Raises:
+            StorageFullError: the disk has no room; try again.
+        """
         key = uuid7().hex
-        self._write(self._path(key), pack(raw))
+        try:
+            self._write(self._path(key), pack(raw))
+        except OSError as error:
+            if error.errno in _FULL:
+                raise StorageFullError from error
+            raise
         return StoredPart(len(raw), key=key)
 
     def get(self, part: StoredPart) -> bytes:
@@ -174,9 +185,13 @@ class DirectoryStore(RowStore):
         """Write a file that survives a power loss: sync its bytes, then its name."""
         self._ensure(path.parent)
         with path.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            try:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError:
+                path.unlink()  # it would take the room that is left
+                raise
         _sync_names(path.parent)
 
     def _ensure(self, folder: Path) -> None:

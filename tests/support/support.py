@@ -117,18 +117,21 @@ def _num_connections(sessions: sessionmaker[Session], which: str) -> int:
 
 
 @contextmanager
-def refusing(sessions: sessionmaker[Session], *triggers: str) -> Iterator[None]:
+def refusing(
+    sessions: sessionmaker[Session], *triggers: str, code: str = "check_violation"
+) -> Iterator[None]:
     """Let the database refuse rows.
 
     Args:
         sessions: of the database.
         triggers: when each of them fires: `BEFORE INSERT ON jobs FOR EACH ROW WHEN (…)`.
+        code: the condition that it names, such as `disk_full`.
     """
     with sessions.begin() as session:
         session.execute(
             text(
                 "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-                " RAISE EXCEPTION 'poison' USING ERRCODE = 'check_violation'; END $$"
+                f" RAISE EXCEPTION 'poison' USING ERRCODE = '{code}'; END $$"
             )
         )
         for number, fires in enumerate(triggers):

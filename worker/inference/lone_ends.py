@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import telemetry
 from jobs.checkpoints import Output
-from jobs.database import transaction
+from jobs.database import is_full, transaction
 from jobs.errors import LongbatchError
 from jobs.settings import Settings
 from jobs.states import JobState
@@ -196,8 +196,8 @@ class LoneEnds:
         except (SQLAlchemyError, TreeHeldError) as error:
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
             is_stopping = self._stopping.is_set()
-            is_away = _is_away(error) and (is_stopping or not self._can_connect())
-            if is_away and not is_stopping:  # nobody can rescue the job meanwhile
+            is_away = is_full(error) or (_is_away(error) and (is_stopping or not self._can_connect()))
+            if is_away and not is_stopping:  # the fence decides if another worker got the job meanwhile
                 ended = replace(ended, handed_in_at=self._clock(), num_tries=ended.num_tries + 1)
                 self.add([replace(ended, is_tree_held=False)])
                 return False

@@ -1,5 +1,6 @@
 """Each store keeps parts, whatever happened to them before."""
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bucket_support import Bucket, serving_bucket
-from jobs.errors import UnavailableError
+from jobs.errors import StorageFullError, UnavailableError
 from jobs.files.object_storage import ObjectStore
 from jobs.files.storage import (
     FOLDERS,
@@ -106,3 +107,19 @@ def test_a_name_is_on_the_disk_before_a_row_holds_it(tmp_path: Path, monkeypatch
     folder = root / key[-2:]
     assert {tmp_path, tmp_path / "new", root} <= set(synced)
     assert synced[-2:] == [folder / f"{key}.zst", folder]
+
+
+def test_a_directory_on_a_full_disk_keeps_no_half_of_a_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    store = DirectoryStore(tmp_path)
+    store.put(b"makes its folders")
+    before = sorted(tmp_path.rglob("*.zst"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fsync)
+        with pytest.raises(StorageFullError):
+            store.put(b"abc")
+    assert sorted(tmp_path.rglob("*.zst")) == before

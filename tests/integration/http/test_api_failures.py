@@ -18,7 +18,7 @@ from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import doorbell
 from jobs.engines import registry
 from jobs.settings import ApiSettings, BrokerSettings, DatabaseSettings, Settings
-from support import ENGINE, eventually, num_waiting_for_locks, register_engine
+from support import ENGINE, eventually, num_waiting_for_locks, refusing, register_engine
 
 
 @contextmanager
@@ -94,6 +94,26 @@ def test_a_database_that_is_down_answers_503(valkey: EmbeddedValkey) -> None:
             assert "secret-7f3a" not in answer.text
         assert "longbatch_database_up 0.0" in http.get("/metrics").text
         assert http.get("/health/ready").json()["components"]["database"]["ready"] is False
+
+
+def test_a_full_disk_answers_503_and_work_is_accepted_once_there_is_room(
+    http: httpx2.Client, sessions: sessionmaker[Session]
+) -> None:
+    def upload() -> httpx2.Response:
+        return http.post("/v1/files", files={"file": ("in.jsonl", b"{}")}, data={"purpose": "batch"})
+
+    full = [f"BEFORE INSERT ON {table} FOR EACH ROW" for table in ("jobs", "file_parts")]
+    with refusing(sessions, *full, code="disk_full"):
+        for answer in (
+            http.post("/v1/jobs", json={"input": "a"}),
+            http.post("/v1/jobs/bulk", content=b'{"input":"a"}\n' * 5),
+            upload(),
+        ):
+            assert (answer.status_code, error_of(answer)["code"]) == (503, "storage_full")
+            assert answer.headers["retry-after"]
+        assert http.get("/v1/jobs").json()["data"] == []
+    assert http.post("/v1/jobs", json={"input": "a"}).status_code == 202
+    assert upload().status_code == 200
 
 
 def test_connections_that_postgres_closed_are_replaced(http: httpx2.Client, engine: Engine) -> None:

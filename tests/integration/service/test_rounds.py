@@ -16,6 +16,7 @@ from jobs.batches.ahead import Ahead
 from jobs.batches.expansion import MAX_FAILURES
 from jobs.batches.line_requests import LineRequest
 from jobs.database import transaction
+from jobs.errors import StorageFullError
 from jobs.files.storage import DirectoryStore
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, Reservation
@@ -108,6 +109,33 @@ def test_a_row_over_which_the_connection_is_lost_each_time_stops_one_round_alone
     while move_once():
         pass
     assert moved == others
+
+
+def meet_a_full_database(session: Session) -> None:
+    session.execute(text("DO $$ BEGIN RAISE EXCEPTION 'full' USING ERRCODE = 'disk_full'; END $$"))
+
+
+def meet_a_full_directory(_session: Session) -> None:
+    raise StorageFullError
+
+
+@pytest.mark.parametrize("meet", [meet_a_full_database, meet_a_full_directory])
+def test_a_full_disk_puts_no_row_aside(
+    sessions: sessionmaker[Session], meet: Callable[[Session], None]
+) -> None:
+    with transaction(sessions) as session:
+        submit_one(session)
+    failing, is_full = FailingRows("test"), True
+
+    def move(session: Session, only: Sequence[UUID]) -> int:
+        if is_full:
+            meet(session)
+        return len(only)
+
+    with pytest.raises((OperationalError, StorageFullError)):
+        move_set(sessions, failing, select(Job.id), move, limit=10)
+    is_full = False
+    assert move_set(sessions, failing, select(Job.id), move, limit=10) == [1]
 
 
 @pytest.mark.usefixtures("poisoned")

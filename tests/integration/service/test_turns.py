@@ -31,6 +31,7 @@ from support import (
     exits_of_four,
     new_tenant,
     prepare_all,
+    refusing,
     runner_of,
     spec,
     submit_one,
@@ -395,6 +396,20 @@ def test_a_round_ends_when_one_row_after_the_other_is_refused(sessions: sessionm
     with pytest.raises(UnavailableError):
         runner.run_some(work, limit=10)
     assert [job_of(sessions, each).run_after is not None for each in ids] == [True] * 3 + [False] * 2
+
+
+def test_a_full_disk_costs_no_row_its_attempts(sessions: sessionmaker[Session]) -> None:
+    (job_id,) = uncounted(sessions, "a b")
+    work = Counting(WordCounter(), CAPACITY)
+    counted = "BEFORE UPDATE ON jobs FOR EACH ROW WHEN (NEW.state = 'queued')"
+    with refusing(sessions, counted, code="disk_full"):
+        for _ in range(COUNTING.max_attempts + 1):
+            runner_of(sessions).run_some(work, limit=10)
+            job = job_of(sessions, job_id)
+            assert (job.state, job.num_preparations, job.lease_id) == ("preparing", 0, None)
+            make_due(sessions)
+    runner_of(sessions).run_some(work, limit=10)
+    assert job_of(sessions, job_id).state == "queued"
 
 
 class Calling(WordCounter):

@@ -29,7 +29,7 @@ from jobs.settings import DatabaseSettings, Settings
 from jobs.states import JobState
 from jobs.webhooks import endpoints
 from summary_support import create, ready_document, text_of
-from support import CAPACITY, ENGINE, PATIENCE, POLICY, output_of, register_engine, submit_one
+from support import CAPACITY, ENGINE, PATIENCE, POLICY, output_of, refusing, register_engine, submit_one
 from webhook_support import add_endpoint
 from worker.inference.desk import Desk
 from worker.inference.leases import RunningJob
@@ -214,6 +214,22 @@ def test_answers_outlast_a_database_that_is_away_for_longer_than_their_leases(
         desk.tick(None)
     away.dispose()
     sessions.configure(bind=engine)
+    for _ in running:  # a tick tries at least one again
+        desk.tick(None)
+    assert [each.result(timeout=0).state for each in stored] == [JobState.COMPLETED] * SLOTS
+
+
+def test_answers_outlast_a_disk_that_is_full_for_longer_than_their_leases(
+    sessions: sessionmaker[Session], feeding: Callable[..., Settings], running: list[Claim]
+) -> None:
+    settings = feeding()
+    jobs = settings.jobs.model_copy(update={"lease_seconds": 0.0})
+    desk = Desk(settings.model_copy(update={"jobs": jobs}), sessions, stopping=threading.Event())
+    with refusing(sessions, "BEFORE UPDATE ON jobs FOR EACH ROW", code="disk_full"):
+        stored = [hand_in(desk, each) for each in running]
+        for _ in range(3):
+            desk.tick(None)
+        assert not any(each.done() for each in stored)
     for _ in running:  # a tick tries at least one again
         desk.tick(None)
     assert [each.result(timeout=0).state for each in stored] == [JobState.COMPLETED] * SLOTS
