@@ -11,7 +11,8 @@ from api.console.session import OperatorDep, Viewer, ViewerDep
 from api.http.body import read_body
 from jobs.errors import ForbiddenError, InvalidRequestError
 
-_MAX_BYTES: Final = 256 * 1024  # 20,000 characters of questions, each of nine bytes at most, and the rest
+# 20,000 characters of questions or of a schema, each of nine bytes at most, and the rest.
+_MAX_BYTES: Final = 256 * 1024
 _MAX_FIELDS: Final = 200
 CSRF_FIELD: Final = "csrf"
 _FORM: Final = "application/x-www-form-urlencoded"
