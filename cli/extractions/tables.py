@@ -1,7 +1,7 @@
 """The fields of a document as a row of a table: CSV, JSON, JSON lines or a workbook for spreadsheets."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Any, BinaryIO, Final, TextIO
@@ -9,13 +9,13 @@ from typing import Any, BinaryIO, Final, TextIO
 from cli.summaries.results import DocumentResult
 from cli.summaries.tables import JsonSheet, Sheet, TextSheet
 from jobs.errors import LongbatchError
-from jobs.tables.cells import csv_line, is_formula
-from jobs.tables.findings import shown_failure, shown_gaps, shown_pages, shown_quote
+from jobs.tables import extractions
+from jobs.tables.cells import is_formula
+from jobs.tables.extractions import Cell
+from jobs.tables.findings import shown_failure
 
-_BETWEEN: Final = " | "  # quotes of several parts
 _MAX_CELL_CHARS: Final = 32_767  # of a spreadsheet
 _MAX_EXACT: Final = 10**15  # a spreadsheet keeps 15 digits
-Cell = str | int | float | bool | None
 
 
 class FieldsFormat(StrEnum):
@@ -42,7 +42,7 @@ def fields_sheet(out: TextIO, kind: FieldsFormat, fields: Sequence[str]) -> Shee
     match kind:
         case FieldsFormat.CSV:
             return TextSheet(
-                out, lambda result: csv_line(_texts(row(result, fields))), heading=csv_line(columns(fields))
+                out, lambda result: extractions.line(_row(result, fields)), heading=extractions.header(fields)
             )
         case FieldsFormat.JSON:
             return JsonSheet(out, as_object)
@@ -60,52 +60,18 @@ def problem_of(result: DocumentResult) -> str | None:
 
 def as_object(result: DocumentResult) -> dict[str, object]:
     """Convert what was found in a document to a JSON object."""
-    found = result.extraction or {}
-    names = ("values", "valid", "fault", "fields", "gaps")
     return {
         "document": result.source.shown,
-        **{name: found.get(name) for name in names},
+        **extractions.found_in(result.extraction or {}),
         "usage": result.usage,
         "error": result.error,
     }
 
 
-def columns(fields: Sequence[str]) -> list[str]:
-    """Name the columns: document, fields, pages and quote of each field, error."""
-    return ["document", *fields, *(f"{name}.{of}" for name in fields for of in ("pages", "quote")), "error"]
-
-
-def row(result: DocumentResult, fields: Sequence[str]) -> list[Cell]:
+def _row(result: DocumentResult, fields: Sequence[str]) -> list[Cell]:
     """Return the cells of a document, also of one that failed."""
-    found = {each["field"]: each for each in (result.extraction or {}).get("fields", ())}
-    values = [_cell(found[name]["value"]) if name in found else None for name in fields]
-    sources = (cell for name in fields for cell in _sources(found.get(name, {}).get("sources", ())))
-    return [result.source.shown, *values, *sources, _error(result)]
-
-
-def _cell(value: Any) -> Cell:  # noqa: ANN401  # JSON
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
-
-
-def _sources(sources: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Write the pages and the quotes of a value, each once."""
-    pages = dict.fromkeys(shown_pages(each["pages"]) for each in sources if each["pages"])
-    quotes = (shown_quote(each["quote"], in_text=each["quote_in_text"]) for each in sources)
-    return ", ".join(pages), _BETWEEN.join(dict.fromkeys(filter(None, quotes)))
-
-
-def _error(result: DocumentResult) -> str:
-    if result.error is not None:
-        return shown_failure(result.error)
-    found = result.extraction or {}
-    fault = f"[not valid] {found['fault']}" if found.get("fault") else ""
-    gaps = f"[not read] {shown_gaps(found['gaps'])}" if found.get("gaps") else ""
-    return " ".join(filter(None, (fault, gaps)))
-
-
-def _texts(cells: Sequence[Cell]) -> list[Cell]:
-    """Write booleans as JSON does."""
-    return [json.dumps(each) if isinstance(each, bool) else each for each in cells]
+    why = "" if result.error is None else shown_failure(result.error)
+    return extractions.row(result.source.shown, fields, result.extraction or {}, why=why)
 
 
 class Workbook:
@@ -127,11 +93,11 @@ class Workbook:
         self._sheet = self._book.create_sheet("extraction")
         self._sheet.freeze_panes = "B2"
         self._new_cell = partial(WriteOnlyCell, self._sheet)
-        self._append(columns(fields))
+        self._append(extractions.columns(fields))
 
     def write(self, result: DocumentResult) -> None:
         """Write the row of a document."""
-        self._append(row(result, self._fields))
+        self._append(_row(result, self._fields))
 
     def close(self) -> None:
         """Save the workbook."""

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from api.console import live
 from api.console.error_pages import page_router
-from api.console.extractions.fields import FieldRow, field_rows
+from api.console.extractions.fields import ShownExtraction, shown_extraction
 from api.console.extractions.listing import PAGES
 from api.console.live import LiveDep
 from api.console.page import render, render_part
@@ -25,7 +25,6 @@ from api.http.dependencies import ServicesDep
 from api.http.identifiers import ExtractionIdDep
 from jobs import extractions, ids
 from jobs.extractions import queries
-from jobs.extractions.views import ExtractionWithValues
 from jobs.models import Summary
 from jobs.models.document import Document
 from jobs.questions import trees
@@ -50,7 +49,6 @@ class ExtractionPage:
     Attributes:
         tenant: its owner's name, for operators.
         document: None: it is deleted.
-        shown: as callers of the API see it.
         parts: of the document, and one more than the page shows if there are more; none until planned.
         num_together: extractions that the same request made, this one included.
     """
@@ -58,24 +56,14 @@ class ExtractionPage:
     asked: Summary
     tenant: str | None
     document: Document | None
-    shown: ExtractionWithValues
+    extraction: ShownExtraction
     parts: Sequence[SummaryPart]
     num_together: int
 
     @property
     def name(self) -> str:
         """What the page calls the document."""
-        return name_of(self.document, self.shown["document"])
-
-    @property
-    def fields(self) -> list[FieldRow]:
-        """The fields in their order."""
-        return field_rows(self.shown)
-
-    @property
-    def num_found(self) -> int | None:
-        """How many of them have a value; None: they are not settled."""
-        return sum(each.is_found for each in self.fields) if self.shown["fields"] else None
+        return name_of(self.document, self.extraction.shown["document"])
 
 
 @router.get("/extractions/{extraction_id}")
@@ -87,7 +75,8 @@ async def show_extraction(
     found = await read_for(viewer, services, read)
     name, address = ids.extraction_id(extraction_id), PAGES.address_of(extraction_id)
     is_open = found.asked.state not in TERMINAL
-    schema = json.dumps(found.shown["schema"], indent=2, ensure_ascii=False)
+    shown = found.extraction.shown
+    schema = json.dumps(shown["schema"], indent=2, ensure_ascii=False)
     return render(
         request,
         "extractions/one.html",
@@ -95,7 +84,8 @@ async def show_extraction(
         id=name,
         found=found,
         asked=found.asked,
-        shown=found.shown,
+        shown=shown,
+        fields=found.extraction.fields.values(),
         with_values=show == SHOW_VALUES,
         schema=schema if show == _SHOW_SCHEMA else None,
         max_parts=MAX_PARTS,
@@ -141,7 +131,7 @@ def read_extraction(session: Session, *, extraction_id: UUID, viewer: Viewer) ->
         asked=asked,
         tenant=tenant_names(session, viewer, [owner]).get(owner),
         document=find_document(session, asked),
-        shown=queries.describe_whole(session, [asked])[0],
+        extraction=shown_extraction(queries.describe_whole(session, [asked])[0]),
         parts=parts.read_leaves(session, extraction_id, limit=MAX_PARTS + 1),
         num_together=len(trees.asked_together(session, asked)),
     )

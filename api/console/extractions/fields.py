@@ -1,7 +1,7 @@
 """The fields of an extraction as pages show them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,8 +64,21 @@ class FieldRow:
         )
 
 
-def field_rows(shown: ExtractionWithValues) -> list[FieldRow]:
-    """Return the fields in their order."""
+@dataclass(frozen=True, slots=True)
+class ShownExtraction:
+    """An extraction as callers of the API see it, with its fields in their order, by name."""
+
+    shown: ExtractionWithValues
+    fields: Mapping[str, FieldRow]
+
+    @property
+    def num_found(self) -> int | None:
+        """How many fields have a value; None: they are not settled."""
+        return sum(each.is_found for each in self.fields.values()) if self.shown["fields"] else None
+
+
+def shown_extraction(shown: ExtractionWithValues) -> ShownExtraction:
+    """Put each field of the schema beside what was found of it."""
     settled = {each["field"]: each for each in shown["fields"]}
     rules, names = shown["joins"], field_names(shown["schema"])
-    return [FieldRow(each, rules[each], settled.get(each)) for each in names]
+    return ShownExtraction(shown, {each: FieldRow(each, rules[each], settled.get(each)) for each in names})
