@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-upgrade prove-restore drill openapi schemas extraction crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-upgrade prove-restore prove-disk-full drill openapi schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -82,6 +82,9 @@ prove-upgrade: setup ## upgrade under load from the builds before the two newest
 
 prove-restore: setup ## lose a database of a million jobs and restore it to a moment, by the commands of docs/operations.md (RESTORE='--jobs 100000')
 	@$(BIN)/python -m bench.restore $(RESTORE)
+
+prove-disk-full: setup ## Postgres' disk fills up under load and gets room again, about 4 minutes (FULL='--full 120'); needs user namespaces or root
+	@$(BIN)/python -m bench.disk_full $(FULL)
 
 drill: setup ## machines whose clocks differ part from each other, in network namespaces, about 7 minutes (DRILL='--seed 7'); unpacks faketime and nft into .drill
 	@scripts/setup_drill.sh
