@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-upgrade prove-restore prove-disk-full drill openapi schemas extraction crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full drill openapi schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -76,6 +76,9 @@ openapi: setup ## write docs/openapi.json anew, what the API describes
 HOURS = 1
 prove-soak: setup ## hours of mixed load and random kills on a stack of its own, judged by what callers see (HOURS=1.5; SOAK='--seed 7')
 	@$(BIN)/python -m bench.soak --hours $(HOURS) $(SOAK)
+
+prove-failover: setup ## the primary database dies under load and its standby is promoted, about 3 minutes (FAILOVER='--seed 7'; '--asynchronous' may lose)
+	@$(BIN)/python -m bench.failover $(FAILOVER)
 
 prove-upgrade: setup ## upgrade under load from the builds before the two newest migrations, about 5 minutes (needs the repository's history)
 	@LONGBATCH_PROVE=1 $(BIN)/python -m pytest -s -n 0 -o faulthandler_timeout=0 tests/system/endurance/test_upgrades.py $(PYTEST)

@@ -1,0 +1,49 @@
+"""`python -m bench.failover`: the primary database dies under load, its standby is promoted, and a verdict.
+
+The exit status is 1 if anything was lost, doubled or contradicted itself. With
+`--asynchronous` commits do not wait for the standby: then what was accepted last may be lost.
+"""
+
+import argparse
+import json
+import secrets
+import tempfile
+import time
+from pathlib import Path
+
+from bench.failover.run import Plan, fail_over
+from jobs import open_files
+
+
+def main() -> None:
+    """Fail over, and print the figures."""
+    parser = argparse.ArgumentParser(prog="python -m bench.failover", description=__doc__)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31))
+    parser.add_argument("--before", type=float, default=60, help="seconds of load before the primary dies")
+    parser.add_argument("--after", type=float, default=60, help="seconds of load after the promotion")
+    parser.add_argument("--rate", type=float, default=3, help="1 is about 1.2 jobs a second")
+    parser.add_argument("--asynchronous", action="store_true", help="commits do not wait for the standby")
+    asked = parser.parse_args()
+    open_files.raise_limit()
+    plan = Plan(
+        asked.seed,
+        before_s=asked.before,
+        after_s=asked.after,
+        rate=asked.rate,
+        is_synchronous=not asked.asynchronous,
+    )
+    _say(f"seed {plan.seed}")
+    with tempfile.TemporaryDirectory(prefix="longbatch-failover-", ignore_cleanup_errors=True) as directory:
+        Path(directory).chmod(0o711)  # under root, Postgres runs as another user
+        report = fail_over(plan, Path(directory), say=_say)
+    print(json.dumps(report.figures(), indent=1))  # noqa: T201
+    if not report.is_good:
+        raise SystemExit(1)
+
+
+def _say(words: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
