@@ -92,6 +92,7 @@ def test_one_shows_each_value_with_its_pages_and_whether_its_quote_is_in_the_tex
     assert "900" not in words(visitor.page(address))
     shown = fields_of(visitor, f"{address}?show=values")
     assert shown["rent"][1:4] == ["900", "2", "The rent is 900. in the text read it there"]
+    assert shown["notice"][0] == "found"
     assert shown["notice"][1:4] == ["a year", "1\N{EN DASH}2", "a year it is not in the text"]
     assert shown["parties"][1:4] == ['["Ada", "Bo"]', "1\N{EN DASH}2", NOTHING]
     assert shown["fee"][1:4] == [NOTHING] * 3
