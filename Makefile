@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full drill openapi schemas extraction crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring dashboards screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full drill openapi schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,6 +31,10 @@ test-console: browser ## the console's tests, in that browser too
 
 check-monitoring: ## check and test the alerts with Debian's promtool, unpacked into .prometheus (20 MB, no root)
 	@scripts/check_monitoring.sh
+
+dashboards: setup ## the dashboard's panels as docs/dashboard.png: Debian's Prometheus scrapes a stack under load and answers their queries, about 7 minutes
+	@scripts/setup_prometheus.sh
+	@$(BIN)/python -m bench.dashboards $(DASHBOARDS)
 
 screenshots: browser ## the pictures in docs/console, of the pages that tests look at (PYTEST=-k… chooses)
 	@LONGBATCH_SCREENSHOTS=docs/console $(BIN)/python -m pytest tests/integration/console -k in_browser $(PYTEST)

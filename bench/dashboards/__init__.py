@@ -1,0 +1,1 @@
+"""The dashboard's panels as a picture, from a Prometheus that scraped a stack under load."""
