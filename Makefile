@@ -81,7 +81,7 @@ HOURS = 1
 prove-soak: setup ## hours of mixed load and random kills on a stack of its own, judged by what callers see (HOURS=1.5; SOAK='--seed 7')
 	@$(BIN)/python -m bench.soak --hours $(HOURS) $(SOAK)
 
-prove-failover: setup ## the primary database dies under load and its standby is promoted, about 3 minutes (FAILOVER='--seed 7'; '--asynchronous' may lose)
+prove-failover: setup ## the primary database dies under load and its standby is promoted, about 3 minutes (FAILOVER='--seed 7'; --asynchronous loses, as a control)
 	@$(BIN)/python -m bench.failover $(FAILOVER)
 
 prove-upgrade: setup ## upgrade under load from the builds before the two newest migrations, about 5 minutes (needs the repository's history)

@@ -38,6 +38,23 @@ class Standby(EmbeddedPostgres):
         source = f"{primary.url.rpartition('/')[0]}/postgres?application_name={_STANDBY}"
         self._call("pg_basebackup", "-d", source, "--write-recovery-conf", "--checkpoint=fast")
 
+    def part(self) -> None:
+        """Let it hear nothing more of the primary.
+
+        Raises:
+            StackError: it still does.
+        """
+        deadline = time.monotonic() + _PATIENCE.total_seconds()
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET primary_conninfo = 'port=1'")
+            connection.execute("SELECT pg_reload_conf()")
+            while connection.execute(
+                "SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming'"
+            ).fetchall():
+                if time.monotonic() > deadline:
+                    raise StackError("the standby still follows")
+                time.sleep(0.1)
+
     def promote(self) -> None:
         """Let it take writes; return once it does.
 
