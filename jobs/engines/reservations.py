@@ -5,7 +5,8 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Subquery, Uuid, bindparam, case, delete, func, insert, select, text, update
+from sqlalchemy import Subquery, Uuid, bindparam, case, delete, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.engines import served_tokens
@@ -124,7 +125,7 @@ def drain(session: Session, lease_id: UUID) -> None:
 
 
 def keep_places(session: Session, engine_name: str, places: Sequence[tuple[UUID, UUID, int]]) -> None:
-    """Reserve, as draining, what requests without a claim occupy.
+    """Reserve, as draining, what requests without a claim occupy. Doing so again is harmless.
 
     Args:
         session: the caller's transaction, which holds the engine's row.
@@ -135,12 +136,14 @@ def keep_places(session: Session, engine_name: str, places: Sequence[tuple[UUID,
         {"lease_id": lease_id, "job_id": job_id, "blocks": blocks} for lease_id, job_id, blocks in places
     ]
     session.execute(
-        insert(Reservation).values(
+        insert(Reservation)
+        .values(
             engine_name=engine_name,
             output_tokens=0,
             state="draining",
             draining_since=func.clock_timestamp(),
-        ),
+        )
+        .on_conflict_do_nothing(),
         values,
     )
 

@@ -18,7 +18,7 @@ from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import family_of
 from jobs.scheduling.engine_queue import EngineQueue
 from jobs.scheduling.followers import Family, Reader, Reuse
-from jobs.scheduling.head_starts import HeadStart, Outlook
+from jobs.scheduling.head_starts import FilledSlot, HeadStart, Outlook, refilled
 from jobs.scheduling.preemption import choose_preemptions
 from jobs.scheduling.prefix_replay import Answered, Guest, Overtaking
 from jobs.scheduling.previews import Preview
@@ -68,17 +68,19 @@ class FreedSlot:
 
 @dataclass(frozen=True, slots=True)
 class ReadAhead:
-    """What a transaction has read since it locked the engine; what is None is read when it is needed.
+    """What a transaction knows since it locked the engine; what is None is read when it is needed.
 
     Attributes:
         load: of the engine, since reservations were closed too.
         queued: ids of the preview's candidates that are queued yet, if other engines take from the queue.
         waiting: who waits for the engine's model.
+        under_way: slots of runs that have ended and hold reservations yet, with what is in them.
     """
 
     load: EngineLoad | None = None
     queued: Collection[UUID] | None = None
     waiting: WaitingTenants | None = None
+    under_way: Sequence[FilledSlot] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +135,15 @@ def start_jobs(
         session, locked, policy, ahead=ahead, preview=preview, limit=limit, ended=ended, begun=begun
     )
     taken = {each.lease for each in result.claims}
-    if missed := [each for each in begun if each.lease not in taken]:
-        reservations.keep_places(
-            session,
-            locked[0].name,
-            [(each.lease.lease_id, each.lease.job_id, each.ranked.candidate.blocks) for each in missed],
-        )
+    keep_places(session, locked[0].name, [each for each in begun if each.lease not in taken])
     return result
+
+
+def keep_places(session: Session, engine_name: str, begun: Sequence[HeadStart]) -> None:
+    """Let the places of head starts whose jobs are not claimed drain, until their requests are over."""
+    if begun:
+        places = [(each.lease.lease_id, each.lease.job_id, each.ranked.candidate.blocks) for each in begun]
+        reservations.keep_places(session, engine_name, places)
 
 
 def _start_jobs(
@@ -163,18 +167,19 @@ def _start_jobs(
         policy.replay.observe(load.guests, capacity=load.capacity, answered=answered)
     if engine.halt is not None:
         return ClaimResult()
+    for each in ahead.under_way:
+        load = refilled(load, each)
     queue = EngineQueue(session, engine, now, load, policy, marks_idle=not ended, waiting=ahead.waiting)
     if load.budget.free_slots < 1 and not load.interactive_waits:
         return ClaimResult(outlook=queue.outlook(load))
-    starting = _Starting(queue, load, limit)
+    sent = [*begun, *(each.head_start for each in ahead.under_way if each.head_start is not None)]
+    starting = _Starting(queue, load, limit, frozenset(each.lease.job_id for each in sent))
     if begun:
         starting.start_begun(begun)
     # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
     is_usable = preview is not None and not load.interactive_waits and not starting.is_full
     if preview is not None and is_usable and not queue.has_followers_beyond(preview.candidates):
-        sent = {each.lease.job_id for each in begun}
-        waiting = [each for each in preview.candidates if each.job.id not in sent]
-        starting.start(queue.still_waiting(waiting, ahead.queued))
+        starting.start(queue.still_waiting(preview.candidates, ahead.queued))
     asked_for_room, left = False, None
     if not starting.claims or not starting.is_full:
         elsewhere = queue.elsewhere()
@@ -190,11 +195,16 @@ def _start_jobs(
 
 @dataclass(slots=True)
 class _Starting:
-    """The jobs that start on an engine within one transaction, which holds the engine's row."""
+    """The jobs that start on an engine within one transaction, which holds the engine's row.
+
+    Attributes:
+        sent: jobs whose requests are in the engine already: no other claim of this transaction is for them.
+    """
 
     queue: EngineQueue
     load: EngineLoad
     limit: int | None
+    sent: frozenset[UUID]
     claims: list[Claim] = field(default_factory=list)
 
     @property
@@ -209,6 +219,7 @@ class _Starting:
 
     def start(self, candidates: list[Ranked]) -> list[Ranked]:
         """Start those candidates that may start now and return the others."""
+        candidates = [each for each in candidates if each.job.id not in self.sent]
         if self.queue.known is not None:
             self.queue.known.know([each.job for each in candidates])
         while candidates and not self.is_done and (chosen := self._choose(candidates)):

@@ -57,7 +57,12 @@ class Outlook:
     known: EnginePrefixes | None
 
     def successor(
-        self, candidates: Sequence[Ranked], filled: Sequence[FilledSlot], *, ended: UUID
+        self,
+        candidates: Sequence[Ranked],
+        filled: Sequence[FilledSlot],
+        *,
+        ended: UUID,
+        is_ticking: bool = False,
     ) -> HeadStart | None:
         """Foretell which job the next tick starts in the slot of a run that has just ended.
 
@@ -68,21 +73,27 @@ class Outlook:
             candidates: the head of the queue, in rank order.
             filled: the slots of runs that ended since that tick, in this order.
             ended: the lease of the run.
+            is_ticking: a tick is under way that does not store this end. What else is free is the tick's.
 
         Returns:
             None if no job starts, or if it is uncertain which.
         """
         load = self.load
         for each in filled:
-            load = _refilled(load, each)
+            load = refilled(load, each)
         if ended not in load.running or load.interactive_waits or self._has_lone_job():
             return None
+        if is_ticking and load.budget.free_slots > 0:
+            return None
+        left_blocks = load.running[ended].blocks
         load = without(load, ended)
         if self.known is not None and may_share([each.job for each in candidates], self.known):
             return None
         choice = choose_ranked(candidates, load, self.packing, None)
         chosen = next((each for each in candidates if each.job.id == choice.start), None)
         if chosen is None or chosen.candidate.alone:
+            return None
+        if is_ticking and chosen.candidate.room > left_blocks:
             return None
         return HeadStart(chosen, Lease(chosen.job.id, uuid7()), choice.overtakes)
 
@@ -92,7 +103,7 @@ class Outlook:
         return budget.free_slots + len(self.load.running) != self.load.capacity.max_batch_size
 
 
-def _refilled(load: EngineLoad, slot: FilledSlot) -> EngineLoad:
+def refilled(load: EngineLoad, slot: FilledSlot) -> EngineLoad:
     """Return the load once the slot's run has ended and what took its place has started."""
     if slot.ended in load.running:
         load = without(load, slot.ended)

@@ -13,7 +13,7 @@ from jobs.database import direct
 from jobs.engines import reservations
 from jobs.scheduling import candidates, claims, engine_load
 from jobs.scheduling.claims import ClaimResult, FreedSlot, ReadAhead
-from jobs.scheduling.head_starts import HeadStart
+from jobs.scheduling.head_starts import FilledSlot, HeadStart
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.trees import progress as tree_progress
@@ -44,6 +44,7 @@ def tick(
     preview: Preview | None = None,
     model: str | None = None,
     begun: Sequence[HeadStart] = (),
+    under_way: Sequence[FilledSlot] = (),
 ) -> TickResult:
     """Store the answers of these runs, free their slots, and start every job that fits then.
 
@@ -57,6 +58,7 @@ def tick(
         ended: runs of this engine.
         preview: as in `claims.start_jobs`.
         begun: requests that are in the slots of some of these runs, as in `claims.start_jobs`.
+        under_way: requests that are in the slots of others, whose ends a later tick stores.
         model: of the engine; if nothing has ended, who waits for it is read in the same message. None: later.
     """
     found, free_trees = [], list[UUID]()
@@ -84,6 +86,8 @@ def tick(
         if not each.engine_is_done and each.lease.job_id in completed.job_ids:
             reservations.drain(session, each.lease.lease_id)
     if policy is None or locked is None:
+        if locked is not None:
+            claims.keep_places(session, engine_name, begun)
         return TickResult(completed, ClaimResult())
     freed = [
         FreedSlot(each.lease.lease_id, each.output.num_tokens, each.output.cached_tokens) for each in ended
@@ -91,7 +95,7 @@ def tick(
     load = engine_load.load_of(locked[0], next(rows)) if is_done else None
     queued = candidates.queued_of(next(rows)) if is_shared else None
     waiting = candidates.waiting_of(next(rows)) if reads_queue and locked[0].model == model else None
-    ahead = ReadAhead(load, queued, waiting)
+    ahead = ReadAhead(load, queued, waiting, under_way)
     claimed = claims.start_jobs(
         session, locked, policy, ahead=ahead, preview=preview, ended=freed, begun=begun
     )

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
@@ -14,7 +15,7 @@ from jobs.completing import JobCompletion
 from jobs.database import direct, transaction
 from jobs.scheduling import ticks
 from jobs.scheduling.claims import Claim, ClaimResult
-from jobs.scheduling.head_starts import HeadStart
+from jobs.scheduling.head_starts import FilledSlot, HeadStart
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
@@ -90,8 +91,7 @@ class Desk:
         ended.stored.set_running_or_notify_cancel()  # a run that is cancelled must not fail the tick
         is_shared = isinstance(end.outcome, Finished) and not output.has_files
         if not is_shared:
-            self._apart.add([ended])
-            self._settle([ended], ())
+            self._add_apart([ended])
         with self._lock:
             if is_shared:
                 self._waiting.append(ended)
@@ -120,17 +120,18 @@ class Desk:
         """
         with self._lock:
             together, self._waiting = self._waiting, []
-        result = ClaimResult()
+        result, outlook = ClaimResult(), None
         try:
             if together or policy is not None:
                 result = self._store_together(together, policy, preview if together else None)
             start(result)
-            if self.head_starts is not None:
-                self.head_starts.foresee(result.outlook)
+            outlook = result.outlook
             if result.claims:
                 self._refused.fail_all()
             return result
         finally:
+            if self.head_starts is not None:
+                self.head_starts.foresee(outlook)
             regrouped = self._apart.store(wake=self.wake, wake_within=self.wake_within)
             with self._lock:
                 self._waiting[:0] = regrouped
@@ -149,6 +150,7 @@ class Desk:
         ended = [
             _completion(each, each.end.outcome) for each in together if isinstance(each.end.outcome, Finished)
         ]
+        begun, under_way = self._begin_tick(together)
         try:
             with transaction(self._sessions) as session:
                 self._refused.leave_out(session)
@@ -160,11 +162,11 @@ class Desk:
                     ended=ended,
                     preview=preview,
                     model=engine.model,
-                    begun=self._begun(together),
+                    begun=begun,
+                    under_way=under_way,
                 )
         except BaseException as error:
-            self._settle(together, ())
-            self._apart.add(together)
+            self._add_apart(together)
             if isinstance(error, StartRefusedError) and self._refused.set_aside(error.starts):
                 self.wake()
             elif not together:
@@ -180,13 +182,24 @@ class Desk:
         return result.claimed
 
     def forget_head_start(self, ended: Lease) -> None:
-        """Stop what is in the slot of a run whose end is not handed in."""
+        """Stop what was sent for a run whose end is not handed in, and what is in its slot."""
         if self.head_starts is not None:
-            self.head_starts.settle([ended], ())
+            self.head_starts.drop(ended)
 
-    def _begun(self, ended: Sequence[EndedRun]) -> Sequence[HeadStart]:
-        """Return what is in the slots of these runs."""
-        return () if self.head_starts is None else self.head_starts.of(each.running.lease for each in ended)
+    def _begin_tick(self, ended: Sequence[EndedRun]) -> tuple[Sequence[HeadStart], Sequence[FilledSlot]]:
+        """Return what is in the slots of these runs, and of others that have ended."""
+        if self.head_starts is None:
+            return (), ()
+        return self.head_starts.begin_tick([each.running.lease for each in ended])
+
+    def _add_apart(self, ended: Sequence[EndedRun]) -> None:
+        """Leave these to be stored alone, each with the place of what is in its slot, which is stopped."""
+        if self.head_starts is None:
+            self._apart.add(ended)
+            return
+        for each in ended:
+            left = self.head_starts.leave(each.running.lease, each.stored)
+            self._apart.add([replace(each, left=left)])
 
     def _settle(self, ended: Sequence[EndedRun], claims: Sequence[Claim]) -> None:
         """Tell what became of the head starts in the slots of these runs."""

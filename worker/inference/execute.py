@@ -130,8 +130,7 @@ class Runner:
         run = self._begin(claim, running, model)
         end = await self._try(run, model)
         running.is_ending = True
-        await self._leave_slot(run, end)
-        await self.recorder.end(run, end)
+        await self.recorder.end(run, await self._leave_slot(run, end))
 
     def _begin(self, claim: Claim, running: RunningJob, model: EngineModel) -> JobRun:
         job = claim.job
@@ -145,11 +144,23 @@ class Runner:
             run.sent = self.recorder.desk.head_starts.take(claim.lease)
         return run
 
-    async def _leave_slot(self, run: JobRun, end: RunEnd) -> None:
-        """Give the slot of a run that has ended to the next job, if that is foreseen."""
+    async def _leave_slot(self, run: JobRun, end: RunEnd) -> RunEnd:
+        """Give the slot of a run that has ended to the next job, if that is foreseen.
+
+        Returns:
+            How the run ended, now that its own head start is over.
+        """
         if run.sent is not None:  # the run needed no engine, or another request
-            await run.sent.stop()
-            return
+            is_over = await run.sent.stop()
+            return replace(end, engine_is_done=end.engine_is_done and is_over)
+        try:
+            await self._begin_next(run, end)
+        except Exception:  # the answer matters more
+            run.log.exception(telemetry.LOOP_FAILED, loop="head-start")
+        return end
+
+    async def _begin_next(self, run: JobRun, end: RunEnd) -> None:
+        """Send the request of the job that is foreseen in the slot of a run that has ended."""
         head_starts = self.recorder.desk.head_starts
         if head_starts is None or self.stopping.is_set() or run.stream is None or not end.engine_is_done:
             return
@@ -242,12 +253,13 @@ class Runner:
             await self._in_thread(self.requests.salts.load)
         request = self.requests.salted(request, run.claim.job, model)
         put = partial(run.put, tokens_per_block=model.capacity.tokens_per_block)
-        sent, run.sent = run.sent, None
-        if sent is not None:
-            if (taken := sent.take_over(request, put)) is not None:
-                return taken
-            if not await sent.stop():
+        if (sent := run.sent) is not None:
+            taken = sent.take_over(request, put)
+            if taken is None and not await sent.stop():
                 raise StreamTimeoutError("The engine did not end a request in time.")
+            run.sent = None
+            if taken is not None:
+                return taken
         stream = RunStream(model.served.call(request), put=put)
         stream.start()
         return stream
@@ -314,7 +326,7 @@ class Runner:
                         return stopped
                 case granted_or_ended:
                     if (head_starts := self.recorder.desk.head_starts) is not None:
-                        head_starts.foresee(None)  # less may be free than the last tick left
+                        head_starts.forget_outlook()
                     return granted_or_ended
 
     def _ask_for_blocks(self, run: JobRun) -> Granted | WaitForBlocks | Yielded | LeaseLost:

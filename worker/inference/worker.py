@@ -102,7 +102,7 @@ class InferenceWorker:
         prefetcher = PromptPrefetcher(work, settings.engine.name, self.policy, counter)
         self._policy = replace(self._policy, read_prompts=prefetcher.read_with)
         requests = RequestMaker(counter, CacheSalts(work))
-        head_starts = HeadStarts(
+        self._head_starts = head_starts = HeadStarts(
             prefetcher,
             requests,
             model=lambda: self.monitor.model,
@@ -196,6 +196,7 @@ class InferenceWorker:
     def stop(self) -> None:
         """Stop all threads. No job stays with this worker."""
         self.dispatcher.stop(grace_seconds=self._settings.jobs.shutdown_grace_seconds)
+        self._head_starts.finish()
         for part in (self.monitor, self.keeper.loop, self._live.loop, self._doorbell.loop):
             part.begin_stop()
         for loop in (self.monitor.loop, self.keeper.loop, self._live.loop, self._doorbell.loop):

@@ -158,3 +158,66 @@ def test_nothing_is_foretold_beside_a_job_that_must_run_alone(session: Session) 
     result = claims.claim_all(session, ENGINE, POLICY)
     assert [each.lease.job_id for each in result.claims] == [suspected.id]
     assert foretell(result, previews.preview_claims(session, ENGINE, POLICY), result.claims) == []
+
+
+def test_a_tick_that_starts_nothing_keeps_the_places(session: Session, full: ClaimResult) -> None:
+    preview = previews.preview_claims(session, ENGINE, POLICY)
+    (begun,) = foretell(full, preview, full.claims[:1])
+    completion = JobCompletion(full.claims[0].lease, output_of("x"), FinishReason.STOP, engine_is_done=True)
+    ticks.tick(session, ENGINE, None, ended=[completion], begun=[begun])
+    assert [each.lease_id for each in places(session)] == [begun.lease.lease_id]
+
+
+def test_a_tick_does_not_start_the_job_of_a_head_start_whose_run_it_does_not_store(
+    session: Session, full: ClaimResult
+) -> None:
+    preview = previews.preview_claims(session, ENGINE, POLICY)
+    stored, late = full.claims[:2]
+    (begun,) = foretell(full, preview, [late])
+    under_way = [FilledSlot(late.lease.lease_id, begun)]
+    completion = JobCompletion(stored.lease, output_of("x"), FinishReason.STOP, engine_is_done=True)
+    result = ticks.tick(
+        session, ENGINE, POLICY, ended=[completion], preview=preview, under_way=under_way
+    ).claimed
+    assert len(result.claims) == 1
+    assert result.claims[0].lease.job_id != begun.lease.job_id
+    last = end(session, [late], preview=preview, begun=[begun])
+    assert [each.lease for each in last.claims] == [begun.lease]
+
+
+def test_a_tick_leaves_the_blocks_to_a_head_start_whose_run_it_does_not_store(session: Session) -> None:
+    register_engine(session, capacity=TIGHT)
+    for _ in range(2):
+        submit_one(session, spec(300, max_tokens=100))
+    result = claims.claim_all(session, ENGINE, POLICY)
+    assert len(result.claims) == 2
+    submit_one(session, spec(900, max_tokens=100))
+    submit_one(session, spec(400, max_tokens=100))
+    preview = previews.preview_claims(session, ENGINE, POLICY)
+    stored, late = result.claims
+    assert result.outlook is not None
+    empty = FilledSlot(stored.lease.lease_id)
+    begun = result.outlook.successor(preview.candidates, [empty], ended=late.lease.lease_id)
+    assert begun is not None
+    completion = JobCompletion(stored.lease, output_of("x"), FinishReason.STOP, engine_is_done=True)
+    under_way = [FilledSlot(late.lease.lease_id, begun)]
+    claimed = ticks.tick(
+        session, ENGINE, POLICY, ended=[completion], preview=preview, under_way=under_way
+    ).claimed.claims
+    assert sum(each.blocks for each in claimed) + begun.ranked.candidate.blocks <= TIGHT.max_blocks
+
+
+def test_while_a_tick_is_under_way_nothing_is_foretold_that_needs_more_than_the_run_leaves(
+    session: Session, full: ClaimResult
+) -> None:
+    preview = previews.preview_claims(session, ENGINE, POLICY)
+    outlook, (first, second, *_) = full.outlook, [each.lease.lease_id for each in full.claims]
+    assert outlook is not None
+    assert outlook.successor(preview.candidates, [], ended=first, is_ticking=True) is not None
+    empty = [FilledSlot(second)]
+    assert outlook.successor(preview.candidates, empty, ended=first, is_ticking=True) is None
+    large = submit_one(session, spec(900, max_tokens=100))
+    preview = previews.preview_claims(session, ENGINE, POLICY)
+    only = [each for each in preview.candidates if each.job.id == large.id]
+    assert outlook.successor(only, [], ended=first) is not None
+    assert outlook.successor(only, [], ended=first, is_ticking=True) is None

@@ -8,10 +8,10 @@ over; if the job is no longer to be had, the request is stopped, and keeps its p
 import asyncio
 import threading
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import numpy as np
@@ -33,6 +33,8 @@ from worker.metrics.runs import RunMetrics
 # For the request of a job that was not claimed to end: a real engine ends it after a chunk of its prompt.
 _END_SECONDS: Final = 30.0
 _MAX_STOPPED: Final = 1000
+# A worker that shuts down waits this long for stopped requests to end: to cut one is the worse choice.
+_FINISH_SECONDS: Final = 5.0
 Put = Callable[[EngineDelta | StreamEnd], None]
 
 
@@ -72,6 +74,11 @@ class SentRequest:
         self._put = put
         return self._stream
 
+    @property
+    def is_over(self) -> bool:
+        """True if the engine certainly holds nothing for it."""
+        return self._end is not None and self._end.confirmed
+
     async def stop(self) -> bool:
         """Let the engine end it. Returns True once it is certain that the engine holds nothing for it."""
         if self._end is None:
@@ -80,7 +87,7 @@ class SentRequest:
             async with asyncio.timeout(_END_SECONDS):
                 await self._has_ended.wait()
         await self._stream.close()
-        return self._end is not None and self._end.confirmed
+        return self.is_over
 
     def _take(self, event: EngineDelta | StreamEnd) -> None:
         if isinstance(event, StreamEnd):
@@ -126,6 +133,8 @@ class HeadStarts:
         self._metrics = metrics
         self._lock = threading.Lock()
         self._outlook: Outlook | None = None
+        self._is_ticking = self._is_outdated = False
+        self._stops: set[Future[None]] = set()
         self._filled: list[FilledSlot] = []
         self._sent: dict[UUID, SentRequest] = {}  # by the lease of the run that ended
         self._claimed: dict[Lease, SentRequest] = {}
@@ -135,9 +144,15 @@ class HeadStarts:
     def foresee(self, outlook: Outlook | None) -> None:
         """Foretell from this from now on, as a tick has left it; None: begin nothing until the next one."""
         with self._lock:
-            self._outlook = outlook
+            self._is_ticking = False
+            self._outlook = None if self._is_outdated else outlook
             if outlook is not None:
                 self._filled = [each for each in self._filled if each.ended in outlook.load.running]
+
+    def forget_outlook(self) -> None:
+        """Begin nothing until a tick that begins later: less may be free than the last one left."""
+        with self._lock:
+            self._outlook, self._is_outdated = None, True
 
     def begin(self, ended: Lease) -> None:
         """Send the request of the job that will probably start in the slot of this run, if that is foreseen.
@@ -151,16 +166,26 @@ class HeadStarts:
             if self._outlook is not None and preview is not None and model is not None:
                 begun = {each.head_start.lease.job_id for each in self._sent.values()}
                 candidates = [each for each in preview.candidates if each.job.id not in begun]
-                next_one = self._outlook.successor(candidates, self._filled, ended=ended.lease_id)
+                next_one = self._outlook.successor(
+                    candidates, self._filled, ended=ended.lease_id, is_ticking=self._is_ticking
+                )
                 if next_one is not None:
                     sent = self._send(next_one, ended, model)
-            self._filled.append(FilledSlot(ended.lease_id, None if sent is None else sent.head_start))
+            if self._outlook is not None:  # else it is still taken for running, which is safe
+                self._filled.append(FilledSlot(ended.lease_id, None if sent is None else sent.head_start))
 
-    def of(self, ended: Iterable[Lease]) -> list[HeadStart]:
-        """Return what is in the slots of these runs, which a tick is about to store."""
+    def begin_tick(self, ended: Collection[Lease]) -> tuple[list[HeadStart], list[FilledSlot]]:
+        """Tell a tick that is about to store these runs what is in the engine; `foresee` ends it.
+
+        Returns:
+            What is in their slots, and in the slots of runs that it does not store.
+        """
+        stored = [each.lease_id for each in ended]
         with self._lock:
-            found = [self._sent.get(each.lease_id) for each in ended]
-        return [each.head_start for each in found if each is not None]
+            self._is_ticking, self._is_outdated = True, False
+            begun = [sent.head_start for each in stored if (sent := self._sent.get(each)) is not None]
+            others = [FilledSlot(each.ended, each.head_start) for each in self._sent.values()]
+        return begun, [each for each in others if each.ended not in stored]
 
     def settle(self, ended: Collection[Lease], claims: Iterable[Claim]) -> None:
         """Keep the requests of jobs that were claimed for their runs, and stop the others in these slots."""
@@ -174,8 +199,34 @@ class HeadStarts:
                 self._stopped.clear()
             self._stopped.update(each.head_start.lease.job_id for each in left)
         self._metrics.settled(num_taken=len(taken), num_stopped=len(left))
-        if left:
-            engine_loop.start_all([self._stop(each) for each in left])
+        for each in left:
+            self._start_stop(each)
+
+    def leave(self, ended: Lease, stored: "Future[Any]") -> SentRequest | None:
+        """Stop what is in the slot of a run whose end is stored without a tick; its place is left with it.
+
+        Returns:
+            The request, which needs a place where the end is stored, if it is not over by then.
+        """
+        with self._lock:
+            if (sent := self._sent.pop(ended.lease_id, None)) is not None:
+                self._stopped.add(sent.head_start.lease.job_id)
+        if sent is not None:
+            self._metrics.settled(num_taken=0, num_stopped=1)
+            self._start_stop(sent, stored)
+        return sent
+
+    def drop(self, lease: Lease) -> None:
+        """Stop what was sent for a run that came to nothing, or is in its slot."""
+        self.settle([lease], ())
+        if (sent := self.take(lease)) is not None:
+            self._start_stop(sent)
+
+    def finish(self) -> None:
+        """Wait for the stopped requests to end."""
+        with self._lock:
+            stops = set(self._stops)
+        wait(stops, _FINISH_SECONDS)
 
     def take(self, lease: Lease) -> SentRequest | None:
         """Take the request that was sent for this claim; None: there is none."""
@@ -200,9 +251,17 @@ class HeadStarts:
         self._sent[ended.lease_id] = sent
         return sent
 
-    async def _stop(self, sent: SentRequest) -> None:
+    def _start_stop(self, sent: SentRequest, stored: "Future[Any] | None" = None) -> None:
+        stop = engine_loop.start(self._stop(sent, stored))
+        with self._lock:
+            self._stops.add(stop)
+        stop.add_done_callback(self._stops.discard)
+
+    async def _stop(self, sent: SentRequest, stored: "Future[Any] | None") -> None:
         # If its end is not certain, the place stays until the monitor finds that the engine is done with it.
         if await sent.stop():
+            if stored is not None:
+                await asyncio.wrap_future(stored)  # with which its place may have come
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._threads, self._close_reservation, sent.head_start.lease)
             self.on_room()

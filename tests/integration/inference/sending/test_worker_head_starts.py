@@ -1,14 +1,18 @@
 """A worker sends requests before their jobs are claimed: they are taken over, or stopped."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterator
+from uuid import UUID
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from jobs.database import transaction
 from jobs.models import Job
+from jobs.scheduling.head_starts import Outlook
 from jobs.settings import Settings
 from support import eventually
+from worker.inference.sending.head_starts import SentRequest
 from worker.metrics.process import ProcessMetrics
 from worker_support import ENGINE, Queue, running_worker
 
@@ -59,4 +63,103 @@ def test_a_request_whose_job_cannot_be_claimed_is_stopped_and_leaves_nothing(
             assert queue.job(waiting).state == "queued"
         job = queue.ended(waiting)
     assert (job.state, job.completion_tokens, job.attempt) == ("completed", 100, 0)
+    assert queue.reservations() == []
+
+
+def fill(queue: Queue) -> list[UUID]:
+    """Jobs for all slots, which end one after the other."""
+    return [
+        queue.submit(f"{number}. [[tokens={1200 + 100 * number}]]", max_tokens=2000)
+        for number in range(NUM_SLOTS)
+    ]
+
+
+def test_a_worker_that_shuts_down_waits_for_the_requests_that_it_stops(
+    queue: Queue, feeding: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics, stop = ProcessMetrics(), SentRequest.stop
+
+    async def stop_late(sent: SentRequest) -> bool:
+        await asyncio.sleep(1)
+        return await stop(sent)
+
+    monkeypatch.setattr(SentRequest, "stop", stop_late)
+    running = fill(queue)
+    with transaction(queue.sessions) as holding:
+        with running_worker(feeding(), queue.tokenizer, metrics=metrics):
+            for each in running:
+                queue.streaming(each)
+            waiting = queue.submit("The last. [[tokens=100]]", max_tokens=200)
+            holding.scalars(select(Job).where(Job.id == waiting).with_for_update()).one()
+            eventually(lambda: counted(metrics, "stopped"))
+        assert queue.reservations() == []
+
+
+def test_whatever_goes_wrong_with_foretelling_no_answer_is_lost(
+    queue: Queue, feeding: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [queue.submit(f"Number {number}. [[tokens=50]]", max_tokens=100) for number in range(8)]
+
+    def fail(*_: object, **__: object) -> None:
+        raise ArithmeticError
+
+    monkeypatch.setattr(Outlook, "successor", fail)
+    with running_worker(feeding(), queue.tokenizer):
+        jobs = [queue.ended(each) for each in asked]
+    assert {(job.state, job.attempt, job.num_rescues) for job in jobs} == {("completed", 0, 0)}
+
+
+def test_a_request_of_which_no_end_is_known_keeps_the_reservation_of_its_job(
+    queue: Queue, feeding: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = SentRequest.stop
+
+    async def stop_unsure(sent: SentRequest) -> bool:
+        await stop(sent)
+        return False
+
+    monkeypatch.setattr(SentRequest, "stop", stop_unsure)
+    monkeypatch.setattr(SentRequest, "take_over", lambda *_: None)
+    running = fill(queue)
+    with running_worker(feeding(retry_backoff_seconds=60), queue.tokenizer):
+        for each in running:
+            queue.streaming(each)
+        waiting = queue.submit("The last. [[tokens=100]]", max_tokens=200)
+        failed = queue.when(waiting, lambda job: job.attempt)
+        draining = {each.job_id for each in queue.reservations() if each.state == "draining"}
+    assert (failed.state, draining) == ("queued", {waiting})
+
+
+@pytest.fixture
+def refuse(queue: Queue) -> Iterator[Callable[[UUID], None]]:
+    """Let the database refuse every reservation for a job."""
+
+    def refuse(job_id: UUID) -> None:
+        body = "BEGIN RAISE check_violation; END"
+        with transaction(queue.sessions) as session:
+            session.execute(
+                text("CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS '" + body + "'")
+            )
+            when = f"BEFORE INSERT ON reservations FOR EACH ROW WHEN (NEW.job_id = '{job_id}')"
+            session.execute(text(f"CREATE TRIGGER refuses {when} EXECUTE FUNCTION refuse()"))
+
+    yield refuse
+    with transaction(queue.sessions) as session:
+        session.execute(text("DROP FUNCTION IF EXISTS refuse CASCADE"))
+
+
+def test_a_head_start_that_the_database_refuses_harms_no_other_job(
+    queue: Queue, feeding: Callable[..., Settings], refuse: Callable[[UUID], None]
+) -> None:
+    metrics, running = ProcessMetrics(), fill(queue)
+    with running_worker(feeding(), queue.tokenizer, metrics=metrics):
+        for each in running:
+            queue.streaming(each)
+        bad = queue.submit("The bad one. [[tokens=100]]", max_tokens=200)
+        refuse(bad)
+        eventually(lambda: counted(metrics, "stopped"))
+        good = [queue.submit(f"Good {number}. [[tokens=100]]", max_tokens=200) for number in range(4)]
+        jobs = [queue.ended(each) for each in [*running, *good]]
+        assert queue.ended(bad).state == "failed"
+    assert {(job.state, job.attempt, job.num_rescues) for job in jobs} == {("completed", 0, 0)}
     assert queue.reservations() == []
