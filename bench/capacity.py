@@ -2,7 +2,7 @@
 
 Each job has a prompt of 200 tokens and an answer of 8. All are queued before the workers resume; the clock
 stops when the last result is stored. Four engines are four workers with a quarter of the slots each, on one
-server.
+server. With metrics, API and worker are scraped every second; otherwise the worker has no port for them.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 
@@ -25,7 +26,9 @@ from bench.report import Row, judge, print_table, write_json
 from bench.simulation.workloads import Spec
 from bench.stand import trace
 from bench.stand.documents import Prompt
+from bench.stand.scraper import scraping
 from bench.stand.stand import Stand, Worker
+from cli.stack.ports import LOOPBACK, free_port
 from cli.stack.ready import API, POSTGRES, REDIS, SERVICE_WORKER
 
 SCALE = 5000.0
@@ -34,6 +37,7 @@ _SPEC = Spec(prompt_tokens=200, output_tokens=9, max_tokens=256, template="capac
 _LONGEST_S = 3000.0
 _WORKER = "inference workers"
 _CLAIMING_POOL = "Celery pool of 4 with claims"
+_SCRAPED = ", metrics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class Load:
     Attributes:
         num_jobs: of each run.
         seeds: of the prompts; with each, every contender runs once.
-        batches: slots of one engine, in a run of its own each.
+        batches: slots of one engine, in two runs each, without and with metrics.
         num_engines: that share `SLOTS` slots in another run; 1: no such run.
     """
 
@@ -54,6 +58,19 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """A way to run the product.
+
+    Attributes:
+        slots: of each engine.
+        is_scraped: its metrics are read every second.
+    """
+
+    slots: Sequence[int]
+    is_scraped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """One run of the product.
 
@@ -61,13 +78,19 @@ class Cost:
         rate: jobs a second, from the open gate to the last stored result.
         after: CPU seconds a job from the open gate on, by process; the engine is left out.
         whole: CPU seconds a job of all processes from before the submission on.
-        is_sound: every job completed once, with its whole answer.
+        in_vain: requests that reached the engine beyond one a job, as a share: head starts that were stopped.
+        is_sound: every job ran once and completed with its whole answer, and every scrape found metrics.
+        num_scrapes: of the API and the workers together.
+        scrape_seconds: the slowest took so long.
     """
 
     rate: float
     after: Mapping[str, float]
     whole: float
+    in_vain: float
     is_sound: bool
+    num_scrapes: int = 0
+    scrape_seconds: float = 0.0
 
 
 def measured(load: Load, *, scale: float = SCALE) -> Iterator[Row]:
@@ -81,9 +104,12 @@ def measured(load: Load, *, scale: float = SCALE) -> Iterator[Row]:
 
 def capacity(stand: Stand, load: Load) -> Iterator[Row]:
     """Run the pool and every shape of the product on the same prompts; alternate the order."""
-    shapes = {f"batch {batch}": [batch] for batch in load.batches}
+    shapes: dict[str, Shape] = {}
+    for batch in load.batches:
+        shapes[f"batch {batch}"] = Shape([batch])
+        shapes[f"batch {batch}{_SCRAPED}"] = Shape([batch], is_scraped=True)
     if load.num_engines > 1:
-        shapes[f"{load.num_engines} engines"] = [SLOTS // load.num_engines] * load.num_engines
+        shapes[f"{load.num_engines} engines"] = Shape([SLOTS // load.num_engines] * load.num_engines)
     costs: dict[str, list[Cost]] = {name: [] for name in shapes}
     pool: list[float] = []
     for seed in load.seeds:
@@ -99,44 +125,55 @@ def capacity(stand: Stand, load: Load) -> Iterator[Row]:
             _note(
                 f"seed {seed}, {name}: {cost.rate:.1f} jobs/s, CPU ms a job {parts};"
                 f" with its submission {1000 * cost.whole:.1f} in all{'' if cost.is_sound else '; UNSOUND'}"
+                f"; {cost.num_scrapes} scrapes, the slowest {1000 * cost.scrape_seconds:.0f} ms"
             )
     yield from _rows(stand, load, costs, pool)
 
 
-def run(stand: Stand, prompts: Sequence[Prompt], slots: Sequence[int]) -> Cost:
-    """Queue all jobs, then let a worker for each of `slots` go at once."""
+def run(stand: Stand, prompts: Sequence[Prompt], shape: Shape) -> Cost:
+    """Queue all jobs, then let a worker for each of its engines go at once."""
     stand.ledger.clear()
+    ports = [free_port() for _ in shape.slots] if shape.is_scraped else []
+    urls = [f"http://{LOOPBACK}:{port}/metrics" for port in ports]
     with ExitStack() as stack:
         workers = [
-            stack.enter_context(stand.worker(_settings(place, each))) for place, each in enumerate(slots)
+            stack.enter_context(stand.worker(_settings(place, each, port)))
+            for place, (each, port) in enumerate(zip_longest(shape.slots, ports))
         ]
         ready = f"paused_reason IS NULL AND name LIKE '{_engine_name('%')}'"
-        until(lambda: stand.ledger.count("engines", ready) == len(slots), seconds=60)
+        until(lambda: stand.ledger.count("engines", ready) == len(shape.slots), seconds=60)
         for worker in workers:
             worker.freeze()
         first = _spent(stand, workers)
         ids = stand.submit(prompts)
         before = _spent(stand, workers)
         began = min([worker.thaw() for worker in workers])  # a list: all of them resume
-        until(lambda: not stand.ledger.unfinished(), seconds=_LONGEST_S, every=0.25)
+        with scraping([*urls, f"{stand.url('api_url')}/metrics"] if urls else []) as scrapes:
+            until(lambda: not stand.ledger.unfinished(), seconds=_LONGEST_S, every=0.25)
         after = _spent(stand, workers)
         ended = stand.ledger.last_end(ids)
         time.sleep(0.5)  # until the trace has the last line
         num_sent = len(trace.read(stand.trace, since=began, until=time.monotonic()).requests)
         wanted = [prompt.answer_tokens for prompt in prompts]
+        is_complete = stand.ledger.outputs(ids) == wanted and num_sent >= len(ids)
+        ran_once = stand.ledger.count("attempts", "true") == len(ids)
         return Cost(
             rate=len(ids) / (ended - began),
             after={name: (after[name] - before[name]) / len(ids) for name in after},
             whole=(sum(after.values()) - sum(first.values())) / len(ids),
-            is_sound=stand.ledger.outputs(ids) == wanted and num_sent == len(ids),
+            in_vain=num_sent / len(ids) - 1,
+            is_sound=is_complete and ran_once and not scrapes.failures,
+            num_scrapes=len(scrapes.seconds),
+            scrape_seconds=max(scrapes.seconds, default=0.0),
         )
 
 
-def _settings(place: int, slots: int) -> dict[str, str]:
-    return {
+def _settings(place: int, slots: int, metrics_port: int | None) -> dict[str, str]:
+    settings = {
         "LONGBATCH_ENGINE__NAME": _engine_name(str(place)),
         "LONGBATCH_ENGINE__MAX_BATCH_SIZE": str(slots),
     }
+    return settings | ({"LONGBATCH_METRICS__PORT": str(metrics_port)} if metrics_port else {})
 
 
 def _engine_name(place: str) -> str:
@@ -168,8 +205,14 @@ def _rows(stand: Stand, load: Load, costs: Mapping[str, list[Cost]], pool: list[
             yield row(f"of it: {part}, {name}", [1000 * each.after[part] for each in found])
         goal = "<= 12" if is_judged else ""
         yield row(f"13 with submission, CPU ms a job, {name}", [1000 * each.whole for each in found], goal)
+        yield row(f"requests in vain, {name}", [each.in_vain for each in found])
         yield row(f"unsound runs, {name}", [float(sum(not each.is_sound for each in found))], "<= 0")
     yield row("jobs/s of the pool", pool)
+    for name in [each for each in costs if each + _SCRAPED in costs]:
+        pairs = list(zip(costs[name + _SCRAPED], costs[name], strict=True))
+        yield row(f"jobs/s with metrics, {name}", [a.rate / b.rate for a, b in pairs], peer="without")
+        cost = [sum(a.after.values()) / sum(b.after.values()) for a, b in pairs]
+        yield row(f"CPU a job with metrics, {name}", cost, peer="without")
     one, several = costs.get(f"batch {SLOTS}"), costs.get(f"{load.num_engines} engines")
     if one and several:
         ratio = median(each.rate for each in several) / median(each.rate for each in one)
