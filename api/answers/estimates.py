@@ -13,6 +13,7 @@ from api.http.identifiers import parse_documents
 from api.runtime.compute import LONG_BYTES
 from api.runtime.services import Services
 from api.summaries.estimates import read_capacities, read_sources
+from api.summaries.requests import checked_template
 from jobs import documents, ids
 from jobs.engines.capacity import Capacity
 from jobs.errors import InvalidRequestError, UnavailableError
@@ -22,8 +23,10 @@ from jobs.models import Engine, JsonObject
 from jobs.prompts.counter import PromptCounter
 from jobs.questions.forest import build_one, find_answer_sizes
 from jobs.questions.prompts import answer_overheads, check_answer_variables
+from jobs.questions.templates import ANSWER_PLACEHOLDERS, AnswerWording
 from jobs.summaries.estimate import Build, Estimated
 from jobs.summaries.estimate import estimate as estimate_trees
+from jobs.summaries.own_templates import OwnTemplate
 from jobs.summaries.tree import Sizes, SourceDocument
 
 
@@ -43,12 +46,14 @@ async def estimate_answers(
     services: Services, asked: AnswersEstimateRequest, *, tenant_id: UUID, model: str
 ) -> JsonObject:
     """Estimate the parts, jobs, tokens and time that these answers would take; see `estimate_reading`."""
+    own = own_template(asked)
     await check_answer_options(services, asked)
     shares_prefixes = await services.transact(_share_prefixes, model=model)
 
     def sizes(capacities: Sequence[Capacity], counter: PromptCounter) -> Sizes:
         variables = asked.chat_template_kwargs or {}
-        overheads = answer_overheads(asked.questions, counter, length=asked.length, variables=variables)
+        wording = AnswerWording(asked.length, own)
+        overheads = answer_overheads(asked.questions, counter, wording, variables=variables)
         return find_answer_sizes(capacities, overheads, length=asked.length, chunk_tokens=asked.chunk_tokens)
 
     num_questions = len(asked.questions)
@@ -65,6 +70,15 @@ async def estimate_answers(
     found, described = await estimate_reading(services, reading, tenant_id=tenant_id)
     read_tokens = int(_read_once(found, num_questions, work=lambda tokens: tokens))
     return {"object": "answers.estimate", **described, "read_tokens": read_tokens}
+
+
+def own_template(asked: AnswersOptions) -> OwnTemplate | None:
+    """Return the caller's own template, checked; None: ours.
+
+    Raises:
+        InvalidRequestError: a placeholder is unknown, missing or there twice.
+    """
+    return checked_template(asked.template, ANSWER_PLACEHOLDERS)
 
 
 @dataclass(frozen=True, slots=True)

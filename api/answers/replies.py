@@ -20,6 +20,7 @@ _ANSWERS: dict[str, Any] = {
     "questions": _QUESTIONS,
     "length": 256,
     "chat_template_kwargs": {},
+    "template": None,
     "chunk_tokens": None,
     "model": "llama-3.1-8b-instruct",
     "priority": "normal",

@@ -12,8 +12,10 @@ from api.summaries.requests import (
     MAX_ESTIMATED_TOKENS,
     DocumentId,
     SummaryListQuery,
+    TreeTemplate,
 )
 from jobs.questions.forest import DEFAULT_LENGTH
+from jobs.summaries.own_templates import MAX_TEMPLATE_CHARS
 from jobs.validation import Closed, CompletionWindow, CustomId, Metadata, NonEmpty, TemplateVariables
 from jobs.views import Priority
 
@@ -108,6 +110,13 @@ class AnswersOptions(DocumentOptions):
     questions: Questions = Field(
         description=f"1 to {MAX_QUESTIONS} questions to each document, each once, of at most"
         f" {MAX_QUESTION_CHARS:,} characters and {MAX_QUESTIONS_CHARS:,} in all.",
+    )
+    template: TreeTemplate | None = Field(
+        None,
+        description=f"Your own words for how the question is put to a document (`whole`), to a part (`map`)"
+        f" and for joining what parts say (`reduce`), of at most {MAX_TEMPLATE_CHARS:,} characters each;"
+        " null: ours. `{{question}}` must be in each; `{{words}}` is the length. The form of the reply stays"
+        " ours.",
     )
     length: int = Field(
         DEFAULT_LENGTH,

@@ -34,7 +34,7 @@ from jobs.questions.views import AnswersObject, AnswersWithAnswers
 
 router = APIRouter(tags=["answers"])
 
-# 1000 ids, 20,000 characters of questions and metadata.
+# 1000 ids, 20,000 characters of questions, a template, however they are escaped, and metadata.
 _MAX_BYTES: Final = 512 * 1024
 
 EachAnswer = Annotated[bool, Query(alias="answers", description="Include the answers.")]

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from api.answers.estimates import check_answer_options, estimate_answers
+from api.answers.estimates import check_answer_options, estimate_answers, own_template
 from api.answers.requests import AnswersEstimateRequest, AnswersRequest, DocumentFields
 from api.http.callbacks import check_callback
 from api.http.idempotency import IdempotencyHeaders
@@ -18,6 +18,7 @@ from jobs.models import JsonObject, Summary
 from jobs.questions import DocumentsSpec, queries
 from jobs.questions.views import AnswersObject
 from jobs.states.summary import Purpose
+from jobs.summaries.own_templates import OwnTemplate
 from jobs.validation import WINDOWS
 from jobs.views import PRIORITIES
 
@@ -37,14 +38,14 @@ async def submit(
         LimitError: the tenant may not store what is asked.
     """
     model = await resolve_model(services, asked.model)
-    spec = specification(asked, services, model, length=asked.length)
+    spec = specification(asked, services, model, length=asked.length, own=own_template(asked))
     await check_answer_options(services, asked)
 
     def create(session: Session) -> list[Summary]:
         return questions.create(session, spec, questions=asked.questions, tenant_id=tenant_id)
 
     bounded = within_storage(create, services, tenant_id=tenant_id)
-    submission = Submission(asked, spec.webhook_url, bounded, queries.describe, _ANSWERS)
+    submission = Submission(asked, spec.webhook_url, bounded, queries.describe, _ANSWERS, {"template"})
     return await submission.store(services, tenant_id=tenant_id, idempotency=idempotency)
 
 
@@ -60,8 +61,10 @@ async def cancel(services: Services, answers_id: UUID, *, tenant_id: UUID) -> No
     await cancel_rows(services, answers_id, tenant_id=tenant_id, purpose=Purpose.ANSWERS)
 
 
-def specification(asked: DocumentFields, services: Services, model: str, *, length: int) -> DocumentsSpec:
-    """Return the request as it is stored.
+def specification(
+    asked: DocumentFields, services: Services, model: str, *, length: int, own: OwnTemplate | None
+) -> DocumentsSpec:
+    """Return the request as it is stored, with the caller's own template.
 
     Raises:
         InvalidRequestError: it names no document, one twice, or a destination that is not allowed.
@@ -72,6 +75,7 @@ def specification(asked: DocumentFields, services: Services, model: str, *, leng
         model=model,
         length=length,
         chat_template_kwargs=asked.chat_template_kwargs,
+        template=own,
         chunk_tokens=asked.chunk_tokens,
         rank=PRIORITIES[asked.priority],
         custom_id=asked.custom_id,

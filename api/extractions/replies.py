@@ -28,6 +28,7 @@ _EXTRACTION: dict[str, Any] = {
     "gaps": [],
     "length": 256,
     "chat_template_kwargs": {},
+    "template": None,
     "chunk_tokens": None,
     "model": "llama-3.1-8b-instruct",
     "priority": "normal",

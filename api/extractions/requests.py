@@ -11,9 +11,11 @@ from api.answers.requests import (
     ReadingListQuery,
 )
 from api.http.fields import example
+from api.summaries.requests import PartsTemplate
 from jobs.extractions.fields import JOIN_KEYWORD, MAX_FIELDS, MAX_SCHEMA_CHARS
 from jobs.extractions.shape import MAX_LENGTH
 from jobs.extractions.views import JoinRuleName
+from jobs.summaries.own_templates import MAX_TEMPLATE_CHARS
 
 _SCHEMA = {
     "type": "object",
@@ -39,6 +41,13 @@ class ExtractionOptions(DocumentOptions):
         description="How what parts of a document say of a field becomes one value. A field that is not named"
         f" has the rule that its schema names as `{JOIN_KEYWORD}`, otherwise `all` for lists, `first` for"
         " objects and values of several types, `most_frequent` for all others.",
+    )
+    template: PartsTemplate | None = Field(
+        None,
+        description=f"Your own words for how the fields are asked of a document (`whole`) and of a part"
+        f" (`map`), of at most {MAX_TEMPLATE_CHARS:,} characters each; null: ours."
+        " `{{fields}}` must be in each: the fields with their schemas, one a line. The form of the reply"
+        " stays ours.",
     )
     length: int | None = Field(
         None,

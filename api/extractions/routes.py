@@ -38,7 +38,7 @@ from jobs.extractions.views import ExtractionObject, ExtractionWithValues
 
 router = APIRouter(tags=["extractions"])
 
-# 1000 ids, 20,000 characters of a schema, however they are escaped, and metadata.
+# 1000 ids, 20,000 characters of a schema, a template, however they are escaped, and metadata.
 _MAX_BYTES: Final = 512 * 1024
 
 Values = Annotated[bool, Query(alias="values", description="Include what was found.")]

@@ -11,14 +11,16 @@ from api.answers.verbs import specification
 from api.extractions.requests import ExtractionEstimateRequest, ExtractionOptions, ExtractionRequest
 from api.http.idempotency import IdempotencyHeaders
 from api.runtime.services import Services
+from api.summaries.requests import checked_template
 from api.summaries.submission import Submission, cancel_rows, request_kind, within_storage
 from api.summaries.verbs import resolve_model
 from jobs import extractions
 from jobs.engines.capacity import Capacity
 from jobs.extractions import queries
-from jobs.extractions.fields import Field, read_fields, reply_guide
+from jobs.extractions.fields import Field, definitions, read_fields, reply_guide
 from jobs.extractions.prompts import check_extraction_variables, extraction_overheads
 from jobs.extractions.shape import default_length, find_extraction_sizes
+from jobs.extractions.templates import EXTRACTION_PLACEHOLDERS, ExtractionWording
 from jobs.extractions.views import ExtractionObject
 from jobs.models import JsonObject, Summary
 from jobs.prompts.counter import PromptCounter
@@ -44,7 +46,8 @@ async def submit(
     """
     model = await resolve_model(services, asked.model)
     fields = await _checked_fields(services, asked)
-    spec = specification(asked, services, model, length=_length(asked, fields))
+    own = checked_template(asked.template, EXTRACTION_PLACEHOLDERS)
+    spec = specification(asked, services, model, length=_length(asked, fields), own=own)
 
     def create(session: Session) -> list[Summary]:
         return extractions.create(
@@ -52,7 +55,7 @@ async def submit(
         )
 
     bounded = within_storage(create, services, tenant_id=tenant_id)
-    submission = Submission(asked, spec.webhook_url, bounded, queries.describe, _EXTRACTIONS)
+    submission = Submission(asked, spec.webhook_url, bounded, queries.describe, _EXTRACTIONS, {"template"})
     return await submission.store(services, tenant_id=tenant_id, idempotency=idempotency)
 
 
@@ -61,10 +64,12 @@ async def estimate(services: Services, asked: ExtractionEstimateRequest, *, tena
     model = await resolve_model(services, asked.model)
     async with services.cpu.estimate(tenant_id):
         fields = await _checked_fields(services, asked)
+        own = checked_template(asked.template, EXTRACTION_PLACEHOLDERS)
 
         def sizes(capacities: Sequence[Capacity], counter: PromptCounter) -> Sizes:
             variables = asked.chat_template_kwargs or {}
-            overheads = extraction_overheads(asked.fields_schema, fields, counter, variables=variables)
+            wording = ExtractionWording(fields, definitions(asked.fields_schema), own)
+            overheads = extraction_overheads(wording, counter, variables=variables)
             length = _length(asked, fields)
             return find_extraction_sizes(
                 capacities, overheads, length=length, chunk_tokens=asked.chunk_tokens

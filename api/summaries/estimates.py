@@ -1,6 +1,7 @@
 """Dry runs of summaries: makes the plan that a request would get now, and writes nothing."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from sqlalchemy import select
@@ -9,7 +10,7 @@ from sqlalchemy.orm import Session
 from api.http.identifiers import parse_documents
 from api.runtime.compute import LONG_BYTES
 from api.runtime.services import Services
-from api.summaries.requests import SummaryEstimateRequest, SummaryOptions
+from api.summaries.requests import SummaryEstimateRequest, SummaryOptions, checked_template
 from jobs import documents, ids
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
@@ -22,7 +23,7 @@ from jobs.states.summary import Style
 from jobs.summaries import tree
 from jobs.summaries.estimate import Estimated, estimate
 from jobs.summaries.prompts import check_variables, overheads
-from jobs.summaries.templates import PromptOptions
+from jobs.summaries.templates import PromptOptions, placeholders
 from jobs.summaries.tree import Sizes, SourceDocument
 
 # Documents with up to this many tokens in total are really cut, a few seconds of work; beyond it the number
@@ -96,8 +97,12 @@ async def estimate_summaries(
 
 
 def prompt_options(asked: SummaryOptions) -> PromptOptions:
-    """Return the options that the prompts of these summaries depend on."""
-    return PromptOptions(
+    """Return the options that the prompts of these summaries depend on.
+
+    Raises:
+        InvalidRequestError: a placeholder of the caller's own template is unknown, missing or there twice.
+    """
+    options = PromptOptions(
         style=Style(asked.style),
         length=asked.length,
         language=asked.language,
@@ -105,6 +110,7 @@ def prompt_options(asked: SummaryOptions) -> PromptOptions:
         instructions=asked.instructions,
         variables=asked.chat_template_kwargs or {},
     )
+    return replace(options, own=checked_template(asked.template, placeholders(options)))
 
 
 async def check_options(services: Services, options: PromptOptions) -> None:

@@ -43,6 +43,7 @@ _SUMMARY: dict[str, Any] = {
     "instructions": None,
     "focus": None,
     "chat_template_kwargs": {},
+    "template": None,
     "on_gap": "skip",
     "chunk_tokens": None,
     "overlap_tokens": 0,

@@ -1,5 +1,6 @@
 """Requests about summaries."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, model_validator
@@ -7,6 +8,8 @@ from pydantic_core import PydanticCustomError
 
 from api.http.fields import example
 from api.http.identifiers import PageQuery
+from jobs.states.summary import NodeKind
+from jobs.summaries.own_templates import MAX_TEMPLATE_CHARS, OwnTemplate, PartRules
 from jobs.summaries.views import OnGapName, StyleName, SummaryStateName
 from jobs.validation import Closed, CompletionWindow, CustomId, Metadata, NonEmpty, TemplateVariables
 from jobs.views import Priority
@@ -17,6 +20,35 @@ MAX_CHUNK_TOKENS: Final = 131_072
 MAX_ESTIMATED_TOKENS: Final = 100_000_000
 
 DocumentId = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+TemplatePart = Annotated[NonEmpty, Field(max_length=MAX_TEMPLATE_CHARS)] | None
+
+
+class PartsTemplate(Closed):
+    """Your own words for what is asked of documents, in place of ours; parts that are null stay ours."""
+
+    whole: TemplatePart = Field(None, description="Of a document that fits in one prompt.")
+    map: TemplatePart = Field(None, description="Of one part of a longer document.")
+
+
+class TreeTemplate(PartsTemplate):
+    """Your own words for what is asked of documents, in place of ours; parts that are null stay ours."""
+
+    reduce: TemplatePart = Field(None, description="Of what parts said, to be joined.")
+
+
+def checked_template(asked: PartsTemplate | None, rules: Mapping[NodeKind, PartRules]) -> OwnTemplate | None:
+    """Return the caller's own template, checked; None: it asks for none.
+
+    Raises:
+        InvalidRequestError: a placeholder is unknown, missing or there twice.
+    """
+    if asked is None:
+        return None
+    own = OwnTemplate.of(asked.model_dump())
+    own.check(rules)
+    return own
 
 
 class SummaryOptions(Closed):
@@ -38,6 +70,13 @@ class SummaryOptions(Closed):
         None,
         description="Variables for the model's chat template in every prompt, such as `enable_thinking`; one"
         " that the template does not know has no effect.",
+    )
+    template: TreeTemplate | None = Field(
+        None,
+        description=f"Your own words for what is asked of a document (`whole`), of a part (`map`) and of"
+        f" summaries to be joined (`reduce`), of at most {MAX_TEMPLATE_CHARS:,} characters each; null: ours."
+        " Placeholders: `{{words}}`, `{{language}}`, in `whole` and `reduce` `{{style}}`, and `{{focus}}` and"
+        " `{{instructions}}` if you set these; each once at most, and none may be missing for what you set.",
     )
     on_gap: OnGapName = Field(
         "skip",

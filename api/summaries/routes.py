@@ -38,8 +38,8 @@ router = APIRouter(tags=["summaries"])
 
 
 MAX_LISTED_CHUNKS: Final = 1000  # a few megabytes; a summary may have 50,000
-# 1000 ids, instructions and metadata.
-_MAX_BYTES: Final = 256 * 1024
+# 1000 ids, instructions, a template, however they are escaped, and metadata.
+_MAX_BYTES: Final = 512 * 1024
 
 Chunks = Annotated[bool, Query(description="Include the chunks.")]
 Quotes = Annotated[

@@ -2,9 +2,10 @@
 
 import asyncio
 from contextlib import aclosing, suppress
-from functools import partial
 from typing import Final
 from uuid import UUID
+
+from sqlalchemy.orm import Session
 
 from api.http.callbacks import check_callback
 from api.http.idempotency import IdempotencyHeaders
@@ -12,13 +13,14 @@ from api.http.identifiers import parse_documents
 from api.runtime.services import Services
 from api.summaries.estimates import check_options, estimate_summaries, prompt_options
 from api.summaries.requests import SummaryEstimateRequest, SummaryRequest
-from api.summaries.submission import Submission, cancel_rows, request_kind
+from api.summaries.submission import Submission, cancel_rows, request_kind, within_storage
 from jobs import summaries
 from jobs.engines import registry
 from jobs.errors import InvalidRequestError, ModelNotFoundError
-from jobs.models import JsonObject
+from jobs.models import JsonObject, Summary
 from jobs.states.summary import TERMINAL, OnGap, Purpose, Style
 from jobs.summaries import SummarySpec, queries
+from jobs.summaries.own_templates import OwnTemplate
 from jobs.summaries.views import SummaryObject
 from jobs.validation import WINDOWS
 from jobs.views import PRIORITIES
@@ -36,16 +38,22 @@ async def submit(
         InvalidRequestError: the tenant has no such document, or an option is invalid.
         ModelNotFoundError: no engine serves the model.
         IdempotencyConflictError: the key was used for another request.
+        LimitError: the tenant may not store its own template.
     """
     if asked.urls:
         message = "This server does not fetch URLs; upload the documents instead."
         raise InvalidRequestError(message, param="urls")
     model = await resolve_model(services, asked.model)
-    spec = _specification(asked, services, model)
-    await check_options(services, prompt_options(asked))
-    create = partial(summaries.create, spec=spec, tenant_id=tenant_id)
-    later = {"chat_template_kwargs"}
-    submission = Submission(asked, spec.webhook_url, create, queries.describe, _SUMMARIES, later)
+    options = prompt_options(asked)
+    spec = _specification(asked, services, model, own=options.own)
+    await check_options(services, options)
+
+    def create(session: Session) -> list[Summary]:
+        return summaries.create(session, spec, tenant_id=tenant_id)
+
+    bounded = create if spec.template is None else within_storage(create, services, tenant_id=tenant_id)
+    later = {"chat_template_kwargs", "template"}
+    submission = Submission(asked, spec.webhook_url, bounded, queries.describe, _SUMMARIES, later)
     return await submission.store(services, tenant_id=tenant_id, idempotency=idempotency)
 
 
@@ -87,7 +95,9 @@ async def resolve_model(services: Services, asked: str | None) -> str:
     return asked
 
 
-def _specification(asked: SummaryRequest, services: Services, model: str) -> SummarySpec:
+def _specification(
+    asked: SummaryRequest, services: Services, model: str, *, own: OwnTemplate | None
+) -> SummarySpec:
     callback = check_callback(asked.webhook_url, asked.webhook_secret, services.settings.webhooks)
     return SummarySpec(
         document_ids=parse_documents(asked.documents),
@@ -99,6 +109,7 @@ def _specification(asked: SummaryRequest, services: Services, model: str) -> Sum
         instructions=asked.instructions,
         focus=asked.focus,
         chat_template_kwargs=asked.chat_template_kwargs,
+        template=own,
         on_gap=OnGap(asked.on_gap),
         chunk_tokens=asked.chunk_tokens,
         overlap_tokens=asked.overlap_tokens,

@@ -17,6 +17,7 @@ from cli.summaries.options import (
     ConcurrencyOption,
     ModelOption,
     PriorityOption,
+    TemplateOption,
     request,
 )
 from cli.summaries.remote import ANSWERS
@@ -66,6 +67,7 @@ def ask(  # noqa: PLR0913  # one for each option
         ),
     ] = None,
     chunk_tokens: ChunkTokensOption = None,
+    template: TemplateOption = None,
     model: ModelOption = None,
     priority: PriorityOption = None,
     watch: WatchOption = False,
@@ -78,7 +80,12 @@ def ask(  # noqa: PLR0913  # one for each option
     """Ask documents questions. The same files with the same questions resume an earlier run."""
     asked = read_questions(question or [], questions)
     fields = request(
-        questions=asked, length=length, chunk_tokens=chunk_tokens, model=model, priority=priority
+        questions=asked,
+        length=length,
+        chunk_tokens=chunk_tokens,
+        template=template,
+        model=model,
+        priority=priority,
     )
     locations.check_paths(paths)
     if estimate:

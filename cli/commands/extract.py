@@ -17,6 +17,7 @@ from cli.summaries.options import (
     ConcurrencyOption,
     ModelOption,
     PriorityOption,
+    TemplateOption,
     request,
 )
 from cli.summaries.remote import EXTRACTIONS
@@ -70,6 +71,7 @@ def extract(  # noqa: PLR0913  # one for each option
         ),
     ] = None,
     chunk_tokens: ChunkTokensOption = None,
+    template: TemplateOption = None,
     model: ModelOption = None,
     priority: PriorityOption = None,
     watch: WatchOption = False,
@@ -86,6 +88,7 @@ def extract(  # noqa: PLR0913  # one for each option
         joins=read_joins(join or [], asked),
         length=length,
         chunk_tokens=chunk_tokens,
+        template=template,
         model=model,
         priority=priority,
     )

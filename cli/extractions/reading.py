@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from cli.questions.reading import read_text
+from cli.summaries.text_files import read_text
 
 
 def read_schema(file: Path) -> dict[str, Any]:

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 import typer
 
-_MAX_BYTES: Final = 1_000_000  # far above what a server takes; a document named by mistake is larger
+from cli.summaries.text_files import read_text
 
 
 def read_questions(named: Sequence[str], file: Path | None) -> list[str]:
@@ -22,22 +21,3 @@ def read_questions(named: Sequence[str], file: Path | None) -> list[str]:
     if not questions:
         raise typer.BadParameter("ask at least one question, with -q or --questions", param_hint="-q")
     return questions
-
-
-def read_text(file: Path, *, param: str) -> str:
-    """Read a file that an option names.
-
-    Raises:
-        typer.BadParameter: it cannot be read, is too large, or is not UTF-8.
-    """
-    try:
-        with file.open("rb") as opened:
-            content = opened.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint=param) from None
-    if len(content) > _MAX_BYTES:
-        raise typer.BadParameter(f"{file} is larger than {_MAX_BYTES:,} bytes", param_hint=param)
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise typer.BadParameter(f"{file} is not UTF-8", param_hint=param) from None

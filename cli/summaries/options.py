@@ -6,11 +6,13 @@ import inspect
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from cli.output import Priority
+from cli.summaries.templates import read_template
 from jobs.states.summary import OnGap, Style
 
 __all__ = ["OnGap", "Priority", "Style"]
@@ -34,6 +36,15 @@ ModelOption = Annotated[
 PriorityOption = Annotated[
     Priority | None,
     typer.Option("--priority", help="Priority among your own jobs.", show_default="normal"),
+]
+TemplateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--template",
+        metavar="FILE",
+        help="Your own words for what is asked, a TOML file of whole, map and reduce.",
+        show_default="the product's own",
+    ),
 ]
 DEFAULT_CONCURRENCY: Final = 16  # four times a batch of 4, so that packing has a choice
 
@@ -73,6 +84,7 @@ _FIELDS: Final[Mapping[str, object]] = {
     "overlap_tokens": Annotated[
         int | None, typer.Option("--overlap-tokens", min=0, help="Tokens that neighbouring chunks share.")
     ],
+    "template": TemplateOption,
     "model": ModelOption,
     "priority": PriorityOption,
 }
@@ -108,12 +120,17 @@ def with_fields(*, left_out: Collection[str] = ()) -> Callable[[Callable[..., No
 
 
 def request(**given: object) -> dict[str, object]:
-    """Collect the given fields of a summary request, sorted by name."""
-    return {
-        name: str(value) if isinstance(value, StrEnum) else value
-        for name, value in sorted(given.items())
-        if value is not None
-    }
+    """Collect the given fields of a summary request, sorted by name; read the template's file."""
+    return {name: _written(value) for name, value in sorted(given.items()) if value is not None}
+
+
+def _written(value: object) -> object:
+    match value:
+        case StrEnum():
+            return str(value)
+        case Path():
+            return read_template(value)
+    return value
 
 
 def digest(contents: Sequence[str], fields: dict[str, object], *, model: str) -> str:

@@ -1,13 +1,14 @@
 """The prompts of jobs that extract fields, written at preparation from document and schema."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from sqlalchemy.exc import NoResultFound
 from sqlalchemy.orm import Session
 
 from jobs.extractions import templates
 from jobs.extractions.fields import Field, definitions, read_fields
+from jobs.extractions.templates import ExtractionWording
 from jobs.models import Job, Summary
 from jobs.prompts.counter import count_short
 from jobs.prompts.delimiters import Delimiters
@@ -15,7 +16,10 @@ from jobs.prompts.messages import Message, canonical
 from jobs.prompts.store import Counter
 from jobs.questions.prompts import read_leaf
 from jobs.states.summary import JoinRule, NodeKind
+from jobs.summaries import stored_templates
+from jobs.summaries.own_templates import OwnTemplate
 from jobs.summaries.prompts import TextCounter
+from jobs.summaries.stored_templates import variables_of
 
 _MANY: Final = 9999  # as wide as these numbers become in a prompt
 
@@ -26,12 +30,13 @@ def fields_of(extraction: Summary) -> list[Field]:
     return read_fields(extraction.schema or {}, joins)
 
 
+def extraction_wording(extraction: Summary, own: OwnTemplate | None) -> ExtractionWording:
+    """Return what to extract, with the caller's own template, as the templates take it."""
+    return ExtractionWording(fields_of(extraction), definitions(extraction.schema or {}), own)
+
+
 def extraction_overheads(
-    schema: Mapping[str, Any],
-    fields: Sequence[Field],
-    counter: TextCounter,
-    *,
-    variables: Mapping[str, object],
+    options: ExtractionWording, counter: TextCounter, *, variables: Mapping[str, object]
 ) -> Mapping[NodeKind, int]:
     """Count the tokens of a prompt of each kind, without a text in it.
 
@@ -40,7 +45,7 @@ def extraction_overheads(
     """
     return {
         kind: counter.count_prompt(canonical(messages, variables=variables)).num_tokens
-        for kind, messages in _empty_prompts(schema, fields).items()
+        for kind, messages in _empty_prompts(options).items()
     }
 
 
@@ -50,16 +55,15 @@ def check_extraction_variables(variables: Mapping[str, object], counter: Counter
     Raises:
         InvalidRequestError: the template fails with them.
     """
-    count_short(canonical(_empty_prompts({}, [])[NodeKind.WHOLE], variables=variables), counter, max_chars=0)
+    messages = _empty_prompts(ExtractionWording([], {}))[NodeKind.WHOLE]
+    count_short(canonical(messages, variables=variables), counter, max_chars=0)
 
 
-def _empty_prompts(schema: Mapping[str, Any], fields: Sequence[Field]) -> dict[NodeKind, list[Message]]:
-    marks, referred = Delimiters(), definitions(schema)
+def _empty_prompts(options: ExtractionWording) -> dict[NodeKind, list[Message]]:
+    marks = Delimiters()
     return {
-        NodeKind.WHOLE: templates.extract_whole("", fields, marks, definitions=referred),
-        NodeKind.CHUNK: templates.extract_chunk(
-            "", fields, marks, definitions=referred, number=_MANY, num_chunks=_MANY
-        ),
+        NodeKind.WHOLE: templates.extract_whole("", options, marks),
+        NodeKind.CHUNK: templates.extract_chunk("", options, marks, number=_MANY, num_chunks=_MANY),
     }
 
 
@@ -74,16 +78,11 @@ def compose_extraction(session: Session, job: Job) -> str:
         raise NoResultFound
     extraction = session.get_one(Summary, job.summary_id)
     leaf = read_leaf(session, extraction, job.id)
-    fields, referred = fields_of(extraction), definitions(extraction.schema or {})
+    options = extraction_wording(extraction, stored_templates.load(session, extraction))
     if leaf.kind == NodeKind.WHOLE:
-        messages = templates.extract_whole(leaf.text, fields, leaf.marks, definitions=referred)
+        messages = templates.extract_whole(leaf.text, options, leaf.marks)
     else:
         messages = templates.extract_chunk(
-            leaf.text,
-            fields,
-            leaf.marks,
-            definitions=referred,
-            number=leaf.number,
-            num_chunks=leaf.num_chunks,
+            leaf.text, options, leaf.marks, number=leaf.number, num_chunks=leaf.num_chunks
         )
-    return canonical(messages, variables=extraction.chat_template_kwargs)
+    return canonical(messages, variables=variables_of(extraction))

@@ -22,7 +22,7 @@ from jobs.states.summary import SummaryState
 
 def describe(session: Session, extractions: Sequence[Summary]) -> list[ExtractionObject]:
     """Return the public shape of these, in order, with few queries in all."""
-    return [extraction_object(each, *read) for each, read in read_each(session, extractions)]
+    return [extraction_object(each, read) for each, read in read_each(session, extractions)]
 
 
 def describe_whole(session: Session, extractions: Sequence[Summary]) -> list[ExtractionWithValues]:

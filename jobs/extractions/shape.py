@@ -7,13 +7,15 @@ from sqlalchemy.orm import Session
 
 from jobs.engines.capacity import Capacity
 from jobs.extractions.fields import reply_guide
-from jobs.extractions.prompts import extraction_overheads, fields_of
+from jobs.extractions.prompts import extraction_overheads, extraction_wording, fields_of
 from jobs.models import Summary
 from jobs.questions.shape import ForestShape, store_form
 from jobs.states.summary import EXTRACTION_TASKS, NodeKind, Purpose
 from jobs.summaries import tree
+from jobs.summaries.own_templates import OwnTemplate
 from jobs.summaries.prompts import TextCounter
 from jobs.summaries.shape import JobForm, SummaryShape, TreeShape
+from jobs.summaries.stored_templates import variables_of
 from jobs.summaries.tree import Leaf, Node, Sizes
 
 # Without a length of the caller's: braces and names, and for each field a quote of two lines and a value.
@@ -49,10 +51,16 @@ class PartsShape:
 
     tasks: Mapping[NodeKind, str] = EXTRACTION_TASKS
 
-    def sizes(self, summary: Summary, capacities: Sequence[Capacity], counter: TextCounter) -> Sizes:
+    def sizes(
+        self,
+        summary: Summary,
+        capacities: Sequence[Capacity],
+        counter: TextCounter,
+        own: OwnTemplate | None,
+    ) -> Sizes:
         """Choose the sizes for these engines."""
-        schema, variables = summary.schema or {}, summary.chat_template_kwargs
-        found = extraction_overheads(schema, fields_of(summary), counter, variables=variables)
+        options, variables = extraction_wording(summary, own), variables_of(summary)
+        found = extraction_overheads(options, counter, variables=variables)
         return find_extraction_sizes(
             capacities, found, length=summary.length, chunk_tokens=summary.chunk_tokens
         )

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
-from uuid import UUID
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -10,9 +9,8 @@ from typing_extensions import TypedDict
 from jobs import ids
 from jobs.database.base import JsonObject
 from jobs.models import DocumentFinding, Summary
-from jobs.questions.views import AnswerGapReply, DocumentReading, reading
+from jobs.questions.views import AnswerGapReply, DocumentReading, ReadingDetails, reading
 from jobs.states.summary import JoinRule, Purpose, SummaryState
-from jobs.trees.counts import TreeCounts
 from jobs.validation import choice, documented_as
 
 JoinRuleName = Annotated[str, choice(JoinRule)]
@@ -55,7 +53,7 @@ class FieldReply(TypedDict):
 
 
 class PartTemplatesReply(TypedDict):
-    """Names and versions of the prompt templates; rules alone join parts."""
+    """Names and versions of the prompt templates; of your own `custom-` and a hash. Rules join."""
 
     whole: str
     map: str
@@ -88,7 +86,7 @@ class ExtractionWithValues(ExtractionObject):
     fields: Annotated[Sequence[FieldReply], Field(description="Each field with its sources, in order.")]
 
 
-def extraction_object(asked: Summary, document_id: UUID, counts: TreeCounts) -> ExtractionObject:
+def extraction_object(asked: Summary, read: ReadingDetails) -> ExtractionObject:
     """Build the public shape of a document's extraction."""
     return ExtractionObject(
         object=Purpose.EXTRACTION.value,
@@ -99,7 +97,7 @@ def extraction_object(asked: Summary, document_id: UUID, counts: TreeCounts) -> 
         fault=asked.fault,
         # Before it has ended they are none, and those of a document without a text are its error.
         gaps=asked.gaps if asked.planned_at else [],  # type: ignore[typeddict-item]  # as `joining` made them
-        **reading(asked, ids.extraction_id(asked.id), document_id, counts),
+        **reading(asked, ids.extraction_id(asked.id), read),
     )
 
 

@@ -43,6 +43,8 @@ class Summary(Base):
         focus: what matters most to the caller. Null: nothing in particular.
         chat_template_kwargs: the caller's variables for the model's chat template, in every prompt; `{}` if
             none.
+        template_id: the caller's own template (`summaries.own_templates`); stored as texts are. Null: none.
+            `chat_template_kwargs` then has a guard, which the caller never sees.
         on_gap: an `OnGap`: what happens when a chunk fails for good or a document has no text.
         chunk_tokens: most tokens of text in a chunk, as the caller asked. Null: what suits the engines.
         overlap_tokens: tokens that a chunk repeats of the one before, at least 0.
@@ -107,6 +109,7 @@ class Summary(Base):
     instructions: Mapped[str | None]
     focus: Mapped[str | None]
     chat_template_kwargs: Mapped[JsonObject] = mapped_column(server_default=text("'{}'"))
+    template_id: Mapped[UUID | None] = mapped_column(ForeignKey("texts.id"))
     on_gap: Mapped[str]
     chunk_tokens: Mapped[int | None]
     overlap_tokens: Mapped[int] = mapped_column(server_default="0")
@@ -161,6 +164,10 @@ class Summary(Base):
             "num_nonnulls(schema, joins) = CASE purpose WHEN 'extraction' THEN 2 ELSE 0 END",
             name="extractions_have_schema",
         ),
+        CheckConstraint(
+            "template_id IS NULL OR jsonb_exists(chat_template_kwargs, 'messages')",
+            name="template_is_guarded",
+        ),
         Index("ix_summaries_tenant", "tenant_id", "id"),
         Index("ix_summaries_state", "tenant_id", "state", "id"),
         Index("ix_summaries_purpose", "tenant_id", "purpose", "id"),
@@ -169,6 +176,7 @@ class Summary(Base):
         partial_index("ix_summaries_open", "id", where="finalized_at IS NULL"),
         # Answers and extractions that service workers settle.
         partial_index("ix_summaries_unsettled", "id", where=UNSETTLED),
+        partial_index("ix_summaries_template_id", "template_id", where="template_id IS NOT NULL"),
         partial_index("ix_summaries_finalized", "finalized_at", where="finalized_at IS NOT NULL"),
         partial_index("ix_summaries_deleted", "deleted_at", where="deleted_at IS NOT NULL"),
         partial_index(

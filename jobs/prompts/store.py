@@ -30,7 +30,7 @@ from jobs.database.hot import PREPARED
 from jobs.database.packed_arrays import PackedArrayType
 from jobs.database.row_sets import insert_set
 from jobs.ids import uuid7
-from jobs.models import Job, JobTensors, PromptText, StoredResponse
+from jobs.models import Job, JobTensors, PromptText, StoredResponse, Summary
 from jobs.prompts import messages
 from jobs.prompts.prefixes import NO_DIGESTS, Digests, keyed, num_kept_bytes
 from jobs.prompts.tokenizer import begin_of_text, num_text_bytes, pack_text, unpack_text
@@ -301,7 +301,7 @@ _KEEP_COUNTS: Final = text(
 
 
 def drop_unused(session: Session, text_ids: Sequence[UUID]) -> int:
-    """Delete these texts unless a job or response still refers to them; return how many.
+    """Delete these texts unless a job, response or summary still refers to them; return how many.
 
     Two statements: the first waits for writers that hold the rows, the second sees what they committed.
     Locks rows in the same order as `store`, so that the two cannot deadlock.
@@ -312,7 +312,7 @@ def drop_unused(session: Session, text_ids: Sequence[UUID]) -> int:
         select(PromptText.id).where(PromptText.id.in_(text_ids)).order_by(PromptText.sha256).with_for_update()
     ).all()
     of_responses = (StoredResponse.request_id, StoredResponse.input_id)
-    referring = (Job.text_id, Job.guide_id, JobTensors.text_id, *of_responses)
+    referring = (Job.text_id, Job.guide_id, JobTensors.text_id, Summary.template_id, *of_responses)
     used = or_(*(exists().where(each == PromptText.id) for each in referring))
     deleted = session.execute(
         delete(PromptText).where(PromptText.id.in_(locked), ~used).returning(PromptText.id)

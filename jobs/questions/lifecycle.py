@@ -14,7 +14,8 @@ from jobs.database.paging import Page, Range
 from jobs.models import Summary, SummaryDocument
 from jobs.questions.templates import ANSWER_TEMPLATE_VERSIONS
 from jobs.states.summary import NodeKind, OnGap, Purpose, Style, SummaryState
-from jobs.summaries import SummaryFilter
+from jobs.summaries import SummaryFilter, own_templates, stored_templates
+from jobs.summaries.own_templates import OwnTemplate
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class DocumentsSpec:
     Attributes:
         document_ids: each once, in the caller's order.
         length: target length of a reply, in tokens.
+        template: the caller's own, checked; None means ours.
         chunk_tokens: see `Summary`.
         rank: -1 low, 0 normal, 1 high.
         window: time from acceptance to expiry; None means no expiry.
@@ -34,6 +36,7 @@ class DocumentsSpec:
     model: str
     length: int
     chat_template_kwargs: Mapping[str, object] | None = None
+    template: OwnTemplate | None = None
     chunk_tokens: int | None = None
     rank: int = 0
     custom_id: str | None = None
@@ -55,7 +58,7 @@ def create(
         tenant_id: the owner.
 
     Raises:
-        InvalidRequestError: the tenant has no such document; `param` names it.
+        InvalidRequestError: the tenant has no such document, or a variable cannot be set; `param` names it.
     """
     own = {"purpose": Purpose.ANSWERS.value, "questions": list(questions)}
     return create_rows(session, spec, own, ANSWER_TEMPLATE_VERSIONS, tenant_id=tenant_id)
@@ -71,6 +74,7 @@ def create_rows(
 ) -> list[Summary]:
     """Create a row for each document in order, with its `own` columns; see `create`."""
     summaries.hold_documents(session, spec.document_ids, tenant_id=tenant_id)
+    template_id = stored_templates.put(session, spec.template, tenant_id=tenant_id)
     now = database_now(session)
     made = [
         Summary(
@@ -79,13 +83,14 @@ def create_rows(
             is_combined=False,
             style=Style.PARAGRAPH.value,
             length=spec.length,
-            chat_template_kwargs=dict(spec.chat_template_kwargs or {}),
+            chat_template_kwargs=stored_templates.guarded(spec.chat_template_kwargs, spec.template),
+            template_id=template_id,
             on_gap=OnGap.SKIP.value,
             chunk_tokens=spec.chunk_tokens,
             overlap_tokens=0,
             model=spec.model,
             rank=spec.rank,
-            templates={kind.value: version for kind, version in templates.items()},
+            templates=own_templates.versions_of(templates, spec.template),
             gaps=[],
             custom_id=spec.custom_id,
             labels=dict(spec.metadata or {}),

@@ -19,16 +19,18 @@ from jobs.prompts.store import Counter
 from jobs.questions import templates
 from jobs.questions.joining import JobEnd, reply_of
 from jobs.questions.replies import Reply
-from jobs.questions.templates import PartAnswer
+from jobs.questions.templates import AnswerWording, PartAnswer
 from jobs.states import JobState
 from jobs.states.summary import NodeKind
+from jobs.summaries import stored_templates
 from jobs.summaries.prompts import DocumentGoneError, TextCounter
+from jobs.summaries.stored_templates import variables_of
 
 _MANY: Final = 9999  # as wide as these numbers become in a prompt
 
 
 def answer_overheads(
-    questions: Sequence[str], counter: TextCounter, *, length: int, variables: Mapping[str, object]
+    questions: Sequence[str], counter: TextCounter, options: AnswerWording, *, variables: Mapping[str, object]
 ) -> Mapping[NodeKind, int]:
     """Count the tokens of a prompt of each kind, without texts in it, for the longest question.
 
@@ -38,7 +40,7 @@ def answer_overheads(
     longest = max(questions, key=counter.count_text)
     return {
         kind: counter.count_prompt(canonical(messages, variables=variables)).num_tokens
-        for kind, messages in _empty_prompts(longest, length=length).items()
+        for kind, messages in _empty_prompts(longest, options).items()
     }
 
 
@@ -48,17 +50,17 @@ def check_answer_variables(variables: Mapping[str, object], counter: Counter) ->
     Raises:
         InvalidRequestError: the template fails with them.
     """
-    messages = _empty_prompts("", length=_MANY)[NodeKind.WHOLE]
+    messages = _empty_prompts("", AnswerWording(_MANY))[NodeKind.WHOLE]
     count_short(canonical(messages, variables=variables), counter, max_chars=0)
 
 
-def _empty_prompts(question: str, *, length: int) -> dict[NodeKind, list[Message]]:
+def _empty_prompts(question: str, options: AnswerWording) -> dict[NodeKind, list[Message]]:
     marks = Delimiters()
-    chunk = templates.ask_chunk("", question, marks, number=_MANY, num_chunks=_MANY, length=length)
+    chunk = templates.ask_chunk("", question, marks, options, number=_MANY, num_chunks=_MANY)
     return {
-        NodeKind.WHOLE: templates.ask_whole("", question, marks, length=length),
+        NodeKind.WHOLE: templates.ask_whole("", question, marks, options),
         NodeKind.CHUNK: chunk,
-        NodeKind.JOIN: templates.join_answers([], question, marks, length=length),
+        NodeKind.JOIN: templates.join_answers([], question, marks, options),
     }
 
 
@@ -77,11 +79,12 @@ def compose_question(session: Session, job: Job) -> str:
     if node.question is None or node.question >= len(questions):
         raise NoResultFound
     question = questions[node.question]
+    options = AnswerWording(asked.length, stored_templates.load(session, asked))
     if node.document_id is None:
-        messages = _join_messages(session, asked, node, question)
+        messages = _join_messages(session, asked, node, question, options)
     else:
-        messages = _leaf_messages(read_leaf(session, asked, job.id), question, length=asked.length)
-    return canonical(messages, variables=asked.chat_template_kwargs)
+        messages = _leaf_messages(read_leaf(session, asked, job.id), question, options)
+    return canonical(messages, variables=variables_of(asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +133,18 @@ def _node_of(session: Session, job_id: UUID) -> SummaryNode:
     return session.scalars(select(SummaryNode).where(SummaryNode.job_id == job_id)).one()
 
 
-def _leaf_messages(leaf: LeafText, question: str, *, length: int) -> list[Message]:
+def _leaf_messages(leaf: LeafText, question: str, options: AnswerWording) -> list[Message]:
     """Build the messages that ask a question of a document or of one of its chunks."""
     if leaf.kind is NodeKind.WHOLE:
-        return templates.ask_whole(leaf.text, question, leaf.marks, length=length)
+        return templates.ask_whole(leaf.text, question, leaf.marks, options)
     return templates.ask_chunk(
-        leaf.text, question, leaf.marks, number=leaf.number, num_chunks=leaf.num_chunks, length=length
+        leaf.text, question, leaf.marks, options, number=leaf.number, num_chunks=leaf.num_chunks
     )
 
 
-def _join_messages(session: Session, asked: Summary, node: SummaryNode, question: str) -> list[Message]:
+def _join_messages(
+    session: Session, asked: Summary, node: SummaryNode, question: str, options: AnswerWording
+) -> list[Message]:
     """Build the messages that ask to join the answers of this node's children."""
     rows = session.execute(
         select(SummaryNode, Result.output)
@@ -158,7 +163,7 @@ def _join_messages(session: Session, asked: Summary, node: SummaryNode, question
         if isinstance(reply, Reply) and reply.answer:
             parts.append(PartAnswer(reply.answer, reply.quote, _where(child)))
     marks = delimiters(text for each in parts for text in (each.answer, each.quote or ""))
-    return templates.join_answers(parts, question, marks, length=asked.length)
+    return templates.join_answers(parts, question, marks, options)
 
 
 def _where(node: SummaryNode) -> str | None:

@@ -12,28 +12,29 @@ from jobs.questions.views import (
     AnswerReply,
     AnswersObject,
     AnswersWithAnswers,
+    ReadingDetails,
     answer_reply,
     answers_object,
 )
+from jobs.summaries import stored_templates
 from jobs.trees import counts as tree_counts
 from jobs.trees.counts import TreeCounts
 
 
 def describe(session: Session, answers: Sequence[Summary]) -> list[AnswersObject]:
     """Return the public shape of these, in order, with few queries in all."""
-    return [answers_object(each, *read) for each, read in read_each(session, answers)]
+    return [answers_object(each, read) for each, read in read_each(session, answers)]
 
 
-def read_each(
-    session: Session, asked: Sequence[Summary]
-) -> Iterator[tuple[Summary, tuple[UUID, TreeCounts]]]:
-    """Read the document of each row, and how far its jobs are, with few queries in all."""
+def read_each(session: Session, asked: Sequence[Summary]) -> Iterator[tuple[Summary, ReadingDetails]]:
+    """Read what other tables hold about each row, with few queries in all."""
     of_documents = select(SummaryDocument.summary_id, SummaryDocument.document_id)
     mine = SummaryDocument.summary_id.in_([each.id for each in asked])
     documents: dict[UUID, UUID] = dict(session.execute(of_documents.where(mine)).all())
-    counts = tree_counts.read(session, asked)
+    counts, templates = tree_counts.read(session, asked), stored_templates.read_each(session, asked)
     for each in asked:
-        yield each, (documents[each.id], counts.get(each.id, TreeCounts()))
+        template = None if each.template_id is None else templates[each.template_id]
+        yield each, ReadingDetails(documents[each.id], counts.get(each.id, TreeCounts()), template)
 
 
 def read_documents(session: Session, answers_ids: Sequence[UUID]) -> list[UUID]:

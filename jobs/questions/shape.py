@@ -16,9 +16,12 @@ from jobs.prompts.store import NewText
 from jobs.questions.forest import build_forest, find_answer_sizes
 from jobs.questions.prompts import answer_overheads
 from jobs.questions.replies import REPLY_SCHEMA
+from jobs.questions.templates import AnswerWording
 from jobs.states.summary import ANSWER_TASKS, NodeKind
+from jobs.summaries.own_templates import OwnTemplate
 from jobs.summaries.prompts import TextCounter
 from jobs.summaries.shape import JobForm
+from jobs.summaries.stored_templates import variables_of
 from jobs.summaries.tree import Leaf, Node, Sizes
 
 # Every prompt asks for it in words too.
@@ -30,11 +33,16 @@ class ForestShape:
 
     tasks: Mapping[NodeKind, str] = ANSWER_TASKS
 
-    def sizes(self, summary: Summary, capacities: Sequence[Capacity], counter: TextCounter) -> Sizes:
+    def sizes(
+        self,
+        summary: Summary,
+        capacities: Sequence[Capacity],
+        counter: TextCounter,
+        own: OwnTemplate | None,
+    ) -> Sizes:
         """Choose the sizes for these engines."""
-        found = answer_overheads(
-            summary.questions or [], counter, length=summary.length, variables=summary.chat_template_kwargs
-        )
+        options, variables = AnswerWording(summary.length, own), variables_of(summary)
+        found = answer_overheads(summary.questions or [], counter, options, variables=variables)
         return find_answer_sizes(capacities, found, length=summary.length, chunk_tokens=summary.chunk_tokens)
 
     def build(self, summary: Summary, leaves: Sequence[Leaf], sizes: Sizes, *, whole: bool) -> list[Node]:

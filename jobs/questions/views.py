@@ -1,6 +1,7 @@
 """The public shapes of answers, in replies and in webhooks."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -12,7 +13,9 @@ from jobs.database.base import JsonObject
 from jobs.models import DocumentFinding, Summary
 from jobs.states.summary import Purpose
 from jobs.summaries.queries import progress_reply, usage_reply
+from jobs.summaries.stored_templates import variables_of
 from jobs.summaries.views import (
+    OwnTemplateReply,
     PlanReply,
     ProgressReply,
     StoredTemplates,
@@ -82,6 +85,7 @@ class DocumentReading(TypedDict):
     document: str
     length: int
     chat_template_kwargs: Annotated[JsonObject, Field(description="As requested; empty: none.")]
+    template: OwnTemplateReply
     chunk_tokens: Annotated[int | None, Field(description="As requested.")]
     model: str
     priority: Priority
@@ -114,31 +118,41 @@ class AnswersWithAnswers(AnswersObject):
     answers: Sequence[AnswerReply]
 
 
-def answers_object(asked: Summary, document_id: UUID, counts: TreeCounts) -> AnswersObject:
+@dataclass(frozen=True, slots=True)
+class ReadingDetails:
+    """What other tables hold about one row of answers or of an extraction."""
+
+    document_id: UUID
+    counts: TreeCounts
+    template: dict[str, str] | None
+
+
+def answers_object(asked: Summary, read: ReadingDetails) -> AnswersObject:
     """Build the public shape of a document's answers."""
     return AnswersObject(
         object=Purpose.ANSWERS.value,
         questions=asked.questions or [],
         templates=asked.templates,
-        **reading(asked, ids.answers_id(asked.id), document_id, counts),
+        **reading(asked, ids.answers_id(asked.id), read),
     )
 
 
-def reading(asked: Summary, public_id: str, document_id: UUID, counts: TreeCounts) -> DocumentReading:
+def reading(asked: Summary, public_id: str, read: ReadingDetails) -> DocumentReading:
     """Build what answers and extractions have in common."""
     return DocumentReading(
         id=public_id,
         state=asked.state,
-        document=ids.document_id(document_id),
+        document=ids.document_id(read.document_id),
         length=asked.length,
-        chat_template_kwargs=asked.chat_template_kwargs,
+        chat_template_kwargs=variables_of(asked),
+        template=read.template,
         chunk_tokens=asked.chunk_tokens,
         model=asked.model,
         priority=PRIORITY_NAMES[asked.rank],
         plan=asked.plan,
         cancel_requested=asked.stop_reason == "cancel",
-        progress=progress_reply(counts),
-        usage=usage_reply(counts),
+        progress=progress_reply(read.counts),
+        usage=usage_reply(read.counts),
         error=asked.error,
         metadata=asked.labels,
         custom_id=asked.custom_id,

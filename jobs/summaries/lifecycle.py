@@ -14,12 +14,14 @@ from jobs.database import database_now, paging
 from jobs.database.paging import Page, Range
 from jobs.database.rows import matches, require
 from jobs.errors import ConflictError, InvalidRequestError
-from jobs.models import Job, JsonObject, Summary, SummaryDocument
+from jobs.models import Job, Summary, SummaryDocument
 from jobs.models.document import Document
 from jobs.prompts import store
 from jobs.states import TERMINAL as ENDED_JOB
 from jobs.states import StopReason
 from jobs.states.summary import TERMINAL, OnGap, Purpose, Style, SummaryState, SummaryStop
+from jobs.summaries import own_templates, stored_templates
+from jobs.summaries.own_templates import OwnTemplate
 from jobs.summaries.templates import TEMPLATE_VERSIONS
 from jobs.trees import counts as tree_counts
 from jobs.trees import progress as tree_progress
@@ -54,6 +56,7 @@ class SummarySpec:
         combine: True for one summary of all documents, False for one of each.
         length: target length of a summary, in tokens.
         chunk_tokens, overlap_tokens: see `Summary`.
+        template: the caller's own, checked; None means ours.
         rank: -1 low, 0 normal, 1 high.
         window: time from acceptance to expiry; None means no expiry.
         webhook_secret: sealed.
@@ -68,6 +71,7 @@ class SummarySpec:
     instructions: str | None = None
     focus: str | None = None
     chat_template_kwargs: Mapping[str, object] | None = None
+    template: OwnTemplate | None = None
     on_gap: OnGap = OnGap.SKIP
     chunk_tokens: int | None = None
     overlap_tokens: int = 0
@@ -103,12 +107,13 @@ def create(session: Session, spec: SummarySpec, *, tenant_id: UUID) -> list[Summ
     see that a summary needs it.
 
     Raises:
-        InvalidRequestError: the tenant has no such document; `param` names it.
+        InvalidRequestError: the tenant has no such document, or a variable cannot be set; `param` names it.
     """
     hold_documents(session, spec.document_ids, tenant_id=tenant_id)
+    template_id = stored_templates.put(session, spec.template, tenant_id=tenant_id)
     now = database_now(session)
     groups = [spec.document_ids] if spec.combine else [[each] for each in spec.document_ids]
-    made = [_new_summary(spec, tenant_id=tenant_id, now=now) for _ in groups]
+    made = [_new_summary(spec, tenant_id=tenant_id, template_id=template_id, now=now) for _ in groups]
     session.add_all(made)
     session.flush()
     rows = [
@@ -269,6 +274,7 @@ def _remove_part(session: Session, summary: Summary) -> int:
     if num_removed < _MAX_JOBS:
         session.delete(summary)
         session.flush()
+        stored_templates.drop(session, summary.template_id)
     return num_removed or 1
 
 
@@ -356,8 +362,7 @@ def hold_documents(session: Session, document_ids: Sequence[UUID], *, tenant_id:
             raise InvalidRequestError("There is no such document.", param=f"documents.{place}")
 
 
-def _new_summary(spec: SummarySpec, *, tenant_id: UUID, now: datetime) -> Summary:
-    templates: JsonObject = {kind.value: version for kind, version in TEMPLATE_VERSIONS.items()}
+def _new_summary(spec: SummarySpec, *, tenant_id: UUID, template_id: UUID | None, now: datetime) -> Summary:
     return Summary(
         tenant_id=tenant_id,
         state=SummaryState.PREPARING.value,
@@ -367,13 +372,14 @@ def _new_summary(spec: SummarySpec, *, tenant_id: UUID, now: datetime) -> Summar
         language=spec.language,
         instructions=spec.instructions,
         focus=spec.focus,
-        chat_template_kwargs=dict(spec.chat_template_kwargs or {}),
+        chat_template_kwargs=stored_templates.guarded(spec.chat_template_kwargs, spec.template),
+        template_id=template_id,
         on_gap=spec.on_gap.value,
         chunk_tokens=spec.chunk_tokens,
         overlap_tokens=spec.overlap_tokens,
         model=spec.model,
         rank=spec.rank,
-        templates=templates,
+        templates=own_templates.versions_of(TEMPLATE_VERSIONS, spec.template),
         gaps=[],
         custom_id=spec.custom_id,
         labels=dict(spec.metadata or {}),

@@ -21,8 +21,9 @@ from jobs.models.turn import PLANNING, WorkKind
 from jobs.settings import LimitSettings, Settings
 from jobs.states.document import DocumentState
 from jobs.states.summary import OnGap, Purpose, SummaryState
-from jobs.summaries import drafts, tree
+from jobs.summaries import drafts, stored_templates, tree
 from jobs.summaries.drafts import PlanDraft
+from jobs.summaries.own_templates import OwnTemplate
 from jobs.summaries.prompts import TextCounter
 from jobs.summaries.shape import SummaryShape, TreeShape
 from jobs.summaries.tree import Leaf, SourceDocument
@@ -141,7 +142,8 @@ class Planning:
         if inputs is None:
             return None
         summary = inputs.summary
-        sizes = self.shapes[summary.purpose].sizes(summary, inputs.capacities, self.tools.counter)
+        shape = self.shapes[summary.purpose]
+        sizes = shape.sizes(summary, inputs.capacities, self.tools.counter, inputs.own)
         draft = PlanDraft(inputs.ready, inputs.gaps, sizes, self.tools.counter.fingerprint)
         saved = draft.saved_demand(summary.refused_demand)
         # First by what an earlier draft of this tree needed, then by what its documents need at least.
@@ -205,12 +207,14 @@ class _Inputs:
         ready: documents with a text, in order.
         gaps: documents without one.
         capacities: of the model's engines; at least one.
+        own: the caller's own template; None: ours.
     """
 
     summary: Summary
     ready: list[Document]
     gaps: list[JsonObject]
     capacities: Sequence[Capacity]
+    own: OwnTemplate | None
 
 
 def _lock(session: Session, turn: Turn) -> Summary | None:
@@ -241,6 +245,7 @@ def _read_inputs(session: Session, turn: Turn, tools: PlanningTools) -> _Inputs 
         [],
         [],
         registry.registered_capacities(session).get(summary.model) or [tools.default_capacity],
+        stored_templates.load(session, summary),
     )
     for document, document_id in session.execute(query):
         if document is not None and document.state == DocumentState.EXTRACTING:

@@ -19,7 +19,9 @@ from jobs.prompts.messages import Message, canonical
 from jobs.prompts.store import Counter
 from jobs.states import JobState
 from jobs.states.summary import NodeKind, Style
-from jobs.summaries import templates
+from jobs.summaries import stored_templates, templates
+from jobs.summaries.own_templates import OwnTemplate
+from jobs.summaries.stored_templates import variables_of
 from jobs.summaries.templates import PromptOptions
 
 
@@ -45,15 +47,16 @@ class DocumentGoneError(LongbatchError):
     code = "document_gone"
 
 
-def prompt_options(summary: Summary) -> PromptOptions:
-    """Return the caller's options as the templates take them."""
+def prompt_options(summary: Summary, own: OwnTemplate | None) -> PromptOptions:
+    """Return the caller's options, and own template, as the templates take them."""
     return PromptOptions(
         style=Style(summary.style),
         length=summary.length,
         language=summary.language,
         focus=summary.focus,
         instructions=summary.instructions,
-        variables=summary.chat_template_kwargs,
+        variables=variables_of(summary),
+        own=own,
     )
 
 
@@ -102,22 +105,23 @@ def compose(session: Session, job: Job) -> str:
         raise NoResultFound
     summary = session.get_one(Summary, job.summary_id)
     node = session.scalars(select(SummaryNode).where(SummaryNode.job_id == job.id)).one()
+    options = prompt_options(summary, stored_templates.load(session, summary))
     if node.document_id is None:
-        messages = _join_messages(session, summary, node)
+        messages = _join_messages(session, summary, node, options)
     else:
-        messages = _chunk_messages(session, summary, node, node.document_id)
-    return canonical(messages, variables=summary.chat_template_kwargs)
+        messages = _chunk_messages(session, summary, node, node.document_id, options)
+    return canonical(messages, variables=options.variables)
 
 
 def _chunk_messages(
-    session: Session, summary: Summary, node: SummaryNode, document_id: UUID
+    session: Session, summary: Summary, node: SummaryNode, document_id: UUID, options: PromptOptions
 ) -> list[Message]:
     """Build the messages that ask for the summary of a leaf."""
     try:
         text = documents.load_text(session, document_id)
     except NotFoundError:
         raise DocumentGoneError from None
-    marks, options = delimiters([text]), prompt_options(summary)
+    marks = delimiters([text])
     piece = text[node.context_char or 0 : node.end_char]
     if node.kind == NodeKind.WHOLE:
         return templates.whole(piece, options, marks)
@@ -133,7 +137,9 @@ def _chunk_messages(
     )
 
 
-def _join_messages(session: Session, summary: Summary, node: SummaryNode) -> list[Message]:
+def _join_messages(
+    session: Session, summary: Summary, node: SummaryNode, options: PromptOptions
+) -> list[Message]:
     """Build the messages that ask to join the outputs of this node's children."""
     outputs = session.scalars(
         select(Result.output)
@@ -153,7 +159,7 @@ def _join_messages(session: Session, summary: Summary, node: SummaryNode) -> lis
     num_documents = session.scalar(select(func.count()).select_from(SummaryDocument).where(of_summary))
     return templates.join(
         texts,
-        prompt_options(summary),
+        options,
         delimiters(texts),
         length=None if node.parent is None else _chunk_summary_tokens(summary),
         num_documents=num_documents or 1,

@@ -14,6 +14,7 @@ from jobs.models import Job, Result, Summary, SummaryDocument, SummaryNode
 from jobs.models.document import Document
 from jobs.states import TERMINAL, JobState
 from jobs.states.summary import SummaryState, SummaryStop
+from jobs.summaries import stored_templates
 from jobs.summaries.views import (
     ChunkReply,
     GapReply,
@@ -45,6 +46,10 @@ def describe(
     details: _ById = defaultdict(SummaryDetails)
     by_id = {summary.id: summary for summary in summaries}
     _read_documents(session, by_id, details)
+    templates = stored_templates.read_each(session, summaries)
+    for summary in summaries:
+        if summary.template_id is not None:
+            details[summary.id].template = templates[summary.template_id]
     _read_counts(session, by_id, details)
     _read_texts(session, by_id, details)
     _read_gaps(session, by_id, details, at_most=max_gaps)

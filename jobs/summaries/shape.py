@@ -11,6 +11,7 @@ from jobs.engines.capacity import Capacity
 from jobs.models import Summary
 from jobs.states.summary import TASKS, NodeKind
 from jobs.summaries import tree
+from jobs.summaries.own_templates import OwnTemplate
 from jobs.summaries.prompts import TextCounter, overheads, prompt_options
 from jobs.summaries.tree import Leaf, Node, Sizes
 
@@ -30,8 +31,14 @@ class TreeShape(Protocol):
     def tasks(self) -> Mapping[NodeKind, str]:
         """The `task` of its jobs, by kind of node."""
 
-    def sizes(self, summary: Summary, capacities: Sequence[Capacity], counter: TextCounter) -> Sizes:
-        """Choose the sizes for these engines.
+    def sizes(
+        self,
+        summary: Summary,
+        capacities: Sequence[Capacity],
+        counter: TextCounter,
+        own: OwnTemplate | None,
+    ) -> Sizes:
+        """Choose the sizes for these engines, and the caller's own template.
 
         Raises:
             ContextLengthExceededError: an engine is too small.
@@ -53,11 +60,17 @@ class SummaryShape:
 
     tasks: Mapping[NodeKind, str] = TASKS
 
-    def sizes(self, summary: Summary, capacities: Sequence[Capacity], counter: TextCounter) -> Sizes:
+    def sizes(
+        self,
+        summary: Summary,
+        capacities: Sequence[Capacity],
+        counter: TextCounter,
+        own: OwnTemplate | None,
+    ) -> Sizes:
         """Choose the sizes for these engines."""
         return tree.find_sizes(
             capacities,
-            overheads(prompt_options(summary), counter),
+            overheads(prompt_options(summary, own), counter),
             length=summary.length,
             chunk_tokens=summary.chunk_tokens,
             overlap_tokens=summary.overlap_tokens,

@@ -12,6 +12,7 @@ from jobs import ids
 from jobs.database.base import JsonObject
 from jobs.models.summary import Summary
 from jobs.states.summary import OnGap, Style, SummaryState
+from jobs.summaries.stored_templates import variables_of
 from jobs.validation import choice, documented_as
 from jobs.views import (
     PRIORITY_NAMES,
@@ -93,7 +94,7 @@ class ChunkReply(TypedDict):
 
 
 class TemplatesReply(TypedDict):
-    """Names and versions of the prompt templates."""
+    """Names and versions of the prompt templates; of your own `custom-` and a hash of its words."""
 
     whole: str
     map: str
@@ -112,6 +113,9 @@ class PlanReply(TypedDict):
     prompt_tokens: Annotated[int, Field(description="Expected, over all jobs.")]
 
 
+OwnTemplateReply = Annotated[
+    dict[str, str] | None, Field(description="Your own template, by its parts; null: none.")
+]
 StoredTemplates = Annotated[JsonObject, documented_as(TemplatesReply)]
 
 
@@ -129,6 +133,7 @@ class SummaryObject(TypedDict):
     instructions: str | None
     focus: str | None
     chat_template_kwargs: Annotated[JsonObject, Field(description="As requested; empty: none.")]
+    template: OwnTemplateReply
     on_gap: OnGapName
     chunk_tokens: Annotated[int | None, Field(description="As requested.")]
     overlap_tokens: int
@@ -174,6 +179,7 @@ class SummaryDetails:
     """What other tables hold about one summary."""
 
     documents: list[UUID] = field(default_factory=list)
+    template: dict[str, str] | None = None
     text: str | None = None
     gaps: list[GapReply] = field(default_factory=list)
     progress: ProgressReply = field(default_factory=NO_PROGRESS.copy)
@@ -194,7 +200,8 @@ def summary_object(summary: Summary, details: SummaryDetails) -> SummaryObject:
         language=summary.language,
         instructions=summary.instructions,
         focus=summary.focus,
-        chat_template_kwargs=summary.chat_template_kwargs,
+        chat_template_kwargs=variables_of(summary),
+        template=details.template,
         on_gap=summary.on_gap,
         chunk_tokens=summary.chunk_tokens,
         overlap_tokens=summary.overlap_tokens,

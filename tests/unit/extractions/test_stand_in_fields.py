@@ -5,7 +5,7 @@ import pytest
 
 from jobs.extractions.fields import definitions, read_fields, reply_guide
 from jobs.extractions.replies import Said, parse_values
-from jobs.extractions.templates import extract_chunk, extract_whole
+from jobs.extractions.templates import ExtractionWording, extract_chunk, extract_whole
 from jobs.prompts.delimiters import Delimiters
 from jobs.questions.quotes import QuotableText
 from local_engine import engine_module
@@ -27,11 +27,12 @@ NO_MARKS = Delimiters("", "")  # the engine takes them out of the message
 
 @pytest.mark.parametrize("is_part", [False, True])
 def test_the_stand_in_says_each_field_with_the_sentence_that_says_it(*, is_part: bool) -> None:
-    fields, referred = read_fields(SCHEMA, {}), definitions(SCHEMA)
+    fields = read_fields(SCHEMA, {})
+    wording = ExtractionWording(fields, definitions(SCHEMA))
     if is_part:
-        messages = extract_chunk(TEXT, fields, NO_MARKS, definitions=referred, number=2, num_chunks=3)
+        messages = extract_chunk(TEXT, wording, NO_MARKS, number=2, num_chunks=3)
     else:
-        messages = extract_whole(TEXT, fields, NO_MARKS, definitions=referred)
+        messages = extract_whole(TEXT, wording, NO_MARKS)
     text = fields_of_engine.reply(messages[-1].content)
     assert text is not None
     found = parse_values(text, {*SCHEMA["properties"]})

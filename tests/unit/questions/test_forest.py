@@ -8,7 +8,7 @@ from jobs.engines.capacity import Capacity, find_excess
 from jobs.errors import ContextLengthExceededError
 from jobs.prompts.delimiters import Delimiters
 from jobs.questions.forest import build_forest, find_answer_sizes
-from jobs.questions.templates import PartAnswer, ask_chunk, ask_whole, join_answers
+from jobs.questions.templates import AnswerWording, PartAnswer, ask_chunk, ask_whole, join_answers
 from jobs.states.summary import NodeKind
 from jobs.summaries.tree import Leaf, Sizes, TooManyChunksError
 
@@ -17,6 +17,7 @@ ENGINE = Capacity(
     max_batch_size=4, max_blocks=2048, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
 )
 MARKS = Delimiters()
+WORDING = AnswerWording(256)
 
 
 def sizes() -> Sizes:
@@ -74,9 +75,9 @@ def test_prompts_of_questions_about_a_text_differ_only_after_it(num_chunks: int 
 
     def asked(question: str) -> str:
         if num_chunks is None:
-            system, user = ask_whole(text, question, MARKS, length=256)
+            system, user = ask_whole(text, question, MARKS, WORDING)
         else:
-            system, user = ask_chunk(text, question, MARKS, number=2, num_chunks=num_chunks, length=256)
+            system, user = ask_chunk(text, question, MARKS, WORDING, number=2, num_chunks=num_chunks)
         assert question not in system.content
         return system.content + user.content
 
@@ -88,11 +89,11 @@ def test_prompts_of_questions_about_a_text_differ_only_after_it(num_chunks: int 
 
 def test_a_join_has_what_parts_said_and_then_the_question() -> None:
     parts = [PartAnswer("900", "rent is 900", "Pages 1-3"), PartAnswer("on the first", None)]
-    _, user = join_answers(parts, "How much is the rent, and when?", MARKS, length=256)
+    _, user = join_answers(parts, "How much is the rent, and when?", MARKS, WORDING)
     places = [
         user.content.index(each)
         for each in ("Pages 1-3", "900", "Quote: rent is 900", "on the first", "How much")
     ]
     assert places == sorted(places)
-    _, empty = join_answers([], "Why?", MARKS, length=256)
+    _, empty = join_answers([], "Why?", MARKS, WORDING)
     assert "No part of the document answers" in empty.content

@@ -8,7 +8,7 @@ from jobs.prompts.delimiters import Delimiters
 from jobs.prompts.messages import Message
 from jobs.questions.quotes import QuotableText
 from jobs.questions.replies import Reply, parse_reply
-from jobs.questions.templates import PartAnswer, ask_chunk, ask_whole, join_answers
+from jobs.questions.templates import AnswerWording, PartAnswer, ask_chunk, ask_whole, join_answers
 from local_engine import engine_module
 
 TEXT = (
@@ -17,6 +17,7 @@ TEXT = (
 )
 answers = engine_module("answers")
 NO_MARKS = Delimiters("", "")  # the engine takes them out of the message
+WORDING = AnswerWording(256)
 
 
 def replied(messages: list[Message]) -> Reply:
@@ -39,9 +40,9 @@ def test_the_sentence_with_the_words_of_the_question_is_the_answer(
     question: str, answer: str | None, *, is_part: bool
 ) -> None:
     if is_part:
-        messages = ask_chunk(TEXT, question, NO_MARKS, number=1, num_chunks=2, length=256)
+        messages = ask_chunk(TEXT, question, NO_MARKS, WORDING, number=1, num_chunks=2)
     else:
-        messages = ask_whole(TEXT, question, NO_MARKS, length=256)
+        messages = ask_whole(TEXT, question, NO_MARKS, WORDING)
     found = replied(messages)
     assert (found.answer, found.quote) == (answer, answer)
     if answer is not None:
@@ -53,9 +54,9 @@ def test_parts_are_joined_by_the_one_that_says_most_about_it() -> None:
         PartAnswer("The rent is paid.", None, "Page 1"),
         PartAnswer("900", "monthly rent is 900", "Page 2"),
     ]
-    found = replied(join_answers(parts, "How much is the monthly rent?", NO_MARKS, length=256))
+    found = replied(join_answers(parts, "How much is the monthly rent?", NO_MARKS, WORDING))
     assert found == Reply("900", "monthly rent is 900")
-    nothing = replied(join_answers([], "How much is the monthly rent?", NO_MARKS, length=256))
+    nothing = replied(join_answers([], "How much is the monthly rent?", NO_MARKS, WORDING))
     assert nothing == Reply(None)
 
 
