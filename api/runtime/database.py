@@ -96,9 +96,11 @@ class Transactions:
                     return await self._once(bound)
         except PoolTimeoutError as error:
             raise UnavailableError("All database connections are busy; try again.") from error
-        except (OperationalError, InterfaceError, TimeoutError, _LostBeforeCommitError) as error:
+        except (DBAPIError, TimeoutError, _LostBeforeCommitError) as error:
             if database.is_full(error):
                 raise StorageFullError from error
+            if isinstance(error, DBAPIError) and not is_lost(error):
+                raise
             raise UnavailableError("The database does not answer at the moment; try again.") from error
 
     async def _once(self, verb: Callable[[Session], T]) -> T:
@@ -118,3 +120,8 @@ class Transactions:
     async def close(self) -> None:
         """Close the connections."""
         await self._pool.dispose()
+
+
+def is_lost(error: DBAPIError) -> bool:
+    """Return True if the database does not answer, or has ended the session, with whatever kind of error."""
+    return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)

@@ -8,11 +8,12 @@ from typing import Final, TypeVar
 
 import anyio.to_thread
 from anyio import CapacityLimiter
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
 from api.runtime.cached_value import CachedValue
+from api.runtime.database import is_lost
 from jobs import database, telemetry
 from jobs.errors import UnavailableError
 from jobs.forecast import backlog, queue_position
@@ -105,7 +106,9 @@ class QueuePositions:
                 engines = [state for _, state in snapshot.up]
                 work = partial(seconds_until_done, estimate=estimate, model=model, engines=engines)
                 return await self._in_thread(partial(self._read, work)) if engines else None
-        except (OperationalError, InterfaceError, TimeoutError, PoolTimeoutError) as error:
+        except (DBAPIError, TimeoutError, PoolTimeoutError) as error:
+            if isinstance(error, DBAPIError) and not is_lost(error):
+                raise
             raise UnavailableError("The database does not answer at the moment; try again.") from error
 
     async def close(self) -> None:
