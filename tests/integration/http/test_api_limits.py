@@ -140,12 +140,13 @@ def test_stored_bytes_are_limited_for_all_that_callers_send_and_freed_by_deletio
     refused = [
         http.post("/v1/answers", json={**of, "questions": [words]}),
         http.post("/v1/extractions", json={**of, "schema": described}),
+        http.post("/v1/summaries", json={**of, "template": {"whole": text[:3900]}}),
         http.post("/v1/jobs", json={"input": text[::-1]}),
         http.post("/v1/jobs/bulk", content=json.dumps({"input": text[::-1]})),
         http.post("/v1/files", files={"file": ("a.jsonl", text.encode())}, data={"purpose": "batch"}),
         http.post("/v1/documents", content=text.encode(), params={"filename": "a.txt"}),
     ]
-    assert [each.status_code for each in refused] == [429] * 6, [each.text for each in refused]
+    assert [each.status_code for each in refused] == [429] * 7, [each.text for each in refused]
     for each in refused:
         error = error_of(each)
         assert (error["code"], error["type"]) == ("storage_limit_exceeded", "bytes")
