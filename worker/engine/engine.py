@@ -93,7 +93,7 @@ class ServedModel:
             request.tensors.check(self.tensors, self.name)
         except LongbatchError as error:
             raise EngineUnableError(error.message) from error
-        return self.prepare(self._placed(request))
+        return self.prepare(replace(self._placed(request), may_reuse=self.abilities.reuses_prefix))
 
     def _placed(self, request: Request) -> Request:
         """Find the request's adapter among those that the engine was started with, if it has only those."""

@@ -109,6 +109,7 @@ class Request:
         num_top: tokens in the place of each one whose log probabilities it must tell, besides that of the one
             itself; None: it need not tell any.
         is_embedding: it asks for the vector of the prompt, and generates nothing.
+        may_reuse: the engine may take what its cache has of the prompt.
         cache_salt: the engine reuses for it what requests with the same salt left in its cache, and nothing
             else; None: of any request without one.
         adapter: that generates; None: the model as it is.
@@ -130,6 +131,7 @@ class Request:
     adapter: WantedAdapter | None = None
     tensors: TensorRequest = NO_TENSORS
     is_embedding: bool = False
+    may_reuse: bool = True
 
     @property
     def needed(self) -> frozenset[str]:

@@ -92,6 +92,14 @@ def test_an_adapter_answers_otherwise_than_the_model_on_every_route(
         assert client.result(job["id"])["output"] == said[LEGAL]
 
 
+def test_the_model_s_answer_has_nothing_of_an_adapter_that_read_the_same_prompt(
+    sdk: openai.OpenAI, said: dict[str, str | None]
+) -> None:
+    for model in (MODEL, LEGAL, MODEL, LEGAL):
+        answer = sdk.chat.completions.create(model=model, **CHAT).choices[0].message.content
+        assert answer == said[model]
+
+
 def test_lines_of_a_batch_are_answered_by_what_they_name(
     sdk: openai.OpenAI, said: dict[str, str | None]
 ) -> None:

@@ -79,10 +79,15 @@ async def _able(server: HttpServer, abilities: Abilities) -> Abilities:
     Not if one applies to every request, which is what a server does that was not told otherwise
     (`--lora-init-without-apply`): it is then part of the model, and a request that names another would lose
     it.
+
+    With adapters it reuses no prompt: it keeps what an adapter has made of one, and takes it for the model's
+    own when a request without the adapter begins with the same (seen in build 11549).
     """
     listed = await server.read("/lora-adapters") or ()
     names = tuple(PurePath(str(each["path"])).stem for each in listed)
     is_plain = all(not each.get("scale") for each in listed) and len(set(names)) == len(names)
+    if is_plain and names:
+        abilities = replace(abilities, reuses_prefix=False, shares_prefix=False)
     return await embedding(server, held(abilities, names if is_plain else ()))
 
 
@@ -136,7 +141,7 @@ class _Completion:
             "n_predict": self.num_whole or request.max_tokens,
             "stop": list(request.stops),
             "ignore_eos": request.end_id < 0,
-            "cache_prompt": True,
+            "cache_prompt": self.request.may_reuse,
             "stream": is_streamed,
             "return_tokens": True,
             "return_progress": is_streamed,

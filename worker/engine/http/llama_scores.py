@@ -58,7 +58,7 @@ class Scoring:
             "n_probs": self.num_likely,
             "temperature": 0.0,
             "grammar": _ANY_LETTER,
-            "cache_prompt": True,
+            "cache_prompt": self.request.may_reuse,
             "response_fields": [SCORES],
             **adapted(self.request),
         }
