@@ -169,7 +169,8 @@ def check_rows(stack: Stack) -> None:
     assert rows(stack, jobs) == rows(stack, planned)
     ends = "SELECT count(*) FROM webhook_events WHERE type = 'answers.completed'"
     assert rows(stack, ends) == [(NUM_DOCUMENTS,)]
-    assert rows(stack, "SELECT count(*) FROM reservations") == [(0,)]
+    # What a run left that the engine did not confirm drains for a moment.
+    eventually(lambda: rows(stack, "SELECT count(*) FROM reservations") == [(0,)])
 
 
 def check_read_once(stack: Stack, *, engine_deaths: Sequence[float]) -> str:

@@ -158,4 +158,5 @@ def check_rows(stack: Stack, *, num_jobs: int) -> None:
     assert rows(stack, findings) == [(NUM_DOCUMENTS * len(FIELDS),)]
     ends = "SELECT count(*) FROM webhook_events WHERE type = 'extractions.completed'"
     assert rows(stack, ends) == [(NUM_DOCUMENTS,)]
-    assert rows(stack, "SELECT count(*) FROM reservations") == [(0,)]
+    # What a run left that the engine did not confirm drains for a moment.
+    eventually(lambda: rows(stack, "SELECT count(*) FROM reservations") == [(0,)])
