@@ -171,12 +171,15 @@ def test_nothing_is_read_while_nobody_asks_and_for_nobody_who_has_his_answer(
     monkeypatch.setattr(job_polling, "INTERVAL", 0.0)  # each look is for all who wait
 
     async def test(poller: JobPoller) -> None:
-        poller._asked.set()  # a look for nobody
         poller.poll_now([job_id])
-        await asyncio.sleep(0)
+        await poller._poll(())  # a look for nobody
+        assert reads == []
         waiting = asyncio.create_task(poller.until_ended(job_id, tenant_id=DEFAULT_TENANT, seconds=30))
-        while not poller._waiting:  # noqa: ASYNC110  # it tells nobody
-            await asyncio.sleep(0.001)
+        for _ in range(
+            2
+        ):  # the waiting one asks during the first, and is answered with the second at the latest
+            assert await poller.now(job_id, tenant_id=DEFAULT_TENANT) is not None
+        assert poller._waiting
         assert reads[0] == ([job_id], [])
         await asyncio.to_thread(cancel, sessions, job_id)
         await waiting

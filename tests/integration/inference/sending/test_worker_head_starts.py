@@ -1,6 +1,7 @@
 """A worker sends requests before their jobs are claimed: they are taken over, or stopped."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
@@ -11,8 +12,8 @@ from jobs.database import transaction
 from jobs.models import Job
 from jobs.scheduling.head_starts import Outlook
 from jobs.settings import Settings
-from support import eventually
-from worker.inference.sending.head_starts import SentRequest
+from support import PATIENCE, eventually
+from worker.inference.sending.head_starts import HeadStarts, SentRequest
 from worker.metrics.process import ProcessMetrics
 from worker_support import ENGINE, Queue, running_worker
 
@@ -77,13 +78,19 @@ def fill(queue: Queue) -> list[UUID]:
 def test_a_worker_that_shuts_down_waits_for_the_requests_that_it_stops(
     queue: Queue, feeding: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics, stop = ProcessMetrics(), SentRequest.stop
+    metrics, stop, finish = ProcessMetrics(), SentRequest.stop, HeadStarts.finish
+    is_shutting_down = threading.Event()
 
     async def stop_late(sent: SentRequest) -> bool:
-        await asyncio.sleep(1)
+        await asyncio.to_thread(is_shutting_down.wait, PATIENCE)
         return await stop(sent)
 
+    def finish_noted(head_starts: HeadStarts) -> None:
+        is_shutting_down.set()
+        finish(head_starts)
+
     monkeypatch.setattr(SentRequest, "stop", stop_late)
+    monkeypatch.setattr(HeadStarts, "finish", finish_noted)
     running = fill(queue)
     with transaction(queue.sessions) as holding:
         with running_worker(feeding(), queue.tokenizer, metrics=metrics):
