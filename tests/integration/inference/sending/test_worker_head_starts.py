@@ -79,7 +79,7 @@ def test_a_worker_that_shuts_down_waits_for_the_requests_that_it_stops(
     queue: Queue, feeding: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metrics, stop, finish = ProcessMetrics(), SentRequest.stop, HeadStarts.finish
-    is_shutting_down = threading.Event()
+    is_shutting_down, left = threading.Event(), list[int]()
 
     async def stop_late(sent: SentRequest) -> bool:
         await asyncio.to_thread(is_shutting_down.wait, PATIENCE)
@@ -88,6 +88,7 @@ def test_a_worker_that_shuts_down_waits_for_the_requests_that_it_stops(
     def finish_noted(head_starts: HeadStarts) -> None:
         is_shutting_down.set()
         finish(head_starts)
+        left.append(sum(not each.done() for each in list(head_starts._stops)))
 
     monkeypatch.setattr(SentRequest, "stop", stop_late)
     monkeypatch.setattr(HeadStarts, "finish", finish_noted)
@@ -99,6 +100,7 @@ def test_a_worker_that_shuts_down_waits_for_the_requests_that_it_stops(
             waiting = queue.submit("The last. [[tokens=100]]", max_tokens=200)
             holding.scalars(select(Job).where(Job.id == waiting).with_for_update()).one()
             eventually(lambda: counted(metrics, "stopped"))
+        assert left == [0], "it has waited"
         assert queue.reservations() == []
 
 
