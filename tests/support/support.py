@@ -254,12 +254,17 @@ def runner_of(sessions: sessionmaker[Session]) -> WorkRunner:
 
 
 def exits_of_four(work: Callable[[DatabaseSettings], None], settings: DatabaseSettings) -> list[int | None]:
-    """Run the work in four processes, one after another, and return their exit codes."""
+    """Run the work in four processes, one after another, and return their exit codes.
+
+    Each is started anew: a copy of this process would own the locks that its other threads hold.
+    """
     exits = []
     for _ in range(4):
-        process = multiprocessing.get_context("fork").Process(target=work, args=(settings,))
+        process = multiprocessing.get_context("spawn").Process(target=work, args=(settings,))
         process.start()
         process.join(60)
+        process.kill()  # if it still runs
+        process.join()
         exits.append(process.exitcode)
     return exits
 
