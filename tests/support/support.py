@@ -1,6 +1,5 @@
 """What several tests need: jobs in any state, and waiting for a condition."""
 
-import multiprocessing
 import os
 import ssl
 import time
@@ -30,7 +29,6 @@ from jobs.prompts.abilities import ABILITIES, LORA, TOOLS, VECTORS
 from jobs.prompts.store import CountedPrompt, NewText, SetCounter
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.sizing import ClaimPolicy
-from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.submission import JobSpec, Submitter
 from jobs.tenants import keys
@@ -251,22 +249,6 @@ def within(session: Session) -> sessionmaker[Session]:
 def runner_of(sessions: sessionmaker[Session]) -> WorkRunner:
     """What takes turns as a service worker does; nobody renews its leases."""
     return WorkRunner(sessions, shortest_lease=timedelta(seconds=30))
-
-
-def exits_of_four(work: Callable[[DatabaseSettings], None], settings: DatabaseSettings) -> list[int | None]:
-    """Run the work in four processes, one after another, and return their exit codes.
-
-    Each is started anew: a copy of this process would own the locks that its other threads hold.
-    """
-    exits = []
-    for _ in range(4):
-        process = multiprocessing.get_context("spawn").Process(target=work, args=(settings,))
-        process.start()
-        process.join(60)
-        process.kill()  # if it still runs
-        process.join()
-        exits.append(process.exitcode)
-    return exits
 
 
 def new_tenant(session: Session) -> UUID:

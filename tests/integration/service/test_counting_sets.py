@@ -1,6 +1,5 @@
 """Short prompts of several jobs, counted in one call: exact, fair, and each fails alone."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -9,7 +8,8 @@ from uuid import UUID
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import database, lifecycle, turns
+from hostile.deadly_counter import count_in_sets, exits_of_four
+from jobs import lifecycle, turns
 from jobs.database import transaction
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, PromptText, Tenant
@@ -23,7 +23,7 @@ from jobs.prompts.store import CountedPrompt, NewText, SetCounter
 from jobs.prompts.tokenizer import Tokenizer, unpack_ids
 from jobs.settings import DatabaseSettings
 from jobs.turns import Room
-from support import CAPACITY, WordCounter, exits_of_four, runner_of, spec, submit_one
+from support import CAPACITY, WordCounter, runner_of, spec, submit_one
 from worker.turns import SetResult
 
 Sessions = sessionmaker[Session]
@@ -196,32 +196,11 @@ def test_a_set_whose_leases_ran_out_writes_nothing(sessions: Sessions) -> None:
     assert {(job.state, job.lease_id) for job in rows(sessions, job_ids).values()} == {("preparing", other)}
 
 
-class DeadlyCounter(SetsOfWords):
-    """Ends the process at one prompt, as the kernel does when memory is gone."""
-
-    def count_together(self, canonicals: Sequence[str]) -> list[CountedPrompt | None]:
-        if any("deadly" in each for each in canonicals):
-            os._exit(9)
-        return super().count_together(canonicals)
-
-    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
-        if "deadly" in canonical:
-            os._exit(9)
-        return super().count_prompt(canonical, limit=limit)
-
-
-def work_until_dead(settings: DatabaseSettings) -> None:
-    runner = runner_of(database.make_sessions(database.make_engine(settings, pool_size=2)))
-    work = Counting(DeadlyCounter(), CAPACITY, timedelta(milliseconds=1))
-    while runner.run_set(work):
-        pass
-
-
 def test_a_prompt_that_kills_its_workers_costs_the_others_of_its_set_one_attempt(
     sessions: Sessions, database_settings: DatabaseSettings
 ) -> None:
     bad, *others = uncounted(sessions, "deadly", "one", "two")
-    exits = exits_of_four(work_until_dead, database_settings)
+    exits = exits_of_four(count_in_sets, database_settings)
     assert exits == [9, 9, 9, 0], "the third death is the last"
     found = rows(sessions, [bad, *others])
     assert (found[bad].state, (found[bad].error or {})["code"]) == ("failed", "prompt_uncountable")

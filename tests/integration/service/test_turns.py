@@ -1,7 +1,6 @@
 """Work that serves all tenants: no row stops the others, no tenant waits for another one's backlog."""
 
 import errno
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -12,7 +11,8 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import database, lifecycle, turns
+from hostile.deadly_counter import count_one_by_one, exits_of_four
+from jobs import lifecycle, turns
 from jobs.database import database_now, transaction
 from jobs.errors import UnavailableError
 from jobs.models import DEFAULT_TENANT, Job, WebhookEvent
@@ -28,7 +28,6 @@ from support import (
     UnstorableCounter,
     WordCounter,
     eventually,
-    exits_of_four,
     new_tenant,
     prepare_all,
     refusing,
@@ -71,27 +70,12 @@ def make_due(sessions: sessionmaker[Session]) -> None:
         session.execute(update(Job).where(Job.run_after.is_not(None)).values(run_after=now))
 
 
-class DeadlyCounter(WordCounter):
-    """Ends the process at one prompt, as the kernel does when memory is gone."""
-
-    def count_prompt(self, canonical: str, *, limit: int | None = None) -> CountedPrompt:
-        if "poison" in canonical:
-            os._exit(9)
-        return super().count_prompt(canonical, limit=limit)
-
-
-def work_until_dead(settings: DatabaseSettings) -> None:
-    sessions = database.make_sessions(database.make_engine(settings, pool_size=2))
-    work = Counting(DeadlyCounter(), CAPACITY, timedelta(milliseconds=1))
-    runner_of(sessions).run_some(work, limit=100)
-
-
 def test_a_prompt_that_kills_its_workers_fails_after_three_and_no_other_waits_for_it(
     sessions: sessionmaker[Session], database_settings: DatabaseSettings
 ) -> None:
-    (poisoned,) = uncounted(sessions, "poison")
+    (poisoned,) = uncounted(sessions, "deadly")
     others = uncounted(sessions, "one", "two")
-    exits = exits_of_four(work_until_dead, database_settings)
+    exits = exits_of_four(count_one_by_one, database_settings)
     assert exits == [9, 9, 9, 0], "the third death is the last"
     job = job_of(sessions, poisoned)
     assert (job.state, code_of(job), job.attempt) == ("failed", "prompt_uncountable", 0)
