@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from api.console.answers.answers import SHOW_ANSWERS
-from api.console.answers.listing import PAGES, AnswersRow, read_rows
+from api.console.answers.listing import PAGES
 from api.console.subjects.files import FileRow, csv_form, json_form
 from api.console.subjects.table import SubjectTable, table_routes
 from jobs import ids
@@ -39,13 +39,12 @@ def _as_object(row: FileRow[Answers]) -> Mapping[str, object]:
     }
 
 
-_TABLE: Final[SubjectTable[AnswersRow, Answers]] = SubjectTable(
+_TABLE: Final[SubjectTable[Answers]] = SubjectTable(
     PAGES,
     title="Answers asked together",
     template="answers/table.html",
     show=SHOW_ANSWERS,
     columns_of=_columns_of,
-    read_rows=read_rows,
     read_found=queries.list_findings_of,
     forms={"csv": csv_form(lambda _: tables.header(), _csv_row), "json": json_form(_as_object)},
     unfinished="The answers have not ended yet.",

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from api.console.extractions.extraction import SHOW_VALUES
 from api.console.extractions.fields import ShownExtraction, shown_extraction
-from api.console.extractions.listing import PAGES, ExtractionRow, read_rows
+from api.console.extractions.listing import PAGES
 from api.console.subjects.files import FileRow, csv_form, json_form, jsonl_form
 from api.console.subjects.table import SubjectTable, table_routes
 from jobs.extractions import queries
@@ -48,13 +48,12 @@ def _as_object(row: FileRow[ShownExtraction]) -> Mapping[str, object]:
     }
 
 
-_TABLE: Final[SubjectTable[ExtractionRow, ShownExtraction]] = SubjectTable(
+_TABLE: Final[SubjectTable[ShownExtraction]] = SubjectTable(
     PAGES,
     title="Extractions made together",
     template="extractions/table.html",
     show=SHOW_VALUES,
     columns_of=_columns_of,
-    read_rows=read_rows,
     read_found=_read_found,
     forms={
         "csv": csv_form(tables.header, _csv_row),

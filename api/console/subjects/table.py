@@ -19,7 +19,8 @@ from api.console.reading import owner_of, read_for
 from api.console.session import Viewer, ViewerDep
 from api.console.subjects.files import FileForm, FileRow, FileRows, file_response
 from api.console.subjects.kinds import SubjectPages
-from api.console.subjects.live import SubjectRow, open_rows, row_renderer
+from api.console.subjects.live import open_rows, row_renderer
+from api.console.subjects.rows import DocumentRow, read_rows
 from api.http.dependencies import ServicesDep
 from api.http.identifiers import in_path, parse_optional
 from api.runtime.services import Services
@@ -32,7 +33,6 @@ from jobs.questions import trees
 from jobs.states.summary import TERMINAL
 from jobs.summaries import SummaryStatus
 
-Row = TypeVar("Row", bound=SubjectRow)
 Found = TypeVar("Found")
 _MAX_ROWS: Final = 25
 # A browser lays these out in a moment, and their texts fit in memory however long they are.
@@ -40,7 +40,7 @@ _MAX_CELLS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class SubjectTable(Generic[Row, Found]):
+class SubjectTable(Generic[Found]):
     """The table of a kind: a row for each document.
 
     Attributes:
@@ -48,7 +48,6 @@ class SubjectTable(Generic[Row, Found]):
         template: of the page.
         show: by which its address asks for texts.
         columns_of: what was asked of all documents, in order.
-        read_rows: reads what its rows show, in order, with few queries in all.
         read_found: reads what was found, by the id of the row, with few queries in all.
         forms: of its files, by name, the usual one first.
         unfinished: what a download of one that has not ended says.
@@ -59,14 +58,13 @@ class SubjectTable(Generic[Row, Found]):
     template: str
     show: str
     columns_of: Callable[[Summary], Sequence[str]]
-    read_rows: Callable[[Session, Sequence[Summary]], list[Row]]
     read_found: Callable[[Session, Sequence[Summary]], Mapping[UUID, Found]]
     forms: Mapping[str, FileForm[Found]]
     unfinished: str
 
 
 @dataclass(frozen=True, slots=True)
-class SubjectTablePage(Generic[Row, Found]):
+class SubjectTablePage(Generic[Found]):
     """A page of a table.
 
     Attributes:
@@ -80,12 +78,12 @@ class SubjectTablePage(Generic[Row, Found]):
     columns: Sequence[str]
     num_documents: int
     first: int
-    rows: Sequence[Row]
+    rows: Sequence[DocumentRow]
     found: Mapping[UUID, Found]
     next: UUID | None
 
 
-def table_routes(of: SubjectTable[Row, Found]) -> APIRouter:
+def table_routes(of: SubjectTable[Found]) -> APIRouter:
     """Make the routes of the table of a kind, and of the files of a table and of one row."""
     router = page_router()
     _add_pages(router, of)
@@ -93,7 +91,7 @@ def table_routes(of: SubjectTable[Row, Found]) -> APIRouter:
     return router
 
 
-def _add_pages(router: APIRouter, of: SubjectTable[Row, Found]) -> None:
+def _add_pages(router: APIRouter, of: SubjectTable[Found]) -> None:
     place = f"{of.pages.path}/{{subject_id}}"
     find = in_path("subject_id", of.pages.kind)
 
@@ -158,7 +156,7 @@ def _add_pages(router: APIRouter, of: SubjectTable[Row, Found]) -> None:
             return live.respond(stream, watched.summaries, list(shown), render_change, ended=reload)
 
 
-def _add_files(router: APIRouter, of: SubjectTable[Row, Found]) -> None:
+def _add_files(router: APIRouter, of: SubjectTable[Found]) -> None:
     place = f"{of.pages.path}/{{subject_id}}"
     find = in_path("subject_id", of.pages.kind)
 
@@ -198,8 +196,8 @@ def _add_files(router: APIRouter, of: SubjectTable[Row, Found]) -> None:
 
 
 def _read_page(
-    of: SubjectTable[Row, Found], session: Session, *, subject_id: UUID, viewer: Viewer, after: UUID | None
-) -> SubjectTablePage[Row, Found]:
+    of: SubjectTable[Found], session: Session, *, subject_id: UUID, viewer: Viewer, after: UUID | None
+) -> SubjectTablePage[Found]:
     """Read a page of the table.
 
     Raises:
@@ -216,14 +214,14 @@ def _read_page(
         columns=columns,
         num_documents=len(listed),
         first=start + 1,
-        rows=of.read_rows(session, rows),
+        rows=read_rows(session, rows),
         found=of.read_found(session, rows),
         next=shown[-1] if shown and start + num_rows < len(listed) else None,
     )
 
 
 def _file(
-    of: SubjectTable[Row, Found], services: Services, viewer: Viewer, rows: FileRows, form: str, *, name: str
+    of: SubjectTable[Found], services: Services, viewer: Viewer, rows: FileRows, form: str, *, name: str
 ) -> Response:
     """Send a file of this form; empty: of the usual one.
 
@@ -238,7 +236,7 @@ def _file(
 
 
 def _read_file_rows(
-    of: SubjectTable[Row, Found], session: Session, *, listed: Sequence[UUID], owner: UUID
+    of: SubjectTable[Found], session: Session, *, listed: Sequence[UUID], owner: UUID
 ) -> list[FileRow[Found]]:
     """Read what a file has of these rows of the owner."""
     rows = _read(session, listed, owner=owner)
@@ -256,12 +254,12 @@ def _read_file_rows(
     return written
 
 
-def _get(of: SubjectTable[Row, Found], session: Session, subject_id: UUID, viewer: Viewer) -> Summary:
+def _get(of: SubjectTable[Found], session: Session, subject_id: UUID, viewer: Viewer) -> Summary:
     owner = owner_of(session, viewer, subject_id, of=(Summary.id, Summary.tenant_id))
     return summaries.get(session, subject_id, tenant_id=owner, purpose=of.pages.purpose)
 
 
-def _parse_after(of: SubjectTable[Row, Found], text: str) -> UUID | None:
+def _parse_after(of: SubjectTable[Found], text: str) -> UUID | None:
     return parse_optional(text or None, of.pages.kind.parse, param="after", message="There is no such page.")
 
 
