@@ -68,6 +68,7 @@ def list_routes(of: SubjectList[Row]) -> APIRouter:
             request,
             of.template,
             title=of.title,
+            list_address=of.pages.address,
             page=page,
             rows=[(of.pages.kind.format(each), row) for each, row in page.rows.items()],
             fields=query.fields,
