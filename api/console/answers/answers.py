@@ -10,15 +10,14 @@ from fastapi import Request
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from api.console import live
 from api.console.answers.listing import PAGES
 from api.console.error_pages import page_router
 from api.console.live import LiveDep
-from api.console.page import render, render_part
+from api.console.page import render
 from api.console.reading import owner_of, read_for, tenant_names
 from api.console.session import Viewer, ViewerDep
 from api.console.subjects.documents import find_document, name_of
-from api.console.subjects.live import part_renderer
+from api.console.subjects.live import follow_one
 from api.http.dependencies import ServicesDep
 from api.http.identifiers import AnswersIdDep
 from jobs import ids, questions
@@ -104,10 +103,7 @@ async def follow_answers(
         places = {each.last_job_id: each.place for each in found.trees if each.state not in ENDED_JOB}
         shown = f"?show={SHOW_ANSWERS}" if show == SHOW_ANSWERS else ""
         address = f"{PAGES.address_of(answers_id)}{shown}"
-        reload = render_part(request, "reload_live.html", address=address, part="#answers")
-        render_change = part_renderer(request, found.asked, places, reload=reload)
-        followed = [] if found.asked.state in TERMINAL else [answers_id, *places]
-        return live.respond(stream, watched.summaries, followed, render_change, ended=reload)
+        return follow_one(request, stream, watched, found.asked, places, address=address, element="#answers")
 
 
 def read_answers(session: Session, *, answers_id: UUID, viewer: Viewer) -> AnswersPage:

@@ -11,16 +11,15 @@ from fastapi import Request
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from api.console import live
 from api.console.error_pages import page_router
 from api.console.extractions.fields import ShownExtraction, shown_extraction
 from api.console.extractions.listing import PAGES
 from api.console.live import LiveDep
-from api.console.page import render, render_part
+from api.console.page import render
 from api.console.reading import owner_of, read_for, tenant_names
 from api.console.session import Viewer, ViewerDep
 from api.console.subjects.documents import find_document, name_of
-from api.console.subjects.live import part_renderer
+from api.console.subjects.live import follow_one
 from api.http.dependencies import ServicesDep
 from api.http.identifiers import ExtractionIdDep
 from jobs import extractions, ids
@@ -113,10 +112,9 @@ async def follow_extraction(
             each.job_id: each.number for each in found.parts[:MAX_PARTS] if each.state not in ENDED_JOB
         }
         address = f"{PAGES.address_of(extraction_id)}{_shown(show)}"
-        reload = render_part(request, "reload_live.html", address=address, part="#extraction")
-        render_change = part_renderer(request, found.asked, numbers, reload=reload)
-        followed = [] if found.asked.state in TERMINAL else [extraction_id, *numbers]
-        return live.respond(stream, watched.summaries, followed, render_change, ended=reload)
+        return follow_one(
+            request, stream, watched, found.asked, numbers, address=address, element="#extraction"
+        )
 
 
 def read_extraction(session: Session, *, extraction_id: UUID, viewer: Viewer) -> ExtractionPage:

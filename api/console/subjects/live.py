@@ -5,13 +5,18 @@ from typing import Protocol
 from uuid import UUID
 
 from fastapi import Request
+from starlette.responses import Response
 
+from api.console import live
+from api.console.live import LivePages
 from api.console.page import render_part
 from api.console.subjects.kinds import SubjectPages
+from api.runtime.event_streams import OpenStream
 from jobs.models import Summary
 from jobs.queries import JobStatus
 from jobs.states import TERMINAL as ENDED_JOB
 from jobs.states import JobState
+from jobs.states.summary import TERMINAL
 from jobs.summaries import SummaryStatus
 
 Render = Callable[[UUID, SummaryStatus | JobStatus], str | None]
@@ -47,16 +52,34 @@ def row_renderer(request: Request, pages: SubjectPages, shown: dict[UUID, Summar
     return render_row
 
 
-def part_renderer(request: Request, asked: Summary, parts: Mapping[UUID, int], *, reload: str) -> Render:
-    """Return what renders the counts of one, and the states of its parts; at each of its states a reload.
+def follow_one(
+    request: Request,
+    stream: OpenStream,
+    watched: LivePages,
+    asked: Summary,
+    parts: Mapping[UUID, int],
+    *,
+    address: str,
+    element: str,
+) -> Response:
+    """Stream the counts of one, and the states of its parts; at each of its states a reload of the page.
 
     Args:
         request: of the stream.
+        stream: opened before the page was read.
+        watched: what this process watches.
         asked: as the page shows it.
         parts: by their jobs, the numbers of those that have not ended.
-        reload: brings the page up to date.
+        address: of the page, with what it shows.
+        element: of the page, which a reload replaces.
     """
+    reload = render_part(request, "reload_live.html", address=address, part=element)
+    render_change = _part_renderer(request, asked, parts, reload=reload)
+    followed = [] if asked.state in TERMINAL else [asked.id, *parts]
+    return live.respond(stream, watched.summaries, followed, render_change, ended=reload)
 
+
+def _part_renderer(request: Request, asked: Summary, parts: Mapping[UUID, int], *, reload: str) -> Render:
     def render_change(row_id: UUID, status: SummaryStatus | JobStatus) -> str | None:
         if isinstance(status, SummaryStatus):
             if status.state != asked.state:

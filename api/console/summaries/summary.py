@@ -11,13 +11,12 @@ from fastapi import Request
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from api.console import live
 from api.console.error_pages import page_router
 from api.console.live import LiveDep
-from api.console.page import render, render_part
+from api.console.page import render
 from api.console.reading import owner_of, read_for, tenant_names
 from api.console.session import Viewer, ViewerDep
-from api.console.subjects.live import part_renderer
+from api.console.subjects.live import follow_one
 from api.console.summaries.listing import PAGES
 from api.http.dependencies import ServicesDep
 from api.http.identifiers import SummaryIdDep
@@ -117,10 +116,9 @@ async def follow_summary(
         found = await read_for(viewer, services, read)
         numbers = {each.job_id: each.number for each in found.parts if each.state not in ENDED_JOB}
         address = PAGES.address_of(summary_id)
-        reload = render_part(request, "reload_live.html", address=address, part="#summary")
-        render_change = part_renderer(request, found.summary, numbers, reload=reload)
-        followed = [] if found.summary.state in TERMINAL else [summary_id, *numbers]
-        return live.respond(stream, watched.summaries, followed, render_change, ended=reload)
+        return follow_one(
+            request, stream, watched, found.summary, numbers, address=address, element="#summary"
+        )
 
 
 def read_summary(session: Session, *, summary_id: UUID, viewer: Viewer) -> SummaryPage:
