@@ -3,12 +3,13 @@
 import re
 from collections.abc import Callable
 from concurrent.futures import Future
-from threading import Event
+from functools import partial
 
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
-from console_pages.browser import PROBE, Browser, events, is_over, new_tenant, words
+from console_pages.browser import PROBE, Browser, is_over, new_tenant, words
+from console_pages.checks import check_buttons, check_follows, check_reader
 from jobs import ids, summaries
 from jobs.models import Summary, SummaryNode
 from jobs.summaries import SummarySpec
@@ -25,7 +26,7 @@ from summary_support import (
     run_to_end,
     text_of,
 )
-from support import MODEL, PATIENCE, register_engine
+from support import MODEL, register_engine
 
 LIST = "/console/summaries"
 
@@ -260,12 +261,7 @@ def test_a_reader_sees_no_buttons_and_the_server_refuses_the_forms(
     reader: Browser, sessions: sessionmaker[Session]
 ) -> None:
     open_one, ended = running(sessions), completed(sessions, num_words=10)
-    for name in (open_one, ended):
-        page = reader.page(address_of(name))
-        assert page.xpath("//form[@method='post']/@action") == ["/console/sign-out"]
-        assert not page.xpath("//a[contains(@href, 'delete') or contains(@href, 'new')]")
-    assert reader.post(f"{address_of(open_one)}/cancel").status_code == 403
-    assert reader.post(f"{address_of(ended)}/delete").status_code == 403
+    check_reader(reader, address_of(open_one), address_of(ended))
 
 
 def test_a_summary_is_cancelled_then_deleted_by_its_buttons(
@@ -273,16 +269,7 @@ def test_a_summary_is_cancelled_then_deleted_by_its_buttons(
 ) -> None:
     name = running(sessions)
     address = address_of(name)
-    assert visitor.post(f"{address}/delete").status_code == 409
-    (action,) = visitor.page(address).xpath("//form[contains(@action, 'cancel')]/@action")
-    assert visitor.post(action).headers["location"] == address
-    ended = visitor.page(address)
-    assert "cancelled" in words(ended.xpath("//div[@id='summary']")[0])
-    assert not ended.xpath("//form[contains(@action, 'cancel')]")
-    (link,) = ended.xpath("//a[contains(@href, 'delete')]/@href")
-    (action,) = visitor.page(link).xpath("//form[contains(@action, 'delete')]/@action")
-    assert visitor.post(action).headers["location"] == LIST
-    visitor.page(address, status=404)
+    check_buttons(visitor, address, "summary")
 
 
 def test_of_a_large_tree_each_join_has_a_page_of_its_own(
@@ -318,13 +305,7 @@ def test_pages_grow_with_the_summary(
     page = visitor.page(LIST if place == "live" else address_of(name))
     assert page.xpath("//@*[name()='hx-sse:connect']") == [address]
 
-    def follow(wanted: str, move: Callable[[], None]) -> None:
-        """The stream tells so after this move."""
-        opened = Event()
-        following = background(events, visitor, address, wanted, opened)
-        assert opened.wait(PATIENCE)
-        move()
-        following.result(PATIENCE)
+    follow = partial(check_follows, background, visitor, address)
 
     def complete_one() -> None:
         with sessions.begin() as session:

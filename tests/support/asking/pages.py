@@ -1,60 +1,24 @@
-"""Answers as tests of the console's pages make them: asked of documents, planned, brought to their end."""
+"""Answers as tests of the console's pages make them."""
 
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
-from asking.answers import Script, ask, look_up, run_jobs, settle_all
-from console_pages.browser import Browser
+from asking.answers import ask, look_up, run_jobs
+from asking.cases import Cases
 from jobs import ids
-from summary_support import SMALL, plan_all, ready_document
-from support import register_engine
+from jobs.models import Summary
+from jobs.models.document import Document
 
 LIST = "/console/answers"
 QUESTIONS = ["What is the rent?", "What is the deposit?"]
 SHORT = "The rent is 900 euros. It is due at once."
 
 
-def waiting(
-    sessions: sessionmaker[Session], *texts: str, questions: list[str] | None = None, **fields: object
-) -> list[str]:
-    """Answers of these documents, asked together, that wait for their plan."""
-    with sessions.begin() as session:
-        register_engine(session, capacity=SMALL)
-        documents = [ready_document(session, each) for each in texts]
-        for number, document in enumerate(documents):
-            document.filename = f"contract-{number}.txt"
-        asked = ask(session, *documents, questions_=questions or QUESTIONS, **fields)
-        return [ids.answers_id(each.id) for each in asked]
+def _ask(
+    session: Session, *documents: Document, questions: list[str] | None = None, **fields: object
+) -> list[Summary]:
+    return ask(session, *documents, questions_=questions or QUESTIONS, **fields)
 
 
-def running(sessions: sessionmaker[Session], *texts: str, **fields: object) -> list[str]:
-    """Such answers whose jobs wait."""
-    made = waiting(sessions, *texts, **fields)  # type: ignore[arg-type]  # named by the caller
-    with sessions.begin() as session:
-        plan_all(session)
-    return made
-
-
-def completed(
-    sessions: sessionmaker[Session], *texts: str, script: Script = look_up, **fields: object
-) -> list[str]:
-    """Such answers that have ended as the script says."""
-    made = running(sessions, *texts, **fields)
-    work(sessions, script)
-    return made
-
-
-def work(sessions: sessionmaker[Session], script: Script = look_up) -> None:
-    """All that is planned has ended, and is settled."""
-    with sessions.begin() as session:
-        run_jobs(session, script)
-    with sessions.begin() as session:
-        settle_all(session)
-
-
-def address_of(answers_id: str) -> str:
-    return f"{LIST}/{answers_id}"
-
-
-def listed(browser: Browser, query: str = "") -> list[str]:
-    links = browser.page(LIST + query).xpath("//tbody//td[1]/a/@href")
-    return [each.removeprefix(f"{LIST}/") for each in links]
+_CASES = Cases(LIST, ids.ANSWERS, "contract-{number}.txt", make=_ask, run=run_jobs, script=look_up)
+waiting, running, completed, work = _CASES.waiting, _CASES.running, _CASES.completed, _CASES.work
+address_of, listed, document_of = _CASES.address_of, _CASES.listed, _CASES.document_of

@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Callable
 from concurrent.futures import Future
-from threading import Event
+from functools import partial
 
 import pytest
 from sqlalchemy import select
@@ -17,26 +17,19 @@ from asking.pages import (
     SHORT,
     address_of,
     completed,
+    document_of,
     listed,
     running,
     waiting,
     work,
 )
-from console_pages.browser import PROBE, Browser, events, is_over, new_tenant, words
+from console_pages.browser import PROBE, Browser, is_over, new_tenant, words
+from console_pages.checks import HOSTILE, check_buttons, check_follows, check_reader, check_turning
 from jobs import documents, ids, questions
-from jobs.models import SummaryDocument, SummaryNode, WebhookEvent
+from jobs.models import SummaryNode, WebhookEvent
 from jobs.models.document import Document
 from summary_support import SMALL, failed_document, plan_all, ready_document, text_of
-from support import PATIENCE, register_engine
-
-# Text that turns, hides or ends what is around it if a page lets it.
-HOSTILE = f"{PROBE} \u202eevil\u2066 \x01\x1b[31m {'long' * 300}"
-
-
-def document_of(sessions: sessionmaker[Session], answers_id: str) -> str:
-    with sessions() as session:
-        of = SummaryDocument.summary_id == ids.parse_answers_id(answers_id)
-        return ids.document_id(session.scalars(select(SummaryDocument.document_id).where(of)).one())
+from support import register_engine
 
 
 def cells(browser: Browser, address: str) -> list[list[str]]:
@@ -203,11 +196,7 @@ def test_what_strangers_write_stays_text(visitor: Browser, sessions: sessionmake
     for place, least in (("", 2), ("?show=answers", 6), ("/questions/1?show=texts", 6), ("/table", 1)):
         page = visitor.page(address + place)
         assert words(page).count(markup) >= least
-        turning = [each for each in page.xpath("//main//text()") if "\u202e" in each]
-        assert turning
-        for each in turning:
-            apart = each.getparent().xpath("ancestor-or-self::*[self::bdi or self::dd or self::div][1]")[0]
-            assert apart.tag == "bdi" or words(apart) == words(each.getparent()), "it turns nothing else"
+        check_turning(page)
     assert words(visitor.page(f"{address}/table?show=answers")).count(markup) >= 3
     written = visitor.client.get(f"{address}/table/result?format=csv").text
     assert not any(line[2].startswith("=") for line in csv.reader(io.StringIO(written)))
@@ -249,13 +238,7 @@ def test_a_reader_sees_no_buttons_and_the_server_refuses_the_forms(
     reader: Browser, sessions: sessionmaker[Session]
 ) -> None:
     (open_one,), (ended,) = running(sessions, "a"), completed(sessions, "b")
-    for name in (open_one, ended):
-        page = reader.page(address_of(name))
-        assert page.xpath("//form[@method='post']/@action") == ["/console/sign-out"]
-        assert not page.xpath("//a[contains(@href, 'delete') or contains(@href, 'new')]")
-    assert not reader.page(LIST).xpath("//a[contains(@href, 'new')]")
-    assert reader.post(f"{address_of(open_one)}/cancel").status_code == 403
-    assert reader.post(f"{address_of(ended)}/delete").status_code == 403
+    check_reader(reader, address_of(open_one), address_of(ended))
 
 
 def test_answers_are_cancelled_then_deleted_by_their_buttons(
@@ -263,15 +246,7 @@ def test_answers_are_cancelled_then_deleted_by_their_buttons(
 ) -> None:
     (name,) = running(sessions, SHORT)
     address = address_of(name)
-    assert visitor.post(f"{address}/delete").status_code == 409
-    (action,) = visitor.page(address).xpath("//form[contains(@action, 'cancel')]/@action")
-    assert visitor.post(action).headers["location"] == address
-    ended = visitor.page(address)
-    assert "cancelled" in words(ended.xpath("//div[@id='answers']")[0])
-    (link,) = ended.xpath("//a[contains(@href, 'delete')]/@href")
-    (action,) = visitor.page(link).xpath("//form[contains(@action, 'delete')]/@action")
-    assert visitor.post(action).headers["location"] == LIST
-    visitor.page(address, status=404)
+    check_buttons(visitor, address, "answers")
 
 
 def test_answers_stay_readable_when_their_document_is_deleted(
@@ -317,13 +292,7 @@ def test_pages_grow_with_the_answers(
     page = visitor.page(address.removesuffix("/live"))
     assert page.xpath("//@*[name()='hx-sse:connect']") == [address]
 
-    def follow(wanted: str, move: Callable[[], object]) -> None:
-        """The stream tells so after this move."""
-        opened = Event()
-        following = background(events, visitor, address, wanted, opened)
-        assert opened.wait(PATIENCE)
-        move()
-        following.result(PATIENCE)
+    follow = partial(check_follows, background, visitor, address)
 
     def answer_one() -> None:
         with sessions.begin() as session, pytest.raises(AssertionError, match="does not end"):

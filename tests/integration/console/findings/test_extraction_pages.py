@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import Future
-from threading import Event
+from functools import partial
 
 import pytest
 from sqlalchemy import select
@@ -15,29 +15,23 @@ from asking.field_pages import (
     SHORT,
     address_of,
     completed,
+    document_of,
     listed,
     running,
     waiting,
     work,
 )
 from asking.fields import SCHEMA, extract, look_up, reply, run
-from console_pages.browser import PROBE, Browser, events, is_over, new_tenant, words
+from console_pages.browser import PROBE, Browser, is_over, new_tenant, words
+from console_pages.checks import HOSTILE, check_follows, check_turning
 from jobs import documents, extractions, ids
 from jobs.extractions.fields import read_fields
-from jobs.models import SummaryDocument, SummaryNode, WebhookEvent
+from jobs.models import SummaryNode, WebhookEvent
 from jobs.models.document import Document
 from summary_support import SMALL, failed_document, plan_all, ready_document, text_of
-from support import PATIENCE, register_engine
+from support import register_engine
 
 NOTHING = "\N{EN DASH}"
-# Text that turns, hides or ends what is around it if a page lets it.
-HOSTILE = f"{PROBE} \u202eevil\u2066 \x01\x1b[31m {'long' * 300}"
-
-
-def document_of(sessions: sessionmaker[Session], extraction_id: str) -> str:
-    with sessions() as session:
-        of = SummaryDocument.summary_id == ids.parse_extraction_id(extraction_id)
-        return ids.document_id(session.scalars(select(SummaryDocument.document_id).where(of)).one())
 
 
 def fields_of(browser: Browser, address: str) -> dict[str, list[str]]:
@@ -175,11 +169,7 @@ def test_what_strangers_write_stays_text(visitor: Browser, sessions: sessionmake
     for place, least in (("", 4), ("?show=values", 9), ("?show=schema", 6)):
         page = visitor.page(address + place)
         assert words(page).count(markup) >= least
-        turning = [each for each in page.xpath("//main//text()") if "\u202e" in each]
-        assert turning
-        for each in turning:
-            apart = each.getparent().xpath("ancestor-or-self::*[self::bdi or self::dd or self::div][1]")[0]
-            assert apart.tag == "bdi" or words(apart) == words(each.getparent()), "it turns nothing else"
+        check_turning(page)
 
 
 def test_other_tenants_see_nothing_and_operators_all(
@@ -247,13 +237,7 @@ def test_pages_grow_with_the_extraction(
     page = visitor.page(address.removesuffix("/live"))
     assert page.xpath("//@*[name()='hx-sse:connect']") == [address]
 
-    def follow(wanted: str, move: Callable[[], object]) -> None:
-        """The stream tells so after this move."""
-        opened = Event()
-        following = background(events, visitor, address, wanted, opened)
-        assert opened.wait(PATIENCE)
-        move()
-        following.result(PATIENCE)
+    follow = partial(check_follows, background, visitor, address)
 
     def read_one() -> None:
         with sessions.begin() as session, pytest.raises(AssertionError, match="does not end"):
