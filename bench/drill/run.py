@@ -10,8 +10,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-import httpx2
-
 from bench.drill.hosts import HUB, Network
 from bench.drill.site import LEASE_S, NAMES, POSTGRES, PROGRAMS, Site, site
 from bench.soak import receiver
@@ -19,6 +17,7 @@ from bench.soak.caller import Caller, RefusedError, Repeats
 from bench.soak.checker import Checker
 from bench.soak.journal import Journal
 from bench.soak.load import ENDPOINT, HOOK, Load
+from bench.soak.stacks import subscribe
 from bench.soak.verdict import Verdict, judge
 
 # Ends of runs that no fault explains.
@@ -107,7 +106,10 @@ def drill(
         site(directory / "site", network, faketime=faketime) as here,
     ):
         hook = f"http://{HUB}:{port}"
-        secrets |= {HOOK: here.webhook_secret, ENDPOINT: _subscribe(here, hook + ENDPOINT)}
+        secrets |= {
+            HOOK: here.webhook_secret,
+            ENDPOINT: subscribe(here.api_urls[0], here.key, hook + ENDPOINT),
+        }
         call = partial(Caller, here.api_urls, here.key, repeats, timeout_s=20)
         load = Load(call, journal, hook + HOOK, plan.seed, plan.rate)
         checker = Checker(call())
@@ -133,14 +135,6 @@ def drill(
         report.refused += load.faults
     journal.close()
     return report
-
-
-def _subscribe(here: Site, url: str) -> str:
-    headers = {"Authorization": f"Bearer {here.key}"}
-    address = f"{here.api_urls[0]}/v1/webhook_endpoints"
-    answer = httpx2.post(address, json={"url": url}, headers=headers, trust_env=False, timeout=30)
-    secret: str = answer.raise_for_status().json()["secret"]
-    return secret
 
 
 def _look(checker: Checker, journal: Journal) -> None:

@@ -1,6 +1,5 @@
 """One failover: mixed load, the primary dies, the standby is promoted; then all promises are looked at."""
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -10,21 +9,16 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-import httpx2
-
 from bench.failover.pair import Pair
 from bench.soak import receiver
 from bench.soak.caller import Caller, RefusedError, Repeats
 from bench.soak.checker import Checker
 from bench.soak.journal import Journal
 from bench.soak.load import ENDPOINT, HOOK, Load, native
+from bench.soak.stacks import options, subscribe
 from bench.soak.verdict import Verdict, judge
-from cli.stack.options import StackOptions
-from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
-from jobs.prompts.tokenizer_files import tokenizer_directory
 
-_LEASE_S: Final = 9
 _LOOK_EVERY_S: Final = 10
 _NAMED: Final = 50
 
@@ -104,10 +98,12 @@ def fail_over(plan: Plan, directory: Path, *, say: Callable[[str], None]) -> Rep
     pair = Pair(directory / "postgres", is_synchronous=plan.is_synchronous)
     try:
         pair.start()
-        with receiver.receiving(log, secrets) as port, Stack(_options(directory, pair.url)) as stack:
+        chosen = options(directory / "stack", {"LONGBATCH_DATABASE__URL": pair.url})
+        with receiver.receiving(log, secrets) as port, Stack(chosen) as stack:
             hook = f"http://127.0.0.1:{port}"
-            secrets |= {HOOK: stack.webhook_secret, ENDPOINT: _subscribe(stack, hook + ENDPOINT)}
-            call = partial(Caller, [stack.urls.api_url or ""], stack.urls.api_key or "", repeats)
+            api_url, key = stack.urls.api_url or "", stack.urls.api_key or ""
+            secrets |= {HOOK: stack.webhook_secret, ENDPOINT: subscribe(api_url, key, hook + ENDPOINT)}
+            call = partial(Caller, [api_url], key, repeats)
             load = Load(call, journal, hook + HOOK, plan.seed, plan.rate)
             checker = Checker(call())
             with load.running():
@@ -122,30 +118,6 @@ def fail_over(plan: Plan, directory: Path, *, say: Callable[[str], None]) -> Rep
     finally:
         journal.close()
         pair.remove()
-
-
-def _options(directory: Path, url: str) -> StackOptions:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LONGBATCH_")}
-    return StackOptions(
-        directory=directory / "stack",
-        api_port=0,
-        engine=EngineOptions(tokenizer_dir=tokenizer_directory(None), time_scale=2, tokens_per_response=4),
-        environment={
-            **inherited,
-            "LONGBATCH_DATABASE__URL": url,
-            "LONGBATCH_JOBS__LEASE_SECONDS": str(_LEASE_S),
-            "LONGBATCH_JOBS__RENEW_SECONDS": "3",
-            "LONGBATCH_WEBHOOKS__ALLOWED_HOSTS": '["127.0.0.1"]',
-        },
-    )
-
-
-def _subscribe(stack: Stack, url: str) -> str:
-    headers = {"Authorization": f"Bearer {stack.urls.api_key}"}
-    address = f"{stack.urls.api_url}/v1/webhook_endpoints"
-    answer = httpx2.post(address, json={"url": url}, headers=headers, trust_env=False, timeout=30)
-    secret: str = answer.raise_for_status().json()["secret"]
-    return secret
 
 
 def _promote(report: Report, pair: Pair, load: Load, say: Callable[[str], None]) -> None:

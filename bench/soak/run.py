@@ -1,6 +1,5 @@
 """One run: a whole stack under load and faults, calm for its last part, then judged."""
 
-import os
 import threading
 import time
 from collections import Counter
@@ -11,8 +10,6 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-import httpx2
-
 from bench.soak import killer, receiver
 from bench.soak.caller import Caller, RefusedError, Repeats
 from bench.soak.checker import Checker
@@ -20,14 +17,12 @@ from bench.soak.curves import Curves
 from bench.soak.journal import Journal
 from bench.soak.killer import Killer
 from bench.soak.load import ENDPOINT, HOOK, Load
+from bench.soak.stacks import LEASE_S, options, subscribe
 from bench.soak.verdict import Verdict, judge
 from cli.stack.options import StackOptions
-from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from cli.stack.supervised import Backoff
-from jobs.prompts.tokenizer_files import tokenizer_directory
 
-_LEASE_S = 9
 _BACKOFF = Backoff(first=timedelta(seconds=0.5), ceiling=timedelta(seconds=2))
 
 
@@ -103,7 +98,9 @@ def soak(
         with receiver.receiving(log, secrets) as port, stack:
             call = partial(Caller, [stack.urls.api_url or ""], stack.urls.api_key or "", repeats)
             secrets[HOOK] = stack.webhook_secret
-            secrets[ENDPOINT] = _add_endpoint(stack, f"http://127.0.0.1:{port}{ENDPOINT}")
+            secrets[ENDPOINT] = subscribe(
+                stack.urls.api_url or "", stack.urls.api_key or "", f"http://127.0.0.1:{port}{ENDPOINT}"
+            )
             load = Load(call, journal, f"http://127.0.0.1:{port}{HOOK}", plan.seed, plan.rate)
             report = Report(plan, journal, load, Checker(call()), Curves(), repeats, log)
             _run(report, stack, over, say)
@@ -116,41 +113,25 @@ def soak(
 
 
 def _options(plan: Plan, directory: Path) -> StackOptions:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LONGBATCH_")}
     days = str(plan.retention_s / timedelta(days=1).total_seconds())
-    return StackOptions(
-        directory=directory / "stack",
-        api_port=0,
-        # Slow enough that most faults hit work in flight.
-        engine=EngineOptions(tokenizer_dir=tokenizer_directory(None), time_scale=2, tokens_per_response=4),
-        environment={
-            **inherited,
-            "LONGBATCH_JOBS__LEASE_SECONDS": str(_LEASE_S),
-            "LONGBATCH_JOBS__RENEW_SECONDS": "3",
+    return options(
+        directory / "stack",
+        {
             "LONGBATCH_JOBS__RETENTION_DAYS": days,
             "LONGBATCH_JOBS__IDEMPOTENCY_HOURS": str(plan.retention_s / 3600),
             "LONGBATCH_FILES__RETENTION_DAYS": days,
             "LONGBATCH_BATCHES__RETENTION_DAYS": days,
             "LONGBATCH_DOCUMENTS__RETENTION_DAYS": days,
             "LONGBATCH_MAINTENANCE__PRUNE_SECONDS": "60",
-            "LONGBATCH_WEBHOOKS__ALLOWED_HOSTS": '["127.0.0.1"]',
         },
     )
-
-
-def _add_endpoint(stack: Stack, url: str) -> str:
-    headers = {"Authorization": f"Bearer {stack.urls.api_key}"}
-    address = f"{stack.urls.api_url}/v1/webhook_endpoints"
-    answer = httpx2.post(address, json={"url": url}, headers=headers, trust_env=False, timeout=30)
-    secret: str = answer.raise_for_status().json()["secret"]
-    return secret
 
 
 def _run(report: Report, stack: Stack, over: threading.Event, say: Callable[[str], None]) -> None:
     """Send the load, do faults for the first part of the time, look again and again."""
     plan, curves = report.plan, report.curves
     calm, sampled = threading.Event(), threading.Event()
-    faults = Killer(stack, seed=plan.seed, mean_s=plan.fault_every_s, freeze_s=_LEASE_S + 3)
+    faults = Killer(stack, seed=plan.seed, mean_s=plan.fault_every_s, freeze_s=LEASE_S + 3)
     began = time.monotonic()
     origin = time.time() - (began - curves.began)  # of the curves
     with (
