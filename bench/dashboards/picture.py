@@ -8,21 +8,13 @@ from typing import Final
 
 from PIL import Image, ImageDraw, ImageFont
 
+from bench.soak.picture import COLOURS, GRID, INK, PALE
+
 Points = Sequence[tuple[float, float]]
 
 _UNIT_WIDTH, _UNIT_HEIGHT, _TOP = 64, 40, 56  # of the dashboard's grid; its head
 _PAD, _LEFT, _TITLE, _AXIS, _LINE = 8, 62, 26, 18, 15
-_INK, _FAINT, _PALE, _GRID = (40, 44, 52), (110, 116, 126), (248, 249, 250), (215, 219, 224)
-_COLOURS: Final = (
-    (38, 110, 180),
-    (196, 98, 40),
-    (52, 140, 80),
-    (140, 80, 170),
-    (190, 60, 90),
-    (110, 110, 40),
-    (90, 140, 160),
-    (120, 120, 120),
-)
+_FAINT = (110, 116, 126)
 _MAX_NAMED: Final = 6  # curves in a legend; the others are drawn, and counted there
 
 
@@ -56,7 +48,7 @@ def draw(panels: Sequence[Panel], file: Path, *, title: str, since: float, until
     height = max(y + h for _, y, _, h in (each.place for each in panels)) * _UNIT_HEIGHT
     image = Image.new("RGB", (width, height + _TOP), "white")
     canvas = ImageDraw.Draw(image)
-    canvas.text((_PAD, 16), title, fill=_INK, font=ImageFont.load_default(20))
+    canvas.text((_PAD, 16), title, fill=INK, font=ImageFont.load_default(20))
     for panel in panels:
         _panel(canvas, panel, since=since, until=until)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -70,12 +62,12 @@ def _panel(canvas: ImageDraw.ImageDraw, panel: Panel, *, since: float, until: fl
     named = sorted(panel.curves, key=lambda name: -max(value for _, value in panel.curves[name]))
     num_lines = (min(len(named), _MAX_NAMED) + 1) // 2 if named else 1
     bottom = (y + h) * _UNIT_HEIGHT + _TOP - _AXIS - _LINE * num_lines - _PAD
-    canvas.text((left - _LEFT + _PAD, top - 22), panel.title, fill=_INK, font=ImageFont.load_default(15))
-    canvas.rectangle((left, top, right, bottom), fill=_PALE)
+    canvas.text((left - _LEFT + _PAD, top - 22), panel.title, fill=INK, font=ImageFont.load_default(15))
+    canvas.rectangle((left, top, right, bottom), fill=PALE)
     highest = max((value for curve in panel.curves.values() for _, value in curve), default=0.0) or 1.0
     for part in range(3):
         level = bottom - (bottom - top) * part / 2
-        canvas.line((left, level, right, level), fill=_GRID)
+        canvas.line((left, level, right, level), fill=GRID)
         words = amount(highest * part / 2, panel.unit)
         canvas.text((left - 6, level), words, fill=_FAINT, font=ImageFont.load_default(11), anchor="rm")
         minutes = f"{(until - since) * part / 120:.2g} min"
@@ -86,7 +78,7 @@ def _panel(canvas: ImageDraw.ImageDraw, panel: Panel, *, since: float, until: fl
         middle = ((left + right) / 2, (top + bottom) / 2)
         canvas.text(middle, "no data", fill=_FAINT, font=ImageFont.load_default(14), anchor="mm")
     for number, name in enumerate(named):
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = COLOURS[number % len(COLOURS)]
         points = [
             (
                 left + (right - left) * (at - since) / (until - since),
