@@ -11,22 +11,16 @@ AXE=4.14.1
 AXE_SHA512=FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==
 FOLDER=$PWD/.browser
 
-# With package lists of its own: the system's may be missing or old, and only root can renew them.
-apt() {
-    apt-get -q -o "Dir::State::lists=$FOLDER/apt/lists" -o "Dir::Cache=$FOLDER/apt/cache" \
-        -o "APT::Sandbox::User=$(id -un)" "$@"
-}
-
 # apt itself names what this machine lacks; the first package comes even where it is installed.
 fetch_chromium() {
     local names package
-    mkdir -p "$FOLDER"/apt/{lists/partial,cache/archives/partial,packages}
-    apt update >"$FOLDER/apt/log" 2>&1 || true # one broken source among many need not matter
-    apt install --simulate --reinstall --no-install-recommends "${PACKAGES[@]}" >"$FOLDER/apt/plan" 2>>"$FOLDER/apt/log" ||
+    mkdir -p "$FOLDER/apt/packages"
+    apt_update_in "$FOLDER/apt"
+    apt_in "$FOLDER/apt" install --simulate --reinstall --no-install-recommends "${PACKAGES[@]}" >"$FOLDER/apt/plan" 2>>"$FOLDER/apt/log" ||
         die "apt has no ${PACKAGES[*]}, which Debian 12 and newer have: $(tail -n 1 "$FOLDER/apt/log")"
     mapfile -t names < <(awk '/^Inst/ { print $2 }' "$FOLDER/apt/plan")
     echo "browser: ${#names[@]} packages: ${names[*]}"
-    (cd "$FOLDER/apt/packages" && apt download "${names[@]}" >>"$FOLDER/apt/log" 2>&1) ||
+    (cd "$FOLDER/apt/packages" && apt_in "$FOLDER/apt" download "${names[@]}" >>"$FOLDER/apt/log" 2>&1) ||
         die "apt-get could not download them: $(tail -n 1 "$FOLDER/apt/log")"
     for package in "$FOLDER"/apt/packages/*.deb; do
         dpkg -x "$package" "$FOLDER/debian"

@@ -11,16 +11,9 @@ for tool in apt-get dpkg; do
     command -v "$tool" >/dev/null || { echo "no $tool here: the drill does without wrong clocks and lost packets"; exit 0; }
 done
 
-# With package lists of its own: the system's may be missing or old, and only root can renew them.
-apt() {
-    apt-get -q -o "Dir::State::lists=$FOLDER/lists" -o "Dir::Cache=$FOLDER/cache" \
-        -o "APT::Sandbox::User=$(id -un)" "$@"
-}
-
-mkdir -p "$FOLDER"/{lists/partial,cache/archives/partial}
-apt update >"$FOLDER/log" 2>&1 || true # one broken source among many need not matter
+apt_update_in "$FOLDER"
 for package in libfaketime nftables libnftables1 libnftnl11 libxtables12 libmnl0 libjansson4 libedit2 libgmp10; do
-    (cd "$FOLDER" && apt download "$package" >>log 2>&1) || { echo "apt-get could not download $package: $(tail -n 1 "$FOLDER/log")"; exit 0; }
+    (cd "$FOLDER" && apt_in "$FOLDER" download "$package" >>log 2>&1) || { echo "apt-get could not download $package: $(tail -n 1 "$FOLDER/log")"; exit 0; }
 done
 for package in "$FOLDER"/*.deb; do
     dpkg -x "$package" "$FOLDER"
