@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring dashboards screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full drill openapi schemas extraction crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring dashboards screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full drill docs openapi schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -73,6 +73,9 @@ bench: setup ## print the targets, simulated and on real servers, about 12 minut
 
 prove: setup ## the same at full length, for hours: 300 jobs of each workload, a million rows (SEEDS=3)
 	@$(BIN)/python -m bench --long --json bench/results/targets.json $(if $(SEEDS),--seeds $(SEEDS)) $(BENCH)
+
+docs: setup ## the docs as a site with search, in build/docs
+	@$(BIN)/python -m scripts.docs.build
 
 openapi: setup ## write docs/openapi.json anew, what the API describes
 	@PYTHONPATH=tests/support $(BIN)/python tests/support/described/document.py

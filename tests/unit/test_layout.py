@@ -5,7 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("jobs", "api", "worker", "cli", "bench", "migrations", "tests", "triton")
+FOLDERS = ("jobs", "api", "worker", "cli", "bench", "migrations", "scripts", "tests", "triton")
 MAX_FILES = 24
 MAX_LINES = 400
 MAX_TEST_LINES = 500

@@ -1,0 +1,1 @@
+"""The site that `make docs` builds."""
