@@ -19,7 +19,7 @@ from api.http.replies import ErrorReply
 from api.http.scopes import METRICS, OPEN
 from api.jobs.requests import CancelRequest, JobRequest
 from api.summaries.requests import SummaryEstimateRequest, SummaryRequest
-from api.tenants.admin_schemas import KeyRequest, TenantRequest, TenantUpdate
+from api.tenants.admin_schemas import KeyRequest, KeyUpdate, TenantRequest, TenantUpdate
 from api.webhooks.schemas import EndpointRequest, EndpointUpdate
 from jobs.embeddings.requests import EmbeddingsRequest
 from jobs.prompts.openai import ChatRequest, TextRequest
@@ -46,6 +46,7 @@ _BODIES: Final[tuple[type[BaseModel], ...]] = (
     ResumeRequest,
     TenantRequest,
     TenantUpdate,
+    KeyUpdate,
     KeyRequest,
     SummaryRequest,
     SummaryEstimateRequest,

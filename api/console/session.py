@@ -68,7 +68,7 @@ async def find_viewer(request: Request) -> Viewer:
 
     Raises:
         SignInNeededError: there is no session, or it or its key is no longer valid.
-        RequestRateError: the tenant has sent too many requests.
+        RequestRateError: the key or its tenant has sent too many requests.
         UnavailableError: the database does not answer.
     """
     services: Services = request.app.state.services
@@ -77,7 +77,7 @@ async def find_viewer(request: Request) -> Viewer:
     request.state.recheck = partial(_find, services, token)
     caller = caller_of(found.key, quotas.limits_of(services.settings.limits, found.own_limits))
     request_tenant.set(caller.tenant_id)
-    await services.rates.hit(caller.tenant_id, caller.limits.max_requests)
+    await services.rates.hit_each(caller.rate_limits)
     if not found.is_use_noted:
         await services.transactions.run(partial(sign_ins.note_use, token=token, now=found.now))
     viewer = Viewer(caller, found.tenant_name, token)

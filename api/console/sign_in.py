@@ -17,6 +17,7 @@ from api.console.session import ViewerDep
 from api.http.dependencies import CallerDep, ServicesDep
 from api.http.errors import status_of
 from api.http.scopes import CONSOLE_CODES
+from api.runtime.rate_limits import RateLimit
 from api.runtime.services import Services
 from jobs.errors import AuthenticationError, ForbiddenError, LongbatchError, RequestRateError
 from jobs.tenants import sign_ins
@@ -112,7 +113,7 @@ async def _count_failure(request: Request, services: Services, error: LongbatchE
     host = request.client.host if request.client else ""
     address_id: UUID = uuid5(NAMESPACE_URL, f"console sign-in from {host}")
     try:
-        await services.rates.hit(address_id, _MAX_FAILURES)
+        await services.rates.hit(RateLimit(address_id, _MAX_FAILURES))
     except RequestRateError as refusal:
         return refusal
     return error

@@ -118,7 +118,7 @@ async def _admit(scope: Scope) -> _Passed | None:
         return found
 
     caller = await verify()
-    rate = await services.rates.hit(caller.tenant_id, caller.limits.max_requests)
+    rate = await services.rates.hit_each(caller.rate_limits)
     scope.setdefault("state", {}).update(caller=caller, recheck=verify)
     request_tenant.set(caller.tenant_id)
     return _Passed(caller, rate, services.quotas)

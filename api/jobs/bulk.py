@@ -189,12 +189,13 @@ async def _charge(services: Services, caller: Caller, num_failed: int) -> Reques
     Returns:
         The error that refuses further requests; None if the rate limit still has room.
     """
-    if num_failed:
+    refusal = None
+    for limit in caller.rate_limits if num_failed else []:
         try:
-            await services.rates.charge(caller.tenant_id, caller.limits.max_requests, num_requests=num_failed)
+            await services.rates.charge(limit, num_requests=num_failed)
         except RequestRateError as error:
-            return error
-    return None
+            refusal = error
+    return refusal
 
 
 def _guard_of(

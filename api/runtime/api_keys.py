@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
@@ -12,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from api.runtime.database import Transactions
 from api.runtime.key_lookups import KeyLookups, KeyRecord
+from api.runtime.rate_limits import RateLimit
 from jobs.errors import AuthenticationError, LongbatchError
 from jobs.models.tenant import ApiKey
 from jobs.settings import Settings
@@ -39,6 +41,7 @@ class Caller:
         tenant_id: the tenant.
         scopes: what it may do.
         limits: of the tenant.
+        max_requests: its own rate limit; None: the tenant's alone holds.
     """
 
     key_id: UUID
@@ -47,13 +50,29 @@ class Caller:
     tenant_id: UUID
     scopes: frozenset[Scope]
     limits: TenantLimits
+    max_requests: int | None = None
+
+    @property
+    def rate_limits(self) -> Sequence[RateLimit]:
+        """What its requests count against: first its own limit, if that is below the tenant's.
+
+        What the key's limit refuses thus takes nothing from the tenant's other keys.
+        """
+        of_tenant = RateLimit(self.tenant_id, self.limits.max_requests)
+        if self.max_requests is None or self.max_requests >= of_tenant.max_requests:
+            return [of_tenant]
+        return [RateLimit(self.key_id, self.max_requests, _KEY_REFUSAL), of_tenant]
+
+
+_KEY_REFUSAL: Final = "Rate limit of this API key reached: {:,} requests a minute (its max_requests)."
 
 
 def caller_of(row: ApiKey, limits: TenantLimits) -> Caller:
     """Make the caller of a valid key."""
     # A later release's scopes, which a key may have during an upgrade, open nothing here.
     scopes = frozenset(scope for scope in Scope if scope.value in row.scopes)
-    return Caller(row.id, keys.public_id(row), row.name, row.tenant_id, scopes, limits)
+    public = keys.public_id(row)
+    return Caller(row.id, public, row.name, row.tenant_id, scopes, limits, row.max_requests)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""Rate limits of tenants: counted in Redis for all API processes, or in this process while it is down."""
+"""Rate limits of tenants and keys: counted in Redis for all API processes, or in each while it is down."""
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -26,7 +26,7 @@ _AWAY_SECONDS: Final = 5.0
 _CONNECTIONS: Final = 8
 # How often the remainder is read from Redis; it is counted down in between.
 _REFRESH_SECONDS: Final = 1.0
-_MAX_TENANTS: Final = 10_000
+_MAX_OWNERS: Final = 10_000
 # Permits counted ahead: at most 64, and 1/100 of the remainder, so near the limit each request counts alone.
 _MAX_PERMITS: Final = 64
 _REMAINDER_DIVISOR: Final = 100
@@ -35,8 +35,23 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class RateLimit:
+    """What a key, or all of its tenant's keys, may send.
+
+    Attributes:
+        owner_id: of the key or the tenant.
+        max_requests: in a minute.
+        refusal: the error's message, with a place for `max_requests`.
+    """
+
+    owner_id: UUID
+    max_requests: int
+    refusal: str = "Rate limit reached: {:,} requests a minute."
+
+
+@dataclass(frozen=True, slots=True)
 class Rate:
-    """A tenant's rate limit after a request.
+    """A rate limit after a request.
 
     Attributes:
         limit: requests per minute.
@@ -58,7 +73,7 @@ class Rate:
 
 
 class Rates:
-    """Requests of each tenant in the last minute."""
+    """Requests of each tenant, and of each key with a limit of its own, in the last minute."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         pool: Any = BlockingConnectionPool.from_url(  # the library's types do not cover pools
@@ -78,22 +93,30 @@ class Rates:
         self._away_until = 0.0
         self._held: dict[UUID, _Held] = {}
 
-    async def hit(self, tenant_id: UUID, max_requests: int) -> Rate:
-        """Count a request against the tenant's rate limit.
+    async def hit_each(self, limits: Iterable[RateLimit]) -> Rate:
+        """Count a request against these rate limits, in order; return the one that leaves least.
+
+        Raises:
+            RequestRateError: the request exceeds one of them, and does not count against it and later ones.
+        """
+        return min([await self.hit(each) for each in limits], key=lambda rate: rate.remaining)
+
+    async def hit(self, limit: RateLimit) -> Rate:
+        """Count a request against the rate limit.
 
         Raises:
             RequestRateError: the request exceeds the limit, and does not count.
         """
-        return await self._on_either(partial(self._hit, tenant_id=tenant_id), max_requests)
+        return await self._on_either(partial(self._hit, limit=limit), limit.max_requests)
 
-    async def charge(self, tenant_id: UUID, max_requests: int, *, num_requests: int) -> None:
+    async def charge(self, limit: RateLimit, *, num_requests: int) -> None:
         """Count work that was done already as so many requests, as far as the limit has room.
 
         Raises:
             RequestRateError: it had room for fewer; none is left.
         """
-        charge = partial(self._charge, tenant_id=tenant_id, num_requests=num_requests)
-        await self._on_either(charge, max_requests)
+        charge = partial(self._charge, limit=limit, num_requests=num_requests)
+        await self._on_either(charge, limit.max_requests)
 
     async def _on_either(
         self,
@@ -116,26 +139,26 @@ class Rates:
         await self._pool.aclose()
 
     async def _hit(
-        self, limiter: SlidingWindowCounterRateLimiter, item: RateLimitItemPerMinute, tenant_id: UUID
+        self, limiter: SlidingWindowCounterRateLimiter, item: RateLimitItemPerMinute, limit: RateLimit
     ) -> Rate:
         """Count a request; under load most are counted ahead, so that few need Redis."""
-        held = self._held.get(tenant_id)
+        held = self._held.get(limit.owner_id)
         if held is not None and held.rate.limit == item.amount and held.is_fresh():
             if held.num_permits:
                 return held.spend()
         else:
             held = None
-        key = tenant_id.hex
+        key = limit.owner_id.hex
         num_permits = held.num_next if held else 1
         if num_permits > 1 and not await limiter.hit(item, key, cost=num_permits):
             num_permits = 1
         if num_permits == 1 and not await limiter.hit(item, key):
-            raise await self._refusal(limiter, item, key)
+            raise await self._refusal(limiter, item, limit)
         if held is None:
             stats = await limiter.get_window_stats(item, key)
             rate = Rate(item.amount, stats.remaining + 1, stats.reset_time)
             held = _Held(rate, until=time.monotonic() + _REFRESH_SECONDS)
-            self._hold(tenant_id, held)
+            self._hold(limit.owner_id, held)
         held.num_permits += num_permits
         held.num_next = min(2 * num_permits, _MAX_PERMITS, max(1, held.rate.remaining // _REMAINDER_DIVISOR))
         return held.spend()
@@ -144,39 +167,39 @@ class Rates:
         self,
         limiter: SlidingWindowCounterRateLimiter,
         item: RateLimitItemPerMinute,
-        tenant_id: UUID,
+        limit: RateLimit,
         *,
         num_requests: int,
     ) -> None:
-        key = tenant_id.hex
-        self._held.pop(tenant_id, None)  # it no longer knows the remainder
+        key = limit.owner_id.hex
+        self._held.pop(limit.owner_id, None)  # it no longer knows the remainder
         if await limiter.hit(item, key, cost=num_requests):
             return
         stats = await limiter.get_window_stats(item, key)
         if stats.remaining:
             await limiter.hit(item, key, cost=stats.remaining)
-        raise await self._refusal(limiter, item, key)
+        raise await self._refusal(limiter, item, limit)
 
     async def _refusal(
-        self, limiter: SlidingWindowCounterRateLimiter, item: RateLimitItemPerMinute, key: str
+        self, limiter: SlidingWindowCounterRateLimiter, item: RateLimitItemPerMinute, limit: RateLimit
     ) -> RequestRateError:
-        stats = await limiter.get_window_stats(item, key)
+        stats = await limiter.get_window_stats(item, limit.owner_id.hex)
         return RequestRateError(
-            f"Rate limit reached: {item.amount:,} requests a minute.",
+            limit.refusal.format(item.amount),
             limit=item.amount,
             remaining=0,
             retry_after_seconds=max(1, math.ceil(stats.reset_time - time.time())),
         )
 
-    def _hold(self, tenant_id: UUID, held: "_Held") -> None:
-        if len(self._held) >= _MAX_TENANTS:
+    def _hold(self, owner_id: UUID, held: "_Held") -> None:
+        if len(self._held) >= _MAX_OWNERS:
             self._held.clear()
-        self._held[tenant_id] = held
+        self._held[owner_id] = held
 
 
 @dataclass(slots=True)
 class _Held:
-    """A tenant's rate limit, cached for a second, and its requests counted ahead.
+    """A rate limit, cached for a second, and its requests counted ahead.
 
     Attributes:
         num_permits: counted and not spent yet; those left after the second are lost.

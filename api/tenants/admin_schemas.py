@@ -45,6 +45,7 @@ _KEY: Final[dict[str, Any]] = {
     "name": "nightly batches",
     "scopes": ["read", "submit"],
     "state": "valid",
+    "limits": {"max_requests": 600},
     "created_at": "2026-01-31T12:00:00.123456Z",
     "expires_at": None,
     "revoked_at": None,
@@ -86,15 +87,32 @@ class TenantUpdate(Closed):
     limits: LimitsRequest = LimitsRequest()
 
 
+class KeyLimitsRequest(Closed):
+    """A key's own limits; one left out stays as it is, null takes it back. Its tenant's always hold too."""
+
+    max_requests: int | None = Field(None, ge=1, le=_BIG, description="In a minute.")
+
+
 class KeyRequest(Closed):
     """A new key; only `tenant` is required."""
 
-    model_config = example(tenant="research", name="nightly batches", scopes=["submit", "read"])
+    model_config = example(
+        tenant="research", name="nightly batches", scopes=["submit", "read"], limits={"max_requests": 600}
+    )
 
     tenant: NonEmpty = Field(description="Id or name of its tenant.")
     name: Annotated[Line, Field(max_length=200)] | None = Field(None, description="A name for yourself.")
     scopes: list[Scope] = Field([Scope.SUBMIT, Scope.READ], min_length=1, max_length=16)
     expires_in_seconds: int | None = Field(None, ge=60, le=_TEN_YEARS, description="Null: never.")
+    limits: KeyLimitsRequest = KeyLimitsRequest()
+
+
+class KeyUpdate(Closed):
+    """The limits to update."""
+
+    model_config = example(limits={"max_requests": None})
+
+    limits: KeyLimitsRequest = KeyLimitsRequest()
 
 
 class RotateQuery(BaseModel):
@@ -161,6 +179,12 @@ class TenantListReply(ListReply[TenantReply]):
     last_id: str | None
 
 
+class KeyLimitsReply(BaseModel):
+    """A key's own limits; null: what its tenant may."""
+
+    max_requests: int | None
+
+
 class KeyReply(BaseModel):
     """A key, without its secret."""
 
@@ -173,6 +197,7 @@ class KeyReply(BaseModel):
     name: str
     scopes: list[Scope]
     state: Literal["valid", "expired", "revoked"]
+    limits: KeyLimitsReply
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None

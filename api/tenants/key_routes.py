@@ -1,4 +1,4 @@
-"""API keys over HTTP, for operators: create, list, get, rotate, revoke."""
+"""API keys over HTTP, for operators: create, list, get, limit, rotate, revoke."""
 
 from datetime import timedelta
 from typing import Annotated, Any, Final
@@ -19,6 +19,7 @@ from api.tenants.admin_schemas import (
     KeyReply,
     KeyRequest,
     KeySecretReply,
+    KeyUpdate,
     RotateQuery,
 )
 from api.tenants.views import key_objects
@@ -74,6 +75,20 @@ async def get_key(key: KeyNameDep, services: ServicesDep) -> JSONResponse:
         return orders.key_object(session, keys.named(session, key))
 
     return JSONResponse(await services.transactions.run_across(read))
+
+
+@router.patch(
+    "/v1/keys/{key}",
+    summary="Update an API key's limits",
+    responses=responses(200, KeyReply, "The key", 400, 404, 413, 503),
+    openapi_extra=json_body(KeyUpdate),
+)
+async def update_key(
+    request: Request, key: KeyNameDep, services: ServicesDep, caller: CallerDep
+) -> JSONResponse:
+    """Set limits of this key alone, which hold within seconds; those of its tenant hold besides."""
+    asked = parse(KeyUpdate, await read_body(request, max_bytes=_MAX_BYTES))
+    return JSONResponse(await orders.update_key(services, caller, key, asked))
 
 
 @router.post(

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from api.runtime.api_keys import Caller
 from api.runtime.services import Services
-from api.tenants.admin_schemas import KeyRequest, LimitsRequest, TenantRequest, TenantUpdate
+from api.tenants.admin_schemas import KeyRequest, KeyUpdate, LimitsRequest, TenantRequest, TenantUpdate
 from api.tenants.views import key_objects, tenant_objects
 from jobs import telemetry, tenants
 from jobs.database import database_now
@@ -67,12 +67,31 @@ async def create_key(services: Services, caller: Caller, asked: KeyRequest) -> d
             name=asked.name or "",
             scopes=set(asked.scopes),
             expires_at=database_now(session) + timedelta(seconds=span) if span else None,
+            max_requests=asked.limits.max_requests,
         )
 
     found = await _made(services, create)
     telemetry.logger().info(
         telemetry.KEY_CREATED, created=found["id"], scopes=found["scopes"], key=caller.key
     )
+    return found
+
+
+async def update_key(services: Services, caller: Caller, key: str, asked: KeyUpdate) -> dict[str, Any]:
+    """Update a key's limits, which hold within seconds.
+
+    Raises:
+        NotFoundError: there is no such key.
+    """
+    changed = asked.limits.model_dump(exclude_unset=True)
+
+    def update(session: Session) -> dict[str, Any]:
+        row = keys.named(session, key)
+        keys.set_limits(session, row, changed)
+        return key_object(session, row)
+
+    found = await services.transactions.run_as_operator(update)
+    telemetry.logger().info(telemetry.KEY_CHANGED, limited=found["id"], key=caller.key, changed=changed)
     return found
 
 

@@ -37,6 +37,7 @@ def key_objects(session: Session, rows: Sequence[ApiKey], *, now: datetime) -> l
             "name": row.name,
             "scopes": row.scopes,
             "state": keys.state_of(row, now),
+            "limits": keys.limits_of(row),
             "created_at": rfc3339(row.created_at),
             "expires_at": optional_rfc3339(row.expires_at),
             "revoked_at": optional_rfc3339(row.revoked_at),

@@ -1,4 +1,4 @@
-"""The commands for API keys: create, list, revoke, rotate; they use the database directly."""
+"""The commands for API keys: create, limit, list, revoke, rotate; they use the database directly."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -36,6 +36,9 @@ def create(
         list[Scope] | None, typer.Option(help="Can be repeated.", show_default="submit and read")
     ] = None,
     expires_in: Annotated[str | None, typer.Option(help="30m, 12h or 7d.", show_default="never")] = None,
+    max_requests: Annotated[
+        int | None, typer.Option(min=1, help="Requests per minute.", show_default="its tenant's limit")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a key and print it. It is shown only once: the database stores a hash."""
@@ -47,8 +50,27 @@ def create(
             name=name,
             scopes=scope or [Scope.SUBMIT, Scope.READ],
             expires_at=database_now(session) + span if span else None,
+            max_requests=max_requests,
         )
     _print_new(made, as_json=as_json)
+
+
+@app.command("set")
+def set_(
+    key: KeyName,
+    *,
+    max_requests: Annotated[
+        int | None, typer.Option(min=-1, help="Requests per minute; -1: its tenant's limit.")
+    ] = None,
+) -> None:
+    """Change a key's limits; options left out change nothing. Servers hold it to them within seconds."""
+    if max_requests == 0:
+        said = "0 is not in the range x>=1; -1 takes the limit back"
+        raise typer.BadParameter(said, param_hint="--max-requests")
+    with transaction() as session:
+        row = keys.named(session, key)
+        given = {} if max_requests is None else {"max_requests": None if max_requests == -1 else max_requests}
+        keys.set_limits(session, row, given)
 
 
 @app.command("list")
@@ -64,7 +86,8 @@ def list_keys(
         print_json([_object(row, names) for row in rows])
         return
     table = Table(box=None, pad_edge=False)
-    for heading in ("key", "tenant", "name", "scopes", "state", "created", "expires", "last used"):
+    headings = ("key", "tenant", "name", "scopes", "state", "requests a minute")
+    for heading in (*headings, "created", "expires", "last used"):
         table.add_column(heading, overflow="fold", min_width=19 if heading == "key" else None)
     for row in rows:
         table.add_row(
@@ -73,6 +96,7 @@ def list_keys(
             escape(row.name),
             " ".join(row.scopes),
             keys.state_of(row, now),
+            "tenant's" if row.max_requests is None else f"{row.max_requests:,}",
             *(shown(moment) for moment in (row.created_at, row.expires_at, row.last_used_at)),
         )
     output.print(table)
@@ -121,5 +145,6 @@ def _object(row: ApiKey, names: Mapping[UUID, str]) -> dict[str, object]:
         "tenant": names[row.tenant_id],
         "name": row.name,
         "scopes": row.scopes,
+        **keys.limits_of(row),
         **times,
     }

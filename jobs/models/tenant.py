@@ -36,6 +36,8 @@ class ApiKey(Base):
         revoked_at: not valid since then. Null: not revoked.
         last_used_at: the newest minute in which it was used, as far as the API has written it. Null: never
             used.
+        max_requests: requests per minute with this key, at least 1; operators write it. Null: what its tenant
+            may send.
     """
 
     __tablename__ = "api_keys"
@@ -45,6 +47,7 @@ class ApiKey(Base):
             "cardinality(scopes) >= 1 AND scopes <@ ARRAY['admin', 'engine', 'operator', 'read', 'submit']",
             name="scopes",
         ),
+        CheckConstraint("max_requests >= 1", name="max_requests"),
         Index("ix_api_keys_tenant_id", "tenant_id"),
     )
 
@@ -58,6 +61,7 @@ class ApiKey(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
+    max_requests: Mapped[int | None]
 
 
 class TenantLimit(Base):

@@ -3,7 +3,7 @@
 import hmac
 import re
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -65,8 +65,11 @@ def create(
     scopes: Collection[Scope],
     expires_at: datetime | None = None,
     secret: str | None = None,
+    max_requests: int | None = None,
 ) -> NewKey:
     """Create a key of this tenant, with this secret or a random one.
+
+    With `max_requests` it may send so many requests a minute, and never more than its tenant.
 
     Raises:
         ValueError: the given secret does not look like a key.
@@ -85,6 +88,7 @@ def create(
         name=name,
         scopes=sorted(scopes),
         expires_at=expires_at,
+        max_requests=max_requests,
     )
     session.add(row)
     session.flush()
@@ -236,7 +240,8 @@ def revoke_by(session: Session, row: ApiKey, *, key_id: UUID) -> None:
 def rotate(session: Session, row: ApiKey, *, overlap: timedelta) -> NewKey:
     """Create a successor of this key; the old key stays valid for `overlap`.
 
-    Its own expiry still holds. The successor of a key that expires lives as long as that key did.
+    Its own expiry still holds. The successor of a key that expires lives as long as that key did, and has its
+    limit, counted apart from it.
 
     Raises:
         KeyNotUsableError: the key has expired or was revoked, so it has no successor.
@@ -253,7 +258,26 @@ def rotate(session: Session, row: ApiKey, *, overlap: timedelta) -> NewKey:
         name=row.name,
         scopes=[Scope(scope) for scope in row.scopes],
         expires_at=now + lifetime if lifetime else None,
+        max_requests=row.max_requests,
     )
+
+
+LIMIT_NAMES: Final = ("max_requests",)
+
+
+def limits_of(row: ApiKey) -> dict[str, int | None]:
+    """Return the key's own limits by name; None: its tenant's holds."""
+    return {name: getattr(row, name) for name in LIMIT_NAMES}
+
+
+def set_limits(session: Session, row: ApiKey, values: Mapping[str, int | None]) -> None:
+    """Set these limits of the key, by the names of `LIMIT_NAMES`, and leave the others.
+
+    Servers that used the key lately hold it to them within seconds.
+    """
+    if values:
+        session.execute(update(ApiKey).where(ApiKey.id == row.id).values(**values))
+        session.refresh(row)
 
 
 def any_usable(session: Session) -> bool:

@@ -1,4 +1,4 @@
-"""API keys of a tenant: operators create one, whose secret one page shows once, and revoke one."""
+"""API keys of a tenant: operators create one, whose secret one page shows once, limit and revoke one."""
 
 import json
 from collections.abc import Mapping
@@ -12,18 +12,21 @@ from starlette.responses import Response
 from api.console.error_pages import page_router
 from api.console.forms import OperationDep
 from api.console.page import redirect, render
-from api.console.session import OperatorDep
-from api.console.tenants.tenant import LIFETIMES, KeyRow, key_row, render_tenant
+from api.console.reading import read_for
+from api.console.session import OperatorDep, Viewer
+from api.console.tenants.tenant import LIFETIMES, KeyRow, key_row, read_tenant, render_tenant, whole_number
 from api.console.tenants.tenants import LIST
 from api.http.body import parse
 from api.http.dependencies import ServicesDep
+from api.http.errors import status_of
 from api.http.identifiers import KeyNameDep, TenantNameDep
+from api.runtime.services import Services
 from api.tenants import orders
-from api.tenants.admin_schemas import KeyRequest
+from api.tenants.admin_schemas import KeyRequest, KeyUpdate
 from jobs import tenants
 from jobs.database import database_now
 from jobs.errors import InvalidRequestError, NotFoundError
-from jobs.tenants import keys
+from jobs.tenants import keys, quotas
 from jobs.tenants.keys import Scope
 
 router = page_router()
@@ -41,6 +44,63 @@ async def create_key(
     made = await orders.create_key(services, viewer.caller, asked)
     address = f"{LIST}/{made['tenant']}"
     return render(request, "tenant_key.html", title="A new API key", key=made, address=address)
+
+
+@router.get("/tenants/{tenant}/keys/{key}/limits")
+async def show_limits(
+    request: Request, tenant: TenantNameDep, key: KeyNameDep, services: ServicesDep, viewer: OperatorDep
+) -> Response:
+    """Show what the key may send, to change it."""
+    return await _render_limits(request, services, viewer, tenant, key)
+
+
+@router.post("/tenants/{tenant}/keys/{key}/limits")
+async def set_limits(
+    request: Request,
+    tenant: TenantNameDep,
+    key: KeyNameDep,
+    services: ServicesDep,
+    viewer: OperatorDep,
+    form: OperationDep,
+) -> Response:
+    """Set the key's limits; an empty field takes one back to the tenant's."""
+    name, _ = await services.transactions.run_across(partial(_find, tenant=tenant, key=key))
+    filled = form.get("max_requests", "").strip()
+    try:
+        limits = {"max_requests": whole_number("max_requests", filled)}
+        asked = parse(KeyUpdate, json.dumps({"limits": limits}).encode())
+    except InvalidRequestError as error:
+        return await _render_limits(request, services, viewer, tenant, key, error=error, filled=filled)
+    await orders.update_key(services, viewer.caller, key, asked)
+    return redirect(f"{LIST}/{name}", done=f"The limit of {key} is set; it holds within seconds.")
+
+
+async def _render_limits(
+    request: Request,
+    services: Services,
+    viewer: Viewer,
+    tenant: str,
+    key: str,
+    *,
+    error: InvalidRequestError | None = None,
+    filled: str | None = None,
+) -> Response:
+    """Render the page, after a refused form with the error and what was filled in."""
+    name, row = await services.transactions.run_across(partial(_find, tenant=tenant, key=key))
+    details = await read_for(viewer, services, partial(read_tenant, name=name))
+    own = "" if row.max_requests is None else str(row.max_requests)
+    return render(
+        request,
+        "tenant_key_limits.html",
+        title="Limit a key",
+        status=status_of(error) if error else 200,
+        problem=error and error.message,
+        tenant=name,
+        key=row,
+        filled=own if filled is None else filled,
+        of_tenant=quotas.limits_of(services.settings.limits, details.own).max_requests,
+        address=f"{LIST}/{name}",
+    )
 
 
 @router.get("/tenants/{tenant}/keys/{key}/revoke")
@@ -74,7 +134,7 @@ def _asked(form: Mapping[str, str], tenant: str) -> dict[str, Any]:
     """Translate the form to the body of `POST /v1/keys`.
 
     Raises:
-        InvalidRequestError: the form offers no such lifetime, or no scope is chosen.
+        InvalidRequestError: the form offers no such lifetime, no scope is chosen, or the limit is no number.
     """
     lifetime = form.get("lifetime", "")
     if lifetime not in LIFETIMES:
@@ -87,6 +147,7 @@ def _asked(form: Mapping[str, str], tenant: str) -> dict[str, Any]:
         "name": form.get("name", "").strip() or None,
         "scopes": scopes,
         "expires_in_seconds": int(lifetime) if lifetime else None,
+        "limits": {"max_requests": whole_number("max_requests", form.get("max_requests", "").strip())},
     }
 
 

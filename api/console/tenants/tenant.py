@@ -68,6 +68,7 @@ class KeyRow:
     created_at: datetime
     expires_at: datetime | None
     last_used_at: datetime | None
+    max_requests: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ async def set_limits(
     """Set the tenant's weight and limits; an empty field takes a limit back to the setting."""
     filled = {name: form.get(name, "").strip() for name in ("weight", *LIMITS)}
     try:
-        limits = {name: _whole(name, filled[name]) for name in LIMITS}
+        limits = {name: whole_number(name, filled[name]) for name in LIMITS}
         asked = parse(TenantUpdate, json.dumps({"weight": _weight(filled), "limits": limits}).encode())
     except InvalidRequestError as error:
         return await render_tenant(request, services, viewer, tenant, error=error, filled=filled)
@@ -197,6 +198,7 @@ def key_row(row: ApiKey, *, now: datetime) -> KeyRow:
         created_at=row.created_at,
         expires_at=row.expires_at,
         last_used_at=row.last_used_at,
+        max_requests=row.max_requests,
     )
 
 
@@ -240,7 +242,7 @@ def _limits(services: Services, found: TenantDetails, filled: Mapping[str, str])
     return rows
 
 
-def _whole(name: str, text: str) -> int | None:
+def whole_number(name: str, text: str) -> int | None:
     """Read a limit; None: the field is empty.
 
     Raises:

@@ -182,6 +182,33 @@ def test_a_key_is_revoked_after_one_was_asked(
     assert not page.xpath("//a[contains(@href, 'revoke')]")
 
 
+def test_a_key_is_limited_and_its_limit_taken_back(
+    operator: Browser, sessions: sessionmaker[Session], tenant: tuple[UUID, str]
+) -> None:
+    address = f"{LIST}/{tenant[1]}"
+    made = operator.post(f"{address}/keys", name="a", scope_read="yes", lifetime="", max_requests="7")
+    assert made.status_code == 200
+    (ask,) = operator.page(address).xpath("//a[contains(@href, '/limits')]/@href")
+
+    def limit() -> int | None:
+        with sessions() as session:
+            return session.scalars(select(ApiKey.max_requests).where(ApiKey.tenant_id == tenant[0])).one()
+
+    assert limit() == 7
+    assert operator.page(ask).xpath("//input[@id='max_requests']/@value") == ["7"]
+    assert operator.post(ask, max_requests="1234").headers["location"] == address
+    assert (limit(), "1,234" in words(operator.page(address))) == (1234, True)
+    for wrong in ("0", "x", "-1", "99999999999"):
+        refused = checked(operator.post(ask, max_requests=wrong))
+        assert "max_requests" in words(refused) or "requests a minute" in words(refused)
+        assert refused.xpath("//*[@role='alert']"), wrong
+        assert refused.xpath("//input[@id='max_requests']/@value") == [wrong]
+        assert limit() == 1234
+    operator.post(ask, max_requests="")
+    assert limit() is None
+    operator.page(ask.replace(tenant[1], "default"), status=404)
+
+
 def test_a_key_is_found_below_its_own_tenant_alone_and_never_revokes_itself(
     operator: Browser, operator_key: NewKey, tenant: tuple[UUID, str]
 ) -> None:
@@ -271,10 +298,11 @@ def test_a_reader_sees_no_buttons_and_the_server_refuses_the_forms(
     assert reader.page(address).xpath("//form[@method='post']/@action") == ["/console/sign-out"]
     assert reader.post(f"{address}/queue/pause", reason="x").status_code == 403
     assert reader.post(f"{address}/queue/resume").status_code == 403
-    key = f"{address}/keys/lb_{'0' * 16}/revoke"
+    key, limits = (f"{address}/keys/lb_{'0' * 16}/{verb}" for verb in ("revoke", "limits"))
     for each in (reader, owner):
-        each.page(key, status=403)
-        for form in (LIST, f"{address}/limits", f"{address}/keys", key):
+        for page in (key, limits):
+            each.page(page, status=403)
+        for form in (LIST, f"{address}/limits", f"{address}/keys", key, limits):
             assert each.post(form, name="x").status_code == 403, form
 
 

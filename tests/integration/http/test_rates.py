@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 from pydantic import SecretStr
 
-from api.runtime.rate_limits import Rates
+from api.runtime.rate_limits import RateLimit, Rates
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs.errors import RequestRateError
 from jobs.ids import uuid7
@@ -17,7 +17,7 @@ async def accepted(processes: list[Rates], tenant_id: UUID, *, limit: int, asked
     num_accepted = 0
     for number in range(asked):
         try:
-            await processes[number % len(processes)].hit(tenant_id, limit)
+            await processes[number % len(processes)].hit(RateLimit(tenant_id, limit))
         except RequestRateError:
             continue
         num_accepted += 1
@@ -44,7 +44,7 @@ def test_what_is_left_goes_down_by_one_with_each_request(valkey: EmbeddedValkey)
         rates = Rates(BrokerSettings(url=SecretStr(valkey.url)))
         tenant_id = uuid7()
         try:
-            return [(await rates.hit(tenant_id, 5000)).remaining for _ in range(100)]
+            return [(await rates.hit(RateLimit(tenant_id, 5000))).remaining for _ in range(100)]
         finally:
             await rates.close()
 
@@ -57,13 +57,13 @@ def test_requests_charged_together_take_all_that_is_left_and_then_are_refused(va
         tenant_id = uuid7()
         left = []
         try:
-            left.append((await rates.hit(tenant_id, 10)).remaining)
-            await rates.charge(tenant_id, 10, num_requests=5)
-            left.append((await rates.hit(tenant_id, 10)).remaining)
+            left.append((await rates.hit(RateLimit(tenant_id, 10))).remaining)
+            await rates.charge(RateLimit(tenant_id, 10), num_requests=5)
+            left.append((await rates.hit(RateLimit(tenant_id, 10))).remaining)
             with pytest.raises(RequestRateError):
-                await rates.charge(tenant_id, 10, num_requests=300)
+                await rates.charge(RateLimit(tenant_id, 10), num_requests=300)
             with pytest.raises(RequestRateError):
-                await rates.hit(tenant_id, 10)
+                await rates.hit(RateLimit(tenant_id, 10))
         finally:
             await rates.close()
         return left
