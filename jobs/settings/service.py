@@ -1,10 +1,13 @@
 """Settings of what callers see: the HTTP service, the console, limits, webhooks."""
 
 from datetime import timedelta
+from typing import Final, Self
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 
 from jobs.settings.group import Group
+
+_MAX_PORT: Final = 65_535
 
 
 class ApiSettings(Group):
@@ -105,6 +108,20 @@ class WebhookSettings(Group):
     allowed_hosts: tuple[str, ...] = Field(
         default=(), description="hosts that may be private, use plain http and any port"
     )
+    proxy_url: str | None = Field(
+        default=None,
+        pattern=r"^http://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}/?$",
+        description="http://host:port of a proxy that all webhooks go through, by CONNECT. None: none; the"
+        " environment's proxies are ignored",
+    )
+    proxy_credentials: SecretStr | None = Field(
+        default=None, description="user:password that the proxy wants. None: none"
+    )
+    proxy_resolves: bool = Field(
+        default=False,
+        description="the proxy gets receivers' names, and must refuse private addresses itself; otherwise it"
+        " gets the addresses that were checked here",
+    )
     deadline_seconds: float = Field(default=15, gt=0)
     concurrency: int = Field(default=256, ge=1, le=1024, description="exchanges at once, per service worker")
     endpoint_concurrency: int = Field(
@@ -128,6 +145,18 @@ class WebhookSettings(Group):
         default=10, gt=0, description="first pause after five failures in a row; doubles up to 15 minutes"
     )
     disable_days: float = Field(default=5, gt=0, description="disable an endpoint that fails for this long")
+
+    @model_validator(mode="after")
+    def _proxy_is_whole(self) -> Self:
+        if self.proxy_url is None:
+            if self.proxy_credentials is not None or self.proxy_resolves:
+                raise ValueError("webhooks.proxy_credentials and proxy_resolves need webhooks.proxy_url")
+        elif not 1 <= int(self.proxy_url.rstrip("/").rpartition(":")[2]) <= _MAX_PORT:
+            raise ValueError(f"webhooks.proxy_url needs a port of 1 to {_MAX_PORT}")
+        given = self.proxy_credentials.get_secret_value() if self.proxy_credentials else None
+        if given is not None and not (":" in given and given.isprintable()):
+            raise ValueError("webhooks.proxy_credentials must be user:password, without control characters")
+        return self
 
     @property
     def max_per_server(self) -> int:

@@ -24,6 +24,8 @@ from jobs.webhooks.rules import next_delivery_at
 _MAX_PAUSE: Final = timedelta(minutes=15)
 _MAX_RETRY_AFTER: Final = timedelta(hours=24)  # the longest step of the schedule
 _GONE: Final = 410  # the receiver wants no more events
+# Failures of the operator's proxy, which disable no endpoint however long they last.
+_OPERATORS: Final = frozenset({"proxy_unavailable", "proxy_auth_failed", "proxy_protocol_error"})
 
 # Every attempt is logged, unless its event was deleted meanwhile. A success counts whichever attempt it comes
 # from, even one whose sender was presumed dead.
@@ -216,6 +218,7 @@ def _fail(
     pause = max([pause, *(min(each, _MAX_PAUSE) for each in asked)])
     breaker.paused_until = now + pause if pause else None
     session.flush()
-    is_lost = now - breaker.failing_since >= timedelta(days=settings.disable_days)
+    is_theirs = any(outcome_of(result) not in _OPERATORS for _, result in failed)
+    is_lost = is_theirs and now - breaker.failing_since >= timedelta(days=settings.disable_days)
     if dispatch.endpoint_id and breaker.num_failures >= BREAKER_FAILURES and is_lost:
         endpoints.disable(session, dispatch.endpoint_id, "failing", now=now)

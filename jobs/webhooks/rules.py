@@ -151,13 +151,14 @@ def check_destination(url: str, *, allowed_hosts: Collection[str], param: str = 
     """
     try:
         parsed = check_url(url, allowed_hosts=allowed_hosts)
-        if not parsed.is_allowed_host and _is_private(parsed.host):
+        if not parsed.is_allowed_host and is_private_host(parsed.host):
             raise _refused("The URL names a private address.")
     except WebhookUrlError as error:
         raise WebhookUrlError(error.message, param=param) from None
 
 
-def _is_private(host: str) -> bool:
+def is_private_host(host: str) -> bool:
+    """Return True if the host is visibly private: an address that is not public, or a local name."""
     try:
         return not is_allowed_address(host)
     except ValueError:

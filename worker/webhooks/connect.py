@@ -32,6 +32,11 @@ class Failure(StrEnum):
     CONNECTION_LOST = "connection_lost"
     RESPONSE_TOO_LARGE = "response_too_large"
     PROTOCOL_ERROR = "protocol_error"
+    PROXY_UNAVAILABLE = "proxy_unavailable"
+    PROXY_AUTH_FAILED = "proxy_auth_failed"
+    PROXY_REFUSED = "proxy_refused"
+    PROXY_PROTOCOL_ERROR = "proxy_protocol_error"
+    PROXY_TIMED_OUT = "proxy_timed_out"
     SECRET_UNREADABLE = "secret_unreadable"  # noqa: S105  # a code
     INTERNAL_ERROR = "internal_error"
 
@@ -66,11 +71,11 @@ async def connect(url: ParsedUrl, resolve: Resolve, *, until: float) -> socket.s
         ExchangeError: the name has no address, one of them is refused, or none accepts a connection.
     """
     loop = asyncio.get_running_loop()
-    addresses = await _vetted_addresses(url, resolve)
+    addresses = await vetted_addresses(url, resolve)
     for number, address in enumerate(addresses):
         num_left = len(addresses) - number
         share = (until - loop.time()) / num_left if num_left > 1 else None
-        connected = await _connected(address, url.port, within=share)
+        connected = await connected_to(address, url.port, within=share)
         if connected is None:
             continue
         if not _leads_there(url, connected):
@@ -80,7 +85,7 @@ async def connect(url: ParsedUrl, resolve: Resolve, *, until: float) -> socket.s
     raise ExchangeError(Failure.CONNECT_FAILED)
 
 
-async def _connected(address: str, port: int, *, within: float | None) -> socket.socket | None:
+async def connected_to(address: str, port: int, *, within: float | None) -> socket.socket | None:
     """Connect to the address, or return None if it does not accept `within` seconds."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
@@ -102,9 +107,13 @@ async def _connected(address: str, port: int, *, within: float | None) -> socket
     return connected
 
 
-async def _vetted_addresses(url: ParsedUrl, resolve: Resolve) -> list[str]:
-    """Return the host's addresses; a single refused address refuses the host."""
-    addresses = [url.host] if _is_literal(url.host) else await _look_up(url, resolve)
+async def vetted_addresses(url: ParsedUrl, resolve: Resolve) -> list[str]:
+    """Return the host's addresses; a single refused address refuses the host.
+
+    Raises:
+        ExchangeError: it has none, or one is refused.
+    """
+    addresses = await look_up(url.host, url.port, resolve)
     if not all(_may_be_reached(url, address) for address in addresses):
         raise ExchangeError(Failure.ADDRESS_REFUSED)
     return addresses[:MAX_ADDRESSES]
@@ -122,7 +131,14 @@ def _may_be_reached(url: ParsedUrl, address: str) -> bool:
     return url.is_allowed_host or is_allowed_address(address)
 
 
-async def _look_up(url: ParsedUrl, resolve: Resolve) -> list[str]:
+async def look_up(host: str, port: int, resolve: Resolve) -> list[str]:
+    """Return the addresses of a host, which may be one.
+
+    Raises:
+        ExchangeError: it has none.
+    """
+    if _is_literal(host):
+        return [host]
     # getaddrinfo takes no deadline: it gets its own thread, because a whole pool could hang at once.
     found: Future[list[str]] = Future()
 
@@ -130,7 +146,7 @@ async def _look_up(url: ParsedUrl, resolve: Resolve) -> list[str]:
         if not found.set_running_or_notify_cancel():
             return
         try:
-            found.set_result(list(resolve(url.host, url.port)))
+            found.set_result(list(resolve(host, port)))
         except (OSError, UnicodeError) as error:  # UnicodeError: a label of more than 63 characters
             found.set_exception(error)
 

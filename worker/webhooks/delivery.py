@@ -26,6 +26,7 @@ from worker.webhooks import exchange
 from worker.webhooks.connect import Failure
 from worker.webhooks.exchange import ExchangeResult
 from worker.webhooks.outcomes import FinishedExchange, Outcomes
+from worker.webhooks.proxy import proxy_of
 from worker.webhooks.senders import Senders
 
 USER_AGENT: Final = "longbatch"
@@ -256,4 +257,5 @@ async def send(
         {"content-type": "application/json", "user-agent": USER_AGENT, **signed},
         allowed_hosts=settings.allowed_hosts,
         deadline=timedelta(seconds=settings.deadline_seconds),
+        proxy=proxy_of(settings),
     )

@@ -13,6 +13,7 @@ from typing import Final
 from jobs.webhooks import ParsedUrl, WebhookUrlError, check_url
 from worker.webhooks.connect import ExchangeError, Failure, Resolve, connect, resolve_host
 from worker.webhooks.protocol import ExchangeProtocol
+from worker.webhooks.proxy import Proxy, targets, tunnel
 
 _MAX_RETRY_SECONDS: Final = 10**8  # the event is given up long before
 
@@ -43,6 +44,7 @@ async def post(
     *,
     allowed_hosts: Collection[str],
     deadline: timedelta,
+    proxy: Proxy | None = None,
     resolve: Resolve = resolve_host,
     tls: ssl.SSLContext | None = None,
 ) -> ExchangeResult:
@@ -54,6 +56,7 @@ async def post(
         headers: as for `exchange`.
         allowed_hosts: hosts that may be private, on plain http and on any port.
         deadline: as for `exchange`.
+        proxy: as for `exchange`.
         resolve: maps names to addresses.
         tls: None means the system's certificate authorities.
     """
@@ -61,7 +64,7 @@ async def post(
         parsed = check_url(url, allowed_hosts=allowed_hosts)
     except WebhookUrlError:
         return ExchangeResult(status=None, error_code=Failure.URL_REFUSED, num_bytes=0, latency=timedelta(0))
-    return await exchange(parsed, body, headers, deadline=deadline, resolve=resolve, tls=tls)
+    return await exchange(parsed, body, headers, deadline=deadline, proxy=proxy, resolve=resolve, tls=tls)
 
 
 async def exchange(
@@ -70,19 +73,23 @@ async def exchange(
     headers: Mapping[str, str],
     *,
     deadline: timedelta,
+    proxy: Proxy | None = None,
     resolve: Resolve = resolve_host,
     tls: ssl.SSLContext | None = None,
 ) -> ExchangeResult:
     """POST the body within `deadline`; return network failures as values.
 
     The name is resolved once, every address of it must be public (or its host allowed), and the connection
-    goes to one of exactly these addresses. Redirects are not followed, and proxies are ignored.
+    goes to one of exactly these addresses, by way of the proxy if there is one. A proxy that resolves names
+    gets the name instead, and must refuse private addresses itself. TLS is between us and the receiver either
+    way. Redirects are not followed, and the environment's proxies are ignored.
 
     Args:
         url: destination.
         body: sent unchanged.
         headers: ASCII, besides Host, Content-Length, Accept-Encoding and Connection, which are set here.
         deadline: wall-clock time for everything, from resolving the name to reading the response.
+        proxy: None: connect to the receiver directly.
         resolve: maps names to addresses.
         tls: None means the system's certificate authorities.
     """
@@ -91,12 +98,20 @@ async def exchange(
     until = started + deadline.total_seconds()
     protocol = ExchangeProtocol(url, body, headers, tls=tls or _system_tls())
     failure: Failure | None = None
+    late = Failure.TIMED_OUT
     try:
         async with asyncio.timeout_at(until):
-            await _exchange(protocol, await connect(url, resolve, until=until))
+            if proxy is None:
+                connected = await connect(url, resolve, until=until)
+            else:
+                hosts = await targets(url, proxy, resolve)
+                late = Failure.PROXY_TIMED_OUT
+                connected, protocol.early = await tunnel(hosts, url.port, proxy, resolve, until=until)
+                late = Failure.TIMED_OUT
+            await _exchange(protocol, connected)
         failure = protocol.failure
     except TimeoutError:
-        failure = Failure.TIMED_OUT
+        failure = late
     except OSError:
         failure = Failure.CONNECTION_LOST
     except ExchangeError as error:

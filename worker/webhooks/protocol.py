@@ -26,6 +26,7 @@ class ExchangeProtocol(asyncio.BufferedProtocol):
         failure: why it ended; meaningless if there is a status.
         retry_after: the final response's header of this name, cut at 40 bytes.
         num_bytes: of the response, at most `MAX_RESPONSE_BYTES`.
+        early: what the peer sent before the protocol got its connection: at most as much as one read takes.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class ExchangeProtocol(asyncio.BufferedProtocol):
         self.failure: Failure | None = None
         self.retry_after = b""
         self.num_bytes = 0
+        self.early = b""
         self._tls = Tls(tls, url.host) if url.scheme == "https" else None
         self._transport: asyncio.Transport | None = None
         self._buffer = memoryview(bytearray(MAX_RESPONSE_BYTES))
@@ -69,6 +71,8 @@ class ExchangeProtocol(asyncio.BufferedProtocol):
         else:
             self._tls.shake_hands()
             self._transport.write(self._tls.take_outgoing())
+        if self.early:
+            self._receive(self.early)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the limits decide
         """Return a buffer as large as the bytes that may still arrive."""
@@ -81,10 +85,11 @@ class ExchangeProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Parse the `nbytes` bytes that arrived."""
-        if self.over.done():
-            return
-        self._num_received += nbytes
-        received = bytes(self._buffer[:nbytes])
+        if not self.over.done():
+            self._receive(bytes(self._buffer[:nbytes]))
+
+    def _receive(self, received: bytes) -> None:
+        self._num_received += len(received)
         plain = received if self._tls is None else self._decrypt(self._tls, received)
         plain = plain[: MAX_RESPONSE_BYTES - self.num_bytes]
         self.num_bytes += len(plain)
