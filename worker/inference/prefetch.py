@@ -72,7 +72,8 @@ class PromptPrefetcher:
             self._started.clear()
         with transaction(self._sessions) as session:
             preview = previews.preview_claims(session, self._engine_name, self._policy())
-            likely = [each.job.id for each in preview.candidates if each.job.text_id in preview.text_ids]
+            texts = set(preview.text_ids)
+            likely = [each.job.id for each in preview.candidates if each.job.text_id in texts]
             rows = starting.read_queued(session, likely)
         with self._lock:
             self._preview, self._rows = preview, rows

@@ -128,7 +128,7 @@ class RunMetrics:
         """Observe how long a tick took."""
         self._ticks.labels(self._engine).observe(seconds)
 
-    def settled(self, *, num_taken: int, num_stopped: int) -> None:
+    def settled(self, *, num_taken: int = 0, num_stopped: int = 0) -> None:
         """Count head starts whose jobs were claimed, and others."""
         self._head_starts.labels(self._engine, "taken").inc(num_taken)
         self._head_starts.labels(self._engine, "stopped").inc(num_stopped)

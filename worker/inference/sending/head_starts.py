@@ -44,12 +44,10 @@ class SentRequest:
 
     Attributes:
         head_start: the job.
-        ended: the lease of the run whose slot it has.
         request: as it was sent.
     """
 
     head_start: HeadStart
-    ended: UUID
     request: Request
     _stream: RunStream = field(init=False)
     _events: list[EngineDelta | StreamEnd] = field(default_factory=list)
@@ -184,41 +182,48 @@ class HeadStarts:
         with self._lock:
             self._is_ticking, self._is_outdated = True, False
             begun = [sent.head_start for each in stored if (sent := self._sent.get(each)) is not None]
-            others = [FilledSlot(each.ended, each.head_start) for each in self._sent.values()]
-        return begun, [each for each in others if each.ended not in stored]
+            others = [
+                FilledSlot(each, sent.head_start) for each, sent in self._sent.items() if each not in stored
+            ]
+        return begun, others
 
     def settle(self, ended: Collection[Lease], claims: Iterable[Claim]) -> None:
         """Keep the requests of jobs that were claimed for their runs, and stop the others in these slots."""
         claimed = {each.lease for each in claims}
+        num_taken = 0
         with self._lock:
-            sent = [each for lease in ended if (each := self._sent.pop(lease.lease_id, None)) is not None]
-            taken = [each for each in sent if each.head_start.lease in claimed]
-            left = [each for each in sent if each.head_start.lease not in claimed]
-            self._claimed |= {each.head_start.lease: each for each in taken}
-            if len(self._stopped) >= _MAX_STOPPED:
-                self._stopped.clear()
-            self._stopped.update(each.head_start.lease.job_id for each in left)
-        self._metrics.settled(num_taken=len(taken), num_stopped=len(left))
-        for each in left:
-            self._start_stop(each)
+            for each in ended:
+                sent = self._sent.get(each.lease_id)
+                if sent is not None and sent.head_start.lease in claimed:
+                    self._claimed[sent.head_start.lease] = self._sent.pop(each.lease_id)
+                    num_taken += 1
+        self._metrics.settled(num_taken=num_taken)
+        for each in ended:
+            self.leave(each)
 
-    def leave(self, ended: Lease, stored: "Future[Any]") -> SentRequest | None:
-        """Stop what is in the slot of a run whose end is stored without a tick; its place is left with it.
+    def leave(self, ended: Lease, stored: "Future[Any] | None" = None) -> SentRequest | None:
+        """Stop what is in the slot of a run if no tick claims it.
+
+        Args:
+            ended: the run's lease.
+            stored: the end of the run, if that is stored without a tick: the request's place comes with it.
 
         Returns:
             The request, which needs a place where the end is stored, if it is not over by then.
         """
         with self._lock:
-            if (sent := self._sent.pop(ended.lease_id, None)) is not None:
-                self._stopped.add(sent.head_start.lease.job_id)
-        if sent is not None:
-            self._metrics.settled(num_taken=0, num_stopped=1)
-            self._start_stop(sent, stored)
+            if (sent := self._sent.pop(ended.lease_id, None)) is None:
+                return None
+            if len(self._stopped) >= _MAX_STOPPED:
+                self._stopped.clear()
+            self._stopped.add(sent.head_start.lease.job_id)
+        self._metrics.settled(num_stopped=1)
+        self._start_stop(sent, stored)
         return sent
 
     def drop(self, lease: Lease) -> None:
         """Stop what was sent for a run that came to nothing, or is in its slot."""
-        self.settle([lease], ())
+        self.leave(lease)
         if (sent := self.take(lease)) is not None:
             self._start_stop(sent)
 
@@ -243,7 +248,7 @@ class HeadStarts:
             claim = Claim(head_start.lease, ranked.size.blocks, ranked.size.output_tokens, row)
             if (request := self._requests.first(claim, prompt, model)) is None:
                 return None
-            sent = SentRequest(head_start, ended.lease_id, request)
+            sent = SentRequest(head_start, request)
             sent.send(model)
         except Exception as error:  # noqa: BLE001  # whatever is wrong with the job, its own run tells
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="head-start", error=type(error).__name__)

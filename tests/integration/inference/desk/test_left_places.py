@@ -37,7 +37,7 @@ def test_the_request_in_the_slot_of_an_end_that_is_stored_alone_keeps_its_place(
         end_id=0,
         pad_id=0,
     )
-    left = SentRequest(begun, ending.lease.lease_id, request)
+    left = SentRequest(begun, request)
     stored: Future[StoredEnd] = Future()
     ended = EndedRun(RunningJob(ending.lease, float("inf")), STOPPED, output_of("x"), 0.0, stored, left=left)
     ends = LoneEnds(feeding(), sessions, stopping=threading.Event())
