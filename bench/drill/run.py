@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -19,6 +20,7 @@ from bench.soak.journal import Journal
 from bench.soak.load import ENDPOINT, HOOK, Load
 from bench.soak.stacks import subscribe
 from bench.soak.verdict import Verdict, judge
+from jobs import telemetry
 
 # Ends of runs that no fault explains.
 _UNDISTURBED: Final = frozenset({"completed", "cancelled", "released", "preempted", "yielded"})
@@ -50,6 +52,7 @@ class Report:
     Attributes:
         skewed_runs: how runs ended while only the clocks were wrong.
         partings: how often each happened.
+        server_errors: what the APIs logged of requests that they answered with 500, which no parting causes.
     """
 
     plan: Plan
@@ -62,6 +65,7 @@ class Report:
     repeats: dict[str, int] = field(default_factory=dict)
     requests: dict[str, int] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
+    server_errors: list[str] = field(default_factory=list)
     kept_after_s: float = 0
 
     @property
@@ -71,8 +75,8 @@ class Report:
 
     @property
     def is_good(self) -> bool:
-        """True if nothing was lost, doubled or disturbed by a clock."""
-        return self.verdict.is_good and not self.disturbed and not self.refused
+        """True if nothing was lost, doubled or disturbed by a clock, and no API failed."""
+        return self.verdict.is_good and not (self.disturbed or self.refused or self.server_errors)
 
     def figures(self) -> dict[str, Any]:
         """Return everything as JSON."""
@@ -133,8 +137,14 @@ def drill(
         report.objects = Counter(end.state for end in checker.seen.objects.values())
         report.repeats, report.requests = repeats.counted, load.counted
         report.refused += load.faults
+        report.server_errors = _server_errors(directory / "site" / "logs")
     journal.close()
     return report
+
+
+def _server_errors(logs: Path) -> list[str]:
+    found = chain.from_iterable(each.read_text().splitlines() for each in sorted(logs.glob("api-*.log")))
+    return [line for line in found if telemetry.REQUEST_FAILED in line][:_NAMED]
 
 
 def _look(checker: Checker, journal: Journal) -> None:
