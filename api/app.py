@@ -1,5 +1,6 @@
 """The application: puts routes, errors and services together."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -24,11 +25,13 @@ from api.http import errors
 from api.http.auth import AuthMiddleware
 from api.http.metrics import HttpMetrics
 from api.http.middleware import RequestMiddleware
+from api.http.traces import TraceMiddleware
 from api.jobs import attempt_routes, bulk_routes
 from api.jobs import event_routes as events
 from api.jobs import routes as jobs_routes
 from api.responses import routes as response_routes
 from api.runtime.services import open_services
+from api.runtime.traces import Tracing
 from api.summaries import routes as summaries
 from api.system import routes as system
 from api.tenants import admin_routes, key_routes, own_queue_routes, queue_routes
@@ -38,6 +41,8 @@ from api.webhooks import routes as webhooks
 from jobs.settings import Settings
 from jobs.version import version
 
+# How long a process that ends waits for the collector of traces.
+_LAST_SPANS_SECONDS = 1.0
 _DESCRIPTION = (
     "Asynchronous jobs for a long-context language model: submit a document, and fetch its summary once an"
     " engine has processed it. Every error has the shape {error: {message, type, param, code}}."
@@ -50,7 +55,11 @@ def create_app(settings: Settings, http_metrics: HttpMetrics | None = None) -> F
     Args:
         settings: of the process.
         http_metrics: of its requests; None: new ones.
+
+    Raises:
+        ValueError: traces are on, but their packages are missing.
     """
+    tracing = Tracing.of(settings.traces)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -59,6 +68,8 @@ def create_app(settings: Settings, http_metrics: HttpMetrics | None = None) -> F
             app.state.live_pages = live_pages = LivePages(services)
             async with live_pages.running():
                 yield
+        if tracing is not None:
+            await asyncio.to_thread(tracing.close, within=_LAST_SPANS_SECONDS)
 
     app = FastAPI(
         title="Longbatch",
@@ -71,6 +82,8 @@ def create_app(settings: Settings, http_metrics: HttpMetrics | None = None) -> F
     )
     app.state.http_metrics = http_metrics or HttpMetrics()
     app.add_middleware(AuthMiddleware)
+    if tracing is not None:
+        app.add_middleware(TraceMiddleware, tracing=tracing)
     app.add_middleware(RequestMiddleware, metrics=app.state.http_metrics, failure=failure_response)
     app.add_middleware(ConsoleHeaders)
     errors.add_handlers(app)

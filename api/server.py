@@ -21,6 +21,7 @@ from jobs import database, open_files, telemetry
 from jobs import settings as settings_module
 from jobs.settings import Settings
 from jobs.tenants import keys
+from jobs.traces import configured as traces
 
 # Long polls are answered at once when the server stops; this leaves time to uploads and slow readers.
 _GRACE_SECONDS: Final = 2
@@ -57,6 +58,7 @@ def main() -> int:
     try:
         settings = settings_module.load()
         _refuse_network_without_keys(settings)
+        traces.is_on(settings.traces)
     except ValidationError as error:
         problems = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         sys.stderr.write(f"settings: {'; '.join(problems)}\n")

@@ -36,6 +36,7 @@ class JobCompletion:
         output: what it generated.
         finish_reason: why it ended there.
         since_first_token: how long ago its first token came. None: its row has that already.
+        since_answer: how long ago the answer was whole.
         summary_id: the tree that it is part of. None: of none.
         engine_is_done: the engine certainly holds nothing for it any longer, so its reservation can go.
     """
@@ -44,6 +45,7 @@ class JobCompletion:
     output: Output
     finish_reason: FinishReason
     since_first_token: timedelta | None = None
+    since_answer: timedelta = timedelta(0)
     summary_id: UUID | None = None
     engine_is_done: bool = False
 
@@ -92,6 +94,7 @@ def completing(completions: Sequence[JobCompletion], *, free_trees: Sequence[UUI
         "produced": [each.num_tokens for each in outputs],
         "reasons": [each.finish_reason.value for each in completions],
         "since": [each.since_first_token for each in completions],
+        "waited": [each.since_answer for each in completions],
         "are_done": [each.engine_is_done for each in completions],
         "outputs": [each.text for each in outputs],
         "output_ids": [each.packed_ids for each in outputs],
@@ -136,11 +139,11 @@ COMPLETE: Final = (
     text(f"""
     WITH given AS (
         SELECT * FROM unnest(
-            :ids, :lease_ids, :produced, :reasons, :since, :are_done,
+            :ids, :lease_ids, :produced, :reasons, :since, :waited, :are_done,
             :outputs, :output_ids, :replaced, :reasoning, :reasoning_tokens, :log_probs,
             :tool_calls, :embeddings, :cached, :new_ids
         ) AS given(
-            id, lease_id, produced, reason, since, is_done,
+            id, lease_id, produced, reason, since, waited, is_done,
             output, output_ids, replaced, reasoning, reasoning_tokens, log_probs, tool_calls, embedding,
             cached, new_id
         )
@@ -156,7 +159,7 @@ COMPLETE: Final = (
         WHERE jobs.id = owned.id AND jobs.lease_id = given.lease_id AND {job_rows.may("complete")}
         RETURNING jobs.id, tenant_id, model, task, state, finish_reason, prompt_tokens, cached_tokens,
             completion_tokens, started_at, first_token_at, finalized_at, engine_name, choice, given.lease_id,
-            given.cached AS cached_now,
+            given.cached AS cached_now, finalized_at - given.waited AS answered_at,
             summary_id IS NOT NULL OR has_twins OR {events.MAY_BE_WANTED} AS is_followed
     ), dropped AS (
         DELETE FROM checkpoints USING ended WHERE checkpoints.job_id = ended.id
@@ -174,7 +177,8 @@ COMPLETE: Final = (
         ON CONFLICT DO NOTHING
     ), attempted AS ({
         attempts.insertion('''(
-        SELECT id AS job_id, lease_id, engine_name, started_at, first_token_at, finalized_at AS ended_at,
+        SELECT id AS job_id, lease_id, engine_name, started_at, first_token_at, answered_at,
+            finalized_at AS ended_at,
             state AS outcome, NULL AS error_code, prompt_tokens, cached_now AS cached_tokens,
             completion_tokens AS produced FROM ended
     )''')
@@ -193,6 +197,7 @@ COMPLETE: Final = (
             produced=Integer(),
             reasons=Text(),
             since=Interval(),
+            waited=Interval(),
             are_done=Boolean(),
             outputs=Text(),
             output_ids=LargeBinary(),

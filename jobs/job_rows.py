@@ -54,6 +54,7 @@ class NewJob:
     error: JsonObject | None = None
     finalized_at: datetime | None = None
     request_digest: bytes | None = None
+    traceparent: str | None = None
 
 
 _FIELDS: Final = tuple(each.name for each in fields(NewJob))

@@ -27,6 +27,7 @@ from jobs.sharing import Sharing, arrivals, cache
 from jobs.states import TERMINAL, Lane
 from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempotently
 from jobs.tenants.quotas import Admit, QuotaUsage
+from jobs.traces.context import JobsTrace
 
 # Upper bound of what a chat template adds around a message; no real one comes near it.
 _TEMPLATE_TOKENS = 256
@@ -54,6 +55,7 @@ class JobSpec:
         tensor_files: the files that those name; the caller has checked them.
         response: what is kept of the response that its output belongs to; None: it is no response.
         adapter: the model's adapter that is to answer; None: the model as it is.
+        traceparent: of the span above it; None: what its submitter says.
     """
 
     text: NewText
@@ -81,6 +83,7 @@ class JobSpec:
     tensor_files: tuple[TensorFile, ...] = ()
     response: ResponseSpec | None = None
     adapter: str | None = None
+    traceparent: str | None = None
 
     @property
     def stored_bytes(self) -> int:
@@ -135,12 +138,14 @@ class Submitter:
         admit: checks what the jobs take of the tenant's quota; None: no limit.
         since: when the first jobs of the same request were stored; those that follow within a minute count
             as submitted then, too. None: these are the first.
+        trace: of what it submits now; None: it is in none.
     """
 
     tenant_id: UUID
     default_capacity: Capacity
     admit: Admit | None = None
     since: datetime | None = None
+    trace: JobsTrace | None = None
 
     def submitted_at(self, now: datetime) -> datetime:
         """Return when jobs that are stored now were submitted."""
@@ -181,11 +186,6 @@ def submit_each(
 
     What is refused is found in savepoints that are rolled back, one submission of a tenant at a time, and all
     others are submitted together: so a transaction takes its tenant's allowance once.
-
-    Args:
-        session: the caller's transaction.
-        specs: the jobs.
-        by: their owner.
 
     Yields:
         The jobs that were inserted together, in order, or one that was refused: of a line with several
@@ -251,6 +251,8 @@ def _insert(
             job.reserved_tokens = demand(spec, limits)
         if spec.sharing and job.state not in TERMINAL:
             job.request_digest = arrivals.digest_of(job, spec.asked_sha256)
+    if by.trace is not None:
+        by.trace.mark(jobs)
     if by.admit is not None and (taken := _taken(jobs, texts.num_new_bytes)).jobs:
         by.admit(session, taken)
     ages = {job.id: spec.sharing.max_age for job, spec in zip(jobs, specs, strict=True) if spec.sharing}
@@ -374,6 +376,7 @@ def _new_job(spec: JobSpec, by: Submitter, *, text_ids: Mapping[bytes, UUID], no
         batch_line=spec.batch_line,
         choice=spec.choice,
         num_choices=spec.num_choices,
+        traceparent=spec.traceparent,
     )
 
 

@@ -56,6 +56,7 @@ API_CONNECTION_LIMIT: Final = "api.connection_limit"
 OPEN_FILES_LIMIT_LOW: Final = "open_files.limit_low"
 METRICS_READY: Final = "metrics.ready"
 METRICS_UNAVAILABLE: Final = "metrics.unavailable"
+TRACES_UNSENT: Final = "traces.unsent"
 # All of the above.
 NAMES: Final = frozenset(value for name, value in globals().items() if name.isupper() and "." in str(value))
 

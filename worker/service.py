@@ -14,8 +14,9 @@ from jobs.doorbell import INFERENCE
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import Settings
+from jobs.traces import configured
 from jobs.webhooks.vault import Vault
-from worker import batches, maintenance, summaries
+from worker import batches, maintenance, summaries, traces
 from worker.documents import rounds as documents
 from worker.doorbell import WorkerDoorbell
 from worker.duties import Duty, ServiceContext, Woken
@@ -23,6 +24,7 @@ from worker.guides.checker import FormChecker
 from worker.loop import Loop
 from worker.metrics.process import ProcessMetrics
 from worker.rounds import do_each
+from worker.traces import TraceWriter
 from worker.turns import WorkRunner
 from worker.webhooks import delivery
 from worker.webhooks.delivery import Deliverer
@@ -72,13 +74,21 @@ class ServiceWorker:
         )
         vault = Vault.of(settings.webhooks)
         wake = partial(self._wake, "deliver")
-        self._deliverer = Deliverer(sessions, settings.webhooks, vault, wake=wake) if vault else None
+        collector = configured.collector_of(settings.traces)
+        self._traces = (
+            None if collector is None else TraceWriter(sessions, collector, is_stopping=self._stopping.is_set)
+        )
+        trace = None if self._traces is None else self._traces.add
+        self._deliverer = (
+            Deliverer(sessions, settings.webhooks, vault, wake=wake, trace=trace) if vault else None
+        )
         self._duties = (
             *delivery.duties(context, self._deliverer, vault),
             *maintenance.duties(context),
             *batches.duties(context),
             *summaries.duties(context),
             *documents.duties(context, tokenizer),
+            *traces.duties(context, self._traces),
         )
         self._loops = {
             each.name: Loop(each.name, partial(self._do, each.name), interval=each.interval)

@@ -25,7 +25,7 @@ from jobs.errors import (
     UnavailableError,
 )
 from jobs.states import TERMINAL
-from jobs.submission import JobSpec
+from jobs.submission import JobSpec, Submitter
 from jobs.tenants.idempotency import IdempotencyGuard
 
 # A slice is one transaction: large enough that the commit does not matter, small enough to hold in memory.
@@ -163,7 +163,7 @@ async def _submit_slice(
             submission.submit_slice_once,
             specs=list(specs.values()),
             guard=guard,
-            by=replace(services.submitter(caller), since=report.since),
+            by=_submitter(services, report, caller),
         )
     except (UnavailableError, LimitError, IdempotencyConflictError) as error:
         for number in specs:
@@ -176,6 +176,13 @@ async def _submit_slice(
     report.ids += [ids.job_id(job_id) for job_id in job_ids]
     report.since = report.since or next((job.created_at for job in new), None)
     return await _charge(services, caller, sum(job.state in TERMINAL for job in new))
+
+
+def _submitter(services: Services, report: BulkReport, caller: Caller) -> Submitter:
+    """Return who submits the next slice: with the request's trace, until that has its jobs."""
+    by = services.submitter(caller)
+    left = by.trace and replace(by.trace, max_jobs=max(0, by.trace.max_jobs - len(report.ids)))
+    return replace(by, since=report.since, trace=left)
 
 
 def _unforeseen(number: int, error: Exception) -> LongbatchError:

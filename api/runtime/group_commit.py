@@ -8,7 +8,7 @@ meanwhile forms the next one.
 import asyncio
 import functools
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
@@ -50,6 +50,9 @@ class GroupCommit:
             LimitError: its tenant's quota has no room for it.
             UnavailableError: the database does not answer; try again.
         """
+        if by.trace is not None:  # jobs of several requests share a transaction, and no trace
+            spec = replace(spec, traceparent=by.trace.of(0, among=1))
+            by = replace(by, trace=None)
         entry = _Entry(spec, by, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(by.tenant_id, deque()).append(entry)
         self._changed.set()

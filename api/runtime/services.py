@@ -25,6 +25,7 @@ from api.runtime.rate_limits import Rates
 from api.runtime.readiness import Readiness
 from api.runtime.row_changes import RowChanges
 from api.runtime.tokenizer import LoadedTokenizer
+from api.runtime.traces import trace_of_request
 from jobs import batches, queries, summaries
 from jobs.adapters.offers import ModelOffer, read_offer, read_takes
 from jobs.batches import BatchStatus
@@ -129,9 +130,10 @@ class Services:
         return [_located(spec, offer) for spec in specs]
 
     def submitter(self, caller: Caller) -> Submitter:
-        """Return who submits the caller's jobs, within its tenant's quota."""
+        """Return who submits the caller's jobs, within its tenant's quota and the request's trace."""
         admit = self.quotas.admit_for(caller.tenant_id, caller.limits)
-        return Submitter(caller.tenant_id, registry.configured_capacity(self.settings.engine), admit)
+        capacity = registry.configured_capacity(self.settings.engine)
+        return Submitter(caller.tenant_id, capacity, admit, trace=trace_of_request())
 
     async def check_destination(self, url: str | None, *, param: str = "webhook_url") -> None:
         """Check that the URL's host, as it resolves now, may receive webhooks.

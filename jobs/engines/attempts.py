@@ -23,14 +23,16 @@ def insertion(runs: str) -> str:
 
     Args:
         runs: a FROM item in SQL with the columns `job_id`, `lease_id`, `engine_name`, `started_at` (of the
-            job's first run), `first_token_at`, `ended_at`, `outcome`, `error_code`, `prompt_tokens`,
-            `cached_tokens` and `produced` (in all runs). The transaction holds the jobs' rows.
+            job's first run), `first_token_at`, `answered_at`, `ended_at`, `outcome`, `error_code`,
+            `prompt_tokens`, `cached_tokens` and `produced` (in all runs). The transaction holds the jobs'
+            rows.
     """
     return f"""
-    INSERT INTO attempts (job_id, lease_id, engine_name, worker, started_at, first_token_at, ended_at,
-        outcome, error_code, prompt_tokens, cached_tokens, completion_tokens, blocks)
+    INSERT INTO attempts (job_id, lease_id, engine_name, worker, started_at, first_token_at, answered_at,
+        ended_at, outcome, error_code, prompt_tokens, cached_tokens, completion_tokens, blocks)
     SELECT run.job_id, run.lease_id, run.engine_name, reserved.worker, begun.at,
-        CASE WHEN run.first_token_at >= begun.at THEN run.first_token_at END, run.ended_at,
+        CASE WHEN run.first_token_at >= begun.at THEN run.first_token_at END,
+        CASE WHEN run.answered_at IS NOT NULL THEN greatest(begun.at, run.answered_at) END, run.ended_at,
         run.outcome, run.error_code, run.prompt_tokens, run.cached_tokens,
         greatest(run.produced, reserved.output_before) - reserved.output_before, reserved.blocks
     FROM {runs} AS run LEFT JOIN reservations AS reserved ON reserved.lease_id = run.lease_id,
@@ -143,8 +145,9 @@ def present(session: Session, job_id: UUID, *, tenant_id: UUID | None) -> Run | 
 _RECORD: Final = text(f"""
     WITH run AS (
         SELECT id AS job_id, lease_id, engine_name, started_at, first_token_at,
-            clock_timestamp() AS ended_at, :outcome AS outcome, :error_code AS error_code, prompt_tokens,
-            :cached_tokens AS cached_tokens, coalesce(:produced, completion_tokens) AS produced
+            CAST(NULL AS timestamptz) AS answered_at, clock_timestamp() AS ended_at, :outcome AS outcome,
+            :error_code AS error_code, prompt_tokens, :cached_tokens AS cached_tokens,
+            coalesce(:produced, completion_tokens) AS produced
         FROM jobs WHERE id = :job_id AND lease_id = :lease_id AND state = 'running'
     ), dropped AS (
         DELETE FROM attempts WHERE job_id = :job_id AND lease_id < (

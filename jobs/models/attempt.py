@@ -26,6 +26,8 @@ class Attempt(Base):
             reservation was closed before the end was recorded.
         started_at: when it was claimed. By the worker's clock if the reservation was closed before.
         first_token_at: when its first token came. Null: before any came, or it was not reported.
+        answered_at: when its answer was whole, and only had to be stored. Null: it did not end with a whole
+            answer, or that was stored apart from others.
         ended_at: when its end was recorded.
         outcome: an `AttemptOutcome`.
         error_code: of the error that ended it; null: none did.
@@ -49,6 +51,7 @@ class Attempt(Base):
     worker: Mapped[str | None]
     started_at: Mapped[datetime]
     first_token_at: Mapped[datetime | None]
+    answered_at: Mapped[datetime | None]
     ended_at: Mapped[datetime]
     outcome: Mapped[str]
     error_code: Mapped[str | None]

@@ -36,6 +36,8 @@ HAS_FAILED = "request_digest IS NOT NULL AND state = 'failed'"
 TREE_NOTED = (
     "summary_id IS NOT NULL AND state <> 'completed' AND (started_at IS NOT NULL OR finalized_at IS NOT NULL)"
 )
+# Ended jobs whose traces nobody has written yet.
+UNTRACED = "traceparent IS NOT NULL AND traced_at IS NULL AND finalized_at IS NOT NULL"
 _TERMINAL_SQL = one_of("state", sorted(TERMINAL))
 
 
@@ -67,6 +69,7 @@ class RequestColumns:
     choice: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     num_choices: Mapped[int | None] = mapped_column(SmallInteger)
     summary_id: Mapped[UUID | None]
+    traceparent: Mapped[str | None]
 
 
 class Job(RequestColumns, Base):
@@ -155,6 +158,10 @@ class Job(RequestColumns, Base):
         summary_id: the summary whose tree it belongs to. Null: none. No foreign key, as for `batch_id`.
         request_digest: equal in jobs that may share one run, see `sharing`; at most one of them is preparing,
             queued or running, the leader. A `blocked` one is its twin. Null: the job runs by itself.
+        traceparent: the span above its own, as W3C Trace Context writes it (`traces.context`). Null: it has
+            no trace. Set at submission.
+        traced_at: when a service worker took it to write its trace, once it had ended. Null: it did not yet,
+            or could not reach the collector.
         has_twins: others wait, or waited, for its end. Set by the submission of a twin, which holds its row.
     """
 
@@ -184,6 +191,7 @@ class Job(RequestColumns, Base):
     is_reported: Mapped[bool] = mapped_column(server_default=text("false"))
     request_digest: Mapped[bytes | None]
     has_twins: Mapped[bool] = mapped_column(server_default=text("false"))
+    traced_at: Mapped[datetime | None]
 
     @property
     def address(self) -> str:
@@ -252,6 +260,7 @@ class Job(RequestColumns, Base):
         partial_index("ix_jobs_preparing", "id", where="state = 'preparing'"),
         *indexes(COUNTING),
         partial_index("ix_jobs_running", "id", where="state = 'running'"),
+        partial_index("ix_jobs_untraced", "id", where=UNTRACED),
         partial_index(
             "ix_jobs_expiring", "expires_at", where=f"expires_at IS NOT NULL AND NOT ({_TERMINAL_SQL})"
         ),

@@ -36,6 +36,8 @@ class WebhookEvent(Base):
             what they leave `pending` becomes a dispatch (`fanout.adopt`).
         num_deliveries: attempts of the release before; 0 in events of this release.
         next_delivery_at: when the release before delivers next. Null unless `pending`.
+        traceparent: the span above those of its deliveries, as W3C Trace Context writes it. Null: it has no
+            trace.
         created_at: when it happened, by the database's clock.
     """
 
@@ -67,6 +69,7 @@ class WebhookEvent(Base):
     state: Mapped[str] = mapped_column(server_default="none")
     num_deliveries: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     next_delivery_at: Mapped[datetime | None]
+    traceparent: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 

@@ -18,4 +18,5 @@ from jobs.settings.work import (
     JobSettings,
     MaintenanceSettings,
     MetricsSettings,
+    TraceSettings,
 )

@@ -20,6 +20,7 @@ from jobs.settings.work import (
     JobSettings,
     MaintenanceSettings,
     MetricsSettings,
+    TraceSettings,
 )
 
 # Read outside this package: the cache of the default tokenizer, and the server that the command line calls.
@@ -58,6 +59,7 @@ class Settings(_Groups):
     webhooks: WebhookSettings = WebhookSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
     metrics: MetricsSettings = MetricsSettings()
+    traces: TraceSettings = TraceSettings()
 
 
 class EngineSide(_Groups):

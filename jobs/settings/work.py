@@ -1,8 +1,10 @@
 """Settings of work: jobs, files, batches, documents, and the loops that see to them."""
 
-from typing import Literal, Self
+import re
+from typing import Final, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from jobs.settings.group import Group
 
@@ -172,6 +174,61 @@ class MetricsSettings(Group):
     )
 
 
+class TraceSettings(Group):
+    """Spans of jobs for a collector of OpenTelemetry (OTLP over HTTP). Without an endpoint there are none."""
+
+    endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/@\s]+(/[^@\s]*)?$",
+        description="http(s)://host:port of the collector, or its whole URL; the API and service workers need"
+        " it. None: no traces",
+    )
+    headers: SecretStr | None = Field(
+        default=None, description="what the collector wants besides: name=value,name=value"
+    )
+    ratio: float = Field(
+        default=1, ge=0, le=1, description="share of the traces that begin here which are kept"
+    )
+    follow_callers: bool = Field(
+        default=True,
+        description="keep the trace of a request whose `traceparent` says so, and no other that has one;"
+        " false: the ratio decides",
+    )
+    max_jobs: int = Field(
+        default=100,
+        ge=0,
+        le=10_000,
+        description="jobs of one request, batch or tree in its trace; of more, so many that spread evenly",
+    )
+    timeout_seconds: float = Field(default=10, gt=0, le=60, description="for one request to the collector")
+
+    @property
+    def url(self) -> str | None:
+        """Where spans are sent."""
+        if self.endpoint is None or urlsplit(self.endpoint).path not in {"", "/"}:
+            return self.endpoint
+        return f"{self.endpoint.rstrip('/')}/v1/traces"
+
+    @property
+    def header_fields(self) -> dict[str, str]:
+        """The headers by their names."""
+        given = self.headers.get_secret_value() if self.headers else ""
+        pairs = (each.partition("=") for each in given.split(",") if each.strip())
+        return {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+    @field_validator("headers")
+    @classmethod
+    def _are_pairs(cls, headers: SecretStr | None) -> SecretStr | None:
+        text = headers.get_secret_value() if headers else ""
+        if not all(_HEADER.fullmatch(each.strip()) for each in text.split(",") if each.strip()):
+            raise ValueError("write headers as name=value,name=value, in printable ASCII")
+        return headers
+
+
+# A name as HTTP has it, and a value without a comma.
+_HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+=[\x20-\x2b\x2d-\x7e]*")
+
+
 class MaintenanceSettings(Group):
     """The loops of the service worker."""
 
@@ -186,6 +243,9 @@ class MaintenanceSettings(Group):
     )
     batch_seconds: float = Field(
         default=0.5, gt=0, description="how stale request_counts and result files may be"
+    )
+    trace_seconds: float = Field(
+        default=1, gt=0, description="how often to write the traces of what has ended"
     )
     summary_seconds: float = Field(
         default=0.5, gt=0, description="how often to plan summaries whose documents are ready"

@@ -54,7 +54,7 @@ _TAKE: Final = text("""
         RETURNING id, tenant_id, event_id, destination_id, endpoint_id, url, secret AS own_secret,
             includes_output, num_attempts, step, queued_at
     )
-    SELECT taken.*, e.type AS event_type, e.payload,
+    SELECT taken.*, e.type AS event_type, e.payload, e.traceparent,
         CASE WHEN taken.includes_output THEN e.output END AS output,
         e.job_id IS NOT NULL AS is_about_job, p.url AS endpoint_url, p.disabled_reason, p.secret,
         p.old_secret, p.old_secret_expires_at
@@ -74,6 +74,7 @@ class ClaimedDispatch:
         attempt: number of this attempt, from 1.
         step: attempts since it was queued or replayed, this one included.
         claimed_at: by the database's clock.
+        traceparent: of the span above that of this attempt; None: the event has no trace.
     """
 
     id: UUID
@@ -89,6 +90,7 @@ class ClaimedDispatch:
     step: int
     queued_at: datetime
     claimed_at: datetime
+    traceparent: str | None = None
 
 
 def claim(
@@ -181,6 +183,7 @@ def _claimed(session: Session, row: Row[Any], opened: "_Opened") -> ClaimedDispa
         step=row.step,
         queued_at=row.queued_at,
         claimed_at=opened.now,
+        traceparent=row.traceparent,
     )
 
 

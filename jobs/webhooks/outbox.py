@@ -14,7 +14,7 @@ from jobs.webhooks import fanout
 from jobs.webhooks.events import Event
 from jobs.webhooks.fanout import Destination
 
-# Per statement, each with 6 parameters: Postgres takes 65,535 at most.
+# Per statement, each with 7 parameters: Postgres takes 65,535 at most.
 _MAX_ROWS: Final = 1000
 # An event carries no more output than this; a client that wants more reads `result_url`.
 MAX_OUTPUT_BYTES: Final = 16 * 1024
@@ -67,6 +67,7 @@ def _publish(session: Session, events: Sequence[Event]) -> bool:
             "type": event.type,
             "payload": payloads.get(event.id),
             "output": generated.get(event.subject.id, _NOTHING).output,
+            "traceparent": event.traceparent,
         }
         for event in events
     ]

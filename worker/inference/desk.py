@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from datetime import timedelta
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
@@ -214,6 +215,7 @@ def _completion(ended: EndedRun, outcome: Finished) -> JobCompletion:
         ended.output,
         outcome.reason,
         running.unreported_since(),
+        timedelta(seconds=time.monotonic() - ended.handed_in_at),
         running.summary_id,
         engine_is_done=ended.end.engine_is_done,
     )

@@ -16,7 +16,8 @@ from jobs import ids, telemetry, webhooks
 from jobs.database import database_now, transaction
 from jobs.doorbell import EVENTS, SERVICE
 from jobs.settings import WebhookSettings
-from jobs.webhooks import claims, destinations, fanout, faults, results, secrets
+from jobs.traces.span import Span
+from jobs.webhooks import claims, delivery_spans, destinations, fanout, faults, results, secrets
 from jobs.webhooks.claims import ClaimedDispatch
 from jobs.webhooks.fairness import Slots
 from jobs.webhooks.vault import Vault
@@ -52,6 +53,7 @@ class Deliverer:
         *,
         wake: Callable[[], None],
         pause: Callable[[float], object] = time.sleep,
+        trace: Callable[[Span], object] | None = None,
     ) -> None:
         """Set up without starting.
 
@@ -61,6 +63,7 @@ class Deliverer:
             vault: decrypts the signing secrets.
             wake: called when `run_once` has something to do.
             pause: waits so many seconds.
+            trace: takes the spans of attempts, and returns at once; None: traces are off.
         """
         self._sessions = sessions
         self._settings = settings
@@ -69,6 +72,7 @@ class Deliverer:
         self._outcomes = Outcomes(sessions, settings)
         self._wake = wake
         self._pause = pause
+        self._trace = trace
         self._in_flight: Counter[UUID] = Counter()  # by tenant
         self._freed: set[UUID] = set()  # destinations freed since the last claim
         self._next_round_at = 0.0
@@ -95,6 +99,7 @@ class Deliverer:
         self._collect()
         ended = self._outcomes.record()
         self._log(ended)
+        self._trace_all(ended)
         claimed = self._claim()
         # Committed: no other process takes them. Steps that may fail come last.
         self._in_flight.update(dispatch.tenant_id for dispatch in claimed)
@@ -143,9 +148,17 @@ class Deliverer:
                 error=each.result.error_code,
             )
 
+    def _trace_all(self, outcomes: Sequence[FinishedExchange]) -> None:
+        for each in outcomes if self._trace is not None else ():
+            span = delivery_spans.span_of(each.dispatch, each.result, waited=each.waited)
+            if span is not None and self._trace is not None:
+                self._trace(span)
+
     async def _deliver(self, work: tuple[ClaimedDispatch, float]) -> FinishedExchange:
         dispatch, claimed_at = work
-        return FinishedExchange(dispatch, await deliver(dispatch, self._settings, since=claimed_at))
+        waited = timedelta(seconds=time.monotonic() - claimed_at)
+        result = await deliver(dispatch, self._settings, since=claimed_at)
+        return FinishedExchange(dispatch, result, waited)
 
 
 def duties(context: ServiceContext, deliverer: Deliverer | None, vault: Vault | None) -> Iterator[Duty]:
@@ -254,8 +267,14 @@ async def send(
     return await exchange.post(
         dispatch.url,
         dispatch.body,
-        {"content-type": "application/json", "user-agent": USER_AGENT, **signed},
+        {"content-type": "application/json", "user-agent": USER_AGENT, **signed, **_traced(dispatch)},
         allowed_hosts=settings.allowed_hosts,
         deadline=timedelta(seconds=settings.deadline_seconds),
         proxy=proxy_of(settings),
     )
+
+
+def _traced(dispatch: ClaimedDispatch) -> dict[str, str]:
+    """Return the header by which the receiver continues the trace, if there is one."""
+    context = delivery_spans.context_of(dispatch)
+    return {} if context is None else {"traceparent": str(context)}

@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import text
@@ -33,12 +34,14 @@ class FinishedExchange:
     """A finished exchange.
 
     Attributes:
+        waited: from the claim to its start.
         num_tries: attempts to record it on its own.
         not_before: monotonic seconds; recording is not tried again earlier.
     """
 
     dispatch: ClaimedDispatch
     result: ExchangeResult
+    waited: timedelta = timedelta(0)
     num_tries: int = 0
     not_before: float = 0.0
 
