@@ -190,27 +190,33 @@ def count_by_state(session: Session) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneBacklog:
-    """What is queued in one lane.
+class Backlog:
+    """What is queued of one model in one lane.
 
     Attributes:
         num_tokens: of prompts, and of outputs at most.
         oldest_at: when the oldest job was submitted.
     """
 
+    model: str
     lane: str
+    num_jobs: int
     num_tokens: int
     oldest_at: datetime
 
 
-def backlogs(session: Session) -> list[LaneBacklog]:
-    """Sum up the queue, by lanes; lanes without queued jobs are left out."""
+def backlogs(session: Session) -> list[Backlog]:
+    """Sum up the queue, by models and lanes; those without queued jobs are left out."""
+    tokens = func.sum(Job.prompt_tokens + Job.max_tokens)
     query = (
-        select(Job.lane, func.sum(Job.prompt_tokens + Job.max_tokens), func.min(Job.created_at))
+        select(Job.model, Job.lane, func.count(), tokens, func.min(Job.created_at))
         .where(Job.state == literal_column("'queued'"))
-        .group_by(Job.lane)
+        .group_by(Job.model, Job.lane)
     )
-    return [LaneBacklog(lane, int(tokens or 0), oldest) for lane, tokens, oldest in session.execute(query)]
+    return [
+        Backlog(model, lane, num_jobs, int(num_tokens or 0), oldest)
+        for model, lane, num_jobs, num_tokens, oldest in session.execute(query)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Prometheus metrics of the queue and the engines, read from Postgres at each scrape."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +13,7 @@ from sqlalchemy.orm import Session
 from jobs import queries
 from jobs.database import database_now
 from jobs.documents import extraction
-from jobs.queries import EngineUsage, LaneBacklog
+from jobs.queries import Backlog, EngineUsage
 from jobs.states import Lane
 
 
@@ -21,7 +22,7 @@ class MetricsSnapshot:
     """The queue and the engines at one moment."""
 
     num_jobs: dict[str, int]
-    backlogs: Sequence[LaneBacklog]
+    backlogs: Sequence[Backlog]
     engines: Sequence[EngineUsage]
     pending_webhooks: int
     waiting_documents: int
@@ -75,15 +76,28 @@ def _queue_gauges(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     ages = GaugeMetricFamily(
         "longbatch_oldest_queued_seconds", "Time since the oldest queued job was submitted.", labels=["lane"]
     )
-    oldest = {each.lane: each.oldest_at for each in snapshot.backlogs}
     for lane in Lane:
-        age = snapshot.now - oldest.get(lane, snapshot.now)
-        ages.add_metric([lane], max(0.0, age.total_seconds()))
+        oldest = min(
+            (each.oldest_at for each in snapshot.backlogs if each.lane == lane), default=snapshot.now
+        )
+        ages.add_metric([lane], max(0.0, (snapshot.now - oldest).total_seconds()))
     yield ages
+    yield _queued_by_model(snapshot)
     events = "Webhook events not delivered yet."
     yield GaugeMetricFamily("longbatch_webhook_events_pending", events, value=snapshot.pending_webhooks)
     documents = "Documents whose text is not extracted yet."
     yield GaugeMetricFamily("longbatch_documents_extracting", documents, value=snapshot.waiting_documents)
+
+
+def _queued_by_model(snapshot: MetricsSnapshot) -> Metric:
+    """Count queued jobs by model. A model of an idle engine has 0, so that autoscalers find it."""
+    counts = Counter({load.engine.model: 0 for load in snapshot.engines})
+    for each in snapshot.backlogs:
+        counts[each.model] += each.num_jobs
+    queued = GaugeMetricFamily("longbatch_queued_jobs", "Queued jobs by model.", labels=["model"])
+    for model, count in counts.items():
+        queued.add_metric([model], count)
+    return queued
 
 
 def _engine_gauges(snapshot: MetricsSnapshot) -> Iterator[Metric]:

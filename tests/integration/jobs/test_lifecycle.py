@@ -222,7 +222,7 @@ def test_unfinished_jobs_are_counted_by_state(session: Session) -> None:
     submit_one(session, spec(100, max_tokens=10))
     assert queries.count_by_state(session) == {"blocked": 0, "preparing": 1, "queued": 1, "running": 0}
     (backlog,) = queries.backlogs(session)
-    assert (backlog.lane, backlog.num_tokens) == ("batch", 110)
+    assert (backlog.lane, backlog.num_jobs, backlog.num_tokens) == ("batch", 1, 110)
 
 
 def test_a_new_job_is_what_the_database_has(session: Session) -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from api.http.metrics import HttpMetrics
 from api.system.metrics import MetricsSnapshot, queue_exposition
 from jobs import telemetry
 from jobs.models import Engine
-from jobs.queries import EngineUsage
+from jobs.queries import Backlog, EngineUsage
 from worker.metrics.process import ProcessMetrics
 from worker.metrics.runs import RunMetrics
 
@@ -71,6 +71,24 @@ def test_rules_and_dashboard_name_events_of_the_log() -> None:
     assert matchers
     for each in "|".join(matchers).split("|"):
         assert any(re.fullmatch(each, name) for name in telemetry.NAMES), each
+
+
+def test_queued_jobs_are_told_of_each_model_over_its_lanes_and_of_idle_ones() -> None:
+    now = datetime.now(UTC)
+    engines = [Engine(name=name, model=name, max_batch_size=4, max_blocks=64, seen_at=now) for name in "ab"]
+    backlogs = [
+        Backlog("a", "batch", 3, 300, now - timedelta(seconds=50)),
+        Backlog("a", "interactive", 2, 20, now - timedelta(seconds=5)),
+        Backlog("of no engine", "batch", 1, 10, now - timedelta(seconds=70)),
+    ]
+    usages = [EngineUsage(each, held_slots=0, held_blocks=0) for each in engines]
+    told = queue_exposition(MetricsSnapshot({"queued": 6}, backlogs, usages, 0, 0, now)).decode()
+    samples = {(each.name, *each.labels.values()): each.value for of in parse(told) for each in of.samples}
+    queued = {model: samples["longbatch_queued_jobs", model] for model in ("a", "b", "of no engine")}
+    assert queued == {"a": 5, "b": 0, "of no engine": 1}
+    assert samples["longbatch_queued_tokens",] == 330
+    ages = [samples["longbatch_oldest_queued_seconds", lane] for lane in ("batch", "interactive")]
+    assert ages == [70, 5]
 
 
 def test_the_documentation_names_every_metric() -> None:
