@@ -16,7 +16,7 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import Settings
 from jobs.traces import configured
 from jobs.webhooks.vault import Vault
-from worker import batches, maintenance, summaries, traces
+from worker import batches, erasure, maintenance, summaries, traces
 from worker.documents import rounds as documents
 from worker.doorbell import WorkerDoorbell
 from worker.duties import Duty, ServiceContext, Woken
@@ -85,6 +85,7 @@ class ServiceWorker:
         self._duties = (
             *delivery.duties(context, self._deliverer, vault),
             *maintenance.duties(context),
+            *erasure.duties(context, doorbell.broker),
             *batches.duties(context),
             *summaries.duties(context),
             *documents.duties(context, tokenizer),

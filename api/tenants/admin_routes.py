@@ -1,4 +1,4 @@
-"""Tenants over HTTP, for operators: create, list, get, update."""
+"""Tenants over HTTP, for operators: create, list, get, update, delete."""
 
 from functools import partial
 from typing import Annotated, Any, Final
@@ -86,3 +86,19 @@ async def update_tenant(
     await services.transactions.run_across(partial(tenants.find, text=tenant))
     asked = parse(TenantUpdate, raw)
     return JSONResponse(await orders.update_tenant(services, caller, tenant, asked))
+
+
+@router.delete(
+    "/v1/tenants/{tenant}",
+    status_code=202,
+    summary="Delete a tenant with everything",
+    responses=responses(202, TenantReply, "The tenant, which is being deleted", 404, 409, 503),
+)
+async def delete_tenant(tenant: TenantNameDep, services: ServicesDep, caller: CallerDep) -> JSONResponse:
+    """Delete a tenant with all that it has; there is no way back.
+
+    Its keys cease to work within seconds, running jobs are stopped, and service workers remove jobs, results,
+    files, documents and the rest in parts. `deletion` tells how far they are; at last the tenant is 404. A
+    repeated request changes nothing. The tenant of the caller's own key is 409, and so is `default`.
+    """
+    return JSONResponse(await orders.delete_tenant(services, caller, tenant), 202)

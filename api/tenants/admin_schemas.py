@@ -35,6 +35,7 @@ _TENANT: Final[dict[str, Any]] = {
         "max_stored_bytes": 0,
     },
     "queue": {"state": "running", "reason": None, "by": None, "since": None},
+    "deletion": None,
     "created_at": "2026-01-31T12:00:00.123456Z",
 }
 _KEY: Final[dict[str, Any]] = {
@@ -156,6 +157,13 @@ class EffectiveLimitsReply(BaseModel):
     max_stored_bytes: int = Field(description="0: any amount.")
 
 
+class TenantDeletionReply(BaseModel):
+    """How far the deletion of a tenant is."""
+
+    ordered_at: datetime
+    num_removed: int = Field(description="Rows of the database that are gone; with its last row the tenant.")
+
+
 class TenantReply(BaseModel):
     """A tenant."""
 
@@ -168,6 +176,7 @@ class TenantReply(BaseModel):
     limits: OwnLimitsReply
     effective_limits: EffectiveLimitsReply
     queue: HaltReply
+    deletion: TenantDeletionReply | None = Field(description="Null: it is not being deleted.")
     created_at: datetime
 
 

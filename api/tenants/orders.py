@@ -12,7 +12,10 @@ from api.tenants.admin_schemas import KeyRequest, KeyUpdate, LimitsRequest, Tena
 from api.tenants.views import key_objects, tenant_objects
 from jobs import telemetry, tenants
 from jobs.database import database_now
+from jobs.erasure import tenants as erasure
+from jobs.errors import ConflictError
 from jobs.models import ApiKey, Tenant
+from jobs.scheduling.halts import Operator
 from jobs.settings import LimitSettings
 from jobs.tenants import keys
 from jobs.tenants.keys import NewKey
@@ -52,11 +55,32 @@ async def update_tenant(services: Services, caller: Caller, name: str, asked: Te
     return found
 
 
+async def delete_tenant(services: Services, caller: Caller, name: str) -> dict[str, Any]:
+    """Order the deletion of a tenant with everything.
+
+    Raises:
+        NotFoundError: there is no such tenant.
+        ConflictError: it is the caller's own, or belongs to the installation.
+    """
+
+    def delete(session: Session) -> dict[str, Any]:
+        row = tenants.find(session, name)
+        if row.id == caller.tenant_id:
+            raise ConflictError("This is the tenant of your own key; another tenant's key can delete it.")
+        row = erasure.order(session, row, by=Operator(caller.key, caller.key_name))
+        return tenant_object(session, row, settings=services.settings.limits)
+
+    found = await services.transactions.run_as_operator(delete)
+    telemetry.logger().info(telemetry.TENANT_DELETION_ORDERED, tenant_id=found["id"], key=caller.key)
+    return found
+
+
 async def create_key(services: Services, caller: Caller, asked: KeyRequest) -> dict[str, Any]:
     """Create a key; `api_key` in what this returns is its secret, which nothing else shows.
 
     Raises:
         NotFoundError: there is no such tenant.
+        ConflictError: it is being deleted.
     """
 
     def create(session: Session) -> NewKey:

@@ -59,5 +59,13 @@ def _tenant(
         "limits": {name: getattr(own, name, None) for name in LIMIT_NAMES},
         "effective_limits": {name: getattr(effective, name) for name in LIMIT_NAMES},
         "queue": halt_object(halts.halt_of(row), num_running=num_running),
+        "deletion": _deletion(row),
         "created_at": rfc3339(row.created_at),
     }
+
+
+def _deletion(row: Tenant) -> dict[str, Any] | None:
+    """Describe how far the tenant's deletion is."""
+    if row.deleted_at is None:
+        return None
+    return {"ordered_at": rfc3339(row.deleted_at), "num_removed": row.num_removed}

@@ -1,19 +1,25 @@
-"""The commands for tenants: create, list, set; they use the database directly."""
+"""The commands for tenants: create, list, set, delete; they use the database directly."""
 
-from typing import Annotated
+import time
+from typing import Annotated, Final
 
 import typer
 from rich.markup import escape
 from rich.table import Table
+from sqlalchemy import select
 
 from cli.admin import shown, transaction
 from cli.commands import halts
 from cli.output import AsJson, output, print_json, print_text
 from jobs import tenants
+from jobs.erasure import tenants as erasure
 from jobs.models import Tenant
 from jobs.models.tenant import TenantLimit
+from jobs.scheduling.halts import Operator
 from jobs.tenants.quotas import LIMIT_NAMES
-from jobs.views import rfc3339
+from jobs.views import optional_rfc3339, rfc3339
+
+_LOOK_SECONDS: Final = 0.5
 
 app = typer.Typer(no_args_is_help=True, help="Manage tenants in the database LONGBATCH_DATABASE__URL.")
 
@@ -78,6 +84,31 @@ def set_(
         tenants.set_weight(session, row.id, weight)
 
 
+@app.command()
+def delete(
+    name: TenantName,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return once nothing of it is left.")] = False,
+) -> None:
+    """Delete a tenant with everything that it has; there is no way back.
+
+    Its keys cease to work, its running jobs are stopped, and service workers remove the rest in parts.
+    """
+    if not yes:
+        typer.confirm(f"Delete {name} with all its jobs, results, files and documents?", abort=True)
+    with transaction() as session:
+        tenant_id = erasure.order(session, tenants.named(session, name), by=Operator()).id
+    print_text(f"{name} is being deleted")
+    num_removed: int | None = 0
+    while wait and num_removed is not None:
+        with transaction() as session:
+            num_removed = session.scalar(select(Tenant.num_removed).where(Tenant.id == tenant_id))
+        time.sleep(_LOOK_SECONDS if num_removed is not None else 0)
+    if wait:
+        print_text(f"{name} is deleted")
+
+
 @app.command("list")
 def list_tenants(*, as_json: AsJson = False) -> None:
     """List tenants with their own limits."""
@@ -89,12 +120,14 @@ def list_tenants(*, as_json: AsJson = False) -> None:
     table = Table(box=None, pad_edge=False)
     longest = max((len(tenant.name) for tenant, _ in rows), default=0)
     table.add_column("tenant", min_width=longest)  # a truncated name is of no use
-    for heading in ("weight", "enqueued tokens", "jobs", "requests a minute", "stored bytes", "created"):
+    headings = "weight", "enqueued tokens", "jobs", "requests a minute", "stored bytes", "created", ""
+    for heading in headings:
         table.add_column(heading, overflow="fold")
     for tenant, limit in rows:
         own = [getattr(limit, name, None) for name in LIMIT_NAMES]
         cells = ["default" if value is None else f"{value:,}" for value in own]
-        table.add_row(escape(tenant.name), f"{tenant.weight:g}", *cells, shown(tenant.created_at))
+        gone = "" if tenant.deleted_at is None else f"being deleted, {tenant.num_removed:,} rows are gone"
+        table.add_row(escape(tenant.name), f"{tenant.weight:g}", *cells, shown(tenant.created_at), gone)
     output.print(table)
 
 
@@ -111,5 +144,7 @@ def _object(tenant: Tenant, limit: TenantLimit | None) -> dict[str, object]:
         "name": tenant.name,
         "weight": tenant.weight,
         "created_at": rfc3339(tenant.created_at),
+        "deleted_at": optional_rfc3339(tenant.deleted_at),
+        "num_removed": tenant.num_removed,
         **own,
     }

@@ -14,6 +14,8 @@ from jobs.models.halt import Haltable, halt_checks
 
 # The tenant that every database has from the start.
 DEFAULT_TENANT = UUID("00000000-0000-7000-8000-000000000001")
+# Has the usage of deleted tenants, if a setting keeps that. Made with the first of them.
+FORMER_TENANTS = UUID("00000000-0000-7000-8000-000000000002")
 # An array of the tenants whose queues are halted, in SQL: hardly ever any.
 HALTED_TENANTS: Final = "ARRAY(SELECT id FROM tenants WHERE halt IS NOT NULL)"
 
@@ -257,6 +259,11 @@ class Tenant(Haltable, Base):
             halted.
         halted_by_name: the key's name at that time. Null: not halted.
         halted_since: since when no job starts. Null: not halted.
+        deleted_at: when an operator ordered its deletion; service workers remove its rows since, and this one
+            at last. Null: it stays.
+        num_removed: rows that were removed so far. 0 unless it is being deleted.
+        searched_to: id of the last webhook event, of any tenant, that the deletion looked at: few of them are
+            found by their tenant. Null: it looked at none.
     """
 
     __tablename__ = "tenants"
@@ -264,9 +271,13 @@ class Tenant(Haltable, Base):
         CheckConstraint("weight > 0", name="weight"),
         *halt_checks(),
         Index("ix_tenants_halted", "id", postgresql_where=text("halt IS NOT NULL")),
+        Index("ix_tenants_deleted", "deleted_at", postgresql_where=text("deleted_at IS NOT NULL")),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
     name: Mapped[str] = mapped_column(unique=True)
     weight: Mapped[float] = mapped_column(server_default="1")
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    deleted_at: Mapped[datetime | None]
+    num_removed: Mapped[int] = mapped_column(BigInteger, server_default="0")
+    searched_to: Mapped[UUID | None]

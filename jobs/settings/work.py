@@ -253,3 +253,7 @@ class MaintenanceSettings(Group):
     lease_seconds: float = Field(
         default=30, ge=3, description="then others take over a lost worker's prompts, summaries and batches"
     )
+    keep_usage_of_deleted: bool = Field(
+        default=False,
+        description="add a deleted tenant's usage to that of all deleted ones, without its name",
+    )

@@ -25,7 +25,7 @@ from jobs.errors import (
     NotFoundError,
 )
 from jobs.ids import uuid7
-from jobs.models.tenant import ApiKey
+from jobs.models.tenant import ApiKey, Tenant
 
 PREFIX: Final = "lb_"
 _HANDLE_BYTES: Final = 8
@@ -73,7 +73,10 @@ def create(
 
     Raises:
         ValueError: the given secret does not look like a key.
+        ConflictError: the tenant is being deleted.
     """
+    if session.scalar(select(Tenant.deleted_at).where(Tenant.id == tenant_id)) is not None:
+        raise ConflictError("The tenant is being deleted; it gets no keys.")
     if secret is None:
         handle, rest = secrets.token_hex(_HANDLE_BYTES), secrets.token_urlsafe(_SECRET_BYTES)
         secret = f"{PREFIX}{handle}_{rest}"

@@ -1,0 +1,1 @@
+"""Erasure: what takes everything of a tenant out of the stores."""
