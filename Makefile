@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring check-chart chart-schema dashboards screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full drill docs openapi schemas extraction crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring check-chart chart-schema dashboards screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full drill docs openapi licences schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -87,6 +87,9 @@ docs: setup ## the docs as a site with search, in build/docs
 openapi: setup ## write docs/openapi.json anew, what the API describes
 	@PYTHONPATH=tests/support $(BIN)/python tests/support/described/document.py
 
+licences: setup ## write docs/licences.md anew, the licences of what the server's image holds
+	@$(BIN)/python -m scripts.release.licences
+
 HOURS = 1
 prove-soak: setup ## hours of mixed load and random kills on a stack of its own, judged by what callers see (HOURS=1.5; SOAK='--seed 7')
 	@$(BIN)/python -m bench.soak --hours $(HOURS) $(SOAK)
@@ -137,6 +140,7 @@ lock: ## write the lock files anew (needs uv)
 	@sed -i '/^# /d' requirements-ocr.lock
 	@$(COMPILE) --no-deps --group browser -o requirements-browser.lock
 	@$(COMPILE) --no-deps --group chart -o requirements-chart.lock
+	@$(COMPILE) --group release -o requirements-release.lock
 	@$(BIN)/python -c '$(LLAMA)' | $(COMPILE) --no-deps - -o requirements-llama.lock
 	@for each in $(CLIENTS:=.in); do $(COMPILE) $$each -o $${each%.in}.lock; done
 
