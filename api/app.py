@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from api.answers import routes as answers
+from api.audit import routes as audit
 from api.batches import event_routes as batch_events
 from api.batches import routes as batches
 from api.completions import embedding_routes as embeddings
@@ -109,6 +110,7 @@ def create_app(settings: Settings, http_metrics: HttpMetrics | None = None) -> F
         own_queue_routes.router,
         admin_routes.router,
         key_routes.router,
+        audit.router,
         webhook_endpoints.router,
         webhooks.router,
         system.router,

@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
 from cli import local, output
-from jobs import database
+from jobs import audit, database
 from jobs.errors import LongbatchError
 
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
@@ -25,6 +25,7 @@ def transaction() -> Iterator[Session]:
         engine = database.make_engine(local.find_database(), pool_size=1, name="longbatch-admin")
         try:
             with Session(engine, expire_on_commit=False) as session, session.begin():
+                audit.act_as(session, audit.user_of_process())
                 yield session
         finally:
             engine.dispose()

@@ -154,6 +154,10 @@ class Client:
         max_tries = _MAX_TRIES if method == "GET" else 1
         return self._send(method, route, max_tries=max_tries, **request)
 
+    def audit(self, query: Mapping[str, object]) -> dict[str, Any]:
+        """Fetch a page of the audit log."""
+        return self._send("GET", "/v1/audit", params=query)
+
     def send_document(self, path: Path, *, kind: str | None = None) -> dict[str, Any]:
         """Upload a file and return its document; a second upload gives the same one."""
         params = {"filename": path.name} | ({} if kind is None else {"kind": kind})

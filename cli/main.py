@@ -30,6 +30,7 @@ _MODULES: Final[Mapping[str, Collection[str]]] = {
     "webhooks": ["webhooks"],
     "engine": ["engine"],
     "adapters": ["adapters"],
+    "audit": ["audit"],
     "bench": ["bench"],
     "doctor": ["doctor"],
 }

@@ -7,6 +7,8 @@ from uuid import UUID
 from sqlalchemy import Select, delete, exists, or_, select, tuple_
 from sqlalchemy.orm import Session
 
+from jobs import audit, ids
+from jobs.audit import Action
 from jobs.database.rows import require
 from jobs.engines import tensor_rows
 from jobs.errors import ConflictError
@@ -17,6 +19,14 @@ from jobs.states import TERMINAL
 
 
 def remove(session: Session, job_id: UUID, *, tenant_id: UUID) -> bool:
+    """Delete a finished job at its owner's request; see `forget`."""
+    is_removed = forget(session, job_id, tenant_id=tenant_id)
+    if is_removed:
+        audit.note(session, Action.JOB_DELETE, ids.job_id(job_id), tenant_id=tenant_id)
+    return is_removed
+
+
+def forget(session: Session, job_id: UUID, *, tenant_id: UUID) -> bool:
     """Delete a finished job with its result and its texts.
 
     Returns:

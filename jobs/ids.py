@@ -53,6 +53,7 @@ EXTRACTION = IdKind("extraction", "ext_")
 DOCUMENT = IdKind("document", "doc_")
 TENANT = IdKind("tenant", "tenant_")
 RESPONSE = IdKind("response", "resp_")
+AUDIT = IdKind("audit entry", "audit_")
 
 job_id, parse_job_id = JOB.format, JOB.parse
 event_id, parse_event_id = EVENT.format, EVENT.parse

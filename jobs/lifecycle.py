@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select
 from sqlalchemy.orm import Session
 
-from jobs import checkpoints, completing, job_rows, starting, transitions
+from jobs import audit, checkpoints, completing, ids, job_rows, starting, transitions
 from jobs.checkpoints import Output
 from jobs.completing import Completed, JobCompletion
 from jobs.database.rows import require
@@ -211,7 +211,8 @@ def cancel(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
     Raises:
         NotFoundError: the tenant has no such job.
     """
-    cancel_where(session, [Job.id == job_id], tenant_id=tenant_id)
+    if cancel_where(session, [Job.id == job_id], tenant_id=tenant_id):
+        audit.note(session, audit.Action.JOB_CANCEL, ids.job_id(job_id), tenant_id=tenant_id)
     return require(session, select(Job).where(Job.id == job_id, Job.tenant_id == tenant_id), kind="job")
 
 

@@ -114,6 +114,8 @@ def _rights_of_app(table: str) -> list[str]:
             | "stored_totals"
         ):
             return ["SELECT"]
+        case "audit_log":
+            return ["SELECT, INSERT"]
         case "api_keys":
             return ["SELECT (id, tenant_id, last_used_at)", "UPDATE (last_used_at)"]
         case _:

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from sqlalchemy import literal_column, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import deletion, fitting, ids, lifecycle, summaries, telemetry
+from jobs import audit, deletion, fitting, ids, lifecycle, summaries, telemetry
 from jobs.database import database_now, transaction
 from jobs.doorbell import SERVICE
 from jobs.engines import registry, served_tokens
@@ -124,6 +124,7 @@ class JobMaintenance:
         now = self._now()
         kept_since = now - timedelta(days=settings.retention_days)
         keys_since = now - timedelta(hours=settings.idempotency_hours)
+        audit_since = now - timedelta(days=settings.audit_retention_days)
         old, prune_jobs = deletion.ended_before(kept_since), partial(deletion.prune_jobs, before=kept_since)
         notes = usage.unsummed()
         rounds: dict[str, Callable[[], int]] = {
@@ -135,6 +136,7 @@ class JobMaintenance:
             "idempotency_keys": partial(
                 self._in_one, partial(deletion.prune_idempotency_keys, before=keys_since)
             ),
+            "audit_entries": partial(self._in_one, partial(audit.prune, before=audit_since)),
             "sign_ins": partial(self._in_one, partial(sign_ins.prune, now=now)),
             "account_shards": partial(
                 self._in_one, partial(served_tokens.fold, before=now - _ENGINE_IS_GONE)

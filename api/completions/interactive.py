@@ -189,7 +189,7 @@ async def cancel(services: Services, job_ids: Sequence[UUID], *, tenant_id: UUID
 
     def end(session: Session) -> None:
         for job_id in sorted(job_ids):
-            lifecycle.cancel(session, job_id, tenant_id=tenant_id)
+            lifecycle.cancel_where(session, [Job.id == job_id], tenant_id=tenant_id)
 
     await services.transactions.run(end, tenant_ids=[tenant_id])  # the request's own task may have ended
 

@@ -17,6 +17,7 @@ from api.console.page import redirect, render
 from api.console.session import Viewer, ViewerDep
 from api.http.dependencies import ServicesDep
 from api.http.identifiers import JobIdDep
+from api.jobs.bulk_routes import cancel_some_jobs
 from jobs import ids, lifecycle
 from jobs.database import database_now
 from jobs.errors import ForbiddenError, InvalidRequestError
@@ -68,7 +69,7 @@ async def cancel_jobs(services: ServicesDep, viewer: ViewerDep, form: ChangeDep)
         state=which.state, lane=which.lane, batch_id=which.batch_id, since=which.since, until=until
     )
     cancel_some = partial(
-        lifecycle.cancel_where, conditions=bounded.conditions(), tenant_id=viewer.caller.tenant_id
+        cancel_some_jobs, conditions=bounded.conditions(), tenant_id=viewer.caller.tenant_id
     )
     num_cancelled, num_more = 0, 1
     loop = asyncio.get_running_loop()

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from api.console import (
     answers,
+    audit,
     batches,
     documents,
     extractions,
@@ -42,7 +43,7 @@ for family in (jobs.router, job_cancel.router, job.router):
     pages.include_router(family)
 for family in (engines.router, engine.router, orders.router):
     pages.include_router(family)
-for family in (tenants.router, usage.router, system.router):
+for family in (tenants.router, usage.router, audit.router, system.router):
     pages.include_router(family)
 
 

@@ -10,10 +10,12 @@ from typing import Annotated, Final
 from fastapi import Depends, Request
 from starlette.responses import Response
 
+from api.http.actors import actor_with
 from api.http.scopes import CONSOLE
 from api.runtime.api_keys import Caller, caller_of
-from api.runtime.database import request_tenant
+from api.runtime.database import request_actor, request_tenant
 from api.runtime.services import Services
+from jobs.audit import Via
 from jobs.errors import AuthenticationError, ForbiddenError
 from jobs.tenants import quotas, sign_ins
 from jobs.tenants.keys import Scope
@@ -77,6 +79,7 @@ async def find_viewer(request: Request) -> Viewer:
     request.state.recheck = partial(_find, services, token)
     caller = caller_of(found.key, quotas.limits_of(services.settings.limits, found.own_limits))
     request_tenant.set(caller.tenant_id)
+    request_actor.set(actor_with(request.scope, caller, Via.CONSOLE))
     await services.rates.hit_each(caller.rate_limits)
     if not found.is_use_noted:
         await services.transactions.run(partial(sign_ins.note_use, token=token, now=found.now))

@@ -1,6 +1,8 @@
 """Signing in with an API key or a link that works once, and signing out."""
 
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -14,13 +16,16 @@ from api.console.error_pages import SIGN_IN, error_page, page_router
 from api.console.forms import FormDep
 from api.console.page import HOME, redirect, render
 from api.console.session import ViewerDep
+from api.http.actors import unknown_actor
 from api.http.dependencies import CallerDep, ServicesDep
 from api.http.errors import status_of
 from api.http.scopes import CONSOLE_CODES
+from api.runtime.database import request_actor
 from api.runtime.rate_limits import RateLimit
 from api.runtime.services import Services
+from jobs.audit import ActorKind
 from jobs.errors import AuthenticationError, ForbiddenError, LongbatchError, RequestRateError
-from jobs.tenants import sign_ins
+from jobs.tenants import keys, sign_ins
 from jobs.tenants.keys import Scope
 from jobs.views import rfc3339
 
@@ -29,6 +34,9 @@ codes = APIRouter(include_in_schema=False)  # for programs, which read errors as
 
 # Wrong keys and codes of one address in a minute. A right one is never refused for them.
 _MAX_FAILURES: Final = 30
+# Of all addresses in a minute that the audit log has.
+_MAX_LOGGED: Final = 300
+_ALL_FAILURES: Final = uuid5(NAMESPACE_URL, "console sign-ins that failed")
 _MAX_NEXT: Final = 2000
 
 
@@ -46,11 +54,12 @@ async def show_sign_in(request: Request, next: str = HOME, code: str | None = No
 async def sign_in(request: Request, services: ServicesDep) -> Response:
     """Start a session for the key or the code in the form."""
     fields = await forms.read_own(request)
+    request_actor.set(unknown_actor(request.scope))
     next_ = fields.get("next", HOME)
     try:
         token = await _start(services, fields)
     except (AuthenticationError, ForbiddenError) as error:
-        refusal = await _count_failure(request, services, error)
+        refusal = await _count_failure(request, services, error, api_key=fields.get("api_key", "").strip())
         if isinstance(refusal, RequestRateError):
             return error_page(request, refusal)
         return _form(request, next_=next_, error=refusal)
@@ -95,27 +104,47 @@ async def _start(services: Services, fields: Mapping[str, str]) -> str:
     """
     lifetime = services.settings.console.session_lifetime
     if code := fields.get("code"):
-        tenant_id = await services.transactions.run_across(partial(sign_ins.tenant_of_code, code=code))
+        key = await services.transactions.run_across(partial(sign_ins.key_of_code, code=code))
+        if key is None:
+            raise SignInFailedError
+        _act_with(keys.public_id(key), key.name, tenant_id=key.tenant_id)
         use = partial(sign_ins.use_code, code=code, lifetime=lifetime)
-        token = await services.transactions.run(use, tenant_ids=[tenant_id]) if tenant_id else None
+        token = await services.transactions.run(use, tenant_ids=[key.tenant_id])
         if token is None:
             raise SignInFailedError
         return token
     caller = await services.api_keys.verify(f"Bearer {fields.get('api_key', '').strip()}")
     if Scope.READ not in caller.scopes:
         raise ForbiddenError("This API key lacks the scope 'read', which the console needs.")
+    _act_with(caller.key, caller.key_name, tenant_id=caller.tenant_id)
     start = partial(sign_ins.start, key_id=caller.key_id, tenant_id=caller.tenant_id, lifetime=lifetime)
     return await services.transactions.run(start, tenant_ids=[caller.tenant_id])
 
 
-async def _count_failure(request: Request, services: Services, error: LongbatchError) -> LongbatchError:
-    """Count a failed sign-in of this address; return the error to show, which may be that of the limit."""
+def _act_with(key: str, name: str, *, tenant_id: UUID) -> None:
+    """Say in the audit log whose key signs in."""
+    unknown = request_actor.get()
+    if unknown is not None:
+        known = replace(unknown, kind=ActorKind.KEY, id=key, name=name, tenant_id=tenant_id)
+        request_actor.set(known)
+
+
+async def _count_failure(
+    request: Request, services: Services, error: LongbatchError, *, api_key: str
+) -> LongbatchError:
+    """Count a failed sign-in of this address; return the error to show, which may be that of the limit.
+
+    Those beyond the limits are not logged: nobody fills the log from outside.
+    """
     host = request.client.host if request.client else ""
     address_id: UUID = uuid5(NAMESPACE_URL, f"console sign-in from {host}")
     try:
         await services.rates.hit(RateLimit(address_id, _MAX_FAILURES))
     except RequestRateError as refusal:
         return refusal
+    with suppress(RequestRateError):
+        await services.rates.hit(RateLimit(_ALL_FAILURES, _MAX_LOGGED))
+        await services.transactions.run_as_operator(partial(sign_ins.note_failure, api_key=api_key))
     return error
 
 

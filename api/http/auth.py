@@ -11,12 +11,14 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http import errors
+from api.http.actors import actor_with
 from api.http.scopes import needed_scope
 from api.runtime.api_keys import Caller
-from api.runtime.database import request_tenant
+from api.runtime.database import request_actor, request_tenant
 from api.runtime.quotas import QuotaCache
 from api.runtime.rate_limits import Rate
 from api.runtime.services import Services
+from jobs.audit import Via
 from jobs.errors import ForbiddenError, LongbatchError
 
 # The body of a refused request is read and dropped up to this size, so that a caller still sending sees the
@@ -121,6 +123,7 @@ async def _admit(scope: Scope) -> _Passed | None:
     rate = await services.rates.hit_each(caller.rate_limits)
     scope.setdefault("state", {}).update(caller=caller, recheck=verify)
     request_tenant.set(caller.tenant_id)
+    request_actor.set(actor_with(scope, caller, Via.API))
     return _Passed(caller, rate, services.quotas)
 
 

@@ -42,6 +42,7 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         request_id = _request_id(scope)
+        scope.setdefault("state", {})["request_id"] = request_id.decode()
         status = 0
         started_at = time.perf_counter()
 

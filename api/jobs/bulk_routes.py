@@ -7,6 +7,7 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy import ColumnElement
+from sqlalchemy.orm import Session
 
 from api.http.body import parse, read_body, read_lines
 from api.http.dependencies import CallerDep, ServicesDep, TenantDep
@@ -16,7 +17,8 @@ from api.jobs import bulk
 from api.jobs.replies import BulkReply, CancelReply
 from api.jobs.requests import CancelRequest, JobRequest
 from api.runtime.database import Transactions
-from jobs import lifecycle
+from jobs import audit, lifecycle
+from jobs.audit import Action
 from jobs.database import database_now
 from jobs.errors import InvalidRequestError
 from jobs.models import Job
@@ -85,8 +87,16 @@ async def cancel_matching(
     """
     began = await transactions.run(database_now, tenant_ids=[tenant_id])
     conditions = [*which, Job.created_at <= began]
-    cancel_some = partial(lifecycle.cancel_where, conditions=conditions, tenant_id=tenant_id)
+    cancel_some = partial(cancel_some_jobs, conditions=conditions, tenant_id=tenant_id)
     num_cancelled = 0
     while num_more := await transactions.run(cancel_some, tenant_ids=[tenant_id]):
         num_cancelled += num_more
     return num_cancelled
+
+
+def cancel_some_jobs(session: Session, conditions: Sequence[ColumnElement[bool]], *, tenant_id: UUID) -> int:
+    """Cancel some of the tenant's jobs as `lifecycle.cancel_where` does, and log how many."""
+    number = lifecycle.cancel_where(session, conditions, tenant_id=tenant_id)
+    if number:
+        audit.note(session, Action.JOBS_CANCEL, None, tenant_id=tenant_id, num_jobs=number)
+    return number

@@ -287,7 +287,7 @@ async def _answered(
 async def _forget(services: Services, job: Job, *, tenant_id: UUID) -> None:
     """Delete the job of a response that is not to be stored; a failure leaves it to its retention."""
     try:
-        remove = partial(deletion.remove, job_id=job.id, tenant_id=tenant_id)
+        remove = partial(deletion.forget, job_id=job.id, tenant_id=tenant_id)
         await services.transactions.run(remove, tenant_ids=[tenant_id])  # the request's task may have ended
     except (NotFoundError, UnavailableError) as error:
         _warn(error)

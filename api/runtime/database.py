@@ -15,7 +15,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from jobs import database
+from jobs import audit, database
+from jobs.audit import Actor
 from jobs.errors import StorageFullError, UnavailableError
 from jobs.settings import DatabaseSettings
 from jobs.tenants import isolation
@@ -25,6 +26,8 @@ T = TypeVar("T")
 
 # The tenant whose request this task answers; set once, before any code of a route runs.
 request_tenant: ContextVar[UUID] = ContextVar("request_tenant")
+# Who sends that request, for the audit log; None: the server works for itself.
+request_actor: ContextVar[Actor | None] = ContextVar("request_actor", default=None)
 
 
 class _LostBeforeCommitError(Exception):
@@ -86,6 +89,7 @@ class Transactions:
     async def _run(self, enter: Callable[[Session], None], verb: Callable[[Session], T]) -> T:
         def bound(session: Session) -> T:
             enter(session)
+            audit.act_as(session, request_actor.get())
             return verb(session)
 
         try:

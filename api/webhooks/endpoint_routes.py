@@ -32,8 +32,8 @@ from jobs import ids
 from jobs.doorbell import EVENTS
 from jobs.models.webhook import WebhookEndpoint
 from jobs.views import rfc3339
-from jobs.webhooks import ENDPOINT_TEST, endpoints
-from jobs.webhooks.endpoints import Replayed
+from jobs.webhooks import ENDPOINT_TEST, endpoints, replays
+from jobs.webhooks.replays import Replayed
 
 router = APIRouter(tags=["webhooks"])
 
@@ -180,7 +180,7 @@ async def replay_since(
     def replay(session: Session) -> Replayed:
         endpoint = endpoints.get(session, endpoint_id, tenant_id=tenant_id)
         since = query.since or endpoint.created_at - _ALL
-        return endpoints.replay_since(session, endpoint, since=since)
+        return replays.replay_since(session, endpoint, since=since)
 
     replayed = await services.transact(replay)
     services.doorbell.ring(EVENTS)

@@ -13,8 +13,9 @@ from jobs import webhooks
 from jobs.doorbell import EVENTS
 from jobs.models.webhook import WebhookEndpoint
 from jobs.models.webhook_delivery import WebhookBreaker
-from jobs.webhooks import endpoints
-from jobs.webhooks.endpoints import EndpointSpec, Replayed
+from jobs.webhooks import endpoints, replays
+from jobs.webhooks.endpoints import EndpointSpec
+from jobs.webhooks.replays import Replayed
 
 
 async def create(
@@ -95,8 +96,8 @@ async def send_test(services: Services, endpoint_id: UUID, *, tenant_id: UUID) -
 
 
 async def replay_event(services: Services, event_id: UUID, *, tenant_id: UUID) -> Replayed:
-    """Deliver the tenant's event again; raises as `endpoints.replay_event` does."""
-    replayed = await services.transact(endpoints.replay_event, event_id=event_id, tenant_id=tenant_id)
+    """Deliver the tenant's event again; raises as `replays.replay_event` does."""
+    replayed = await services.transact(replays.replay_event, event_id=event_id, tenant_id=tenant_id)
     services.doorbell.ring(EVENTS)
     return replayed
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from cli.stack.errors import StackError
 from cli.whole_files import write_whole
-from jobs import database
+from jobs import audit, database
 from jobs.database import schema
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import DatabaseSettings
@@ -46,6 +46,7 @@ def first_key(engine: Engine, directory: Path) -> str:
     """
     file = directory / KEY_FILE
     with Session(engine) as session, session.begin():
+        audit.act_as(session, audit.user_of_process())
         kept = file.read_text().strip() if file.exists() else ""
         row = keys.find(session, kept)
         if row is not None and keys.is_usable(row, database.database_now(session)):

@@ -9,7 +9,9 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from jobs import audit
 from jobs.adapters.files import CheckedAdapter
+from jobs.audit import Action
 from jobs.errors import AdapterRemovedError, AlreadyExistsError, InvalidRequestError, NotFoundError
 from jobs.models import Address, Engine, LoraAdapter
 from jobs.tenants import set_adapters
@@ -57,6 +59,7 @@ def add(session: Session, address: Address, checked: CheckedAdapter, *, source: 
     row = session.scalar(made)
     if row is None:
         raise AlreadyExistsError(f"{_taken(session, address)}: a name keeps its weights, so choose another.")
+    audit.note(session, Action.ADAPTER_ADD, str(address), tenant_id=None, format=checked.format)
     return row
 
 
@@ -85,6 +88,7 @@ def remove(session: Session, address: Address) -> None:
     )
     if session.scalar(gone) is None:
         raise NotFoundError(f"There is no adapter {str(address)!r}; `longbatch adapters list` shows them.")
+    audit.note(session, Action.ADAPTER_REMOVE, str(address), tenant_id=None)
 
 
 def read(session: Session, model: str, name: str) -> LoraAdapter:

@@ -11,7 +11,8 @@ from uuid import UUID
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from jobs import files, ids, telemetry, turns
+from jobs import audit, files, ids, telemetry, turns
+from jobs.audit import Action
 from jobs.database import advisory_locks, database_now, note_ended, paging
 from jobs.database.advisory_locks import Lock
 from jobs.database.paging import FoundRows, Page, Range, SearchRange
@@ -134,7 +135,10 @@ def retry(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
         webhook_url=batch.webhook_url,
         webhook_secret=batch.webhook_secret,
     )
-    return _add(session, spec, tenant_id=tenant_id, retry_of=batch.id)
+    made = _add(session, spec, tenant_id=tenant_id, retry_of=batch.id)
+    named = ids.batch_id(batch.id)
+    audit.note(session, Action.BATCH_RETRY, named, tenant_id=tenant_id, made=ids.batch_id(made.id))
+    return made
 
 
 def cancel(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
@@ -151,6 +155,7 @@ def cancel(session: Session, batch_id: UUID, *, tenant_id: UUID) -> Batch:
     if batch.state not in TRANSITIONS["cancel"][0]:
         raise ConflictError(f"Cannot cancel a batch with status '{batch.state}'.")
     move(batch, "cancel", now=database_now(session))
+    audit.note(session, Action.BATCH_CANCEL, ids.batch_id(batch_id), tenant_id=tenant_id)
     return batch
 
 

@@ -11,7 +11,8 @@ import zstandard
 from sqlalchemy import ColumnElement, delete, func, or_, select, update
 from sqlalchemy.orm import Session, defer
 
-from jobs import files, turns
+from jobs import audit, files, ids, turns
+from jobs.audit import Action
 from jobs.database import advisory_locks, database_now, paging
 from jobs.database.advisory_locks import Lock
 from jobs.database.paging import Page, Range
@@ -183,6 +184,7 @@ def remove(session: Session, document_id: UUID, *, tenant_id: UUID, guards: Sequ
     for guard in guards:
         guard(session, document_id)
     _delete(session, [document_id], now=database_now(session))
+    audit.note(session, Action.DOCUMENT_DELETE, ids.document_id(document_id), tenant_id=tenant_id)
 
 
 def expire(

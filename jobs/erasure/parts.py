@@ -14,11 +14,12 @@ from sqlalchemy import ColumnElement, delete, func, literal, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from jobs import lifecycle
+from jobs import audit, lifecycle
 from jobs.files.storage import PartStore
 from jobs.models import (
     AccountShard,
     ApiKey,
+    AuditEntry,
     Base,
     Batch,
     Document,
@@ -181,6 +182,12 @@ def _events(session: Session, tenant: Tenant, _stores: Stores, _usage_to: UUID |
     return Part(len(mine), is_work=bool(mine) or len(window) == _EVENTS)
 
 
+def _audit_log(session: Session, tenant: Tenant, _stores: Stores, _usage_to: UUID | None) -> Part:
+    """Remove the tenant's log, which names people and addresses."""
+    audit.let_go(session)
+    return _found(_remove(session, AuditEntry, AuditEntry.tenant_id == tenant.id, limit=_ROWS))
+
+
 def _usage(
     table: type[UsageEntry | UsageDay],
     session: Session,
@@ -243,6 +250,7 @@ STEPS: Final[Sequence[Step]] = (
     partial(_rows, AccountShard, _ROWS),
     partial(_rows, TenantLimit, _ROWS),
     partial(_rows, QuotaAllowance, _ROWS),
+    _audit_log,
     partial(_usage, UsageEntry),
     partial(_usage, UsageDay),
     # At last what the removal of all others notes.

@@ -10,7 +10,8 @@ from uuid import UUID
 from sqlalchemy import Select, func, literal, select, union_all, update
 from sqlalchemy.orm import Session
 
-from jobs import ids, telemetry
+from jobs import audit, ids, telemetry
+from jobs.audit import Action
 from jobs.erasure import parts
 from jobs.erasure.parts import Part, Stores
 from jobs.errors import ConflictError
@@ -44,6 +45,8 @@ def order(session: Session, tenant: Tenant, *, by: Operator) -> Tenant:
         valid = (ApiKey.tenant_id == row.id, ApiKey.revoked_at.is_(None))
         session.execute(update(ApiKey).where(*valid).values(revoked_at=func.clock_timestamp()))
         session.execute(update(Tenant).where(Tenant.id == row.id).values(deleted_at=func.clock_timestamp()))
+        # Not in the tenant's own log, which goes with it.
+        audit.note(session, Action.TENANT_DELETE, ids.tenant_id(row.id), tenant_id=None)
         session.refresh(row)
     return row
 

@@ -8,6 +8,8 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, delete, func, or_, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from jobs import audit, ids
+from jobs.audit import Action
 from jobs.database import database_now, paging, transaction
 from jobs.database.paging import Page, Range
 from jobs.database.rows import require
@@ -165,6 +167,7 @@ def remove(session: Session, file_id: UUID, *, tenant_id: UUID) -> None:
     now = database_now(session)  # before the changes: this query would flush the first one alone
     file.state = FileState.DELETED
     file.deleted_at = now
+    audit.note(session, Action.FILE_DELETE, ids.file_id(file_id), tenant_id=tenant_id)
 
 
 def discard(session: Session, file_id: UUID, *, tenant_id: UUID) -> None:

@@ -3,6 +3,7 @@
 from jobs.database.base import Base, JsonObject
 from jobs.models.adapter import Address, LoraAdapter
 from jobs.models.attempt import Attempt
+from jobs.models.audit import AuditEntry
 from jobs.models.batch import Batch
 from jobs.models.console import ConsoleSession, ConsoleSignInCode
 from jobs.models.document import Document, DocumentText

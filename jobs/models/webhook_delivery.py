@@ -44,7 +44,7 @@ class WebhookDispatch(Base):
         step: attempts since it was queued or replayed: how far the retry schedule has come. A lost sender
             costs no step.
         num_lost: senders in a row that ended without an outcome; after `claims.MAX_LOST` it fails.
-        num_replays: how often its tenant has replayed it, up to `endpoints.MAX_REPLAYS`.
+        num_replays: how often its tenant has replayed it, up to `replays.MAX_REPLAYS`.
         is_noticed: its destination's `next_due_at` takes it into account. Every change to `pending` sets it
             to false (of several at once for one destination, one suffices); only claims set it to true.
         queued_at: when it was queued or last replayed.

@@ -12,6 +12,8 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
+from jobs import audit, ids
+from jobs.audit import Action
 from jobs.errors import ConflictError, NotFoundError
 from jobs.models import ApiKey, Engine, Job, Reservation, Tenant
 from jobs.models.halt import Haltable
@@ -71,11 +73,13 @@ def halt_engine(session: Session, name: str, kind: HaltKind, *, reason: str, by:
         NotFoundError: no engine of this name has registered.
     """
     _halt(session, Engine, Engine.name == name, kind, reason=reason, by=by)
+    audit.note(session, Action(f"engine.{kind}"), name, tenant_id=None, reason=reason)
 
 
 def resume_engine(session: Session, name: str) -> None:
     """Let the engine start jobs again; raises as `halt_engine` does."""
     _write(session, Engine, Engine.name == name, dict.fromkeys(_COLUMNS))
+    audit.note(session, Action.ENGINE_RESUME, name, tenant_id=None)
 
 
 def halt_queue(session: Session, tenant_id: UUID, kind: HaltKind, *, reason: str, by: Operator) -> None:
@@ -88,11 +92,14 @@ def halt_queue(session: Session, tenant_id: UUID, kind: HaltKind, *, reason: str
         NotFoundError: there is no such tenant.
     """
     _halt(session, Tenant, Tenant.id == tenant_id, kind, reason=reason, by=by)
+    named = ids.tenant_id(tenant_id)
+    audit.note(session, Action(f"queue.{kind}"), named, tenant_id=tenant_id, reason=reason)
 
 
 def resume_queue(session: Session, tenant_id: UUID) -> None:
     """Let the tenant's jobs start again; raises as `halt_queue` does."""
     _write(session, Tenant, Tenant.id == tenant_id, dict.fromkeys(_COLUMNS))
+    audit.note(session, Action.QUEUE_RESUME, ids.tenant_id(tenant_id), tenant_id=tenant_id)
 
 
 def lock_queue(session: Session, tenant_id: UUID, *, may_override: bool) -> Tenant:

@@ -36,6 +36,7 @@ class JobSettings(Group):
         default=60, gt=0, description="after this, a successful canary ends a draining reservation"
     )
     retention_days: float = Field(default=30, gt=0, description="prune terminal jobs after this")
+    audit_retention_days: float = Field(default=365, gt=0, description="prune the audit log after this")
     idempotency_hours: float = Field(default=24, gt=0)
     max_engine_output_bytes: int = Field(
         default=64 * 2**20,

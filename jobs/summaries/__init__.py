@@ -3,7 +3,6 @@
 from jobs.summaries.lifecycle import (
     SummaryFilter,
     SummarySpec,
-    SummaryStatus,
     cancel,
     create,
     ended_before,
@@ -16,8 +15,8 @@ from jobs.summaries.lifecycle import (
     needs_document,
     overdue,
     prune,
-    read_status,
     remove,
     stop_jobs,
     sweep,
 )
+from jobs.summaries.status import SummaryStatus, read_status

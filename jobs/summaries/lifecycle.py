@@ -9,7 +9,8 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, delete, exists, func, insert, or_, select, true
 from sqlalchemy.orm import Session
 
-from jobs import documents, lifecycle
+from jobs import audit, documents, ids, lifecycle
+from jobs.audit import Action
 from jobs.database import database_now, paging
 from jobs.database.paging import Page, Range
 from jobs.database.rows import matches, require
@@ -23,9 +24,7 @@ from jobs.states.summary import TERMINAL, OnGap, Purpose, Style, SummaryState, S
 from jobs.summaries import own_templates, stored_templates
 from jobs.summaries.own_templates import OwnTemplate
 from jobs.summaries.templates import TEMPLATE_VERSIONS
-from jobs.trees import counts as tree_counts
 from jobs.trees import progress as tree_progress
-from jobs.trees.counts import TreeCounts
 
 # Jobs of a tree deleted in one transaction.
 _MAX_JOBS: Final = 500
@@ -34,6 +33,11 @@ _KINDS: Final = {
     Purpose.SUMMARY: "summary",
     Purpose.ANSWERS: "set of answers",
     Purpose.EXTRACTION: "extraction",
+}
+_ID_KINDS: Final = {
+    Purpose.SUMMARY: ids.SUMMARY,
+    Purpose.ANSWERS: ids.ANSWERS,
+    Purpose.EXTRACTION: ids.EXTRACTION,
 }
 _NOT_ENDED: Final = {
     Purpose.SUMMARY: "Only a summary that has ended can be deleted; cancel it first.",
@@ -166,6 +170,9 @@ def cancel(
         tree_progress.end(session, summary, SummaryState.CANCELLED)
     elif summary.state == SummaryState.RUNNING:
         tree_progress.stop(session, summary, SummaryStop.CANCEL)
+    else:
+        return summary
+    _note(session, "cancel", summary)
     return summary
 
 
@@ -230,8 +237,15 @@ def remove(
     if summary.state not in TERMINAL:
         raise ConflictError(_NOT_ENDED[purpose])
     summary.deleted_at = database_now(session)
+    _note(session, "delete", summary)
     session.flush()
     _remove_part(session, summary)
+
+
+def _note(session: Session, verb: str, summary: Summary) -> None:
+    purpose = Purpose(summary.purpose)
+    named = _ID_KINDS[purpose].format(summary.id)
+    audit.note(session, Action(f"{purpose}.{verb}"), named, tenant_id=summary.tenant_id)
 
 
 def sweep(session: Session) -> int:
@@ -282,40 +296,6 @@ def visible(tenant_id: UUID | None, purpose: Purpose = Purpose.SUMMARY) -> tuple
     """Build a condition: the tenant's rows of this purpose, or those of all, that are not deleted."""
     mine = matches((Summary.tenant_id, tenant_id), (Summary.purpose, purpose.value))
     return (*mine, Summary.deleted_at.is_(None))
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryStatus:
-    """The parts of a summary that change while it runs."""
-
-    state: str
-    stop_reason: str | None
-    num_jobs: int
-    num_ended: int
-    num_running: int
-
-
-def read_status(session: Session, summary_ids: Sequence[UUID]) -> dict[UUID, SummaryStatus]:
-    """Read the changing parts of these summaries, of any tenant; skip deleted rows."""
-    query = select(Summary, tree_counts.num_running()).where(Summary.id.in_(summary_ids))
-    rows = session.execute(query.execution_options(populate_existing=True)).all()
-    counts = tree_counts.read(session, [row for row, _ in rows if row.num_completed is None])
-    return {row.id: _status(row, num_running, counts.get(row.id)) for row, num_running in rows}
-
-
-def _status(row: Summary, num_running: int, counts: TreeCounts | None) -> SummaryStatus:
-    """Describe the summary; `counts` of one whose ends are not counted."""
-    planned = (row.plan or {}).get("jobs")
-    num_ended = (
-        counts.num_completed + counts.num_failed if counts else (row.num_completed or 0) + row.num_failed
-    )
-    return SummaryStatus(
-        row.state,
-        row.stop_reason,
-        num_jobs=planned if isinstance(planned, int) else 0,
-        num_ended=num_ended,
-        num_running=num_running,
-    )
 
 
 def needs_document() -> ColumnElement[bool]:

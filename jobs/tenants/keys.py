@@ -15,6 +15,8 @@ from sqlalchemy import ColumnElement, Text, and_, any_, cast, func, or_, select,
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
+from jobs import audit
+from jobs.audit import Action
 from jobs.database import database_now, paging
 from jobs.database.paging import Page
 from jobs.errors import (
@@ -95,6 +97,8 @@ def create(
     )
     session.add(row)
     session.flush()
+    granted = list(row.scopes)
+    audit.note(session, Action.KEY_CREATE, public_id(row), tenant_id=tenant_id, name=name, scopes=granted)
     return NewKey(row, secret)
 
 
@@ -210,11 +214,14 @@ def read_page(session: Session, *, tenant_id: UUID | None, after: str | None, li
 
 def revoke(session: Session, row: ApiKey) -> None:
     """Revoke the key. Servers that used it lately stop accepting it within seconds."""
-    session.execute(
+    revoked = (
         update(ApiKey)
         .where(ApiKey.id == row.id, ApiKey.revoked_at.is_(None))
         .values(revoked_at=func.clock_timestamp())
+        .returning(ApiKey.id)
     )
+    if session.scalar(revoked) is not None:
+        audit.note(session, Action.KEY_REVOKE, public_id(row), tenant_id=row.tenant_id)
 
 
 def revoke_by(session: Session, row: ApiKey, *, key_id: UUID) -> None:
@@ -255,6 +262,8 @@ def rotate(session: Session, row: ApiKey, *, overlap: timedelta) -> NewKey:
         raise KeyNotUsableError
     lifetime = row.expires_at - row.created_at if row.expires_at else None
     row.expires_at = min(now + overlap, row.expires_at or now + overlap)
+    seconds = overlap.total_seconds()
+    audit.note(session, Action.KEY_ROTATE, public_id(row), tenant_id=row.tenant_id, overlap_seconds=seconds)
     return create(
         session,
         tenant_id=row.tenant_id,
@@ -281,6 +290,7 @@ def set_limits(session: Session, row: ApiKey, values: Mapping[str, int | None]) 
     if values:
         session.execute(update(ApiKey).where(ApiKey.id == row.id).values(**values))
         session.refresh(row)
+        audit.note(session, Action.KEY_SET_LIMITS, public_id(row), tenant_id=row.tenant_id, **values)
 
 
 def any_usable(session: Session) -> bool:

@@ -10,7 +10,9 @@ from sqlalchemy import select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs import ids
+from jobs import audit, ids
+from jobs.audit import Action
+from jobs.audit.log import Detail
 from jobs.database import paging
 from jobs.database.paging import Page
 from jobs.errors import AlreadyExistsError, InvalidRequestError, NotFoundError
@@ -36,6 +38,7 @@ def create(session: Session, name: str) -> Tenant:
     row = session.scalar(made)
     if row is None:
         raise AlreadyExistsError(f"A tenant named {name!r} already exists.", param="name")
+    audit.note(session, Action.TENANT_CREATE, ids.tenant_id(row.id), tenant_id=row.id, name=name)
     return row
 
 
@@ -90,8 +93,11 @@ def read_page(session: Session, *, after: UUID | None, limit: int) -> Page[Tenan
 
 def set_weight(session: Session, tenant_id: UUID, weight: float | None) -> None:
     """Set the tenant's share of an engine; None leaves it as it is."""
-    if weight is not None:
-        session.execute(update(Tenant).where(Tenant.id == tenant_id).values(weight=weight))
+    if weight is None:
+        return
+    changed = update(Tenant).where(Tenant.id == tenant_id, Tenant.weight != weight).values(weight=weight)
+    if session.scalar(changed.returning(Tenant.id)) is not None:
+        _note(session, Action.TENANT_SET_WEIGHT, tenant_id, weight=weight)
 
 
 def set_limits(session: Session, tenant_id: UUID, values: Mapping[str, int | None]) -> None:
@@ -108,6 +114,7 @@ def set_limits(session: Session, tenant_id: UUID, values: Mapping[str, int | Non
             .values(tenant_id=tenant_id, **values)
             .on_conflict_do_update(index_elements=["tenant_id"], set_=dict(values))
         )
+        _note(session, Action.TENANT_SET_LIMITS, tenant_id, **values)
 
 
 def set_adapters(session: Session, tenant_id: UUID, names: Sequence[str] | None) -> None:
@@ -118,3 +125,8 @@ def set_adapters(session: Session, tenant_id: UUID, names: Sequence[str] | None)
         .values(tenant_id=tenant_id, **values)
         .on_conflict_do_update(index_elements=["tenant_id"], set_=values)
     )
+    _note(session, Action.TENANT_SET_ADAPTERS, tenant_id, adapters=names)
+
+
+def _note(session: Session, action: Action, tenant_id: UUID, **details: Detail) -> None:
+    audit.note(session, action, ids.tenant_id(tenant_id), tenant_id=tenant_id, **details)

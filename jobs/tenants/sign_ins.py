@@ -11,6 +11,8 @@ from uuid import UUID
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
+from jobs import audit
+from jobs.audit import Action
 from jobs.database import database_now
 from jobs.models import ApiKey, ConsoleSession, ConsoleSignInCode, Tenant, TenantLimit
 from jobs.tenants import keys
@@ -58,6 +60,7 @@ def start(session: Session, *, key_id: UUID, tenant_id: UUID, lifetime: timedelt
         )
     )
     session.flush()
+    audit.note(session, Action.SIGN_IN, None, tenant_id=tenant_id)
     return token
 
 
@@ -118,7 +121,10 @@ def note_use(session: Session, token: str, *, now: datetime) -> None:
 
 def end(session: Session, token: str) -> None:
     """End the session; one that has ended stays so."""
-    session.execute(delete(ConsoleSession).where(ConsoleSession.token_sha256 == _hash(token)))
+    ended = delete(ConsoleSession).where(ConsoleSession.token_sha256 == _hash(token))
+    tenant_id = session.scalar(ended.returning(ConsoleSession.tenant_id))
+    if tenant_id is not None:
+        audit.note(session, Action.SIGN_OUT, None, tenant_id=tenant_id)
 
 
 def create_code(session: Session, *, key_id: UUID, tenant_id: UUID, lifetime: timedelta) -> SignInCode:
@@ -131,12 +137,17 @@ def create_code(session: Session, *, key_id: UUID, tenant_id: UUID, lifetime: ti
         )
     )
     session.flush()
+    audit.note(session, Action.CODE_CREATE, None, tenant_id=tenant_id)
     return SignInCode(code, expires_at)
 
 
-def tenant_of_code(session: Session, code: str) -> UUID | None:
-    """Find the tenant of a code that is not used yet; None if there is no such code."""
-    query = select(ConsoleSignInCode.tenant_id).where(ConsoleSignInCode.code_sha256 == _hash(code))
+def key_of_code(session: Session, code: str) -> ApiKey | None:
+    """Find the key of a code that is not used yet; None if there is no such code."""
+    query = (
+        select(ApiKey)
+        .join(ConsoleSignInCode, ConsoleSignInCode.api_key_id == ApiKey.id)
+        .where(ConsoleSignInCode.code_sha256 == _hash(code))
+    )
     return session.scalar(query)
 
 
@@ -159,6 +170,19 @@ def use_code(session: Session, code: str, *, lifetime: timedelta) -> str | None:
         return None
     key_id, tenant_id, is_valid = used
     return start(session, key_id=key_id, tenant_id=tenant_id, lifetime=lifetime) if is_valid else None
+
+
+def note_failure(session: Session, api_key: str) -> None:
+    """Log a sign-in that failed: for the tenant of the key whose public part was given, if there is one.
+
+    Args:
+        session: one that reads and writes the rows of all tenants.
+        api_key: as it was given, which is not logged; empty: none was.
+    """
+    handle = keys.handle_of(api_key)
+    row = session.scalar(select(ApiKey).where(ApiKey.handle == handle)) if handle is not None else None
+    named, tenant_id = (None, None) if row is None else (keys.public_id(row), row.tenant_id)
+    audit.note(session, Action.SIGN_IN_FAIL, named, tenant_id=tenant_id)
 
 
 def prune(session: Session, *, now: datetime, limit: int = 5000) -> int:

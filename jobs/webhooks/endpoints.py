@@ -1,40 +1,30 @@
 """Endpoints: where a tenant's events go, which ones, signed with which secret; and replays."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, delete, exists, func, literal, literal_column, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import ColumnElement, delete, exists, func, literal_column, select
 from sqlalchemy.orm import Session
-from sqlalchemy.sql.dml import ReturningInsert
 
-from jobs import ids, telemetry
+from jobs import audit, ids, telemetry
+from jobs.audit import Action
+from jobs.audit.log import Detail
 from jobs.database import advisory_locks, database_now, paging
 from jobs.database.advisory_locks import Lock
 from jobs.database.paging import Page, Range
 from jobs.database.rows import require
 from jobs.errors import ConflictError
-from jobs.models.webhook import WebhookEndpoint, WebhookEvent
+from jobs.models.webhook import WebhookEndpoint
 from jobs.models.webhook_delivery import WebhookBreaker, WebhookDispatch
 from jobs.webhooks import destinations, fanout, outbox, secrets
 from jobs.webhooks.events import Event
 from jobs.webhooks.rules import ENDPOINT_DISABLED, ENDPOINT_TEST
 from jobs.webhooks.vault import Vault
 
-# One call replays no more; its result says where to continue.
-MAX_REPLAYED: Final = 50_000
-# Of one event to one destination: an outage needs a few, and each costs up to ten attempts and log lines.
-MAX_REPLAYS: Final = 100
 _REMOVED_AT_ONCE: Final = 5000
-
-
-class ReplayLimitError(ConflictError):
-    """The event has reached its limit of replays."""
-
-    code = "replay_limit_exceeded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +41,6 @@ class EndpointSpec:
     events: Sequence[str] | None = None
     includes_output: bool | None = None
     is_enabled: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """What a replay queued.
-
-    Attributes:
-        next_since: where to continue if there is more, otherwise None.
-        num_over_limit: deliveries left out because they were already replayed `MAX_REPLAYS` times.
-    """
-
-    num_deliveries: int
-    next_since: datetime | None = None
-    num_over_limit: int = 0
 
 
 def create(
@@ -99,6 +75,7 @@ def create(
     session.flush()
     if spec.is_enabled is False:
         _disable(session, endpoint, "owner", now=endpoint.created_at)
+    _note(session, Action.ENDPOINT_CREATE, endpoint, events=endpoint.events)
     return endpoint, secret
 
 
@@ -159,6 +136,8 @@ def update_endpoint(session: Session, endpoint: WebhookEndpoint, spec: EndpointS
     if spec.is_enabled and endpoint.disabled_reason is not None:
         endpoint.disabled_reason = endpoint.disabled_at = None
         _forget_failures(session, endpoint.id)
+    given = [field.name for field in fields(spec) if getattr(spec, field.name) is not None]
+    _note(session, Action.ENDPOINT_UPDATE, endpoint, fields=given)
     session.flush()
 
 
@@ -175,6 +154,7 @@ def remove(session: Session, endpoint_id: UUID, *, tenant_id: UUID) -> None:
     if endpoint.disabled_reason is None:
         endpoint.disabled_reason, endpoint.disabled_at = "owner", endpoint.deleted_at
     _forget_failures(session, endpoint.id)
+    _note(session, Action.ENDPOINT_DELETE, endpoint)
     session.flush()
     _remove_part(session, endpoint)
 
@@ -208,6 +188,7 @@ def _lock_random(session: Session, *which: ColumnElement[bool]) -> WebhookEndpoi
 def rotate(session: Session, endpoint: WebhookEndpoint, vault: Vault, *, overlap: timedelta) -> str:
     """Replace the endpoint's secret; the old one signs too until the overlap ends."""
     made = secrets.replace(endpoint, vault, now=database_now(session), overlap=overlap)
+    _note(session, Action.ENDPOINT_ROTATE, endpoint, overlap_seconds=overlap.total_seconds())
     session.flush()
     return made
 
@@ -229,6 +210,7 @@ def send_test(session: Session, endpoint: WebhookEndpoint) -> UUID:
         is_announced=False,
     )
     outbox.publish(session, [event])
+    _note(session, Action.ENDPOINT_TEST, endpoint)
     return event.id
 
 
@@ -248,119 +230,6 @@ def disable(session: Session, endpoint_id: UUID, reason: str, *, now: datetime) 
     outbox.publish(session, [event])
     telemetry.logger().warning(
         telemetry.WEBHOOK_DISABLED, endpoint_id=ids.endpoint_id(endpoint.id), reason=reason
-    )
-
-
-def replay_event(session: Session, event_id: UUID, *, tenant_id: UUID) -> Replayed:
-    """Deliver the event again to its destinations and to endpoints that want it now.
-
-    Raises:
-        NotFoundError: the tenant has no such event.
-        ConflictError: its content was not kept because it had no destination when it happened.
-        ReplayLimitError: it was replayed `MAX_REPLAYS` times to each destination.
-    """
-    query = select(WebhookEvent).where(WebhookEvent.id == event_id, WebhookEvent.tenant_id == tenant_id)
-    event = require(session, query, kind="event")
-    if event.payload is None:
-        raise ConflictError("This event had no destination when it happened, so its content was not kept.")
-    disabled = select(WebhookEndpoint.id).where(WebhookEndpoint.disabled_reason.is_not(None))
-    again = session.scalars(
-        update(WebhookDispatch)
-        .where(WebhookDispatch.event_id == event_id, _MAY_BE_REPLAYED)
-        .where(WebhookDispatch.endpoint_id.is_(None) | WebhookDispatch.endpoint_id.not_in(disabled))
-        .values(_REQUEUED)
-        .returning(WebhookDispatch.destination_id)
-        .execution_options(synchronize_session=False)
-    ).all()
-    known = dict(
-        session.execute(
-            select(WebhookDispatch.destination_id, WebhookDispatch.num_replays >= MAX_REPLAYS).where(
-                WebhookDispatch.event_id == event_id, WebhookDispatch.destination_id.not_in(again)
-            )
-        )
-        .tuples()
-        .all()
-    )
-    endpoints = fanout.endpoints_of(session, [tenant_id])[tenant_id]
-    new = [to for to in fanout.subscribed(endpoints, event.type) if to.id not in {*again, *known}]
-    num_over_limit = sum(known.values())
-    if num_over_limit and not again and not new:
-        raise ReplayLimitError(f"An event may be replayed {MAX_REPLAYS} times to each of its destinations.")
-    fanout.insert_dispatches(session, ((event_id, to) for to in new))
-    return Replayed(len(again) + len(new), num_over_limit=num_over_limit)
-
-
-def replay_since(session: Session, endpoint: WebhookEndpoint, *, since: datetime) -> Replayed:
-    """Deliver every event since then that the endpoint's filter accepts.
-
-    Events that were delivered or failed before are sent again; the others for the first time.
-
-    Raises:
-        ConflictError: the endpoint is disabled; enable it first.
-    """
-    if endpoint.disabled_reason is not None:
-        raise ConflictError("The endpoint is disabled; enable it first.")
-    which = [
-        WebhookEvent.tenant_id == endpoint.tenant_id,
-        WebhookEvent.created_at >= since,
-        WebhookEvent.payload.is_not(None),
-        WebhookEvent.type.in_(fanout.wanted_types(endpoint)),
-    ]
-    later = select(WebhookEvent.created_at).where(*which).order_by(WebhookEvent.created_at)
-    next_since = session.scalar(later.offset(MAX_REPLAYED).limit(1))
-    if next_since is not None:
-        which.append(WebhookEvent.created_at < next_since)
-    over_limit = session.scalar(
-        select(func.count())
-        .select_from(WebhookDispatch)
-        .join(WebhookEvent, WebhookEvent.id == WebhookDispatch.event_id)
-        .where(WebhookDispatch.endpoint_id == endpoint.id, WebhookDispatch.num_replays >= MAX_REPLAYS, *which)
-    )
-    queued = session.scalars(_replaying(endpoint, which)).all()
-    # A claim that notices one of them finds the others.
-    one = update(WebhookDispatch).where(WebhookDispatch.id.in_(queued[:1])).values(is_noticed=False)
-    session.execute(one, execution_options={"synchronize_session": False})
-    return Replayed(len(queued), next_since, num_over_limit=over_limit or 0)
-
-
-_MAY_BE_REPLAYED: Final = and_(
-    WebhookDispatch.state != "sending", WebhookDispatch.num_replays < literal_column(str(MAX_REPLAYS))
-)
-_REQUEUED: Final = {
-    "state": "pending",
-    "step": 0,
-    "num_lost": 0,
-    "num_replays": WebhookDispatch.num_replays + 1,
-    "is_noticed": False,
-    "queued_at": func.clock_timestamp(),
-    "next_attempt_at": func.clock_timestamp(),
-}
-
-
-def _replaying(
-    endpoint: WebhookEndpoint, which: Sequence[ColumnElement[bool]]
-) -> ReturningInsert[tuple[UUID]]:
-    """Build the insert that queues these events for the endpoint, new or again."""
-    columns = {
-        "id": func.gen_random_uuid(),
-        "tenant_id": WebhookEvent.tenant_id,
-        "event_id": WebhookEvent.id,
-        "destination_id": literal(endpoint.id),
-        "endpoint_id": literal(endpoint.id),
-        "includes_output": literal(endpoint.includes_output),
-        "state": literal("pending"),
-        "next_attempt_at": func.clock_timestamp(),
-        "is_noticed": literal(value=True),
-    }
-    return (
-        insert(WebhookDispatch)
-        .from_select(list(columns), select(*columns.values()).where(*which), include_defaults=False)
-        .on_conflict_do_update(
-            index_elements=["event_id", "destination_id"],
-            set_=_REQUEUED | {"is_noticed": True},
-            where=_MAY_BE_REPLAYED,
-        )
-        .returning(WebhookDispatch.id)
     )
 
 
@@ -392,3 +261,7 @@ def _visible(tenant_id: UUID) -> tuple[ColumnElement[bool], ...]:
 def _forget_failures(session: Session, endpoint_id: UUID) -> None:
     session.execute(delete(WebhookBreaker).where(WebhookBreaker.destination_id == endpoint_id))
     destinations.wake(session, endpoint_id)
+
+
+def _note(session: Session, action: Action, endpoint: WebhookEndpoint, **details: Detail) -> None:
+    audit.note(session, action, ids.endpoint_id(endpoint.id), tenant_id=endpoint.tenant_id, **details)

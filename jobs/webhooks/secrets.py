@@ -13,6 +13,8 @@ from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from jobs import audit
+from jobs.audit import Action
 from jobs.models import DEFAULT_TENANT
 from jobs.models.webhook import WebhookEndpoint, WebhookSecret
 from jobs.settings import WebhookSettings
@@ -139,6 +141,8 @@ def rotate_tenant(
     current = of_tenant(session, tenant_id, settings, vault, now=now).current
     row = _stored(session, tenant_id, vault.seal(current))
     replace(row, vault, now=now, overlap=overlap)
+    seconds = overlap.total_seconds()
+    audit.note(session, Action.SECRET_ROTATE, None, tenant_id=tenant_id, overlap_seconds=seconds)
     session.flush()
     return opened(row, vault, now=now)
 

@@ -13,6 +13,7 @@ from jobs.files.storage import PartStore
 from jobs.ids import uuid7
 from jobs.models import (
     AccountShard,
+    AuditEntry,
     Base,
     Batch,
     Checkpoint,
@@ -100,6 +101,18 @@ def fill(session: Session, tenant_id: UUID, mark: str, store: PartStore) -> Leas
             ),
             IdempotencyKey(
                 tenant_id=tenant_id, key=mark, request_sha256=b"0" * 32, answer={"of": mark}, created_at=now
+            ),
+            AuditEntry(
+                id=uuid7(),
+                tenant_id=tenant_id,
+                action="key.create",
+                object_id=mark,
+                actor_kind="key",
+                actor_id=mark,
+                actor_name=mark,
+                actor_tenant_id=tenant_id,
+                via="api",
+                address=mark,
             ),
             TenantTurn(kind="validate", tenant_id=tenant_id, served_at=now),
             WebhookBreaker(destination_id=uuid7(), tenant_id=tenant_id, num_failures=1, failing_since=now),
