@@ -24,6 +24,8 @@ COPY api ./api
 COPY cli ./cli
 COPY migrations ./migrations
 COPY alembic.ini LICENSE NOTICE ./
+# The root is read-only at work: without this each start compiles all of it anew, a quarter of the API's start.
+RUN python -m compileall -q --invalidation-mode unchecked-hash jobs worker api cli migrations
 USER 10001:10001
 RUN python -c "from jobs.prompts.tokenizer import ensure_default_tokenizer; ensure_default_tokenizer()"
 ARG VERSION=unknown
