@@ -127,6 +127,10 @@ KEDA = {"autoscaling": {"prometheus": {"serverAddress": "http://prometheus:9090"
             {"engines": [{**ENGINE, "autoscaling": {"enabled": True}}]},
             "needs autoscaling.prometheus.serverAddress",
         ),
+        (
+            {"engines": [{**ENGINE, "server": {"image": "x"}, "url": "http://elsewhere:8000"}]},
+            "its url is of 127.0.0.1, not http://elsewhere:8000",
+        ),
         ({"serviceWorker": {"autoscaling": SCALED}}, "serviceWorker.autoscaling.enabled needs"),
         (
             {"api": {"autoscaling": {"enabled": True, "minReplicas": 11}}},

@@ -251,7 +251,7 @@ def test_workers_reach_the_engine_s_ports_and_nothing_else(render: Render) -> No
     assert ports("batch-all") == {53, 5432}
     assert ports("batch-api", "ingress") == {8080}
     assert ports("batch-service-worker") == {6379, 443, 4318, 5001, 8443}
-    assert ports("batch-api") == {6379, 443, 4318}
+    assert ports("batch-api") == {6379, 443, 4318, 8444}
     assert ports("batch-service-worker", "ingress") == {9464}
 
 

@@ -37,7 +37,7 @@ def settings_schema() -> dict[str, Any]:
     for group, fields in _fields().items():
         described = whole["$defs"][_group_class(group).__name__]["properties"]
         closed = secret_fields()[group] | BY_CHART.get(group, set())
-        open_fields = {name: _plain(described[name]) for name in fields if name not in closed}
+        open_fields = {name: _plain(described[name], whole["$defs"]) for name in fields if name not in closed}
         if open_fields:
             groups[group] = {
                 "description": (_group_class(group).__doc__ or "").strip(),
@@ -96,11 +96,13 @@ def _fields() -> dict[str, dict[str, Any]]:
     return {group: _group_class(group).model_fields for group in Settings.model_fields}
 
 
-def _plain(field: dict[str, Any]) -> dict[str, Any]:
+def _plain(field: dict[str, Any], defined: dict[str, Any]) -> dict[str, Any]:
     """Leave out what a variable cannot say (null), and what only pydantic reads."""
-    *_, typed = [each for each in field.get("anyOf", [field]) if each.get("type") != "null"]
+    typed = [each for each in field.get("anyOf", [field]) if each.get("type") != "null"]
+    typed = [defined[each["$ref"].rpartition("/")[2]] if "$ref" in each else each for each in typed]
+    kept = [{name: value for name, value in each.items() if name not in _LEFT_OUT} for each in typed]
     described = {"description": field["description"]} if "description" in field else {}
-    return described | {name: value for name, value in typed.items() if name not in _LEFT_OUT}
+    return (kept[0] if len(kept) == 1 else {"anyOf": kept}) | described
 
 
 if __name__ == "__main__":

@@ -56,6 +56,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- if and $merged.server (or (gt (int $merged.replicas) 1) (and $scaling.enabled (gt (int $scaling.maxReplicas) 1))) -}}
 {{- fail (printf "engines: %q has a server in its pod, so it has one pod: list another engine instead of replicas or autoscaling.maxReplicas above 1" .engine.name) -}}
 {{- end -}}
+{{- if and $merged.server (not (regexMatch "^[a-z]+://(127\\.0\\.0\\.1|localhost|\\[::1\\])(:|/|$)" $merged.url)) -}}
+{{- fail (printf "engines: %q has a server in its pod, so its url is of 127.0.0.1, not %s" .engine.name $merged.url) -}}
+{{- end -}}
 {{- if gt (int $scaling.minReplicas) (int $scaling.maxReplicas) -}}
 {{- fail (printf "engines: %q has autoscaling.minReplicas above autoscaling.maxReplicas" .engine.name) -}}
 {{- end -}}
