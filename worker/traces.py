@@ -62,9 +62,9 @@ class TraceWriter:
         if self._clock() < self._not_before:
             return False
         with transaction(self._sessions) as session:
-            taken = ended.take(session, limit=max(1, ended.MAX_JOBS >> self._num_failures))
+            taken = ended.take(session, limit=max(1, ended.MAX_ROWS >> self._num_failures))
         added = [self._spans.popleft() for _ in range(len(self._spans))]
-        if not taken.job_ids and not added:
+        if not taken.row_ids and not added:
             return False
         if self._collector.send([*taken.spans, *added], is_stopping=self._is_stopping):
             self._num_failures = max(0, self._num_failures - 1)

@@ -71,13 +71,14 @@ async def create_batch(
         webhook_secret=callback.secret,
     )
 
+    make = verbs.traced_batch(partial(batches.create, spec=spec, tenant_id=tenant_id))
+
     def create(session: Session) -> Batch:
         if idempotency.key is not None:
-            make = partial(batches.create, spec=spec, tenant_id=tenant_id)
             return idempotency.run(session, spec.sha256, make, tenant_id=tenant_id, kind=verbs.BATCH)[0]
         batches.wait_for_others(session, spec)
         repeated = batches.find_repeated(session, spec, tenant_id=tenant_id) if retry_count else None
-        return repeated or batches.create(session, spec, tenant_id=tenant_id)
+        return repeated or make(session)
 
     batch = await services.transact(create)
     services.doorbell.ring(SERVICE)

@@ -1,5 +1,6 @@
 """What callers and people do with a batch: cancel it, retry its failed lines."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -7,6 +8,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from api.runtime.services import Services
+from api.runtime.traces import traced
 from jobs import batches
 from jobs.doorbell import SERVICE
 from jobs.models.batch import Batch
@@ -31,7 +33,7 @@ async def retry(
 
     Raises as `batches.retry` does.
     """
-    make = partial(batches.retry, batch_id=batch_id, tenant_id=tenant_id)
+    make = traced_batch(partial(batches.retry, batch_id=batch_id, tenant_id=tenant_id))
 
     def run(session: Session) -> Batch:
         if guard is None:
@@ -41,3 +43,9 @@ async def retry(
     batch = await services.transact(run)
     services.doorbell.ring(SERVICE)
     return batch
+
+
+def traced_batch(create: Callable[[Session], Batch]) -> Callable[[Session], Batch]:
+    """Let the batch that `create` makes belong to the trace of the present request, if there is one."""
+    make = traced(lambda session: [create(session)])
+    return lambda session: make(session)[0]

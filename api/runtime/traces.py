@@ -1,10 +1,14 @@
 """The trace that a request continues or begins, for whatever it submits."""
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
+from sqlalchemy.orm import Session
+
+from jobs.models import Batch, Summary
 from jobs.settings import TraceSettings
 from jobs.traces import configured
 from jobs.traces.context import JobsTrace, TraceContext, is_kept, new_span_id
@@ -12,6 +16,8 @@ from jobs.traces.span import AttributeValue, Span, SpanKind
 
 if TYPE_CHECKING:
     from jobs.traces.export import RequestSpans
+
+Row = TypeVar("Row", Batch, Summary)
 
 
 @dataclass(slots=True)
@@ -46,6 +52,20 @@ def trace_of_request() -> JobsTrace | None:
     """Return the trace of what the present request submits; None: it is in none."""
     trace = request_trace.get()
     return None if trace is None else trace.of_jobs()
+
+
+def traced(create: Callable[[Session], list[Row]]) -> Callable[[Session], list[Row]]:
+    """Let the rows that `create` makes belong to the trace of the present request, if there is one."""
+    trace = trace_of_request()
+    if trace is None:
+        return create
+
+    def run(session: Session) -> list[Row]:
+        made = create(session)
+        trace.mark(made)
+        return made
+
+    return run
 
 
 class Tracing:

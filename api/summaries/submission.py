@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from api.http.idempotency import IdempotencyHeaders
 from api.runtime.services import Services
+from api.runtime.traces import traced
 from jobs import summaries
 from jobs.doorbell import SERVICE
 from jobs.models import JsonObject, Summary
@@ -52,12 +53,10 @@ class Submission(Generic[T]):
             The public shapes of its rows, and True if an earlier request with the same key made them.
         """
         await services.admit_callback(self.webhook_url, tenant_id=tenant_id)
-        digest = self._digest()
+        digest, create = self._digest(), traced(self.create)
 
         def run(session: Session) -> tuple[list[T], bool]:
-            made, replayed = idempotency.run(
-                session, digest, self.create, tenant_id=tenant_id, kind=self.kind
-            )
+            made, replayed = idempotency.run(session, digest, create, tenant_id=tenant_id, kind=self.kind)
             return self.describe(session, made), replayed
 
         found = await services.transact(run)

@@ -33,6 +33,7 @@ class BatchTools:
         lifetime: of files that set none of their own.
         limits: of tenants without limits of their own.
         shares_equal: lines that ask for the same run once, unless they say otherwise.
+        max_traced: lines in the trace of a batch that has one.
         ahead: reads lines that come next.
     """
 
@@ -47,6 +48,7 @@ class BatchTools:
     lifetime: timedelta
     limits: LimitSettings
     shares_equal: bool = False
+    max_traced: int = 0
     ahead: Ahead[Iterable["LineRequest"]] = field(default_factory=Ahead)
 
     @classmethod
@@ -65,4 +67,5 @@ class BatchTools:
             lifetime=timedelta(days=settings.files.retention_days),
             limits=settings.limits,
             shares_equal=settings.jobs.share_equal,
+            max_traced=settings.traces.max_jobs,
         )

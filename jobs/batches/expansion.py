@@ -1,7 +1,7 @@
 """Turn the lines of an accepted batch into jobs, one slice per transaction; reject invalid lines at once."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -32,6 +32,8 @@ from jobs.states.batch import BatchState, Endpoint
 from jobs.submission import JobSpec, Refusal, Submitter
 from jobs.tenants import quotas
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
+from jobs.traces import subjects
+from jobs.traces.context import JobsTrace
 
 # A slice is one transaction: large enough that its commit does not matter, small enough to hold in memory and
 # to let other writers of the batch in between.
@@ -240,6 +242,7 @@ def _submit(
     specs: list[JobSpec] = []
     refused: list[bytes] = []
     left, taken = None, 0
+    trace = subjects.trace_of_jobs(batch, max_jobs=tools.max_traced)
     key = batch.next_offset, offer
     for request in tools.ahead.take(batch.id, key, partial(reader.read, lines)):
         taken = request.number
@@ -250,7 +253,7 @@ def _submit(
                 if is_full or not quota.take(request.specs, capacities):
                     left = request.number
                     break
-                specs += request.specs
+                specs += _traced(request, batch, trace)
         except LongbatchError as error:
             request.refusal = reader.refusal(request.number, request.custom_id, error)
         if request.refusal is not None:
@@ -264,6 +267,15 @@ def _submit(
     results.append_errors(session, batch, refused, tools.store)
     batch.num_failed += len(refused)
     return jobs, left
+
+
+def _traced(request: LineRequest, batch: Batch, trace: JobsTrace | None) -> Sequence[JobSpec]:
+    """Return the jobs of a line, in the batch's trace if that holds this line."""
+    if trace is None:
+        return request.specs
+    # Blank lines have numbers, too.
+    traceparent = trace.of(request.number - 1, among=max(batch.num_lines, request.number))
+    return [replace(spec, traceparent=traceparent) for spec in request.specs]
 
 
 def _first_of(requests: Iterable[LineRequest]) -> list[LineRequest]:

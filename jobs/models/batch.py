@@ -12,6 +12,8 @@ from jobs.ids import uuid7
 from jobs.models.turn import VALIDATION, indexes
 from jobs.states.batch import ACTIVE, TERMINAL, BatchState, Endpoint
 
+# Ended batches whose traces nobody has written yet.
+UNTRACED_BATCH = f"traceparent IS NOT NULL AND traced_at IS NULL AND {one_of('state', sorted(TERMINAL))}"
 _ACTIVE_SQL = one_of("state", sorted(ACTIVE))
 
 
@@ -70,6 +72,8 @@ class Batch(Base):
         expired_at: when it ended with lines that had expired. Null otherwise.
         cancelling_at: when its owner cancelled it. Null otherwise.
         cancelled_at: when the last of its lines had ended after that. Null otherwise.
+        traceparent: as of a job. Null: neither it nor any of its lines has a trace.
+        traced_at: as of a job.
     """
 
     __tablename__ = "batches"
@@ -99,6 +103,7 @@ class Batch(Base):
         Index("ix_batches_tenant", "tenant_id", "id"),
         *indexes(VALIDATION),
         partial_index("ix_batches_active", "id", where=_ACTIVE_SQL),
+        partial_index("ix_batches_untraced", "id", where=UNTRACED_BATCH),
     )
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
@@ -144,6 +149,8 @@ class Batch(Base):
     expired_at: Mapped[datetime | None]
     cancelling_at: Mapped[datetime | None]
     cancelled_at: Mapped[datetime | None]
+    traceparent: Mapped[str | None]
+    traced_at: Mapped[datetime | None]
 
     @property
     def num_ended(self) -> int:

@@ -36,7 +36,7 @@ HAS_FAILED = "request_digest IS NOT NULL AND state = 'failed'"
 TREE_NOTED = (
     "summary_id IS NOT NULL AND state <> 'completed' AND (started_at IS NOT NULL OR finalized_at IS NOT NULL)"
 )
-# Ended jobs whose traces nobody has written yet.
+# Ended jobs, or trees, whose traces nobody has written yet.
 UNTRACED = "traceparent IS NOT NULL AND traced_at IS NULL AND finalized_at IS NOT NULL"
 _TERMINAL_SQL = one_of("state", sorted(TERMINAL))
 

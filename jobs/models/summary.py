@@ -10,6 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base, JsonObject, one_of, partial_index
 from jobs.ids import uuid7
+from jobs.models.job import UNTRACED
 from jobs.models.turn import PLANNING, indexes
 from jobs.states.summary import TERMINAL, NodeKind, OnGap, Purpose, Style, SummaryState, SummaryStop
 
@@ -89,6 +90,8 @@ class Summary(Base):
         deleted_at: when its owner deleted it. Hidden from then on; its rows are removed in parts. Null
             before.
         expires_at: when its completion window ends; its jobs have the same one. Null: never.
+        traceparent: as of a job. Null: neither it nor any of its jobs has a trace.
+        traced_at: as of a job.
     """
 
     __tablename__ = "summaries"
@@ -142,6 +145,8 @@ class Summary(Base):
     finalized_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
     expires_at: Mapped[datetime | None]
+    traceparent: Mapped[str | None]
+    traced_at: Mapped[datetime | None]
 
     __table_args__ = (
         CheckConstraint(one_of("state", sorted(SummaryState)), name="state"),
@@ -178,6 +183,7 @@ class Summary(Base):
         partial_index("ix_summaries_unsettled", "id", where=UNSETTLED),
         partial_index("ix_summaries_template_id", "template_id", where="template_id IS NOT NULL"),
         partial_index("ix_summaries_finalized", "finalized_at", where="finalized_at IS NOT NULL"),
+        partial_index("ix_summaries_untraced", "id", where=UNTRACED),
         partial_index("ix_summaries_deleted", "deleted_at", where="deleted_at IS NOT NULL"),
         partial_index(
             "ix_summaries_custom_id", "tenant_id", "custom_id", "id", where="custom_id IS NOT NULL"

@@ -21,6 +21,7 @@ from jobs.states.summary import SummaryState
 from jobs.summaries.shape import JobForm, TreeShape
 from jobs.summaries.tree import Node, Sizes
 from jobs.tenants.quotas import QuotaUsage
+from jobs.traces import subjects
 from jobs.trees import counts as tree_counts
 
 _MAX_ROWS: Final = 1000  # per statement
@@ -74,13 +75,17 @@ class PlanDraft:
         return sha256(repr(parts).encode()).hexdigest()
 
 
-def insert_jobs(session: Session, summary: Summary, draft: PlanDraft, shape: TreeShape) -> None:
+def insert_jobs(
+    session: Session, summary: Summary, draft: PlanDraft, shape: TreeShape, *, max_traced: int = 0
+) -> None:
     """Insert all jobs of the tree: leaves to be prepared next, the others blocked.
 
-    None has a prompt yet: it is composed at preparation, a join's after its children have ended.
+    None has a prompt yet: it is composed at preparation, a join's after its children have ended. Its trace,
+    if it has one, holds `max_traced` of them at most, the root among them.
     """
     now = database_now(session)
     form = shape.form(session, summary)
+    trace = subjects.trace_of_jobs(summary, max_jobs=max_traced)
     # Two ids for each node, in the order of the nodes: older jobs run first, so trees are processed
     # depth-first, one after another, and a second attempt keeps its place.
     job_ids = sorted(uuid7() for _ in range(2 * len(draft.nodes)))
@@ -94,6 +99,9 @@ def insert_jobs(session: Session, summary: Summary, draft: PlanDraft, shape: Tre
             _node_row(summary, node, job_ids[2 * node.number : 2 * node.number + 2], draft.documents)
             for node in some
         ]
+        if trace is not None:
+            for node, job in zip(some, jobs, strict=True):
+                job.traceparent = trace.of(node.number, among=len(draft.nodes))
         session.bulk_save_objects(jobs)  # a sixth of the time of `add_all`
         session.execute(insert(SummaryNode), nodes)
     root = draft.nodes[-1]

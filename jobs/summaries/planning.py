@@ -61,11 +61,13 @@ class PlanningTools:
     counter: TextCounter
     default_capacity: Capacity
     limits: LimitSettings
+    max_traced: int = 0
 
     @classmethod
     def of(cls, settings: Settings, counter: TextCounter) -> Self:
         """Build the tools from the settings."""
-        return cls(counter, registry.configured_capacity(settings.engine), settings.limits)
+        capacity = registry.configured_capacity(settings.engine)
+        return cls(counter, capacity, settings.limits, settings.traces.max_jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +302,8 @@ def _apply(
         summary.refused_demand = draft.demand_as_json()
         _postpone_or_fail(session, turn, summary, error)
     else:
-        drafts.insert_jobs(session, summary, draft, planning.shapes[summary.purpose])
+        shape, max_traced = planning.shapes[summary.purpose], planning.tools.max_traced
+        drafts.insert_jobs(session, summary, draft, shape, max_traced=max_traced)
 
 
 def _postpone_or_fail(session: Session, turn: Turn, summary: Summary, error: LongbatchError) -> None:

@@ -45,12 +45,6 @@ class TracedRun(NamedTuple):
     completion_tokens: int | None
 
 
-def context_of(job: Job) -> TraceContext | None:
-    """Return the context of the job's own span; None: it has no trace."""
-    above = TraceContext.parse(job.traceparent) if job.traceparent else None
-    return above and above.below(span_id_of(JOB, job.id))
-
-
 def spans_of(job: Job, runs: Sequence[TracedRun]) -> Iterator[Span]:
     """List the spans of a job that has ended.
 

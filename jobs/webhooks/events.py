@@ -13,7 +13,7 @@ from jobs.prompts.openai import usage_object
 from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK, ended_status
 from jobs.states import FinishReason, Lane
 from jobs.states.summary import Purpose
-from jobs.traces import job_spans
+from jobs.traces import subjects
 from jobs.views import job_object, optional_rfc3339, optional_seconds
 from jobs.webhooks import fanout
 from jobs.webhooks.fanout import Destination
@@ -81,7 +81,9 @@ class Event:
     @property
     def traceparent(self) -> str | None:
         """The span above those of its deliveries; None: it has no trace."""
-        context = job_spans.context_of(self.subject) if isinstance(self.subject, Job) else None
+        if isinstance(self.subject, WebhookEndpoint):
+            return None
+        context = subjects.context_of(self.subject)
         return None if context is None else str(context)
 
     def payload(self, *, reasoning_tokens: int) -> JsonObject:

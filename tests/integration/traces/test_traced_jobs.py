@@ -155,10 +155,10 @@ def test_a_job_that_ends_in_the_queue_only_waited(session: Session) -> None:
 def test_only_jobs_that_ended_and_have_a_trace_are_taken_and_once(session: Session) -> None:
     job_in(session, JobState.COMPLETED)
     submitted(session)
-    assert not ended.take(session).job_ids
+    assert not ended.take(session).row_ids
     completed(session, claim_one(session).lease)
-    assert len(ended.take(session).job_ids) == 1
-    assert not ended.take(session).job_ids
+    assert len(ended.take(session).row_ids[Job]) == 1
+    assert not ended.take(session).row_ids
 
 
 def test_a_row_that_cannot_be_told_harms_no_other(session: Session) -> None:
@@ -166,7 +166,7 @@ def test_a_row_that_cannot_be_told_harms_no_other(session: Session) -> None:
     session.execute(update(Job).values(sampling=[]))  # no mapping
     completed(session, running(session))
     taken = ended.take(session)
-    assert len(taken.job_ids) == 2
+    assert len(taken.row_ids[Job]) == 2
     assert [each.name for each in taken.spans].count("job") == 1
 
 
@@ -174,10 +174,10 @@ def test_what_is_given_back_is_taken_again_unless_it_is_old(session: Session) ->
     completed(session, running(session))
     taken = ended.take(session)
     ended.give_back(session, taken)
-    assert ended.take(session).job_ids == taken.job_ids
+    assert ended.take(session).row_ids == taken.row_ids
     session.execute(update(Job).values(finalized_at=database_now(session) - ended.MAX_AGE))
     ended.give_back(session, taken)
-    assert not ended.take(session).job_ids
+    assert not ended.take(session).row_ids
 
 
 def seen_once(receiver: TraceReceiver) -> list[SeenSpan]:

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+import openai
 import pytest
 from pytest_httpserver import HTTPServer
 
@@ -13,6 +14,7 @@ from cli.stack.ready import INFERENCE_WORKER
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from jobs.prompts.tokenizer_files import tokenizer_directory
+from openai_support import MODEL, chat_line, jsonl, run
 from support import eventually
 from system_support import OF_TESTS, Client, running_stack, text_of
 from tracing.collector import SeenSpan, TraceReceiver, collecting
@@ -156,6 +158,69 @@ def test_bulk_lines_are_traced_up_to_the_limit(client: Client, collector: TraceR
     for job_id in made.json()["ids"]:
         client.finished(job_id)
     eventually(lambda: len(collector.of_trace(trace_id).get("job", [])) == 4)
+
+
+def test_a_batch_is_one_trace_with_some_of_its_lines_and_its_webhook(
+    stack: Stack, collector: TraceReceiver, httpserver: HTTPServer
+) -> None:
+    httpserver.expect_request("/batch", method="POST").respond_with_data("thanks")
+    trace_id = "6" * 32
+    base_url, api_key = f"{stack.urls.api_url}/v1", stack.urls.api_key or ""
+    headers = {"traceparent": f"00-{trace_id}-{SPAN}-01"}
+    with openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=0, default_headers=headers) as sdk:
+        told = {"webhook_url": f"http://127.0.0.1:{httpserver.port}/batch"}
+        run(sdk, jsonl([chat_line(f"line-{number}") for number in range(9)]), extra_body=told)
+    found = collector.until(trace_id, "POST", "batch", "validate", "job", "chat", "webhook")
+    eventually(lambda: len(collector.of_trace(trace_id)["job"]) == 4)
+    (own,) = found["batch"]
+    assert [each.name for each in found["POST"]] == ["POST /v1/batches"]
+    assert own.parent_id == found["POST"][0].span_id
+    assert {each.parent_id for each in [*found["job"], *found["webhook"]]} == {own.span_id}
+    assert own.attributes["longbatch.batch.num_lines"] == 9
+
+
+def test_a_summary_is_one_trace_from_its_request_to_its_webhook(
+    client: Client, collector: TraceReceiver, httpserver: HTTPServer
+) -> None:
+    httpserver.expect_request("/summary", method="POST").respond_with_data("thanks")
+    trace_id = "7" * 32
+    sent = client.http.post(
+        "/v1/documents",
+        params={"filename": f"{SECRET}.txt"},
+        content=f"{SECRET} {text_of(6000)}".encode(),
+        headers={"Content-Type": "text/plain"},
+    )
+    made = client.http.post(
+        "/v1/summaries",
+        json={
+            "documents": [sent.json()["id"]],
+            "length": 50,
+            "instructions": f"Praise {SECRET}.",
+            "webhook_url": f"http://127.0.0.1:{httpserver.port}/summary",
+        },
+        headers={"traceparent": f"00-{trace_id}-{SPAN}-01"},
+    )
+    assert made.status_code == 202, made.text
+    found = collector.until(trace_id, "POST", "summary", "plan", "job", "wait", "chat", "record", "webhook")
+    (request,), (own,) = found["POST"], found["summary"]
+    assert (request.name, own.parent_id) == ("POST /v1/summaries", request.span_id)
+    below = [*found["plan"], *found["job"], *found["webhook"]]
+    assert {each.parent_id for each in below} == {own.span_id}
+    assert not any(SECRET.encode() in body for body in collector.raw)
+
+
+def test_a_chat_request_is_traced_with_its_job(client: Client, collector: TraceReceiver) -> None:
+    trace_id = "8" * 32
+    body = {"model": MODEL, "messages": [{"role": "user", "content": SECRET}], "max_tokens": 8, "n": 2}
+    asked = client.http.post(
+        "/v1/chat/completions", json=body, headers={"traceparent": f"00-{trace_id}-{SPAN}-01"}
+    )
+    assert asked.status_code == 200, asked.text
+    found = collector.until(trace_id, "POST", "job", "chat")
+    eventually(lambda: len(collector.of_trace(trace_id)["job"]) == 2)
+    (request,) = found["POST"]
+    assert request.name == "POST /v1/chat/completions"
+    assert {each.parent_id for each in found["job"]} == {request.span_id}
 
 
 def test_a_run_that_a_kill_ended_is_in_the_trace(
