@@ -112,6 +112,7 @@ class StartedJob(NamedTuple):
     summary_id: UUID | None
     started_at: datetime | None
     created_at: datetime
+    traceparent: str | None
 
 
 def start_all(

@@ -10,7 +10,8 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter
 from structlog.typing import EventDict, ExcInfo, FilteringBoundLogger
 
-# Names in the order of a job's life. Fields: job_id and attempt if there is a job; never text or secrets.
+# Names in the order of a job's life. Fields: job_id and attempt if there is a job, trace_id if it has one;
+# never text or secrets.
 JOB_CLAIMED: Final = "job.claimed"
 JOB_ENDED: Final = "job.ended"
 JOB_RELEASED: Final = "job.released"
@@ -138,6 +139,11 @@ def log_failure(event: str, error: BaseException, **fields: object) -> None:
     """Log that work on one row failed, with the type of the error and where it was raised."""
     where = describe_error((type(error), error, error.__traceback__))
     logger().error(event, **fields, error=type(error).__name__, exception=where)
+
+
+def in_trace(traceparent: str | None) -> dict[str, str]:
+    """Return the field of what belongs to a trace; none if nothing does."""
+    return {} if traceparent is None else {"trace_id": traceparent[3:35]}
 
 
 def logger() -> FilteringBoundLogger:

@@ -89,6 +89,7 @@ class JobMaintenance:
                 job_id=ids.job_id(job.id),
                 attempt=job.attempt,
                 num_rescues=job.num_rescues,
+                **telemetry.in_trace(job.traceparent),
             )
         return rescued
 

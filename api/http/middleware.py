@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http import errors
 from api.http.metrics import HttpMetrics
+from api.runtime.traces import traceparent_of_request
 from jobs import telemetry
 from jobs.ids import uuid7
 
@@ -78,6 +79,7 @@ def _log(error: Exception, scope: Scope, request_id: bytes) -> None:
     telemetry.logger().error(
         telemetry.REQUEST_FAILED,
         request_id=request_id.decode(),
+        **telemetry.in_trace(traceparent_of_request()),
         method=scope["method"],
         route=getattr(scope.get("route"), "path", None),
         error=type(error).__name__,

@@ -32,11 +32,10 @@ class TraceMiddleware:
                 status = message["status"]
             await send(message)
 
-        token = request_trace.set(trace)
+        request_trace.set(trace)  # of this request's task, also for what logs its failure
         try:
             await self._app(scope, receive, noting)
         finally:
-            request_trace.reset(token)
             self._end(scope, trace, status=status, began=began)
 
     def _end(self, scope: Scope, trace: RequestTrace, *, status: int, began: datetime) -> None:

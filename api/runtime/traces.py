@@ -54,6 +54,12 @@ def trace_of_request() -> JobsTrace | None:
     return None if trace is None else trace.of_jobs()
 
 
+def traceparent_of_request() -> str | None:
+    """Return the present request's own span, for logs; None: it has none, or that is not kept."""
+    trace = request_trace.get()
+    return str(trace.context) if trace is not None and trace.context.is_sampled else None
+
+
 def traced(create: Callable[[Session], list[Row]]) -> Callable[[Session], list[Row]]:
     """Let the rows that `create` makes belong to the trace of the present request, if there is one."""
     trace = trace_of_request()

@@ -250,6 +250,7 @@ def end(session: Session, batch: Batch, verb: str, *, lifetime: timedelta) -> No
         num_completed=batch.num_completed,
         num_failed=batch.num_failed,
         num_stopped=batch.num_stopped,
+        **telemetry.in_trace(batch.traceparent),
     )
 
 

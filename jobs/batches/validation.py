@@ -139,7 +139,7 @@ def _decide(session: Session, turn: Turn, found: Findings) -> Batch | None:
         batch.num_lines = found.num_lines
         batch.model = found.model
         session.flush()
-    log = telemetry.logger().bind(batch_id=ids.batch_id(batch.id))
+    log = telemetry.logger().bind(batch_id=ids.batch_id(batch.id), **telemetry.in_trace(batch.traceparent))
     name = telemetry.BATCH_REFUSED if found.errors else telemetry.BATCH_ACCEPTED
     log.info(name, num_lines=found.num_lines, num_errors=len(found.errors))
     return batch

@@ -197,7 +197,7 @@ class TraceSettings(Group):
     )
     max_jobs: int = Field(
         default=100,
-        ge=0,
+        ge=1,
         le=10_000,
         description="jobs of one request, batch or tree in its trace; of more, so many that spread evenly",
     )

@@ -121,7 +121,10 @@ def insert_jobs(
     summary.planned_at = now
     session.flush()
     telemetry.logger().info(
-        telemetry.SUMMARY_PLANNED, summary_id=ids.summary_id(summary.id), num_jobs=len(draft.nodes)
+        telemetry.SUMMARY_PLANNED,
+        summary_id=ids.summary_id(summary.id),
+        num_jobs=len(draft.nodes),
+        **telemetry.in_trace(summary.traceparent),
     )
 
 

@@ -74,11 +74,6 @@ def span_id_of(kind: str, row_id: UUID, number: int = 0) -> str:
     return blake2b(b"%s %s %d" % (kind.encode(), row_id.bytes, number), digest_size=8).hexdigest()
 
 
-def trace_id_of(traceparent: str | None) -> str | None:
-    """Return the trace that a stored `traceparent` names, for logs."""
-    return None if traceparent is None else traceparent[3:35]
-
-
 @dataclass(frozen=True, slots=True)
 class JobsTrace:
     """The trace of the jobs of one request, batch or tree.

@@ -62,7 +62,7 @@ def spans_of(job: Job, runs: Sequence[TracedRun]) -> Iterator[Span]:
         parent_id=above.span_id,
         started_at=job.created_at,
         ended_at=max(job.created_at, job.finalized_at),
-        attributes=_of_job(job),
+        attributes=_of_job(job, is_shared=job.state == JobState.COMPLETED and not runs),
         error_type=_error_of(job),
     )
     since, is_over = job.created_at, False
@@ -111,7 +111,7 @@ def _run(job: Job, own: TraceContext, run: TracedRun) -> Iterator[Span]:
         )
 
 
-def _of_job(job: Job) -> Attributes:
+def _of_job(job: Job, *, is_shared: bool) -> Attributes:
     return known(
         longbatch__job__id=ids.job_id(job.id),
         longbatch__tenant__id=ids.tenant_id(job.tenant_id),
@@ -121,13 +121,8 @@ def _of_job(job: Job) -> Attributes:
         longbatch__job__num_failed_attempts=job.attempt,
         longbatch__batch__id=ids.batch_id(job.batch_id) if job.batch_id else None,
         longbatch__batch__line=job.batch_line,
-        longbatch__job__is_shared=True if _took_another_answer(job) else None,
+        longbatch__job__is_shared=is_shared or None,  # by an equal job's answer, without an engine
     )
-
-
-def _took_another_answer(job: Job) -> bool:
-    """Return True if the job completed without an engine, by the answer of an equal one."""
-    return job.state == JobState.COMPLETED and job.started_at is None
 
 
 def _of_request(job: Job, operation: str) -> Attributes:

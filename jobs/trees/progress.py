@@ -133,6 +133,7 @@ def end(session: Session, summary: Summary, state: SummaryState, *, error: JsonO
         summary_id=ids.summary_id(summary.id),
         purpose=summary.purpose,
         state=summary.state,
+        **telemetry.in_trace(summary.traceparent),
     )
 
 

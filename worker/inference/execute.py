@@ -134,7 +134,9 @@ class Runner:
 
     def _begin(self, claim: Claim, running: RunningJob, model: EngineModel) -> JobRun:
         job = claim.job
-        log = telemetry.logger().bind(job_id=ids.job_id(job.id), attempt=job.attempt)
+        log = telemetry.logger().bind(
+            job_id=ids.job_id(job.id), attempt=job.attempt, **telemetry.in_trace(job.traceparent)
+        )
         waited = job.started_at - job.created_at if claim.is_first and job.started_at else None
         self.metrics.claimed(job.lane, waited=waited)
         log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=job.prompt_tokens)

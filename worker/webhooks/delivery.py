@@ -146,6 +146,7 @@ class Deliverer:
                 attempt=each.dispatch.attempt,
                 status=each.result.status,
                 error=each.result.error_code,
+                **telemetry.in_trace(each.dispatch.traceparent),
             )
 
     def _trace_all(self, outcomes: Sequence[FinishedExchange]) -> None:

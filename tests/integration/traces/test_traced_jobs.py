@@ -15,6 +15,7 @@ from jobs.database import database_now
 from jobs.models import Attempt, Job
 from jobs.scheduling import ticks
 from jobs.settings import TraceSettings
+from jobs.sharing import Sharing
 from jobs.states import FinishReason, JobState
 from jobs.traces import ended
 from jobs.traces.context import TraceContext
@@ -150,6 +151,20 @@ def test_a_job_that_ends_in_the_queue_only_waited(session: Session) -> None:
     found = spans_of(session)
     assert found.keys() == {"job", "wait"}
     assert found["wait"][0].ended_at == session.get_one(Job, job.id).finalized_at
+
+
+def test_equal_jobs_have_a_trace_each_and_one_of_them_the_run(session: Session) -> None:
+    register_engine(session)
+    other = TraceContext("1" * 32, "2" * 16)
+    for trace in (CALLER, other):
+        submit_one(session, spec(100, prompt="the same", sharing=Sharing(), traceparent=str(trace)))
+    completed(session, claim_one(session).lease)
+    spans = ended.take(session).spans
+    own = {each.context.trace_id: each for each in spans if each.name == "job"}
+    assert own.keys() == {CALLER.trace_id, other.trace_id}
+    assert "longbatch.job.is_shared" not in own[CALLER.trace_id].attributes
+    assert own[other.trace_id].attributes["longbatch.job.is_shared"] is True
+    assert {each.context.trace_id for each in spans if each.name.startswith("chat")} == {CALLER.trace_id}
 
 
 def test_only_jobs_that_ended_and_have_a_trace_are_taken_and_once(session: Session) -> None:

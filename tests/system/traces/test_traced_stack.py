@@ -1,5 +1,6 @@
 """One trace a job over the whole stack: request, waits, runs, recording and webhook, kills included."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from cli.stack.options import StackOptions
-from cli.stack.ready import INFERENCE_WORKER
+from cli.stack.ready import INFERENCE_WORKER, SERVICE_WORKER
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from jobs.prompts.tokenizer_files import tokenizer_directory
@@ -72,12 +73,14 @@ def submit(client: Client, trace_id: str, text: str, **fields: object) -> dict[s
     return made
 
 
-def all_of(found: dict[str, list[SeenSpan]]) -> list[SeenSpan]:
-    return [each for spans in found.values() for each in spans]
+def traces_logged(stack: Stack, part: str, event: str) -> set[str | None]:
+    """The traces of these events in the log of a process."""
+    lines = (stack.directory / "logs" / f"{part}.log").read_text().splitlines()
+    return {json.loads(line).get("trace_id") for line in lines if f'"event": "{event}"' in line}
 
 
 def test_a_job_is_one_trace_from_its_caller_to_its_webhook(
-    client: Client, collector: TraceReceiver, httpserver: HTTPServer
+    stack: Stack, client: Client, collector: TraceReceiver, httpserver: HTTPServer
 ) -> None:
     httpserver.expect_ordered_request("/told", method="POST").respond_with_data("no", status=503)
     httpserver.expect_ordered_request("/told", method="POST").respond_with_data("thanks")
@@ -112,6 +115,8 @@ def test_a_job_is_one_trace_from_its_caller_to_its_webhook(
     sent = [request.headers["traceparent"] for request, _ in httpserver.log]
     assert sent == [f"00-{TRACE}-{each.span_id}-01" for each in tries], "the receiver can go on"
     assert not any(SECRET.encode() in body for body in collector.raw)
+    for part, event in ((INFERENCE_WORKER, "job.ended"), (SERVICE_WORKER, "webhook.delivered")):
+        assert TRACE in eventually(lambda p=part, e=event: traces_logged(stack, p, e))
 
 
 def test_a_request_that_its_caller_does_not_trace_is_not_traced(

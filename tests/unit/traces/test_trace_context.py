@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs import telemetry
 from jobs.ids import uuid7
-from jobs.traces.context import JobsTrace, TraceContext, is_kept, span_id_of, trace_id_of
+from jobs.traces.context import JobsTrace, TraceContext, is_kept, span_id_of
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 GIVEN = f"00-{TRACE}-{SPAN}-01"
@@ -18,7 +19,7 @@ def test_a_header_is_read_and_written_alike() -> None:
     context = TraceContext.parse(GIVEN)
     assert context == TraceContext(TRACE, SPAN, is_sampled=True)
     assert str(context) == GIVEN
-    assert trace_id_of(GIVEN) == TRACE
+    assert telemetry.in_trace(GIVEN) == {"trace_id": TRACE}
 
 
 @pytest.mark.parametrize(("flags", "is_sampled"), [("00", False), ("01", True), ("02", False), ("ff", True)])
