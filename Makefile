@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full drill docs openapi licences schemas extraction crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards trace-picture screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full drill docs openapi licences schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -45,6 +45,9 @@ check-image: setup ## check the Dockerfile with hadolint, from PyPI, in .hadolin
 dashboards: setup ## the dashboard's panels as docs/dashboard.png: Debian's Prometheus scrapes a stack under load and answers their queries, about 7 minutes
 	@scripts/setup_prometheus.sh
 	@$(BIN)/python -m bench.dashboards $(DASHBOARDS)
+
+trace-picture: setup ## the trace of one summary, from its submission to its webhook, as docs/trace.png: a stack of its own runs, under a minute
+	@$(BIN)/python -m bench.tracing $(TRACE)
 
 screenshots: browser ## the pictures in docs/console, of the pages that tests look at (PYTEST=-k… chooses)
 	@LONGBATCH_SCREENSHOTS=docs/console $(BIN)/python -m pytest tests/integration/console -k in_browser $(PYTEST)

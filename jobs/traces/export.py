@@ -5,7 +5,7 @@ Nothing here is imported, and its packages need not be installed, unless an endp
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from threading import Lock, Thread
 from typing import Final
@@ -79,7 +79,7 @@ class Collector:
         if self._sending is not None and self._sending.is_alive():
             return False
         results: list[bool] = []
-        written = [self.writer.write(each) for each in spans]
+        written = list(self._written(spans))
         self._sending = Thread(
             target=lambda: results.append(self.send_now(written)), name="collector", daemon=True
         )
@@ -104,6 +104,14 @@ class Collector:
             self._tell(type(error).__name__)
             return False
         return True
+
+    def _written(self, spans: Sequence[Span]) -> Iterator[ReadableSpan]:
+        """Write spans; one that cannot be written is left out, so that it harms no other."""
+        for each in spans:
+            try:
+                yield self.writer.write(each)
+            except Exception as error:  # noqa: BLE001  # see above
+                telemetry.log_failure(telemetry.ROW_FAILED, error, loop="traces")
 
     def close(self) -> None:
         """Send nothing more. A request under way is left to itself."""

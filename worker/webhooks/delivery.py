@@ -151,7 +151,11 @@ class Deliverer:
 
     def _trace_all(self, outcomes: Sequence[FinishedExchange]) -> None:
         for each in outcomes if self._trace is not None else ():
-            span = delivery_spans.span_of(each.dispatch, each.result, waited=each.waited)
+            try:
+                span = delivery_spans.span_of(each.dispatch, each.result, waited=each.waited)
+            except Exception as error:  # noqa: BLE001  # an odd URL must not stop deliveries
+                telemetry.log_failure(telemetry.ROW_FAILED, error, loop="traces")
+                continue
             if span is not None and self._trace is not None:
                 self._trace(span)
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from bench.tracing.receiver import SeenSpan
 from jobs import lifecycle
 from jobs.completing import JobCompletion
 from jobs.database import database_now
@@ -23,7 +24,7 @@ from jobs.traces.export import Collector
 from jobs.traces.span import Span
 from jobs.transitions import Lease
 from support import ENGINE, ERROR, claim_one, job_in, output_of, register_engine, spec, submit_one
-from tracing.collector import SeenSpan, TraceReceiver, collecting
+from tracing.collector import TraceReceiver, collecting
 from worker.traces import TraceWriter
 
 Sessions = sessionmaker[Session]
@@ -254,3 +255,12 @@ def test_a_collector_that_hangs_is_waited_for_within_limits_and_asked_once_at_a_
         assert not writer.run_once()
     with sessions() as session:
         assert session.scalars(select(Job.traced_at)).all() == [None], "it stays to be written"
+
+
+def test_a_span_that_cannot_be_written_harms_no_other(collector: TraceReceiver) -> None:
+    now = datetime.now(UTC)
+    good = Span(name="good", context=CALLER, parent_id=None, started_at=now, ended_at=now)
+    bad = replace(good, name="bad", parent_id="no hex")
+    sender = Collector(TraceSettings(endpoint=collector.url))
+    assert sender.send([bad, good], is_stopping=lambda: False)
+    assert [each.name for each in collector.spans] == ["good"]

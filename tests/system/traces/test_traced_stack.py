@@ -10,6 +10,7 @@ import openai
 import pytest
 from pytest_httpserver import HTTPServer
 
+from bench.tracing.receiver import SeenSpan
 from cli.stack.options import StackOptions
 from cli.stack.ready import INFERENCE_WORKER, SERVICE_WORKER
 from cli.stack.servers.engine_options import EngineOptions
@@ -18,7 +19,7 @@ from jobs.prompts.tokenizer_files import tokenizer_directory
 from openai_support import MODEL, chat_line, jsonl, run
 from support import eventually
 from system_support import OF_TESTS, Client, running_stack, text_of
-from tracing.collector import SeenSpan, TraceReceiver, collecting
+from tracing.collector import TraceReceiver, collecting
 
 pytestmark = pytest.mark.timeout(180)
 

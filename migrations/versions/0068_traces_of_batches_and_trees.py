@@ -8,8 +8,8 @@ from alembic import op
 
 from migrations import online
 
-revision = "0067"
-down_revision = "0066"
+revision = "0068"
+down_revision = "0067"
 branch_labels = None
 depends_on = None
 
