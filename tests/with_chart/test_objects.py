@@ -48,6 +48,23 @@ def test_kubernetes_takes_every_object_of_its_own(example: Rendered, kubernetes:
         assert kubernetes.faults(each) == [], each["metadata"]["name"]
 
 
+def test_names_that_look_like_numbers_stay_names(render: Render, kubernetes: KubernetesSchemas) -> None:
+    values = yaml.safe_load((EXAMPLES[0].parent / "everything.yaml").read_text())
+    for secret in values["secrets"].values():
+        secret |= {"name": "1", "key": "2"}
+    values["engines"][0] |= {"name": "1", "priorityClassName": "3", "runtimeClassName": "4"}
+    values["engines"][1] |= {"name": "true"}
+    values["imagePullSecrets"] = ["5"]
+    values["serviceAccount"] = {"create": False, "name": "6"}
+    values["migrations"] = {"serviceAccountName": "7"}
+    values["api"]["ingress"] |= {"className": "8", "tlsSecretName": "9"}
+    found = render(values)
+    own = [each for each in found.objects if each["apiVersion"] not in OF_OTHERS]
+    assert {each["metadata"]["name"] for each in own} >= {"batch-engine-1", "batch-engine-true"}
+    for each in own:
+        assert kubernetes.faults(each) == [], each["metadata"]["name"]
+
+
 def test_an_unknown_field_or_a_wrong_type_is_a_fault(render: Render, kubernetes: KubernetesSchemas) -> None:
     deployment = render(yaml.safe_load((EXAMPLES[0].parent / "minimal.yaml").read_text())).of("Deployment")[0]
     deployment["spec"]["template"]["spec"]["containers"][0]["imagePullPolice"] = "Always"

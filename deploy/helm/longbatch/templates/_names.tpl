@@ -4,17 +4,20 @@
 {{- if gt (len $name) 30 -}}
 {{- fail (printf "the release's name %q has more than 30 characters: set fullnameOverride" $name) -}}
 {{- end -}}
+{{- if not (regexMatch "^[a-z]" $name) -}}
+{{- fail (printf "a Service's name begins with a letter, the release's name %q does not: set fullnameOverride" $name) -}}
+{{- end -}}
 {{- $name -}}
 {{- end -}}
 
 {{- define "longbatch.selector" -}}
 app.kubernetes.io/name: longbatch
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 {{- with .component }}
 app.kubernetes.io/component: {{ . }}
 {{- end }}
 {{- with .engine }}
-longbatch/engine: {{ . }}
+longbatch/engine: {{ . | quote }}
 {{- end }}
 {{- end -}}
 

@@ -7,8 +7,8 @@
 - name: {{ $name }}
   valueFrom:
     secretKeyRef:
-      name: {{ $secret.name }}
-      key: {{ $secret.key }}
+      name: {{ $secret.name | quote }}
+      key: {{ $secret.key | quote }}
 {{- end -}}
 {{- end -}}
 
@@ -78,11 +78,11 @@ securityContext:
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- with .values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .values.nodeSelector }}
 nodeSelector:
