@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -30,10 +31,12 @@ class Block:
     Attributes:
         page: path in the repository.
         section: the heading above it.
+        number: its place among the blocks of its section, from 1.
     """
 
     page: str
     section: str
+    number: int
     line: int
     text: str
 
@@ -53,13 +56,15 @@ def shell_blocks() -> list[Block]:
 
 def blocks_of(page: str, markdown: str) -> Iterator[Block]:
     """The blocks of shell of one page."""
+    before: Counter[str] = Counter()
     for found in _FENCED.finditer(markdown):
         language, text = found[2], found[3]
         starts = {line.split(maxsplit=1)[0] for line in text.splitlines() if line.strip()}
         if language in {"sh", "bash", "shell", "console"} or (not language and starts & PROGRAMS):
             headings = re.findall(r"^#+ +(.+)$", without_fences(markdown[: found.start()]), re.MULTILINE)
-            line = 1 + markdown.count("\n", 0, found.start())
-            yield Block(page, headings[-1], line, text)
+            section, line = headings[-1], 1 + markdown.count("\n", 0, found.start())
+            before[section] += 1
+            yield Block(page, section, before[section], line, text)
 
 
 def commands_of(text: str) -> list[list[str]]:
