@@ -28,9 +28,11 @@ COPY alembic.ini LICENSE NOTICE ./
 RUN python -m compileall -q --invalidation-mode unchecked-hash jobs worker api cli migrations
 USER 10001:10001
 RUN python -c "from jobs.prompts.tokenizer import ensure_default_tokenizer; ensure_default_tokenizer()"
-ARG VERSION=unknown
+ARG VERSION=
 ARG REVISION=unknown
 ARG CREATED=unknown
+# What GET /v1/version tells.
+ENV LONGBATCH_VERSION=${VERSION}
 LABEL org.opencontainers.image.title="longbatch-server" \
       org.opencontainers.image.description="Longbatch: API, workers and migrations of a job queue for batch LLM inference" \
       org.opencontainers.image.licenses="Apache-2.0" \
@@ -50,7 +52,7 @@ COPY triton/local ./triton/local
 COPY LICENSE NOTICE ./
 USER 10001:10001
 RUN python -c "from jobs.prompts.tokenizer import ensure_default_tokenizer; ensure_default_tokenizer()"
-ARG VERSION=unknown
+ARG VERSION=
 ARG REVISION=unknown
 ARG CREATED=unknown
 LABEL org.opencontainers.image.title="longbatch-engine" \

@@ -23,8 +23,11 @@ from jobs.settings.work import (
     TraceSettings,
 )
 
-# Read outside this package: the cache of the default tokenizer, and the server that the command line calls.
-OTHER_VARIABLES = frozenset({"LONGBATCH_CACHE_DIR", "LONGBATCH_API_URL", "LONGBATCH_API_KEY"})
+# Read outside this package: the cache of the default tokenizer, the server that the command line calls, and
+# the release of an image.
+OTHER_VARIABLES = frozenset(
+    {"LONGBATCH_CACHE_DIR", "LONGBATCH_API_URL", "LONGBATCH_API_KEY", "LONGBATCH_VERSION"}
+)
 
 
 class _Groups(BaseSettings):

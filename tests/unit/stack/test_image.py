@@ -52,6 +52,19 @@ def test_every_image_is_labelled_and_checked() -> None:
         assert check.endswith('CMD ["python", "-m", "cli.alive"]')
 
 
+def test_an_image_tells_the_release_that_it_was_built_as(tmp_path: Path) -> None:
+    assert "LONGBATCH_VERSION=${VERSION}" in instructions("ENV")
+    told = "from version import version; print(version())"
+    (tmp_path / "version.py").write_text((ROOT / "jobs" / "version.py").read_text())
+    for given, expected in (("1.2.3", "1.2.3"), ("", "0+source")):
+        # Without the folder of installed packages: in the image Longbatch is none of them.
+        python = [sys.executable, "-S", "-c", told]
+        found = subprocess.run(
+            python, cwd=tmp_path, env={"LONGBATCH_VERSION": given}, capture_output=True, text=True, check=True
+        )
+        assert found.stdout.strip() == expected
+
+
 def test_the_base_and_its_digest_are_arguments() -> None:
     arguments = instructions("ARG")
     assert {"BASE_IMAGE=python:3.12-slim-trixie", "BASE_DIGEST="} <= set(arguments)
