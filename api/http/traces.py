@@ -3,12 +3,14 @@
 from datetime import UTC, datetime
 from typing import Final
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.runtime.traces import RequestTrace, Tracing, request_trace
 from jobs import telemetry
 
 _HEADER: Final = b"traceparent"
+_FAILED: Final = 500
 
 
 class TraceMiddleware:
@@ -23,8 +25,9 @@ class TraceMiddleware:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        began, status = datetime.now(UTC), 500
+        began = datetime.now(UTC)
         trace = self._tracing.begin([value for name, value in scope["headers"] if name == _HEADER])
+        status: int | None = None
 
         async def noting(message: Message) -> None:
             nonlocal status
@@ -35,10 +38,15 @@ class TraceMiddleware:
         request_trace.set(trace)  # of this request's task, also for what logs its failure
         try:
             await self._app(scope, receive, noting)
+        except ClientDisconnect:  # before the response began, or during it
+            raise
+        except Exception:
+            status = status or _FAILED  # the middleware around this one answers
+            raise
         finally:
             self._end(scope, trace, status=status, began=began)
 
-    def _end(self, scope: Scope, trace: RequestTrace, *, status: int, began: datetime) -> None:
+    def _end(self, scope: Scope, trace: RequestTrace, *, status: int | None, began: datetime) -> None:
         if not trace.is_used:
             return
         route = getattr(scope.get("route"), "path", "")

@@ -12,7 +12,7 @@ from jobs.models import Batch, Summary
 from jobs.settings import TraceSettings
 from jobs.traces import configured
 from jobs.traces.context import JobsTrace, TraceContext, is_kept, new_span_id
-from jobs.traces.span import AttributeValue, Span, SpanKind
+from jobs.traces.span import Span, SpanKind, known
 
 if TYPE_CHECKING:
     from jobs.traces.export import RequestSpans
@@ -106,14 +106,25 @@ class Tracing:
         return RequestTrace(own, given.span_id, self._settings.max_jobs)
 
     def end(
-        self, trace: RequestTrace, *, method: str, route: str, status: int, began: datetime, ended: datetime
+        self,
+        trace: RequestTrace,
+        *,
+        method: str,
+        route: str,
+        status: int | None,
+        began: datetime,
+        ended: datetime,
     ) -> None:
-        """Send the span of a request that submitted something. Returns at once."""
-        attributes: dict[str, AttributeValue] = {
-            "http.request.method": method,
-            "http.route": route,
-            "http.response.status_code": status,
-        }
+        """Send the span of a request that submitted something. Returns at once.
+
+        Args:
+            trace: of the request.
+            method: of the request.
+            route: its path, with the names of parameters.
+            status: of the response; None: there was none.
+            began: when it came, by this host's clock.
+            ended: when it was over.
+        """
         self._spans.add(
             Span(
                 name=f"{method} {route}",
@@ -122,8 +133,10 @@ class Tracing:
                 started_at=began,
                 ended_at=ended,
                 kind=SpanKind.SERVER,
-                attributes=attributes,
-                error_type=str(status) if status >= 500 else None,
+                attributes=known(
+                    http__request__method=method, http__route=route, http__response__status_code=status
+                ),
+                error_type="no_response" if status is None else str(status) if status >= 500 else None,
             )
         )
 

@@ -20,7 +20,7 @@ from jobs.traces.span import Span
 
 # Of each kind in one round: some hundred spans of ordinary jobs.
 MAX_ROWS: Final = 100
-# What the collector has not taken so long after its end is given up.
+# What has not been written so long after its end is given up.
 MAX_AGE: Final = timedelta(hours=1)
 
 Row = type[Job | Summary | Batch]
@@ -90,6 +90,11 @@ def _ended_at(table: Row) -> ColumnElement[Any]:
     return table.__table__.c.finalized_at
 
 
+def _is_old(row: Job | Summary | Batch) -> bool:
+    ended_at = getattr(row, f"{row.state}_at") if isinstance(row, Batch) else row.finalized_at
+    return bool(ended_at and row.traced_at and row.traced_at - ended_at > MAX_AGE)
+
+
 def _runs_of(session: Session, job_ids: Sequence[UUID]) -> dict[UUID, list[TracedRun]]:
     found: dict[UUID, list[TracedRun]] = defaultdict(list)
     if not job_ids:
@@ -102,11 +107,14 @@ def _runs_of(session: Session, job_ids: Sequence[UUID]) -> dict[UUID, list[Trace
 
 
 def _all_spans(rows: Sequence[Any], tell: Callable[[Any], Iterable[Span]]) -> list[Span]:
-    """List the spans of rows; a row that cannot be told has none, so that it harms no other."""
+    """List the spans of rows, but of old ones: nobody looks for them, and there may be a month of them.
+
+    A row that cannot be told has none, so that it harms no other.
+    """
     found: list[Span] = []
     for row in rows:
         try:
-            found += list(tell(row))
+            found += [] if _is_old(row) else list(tell(row))
         except Exception as error:  # noqa: BLE001  # see above
             telemetry.log_failure(telemetry.ROW_FAILED, error, loop="traces", row_id=str(row.id))
     return found

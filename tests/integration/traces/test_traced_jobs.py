@@ -196,6 +196,16 @@ def test_what_is_given_back_is_taken_again_unless_it_is_old(session: Session) ->
     assert not ended.take(session).row_ids
 
 
+def test_what_ended_long_ago_is_not_told(session: Session) -> None:
+    completed(session, running(session))
+    old = database_now(session) - ended.MAX_AGE
+    session.execute(update(Job).values(finalized_at=old))
+    completed(session, running(session))
+    taken = ended.take(session)
+    assert len(taken.row_ids[Job]) == 2
+    assert [each.name for each in taken.spans].count("job") == 1
+
+
 def seen_once(receiver: TraceReceiver) -> list[SeenSpan]:
     ids = [each.span_id for each in receiver.spans]
     assert len(ids) == len(set(ids)), "none is sent twice"
