@@ -120,6 +120,7 @@ def key_of(http: httpx2.Client, tenant: str, **fields: object) -> dict[str, Any]
 def test_an_operator_sets_and_takes_back_a_limit_that_a_rotation_keeps(
     http: httpx2.Client, server: ApiProcess, tenant: str
 ) -> None:
+    http.patch(f"/v1/tenants/{tenant}", json={"limits": {"max_requests": None}})
     made = key_of(http, tenant, limits={"max_requests": 3})
     assert made["limits"] == {"max_requests": 3}
     path = f"/v1/keys/{made['id']}"
