@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards trace-picture screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full drill docs openapi licences schemas extraction crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards trace-picture screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full prove-zero-retention drill docs openapi licences schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -112,6 +112,9 @@ prove-restore: setup ## lose a database of a million jobs and restore it to a mo
 
 prove-disk-full: setup ## Postgres' disk fills up under load and gets room again, about 4 minutes (FULL='--full 120'); needs user namespaces or root
 	@$(BIN)/python -m bench.disk_full $(FULL)
+
+prove-zero-retention: setup ## search all stores and logs for what a tenant without retention had, before and after its delivery, about a minute
+	@$(BIN)/python -m pytest -n 0 -o faulthandler_timeout=0 tests/integration/tenants/test_zero_retention_stack.py $(PYTEST)
 
 drill: setup ## machines whose clocks differ part from each other, in network namespaces, about 7 minutes (DRILL='--seed 7'); unpacks faketime and nft into .drill
 	@scripts/setup_drill.sh

@@ -42,7 +42,7 @@ def forget(session: Session, job_id: UUID, *, tenant_id: UUID) -> bool:
         raise ConflictError("The job belongs to a summary; delete the summary instead.")
     if job.state not in TERMINAL or _is_awaited(job):
         return False
-    _remove_all(session, [job])
+    remove_all(session, [job])
     return True
 
 
@@ -75,7 +75,7 @@ def prune_jobs(
     """
     found = ended_before(before) if only is None else ended_before(before).where(Job.id.in_(only))
     old = session.scalars(found.limit(limit).with_for_update(skip_locked=True)).all()
-    return _remove_all(session, session.scalars(select(Job).where(Job.id.in_(old))).all())
+    return remove_all(session, session.scalars(select(Job).where(Job.id.in_(old))).all())
 
 
 def prune_events(session: Session, *, before: datetime, limit: int = 5000) -> int:
@@ -122,7 +122,8 @@ def _is_awaited(job: Job) -> bool:
     return job.batch_id is not None and not job.is_reported
 
 
-def _remove_all(session: Session, jobs: Iterable[Job]) -> int:
+def remove_all(session: Session, jobs: Iterable[Job]) -> int:
+    """Delete these jobs, which the caller has locked, and texts that no other uses; count the jobs."""
     doomed = {job.id: (job.text_id, job.guide_id) for job in jobs}
     texts = responses.text_ids_of(session, doomed) | tensor_rows.text_ids_of(session, doomed)
     tensor_rows.remove_files_of(session, doomed)

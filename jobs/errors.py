@@ -144,6 +144,12 @@ class IdempotencyConflictError(LongbatchError):
     code = "idempotency_conflict"
 
 
+class AlreadyDeliveredError(IdempotencyConflictError):
+    """What this Idempotency-Key made is gone: your tenant keeps nothing that was delivered."""
+
+    code = "already_delivered"
+
+
 class AuthenticationError(LongbatchError):
     """The API key is missing or wrong; send `Authorization: Bearer lb_…`."""
 

@@ -15,6 +15,8 @@ from jobs.answers.log_probs import LogProbs
 # More than the tokens of any answer that a person reads as it is generated.
 MAX_ENTRIES = 20_000
 EXPIRES = timedelta(minutes=10)
+# A worker publishes the rest of an output after the job's end is stored: milliseconds, or its turn of a loop.
+LAST_WORDS = timedelta(seconds=5)
 # Ids of jobs whose end was just committed, so that a request waiting for one need not wait for the next poll.
 ENDED_KEY = "longbatch:live:ended"
 MAX_ENDED = 1_000

@@ -1,5 +1,7 @@
-"""The service worker's round over tenants whose deletion was ordered: one bounded part of each at a time."""
+"""The service worker's rounds over tenants that go, or whose content does: bounded parts of each."""
 
+import time
+from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
@@ -10,9 +12,10 @@ import redis
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import ids, live_output, telemetry
-from jobs.database import transaction
-from jobs.erasure import tenants
+from jobs.database import database_now, transaction
+from jobs.erasure import tenants, zero_retention
 from jobs.erasure.parts import Part
+from jobs.erasure.zero_retention import Walk
 from jobs.files.storage import PartStore
 from jobs.files.stores import make_store
 from jobs.models import Tenant
@@ -32,6 +35,7 @@ class TenantStores:
     def __init__(self, files: PartStore, broker: redis.Redis) -> None:
         self._files = files
         self._broker = broker
+        self._forgotten: deque[tuple[float, list[str]]] = deque()
 
     @property
     def files(self) -> PartStore:
@@ -39,9 +43,19 @@ class TenantStores:
         return self._files
 
     def forget_jobs(self, job_ids: Collection[UUID]) -> None:
-        """Remove the live output of these jobs."""
+        """Remove the live output of these jobs, now and in a later round."""
+        keys = [live_output.stream_key(each) for each in job_ids]
+        self._forgotten.append((time.monotonic(), keys))
         with suppress(redis.RedisError, OSError):
-            self._broker.unlink(*(live_output.stream_key(each) for each in job_ids))
+            self._broker.unlink(*keys)
+
+    def forget_last_words(self) -> None:
+        """Remove once more what workers published after the ends of jobs that were forgotten before."""
+        before = time.monotonic() - live_output.LAST_WORDS.total_seconds()
+        while self._forgotten and self._forgotten[0][0] < before:
+            _, keys = self._forgotten.popleft()
+            with suppress(redis.RedisError, OSError):
+                self._broker.unlink(*keys)
 
     def forget_tenant(self, tenant_id: UUID) -> None:
         """Remove the counts of the tenant's requests."""
@@ -73,12 +87,49 @@ class TenantErasure:
         return num_parts
 
 
+class ZeroRetention:
+    """Removes what was delivered of tenants without retention, and what has waited too long."""
+
+    def __init__(self, sessions: sessionmaker[Session], stores: TenantStores) -> None:
+        self._sessions = sessions
+        self._stores = stores
+        self._failing = FailingRows("zero-retention")
+        # Only how far this process has come; another one begins at the beginning.
+        self._walks: dict[UUID, Walk] = {}
+
+    def run_once(self) -> int:
+        """Look at each of these tenants once. Returns how many lost something."""
+        self._stores.forget_last_words()
+        with transaction(self._sessions) as session:
+            aside = self._failing.ids()
+            due = session.scalars(zero_retention.due()).all()
+        self._walks = {each: self._walks.get(each, Walk()) for each in due}
+        num_parts = 0
+        for tenant_id in [each for each in due if each not in aside]:
+            rows = zero_retention.due().where(Tenant.id == tenant_id)
+            found = move_set(self._sessions, self._failing, rows, self._remove, limit=1)
+            num_parts += sum(part is not None for part in found)
+        return num_parts
+
+    def _remove(self, session: Session, *, only: Collection[UUID]) -> Part | None:
+        (tenant_id,) = only
+        now, walk = database_now(session), self._walks[tenant_id]
+        return zero_retention.remove_part(session, tenant_id, self._stores, walk, now=now)
+
+
 def duties(context: ServiceContext, broker: redis.Redis) -> list[Duty]:
-    """List the duty of deletions. While there is work, the next round follows at once."""
+    """List the duties of deletions and of zero retention.
+
+    While there is work, the next round follows at once.
+    """
     settings, every = context.settings, context.settings.maintenance
     stores = TenantStores(make_store(settings.files), broker)
     work = TenantErasure(context.sessions, stores, keeps_usage=every.keep_usage_of_deleted)
-    return [Duty("expire", work.run_once, every.expire_seconds, wakes=("expire",))]
+    content = ZeroRetention(context.sessions, stores)
+    return [
+        Duty("expire", work.run_once, every.expire_seconds, wakes=("expire",)),
+        Duty("expire", content.run_once, every.expire_seconds, wakes=("expire",)),
+    ]
 
 
 def _remove_part(

@@ -10,7 +10,9 @@ from api.completions import embeddings
 from api.completions.placement import REPLAYED, repetition_of
 from api.completions.replies import EmbeddingsReply
 from api.completions.routes import error_of, give_up, unless_gone
+from api.http import deliveries
 from api.http.body import read_body
+from api.http.deliveries import HandedOver
 from api.http.dependencies import CallerDep, ServicesDep
 from api.http.idempotency import IdempotencyDep
 from api.http.openapi import json_body, responses
@@ -49,4 +51,5 @@ async def create_embeddings(
     if (error := error_of(ended[0])) is not None:
         raise error
     body = await embeddings.written(services, parsed, ended)
+    deliveries.note(request, HandedOver([job.id for job in jobs]))
     return Response(body, media_type=JSONResponse.media_type, headers=REPLAYED if is_repeated else None)

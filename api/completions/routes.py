@@ -21,7 +21,9 @@ from api.completions.interactive import Completion, ParsedRequest
 from api.completions.placement import REPLAYED, repetition_of
 from api.completions.replies import ChatCompletionReply, GenerateReply, TextCompletionReply
 from api.completions.requests import GenerateRequest
+from api.http import deliveries
 from api.http.body import read_body
+from api.http.deliveries import HandedOver
 from api.http.dependencies import CallerDep, ServicesDep
 from api.http.errors import envelope, status_of
 from api.http.event_responses import EventResponse
@@ -150,7 +152,7 @@ async def _answer(
             asked = _Asked(
                 jobs, include_usage=parsed.generation.include_usage, ends_with_reader=repetition is None
             )
-            events = _events(services, asked, shape)
+            events = _events(request, services, asked, shape)
             answer: Response = EventResponse(stream, events, describe=_error_event)
             answer.headers.update(REPLAYED if is_repeated else {})
             return answer
@@ -164,6 +166,7 @@ async def _answer(
             await _give_up_all(services, jobs)
     if (error := error_of(ended[0].job)) is not None:
         raise error
+    deliveries.note(request, HandedOver([job.id for job in jobs]))
     headers = REPLAYED if is_repeated else None
     if ended[0].output.log_probs is not None:
         body = await services.compute(_num_bytes(ended), _written, shape, ended)
@@ -196,7 +199,9 @@ class _Asked:
     ends_with_reader: bool
 
 
-async def _events(services: Services, asked: _Asked, shape: AnswerFormat) -> AsyncGenerator[bytes, None]:
+async def _events(
+    request: Request, services: Services, asked: _Asked, shape: AnswerFormat
+) -> AsyncGenerator[bytes, None]:
     """Yield the answer as server-sent events; a reader that leaves for good cancels the jobs."""
     chunks = ChoiceChunks(shape, asked.jobs, include_usage=asked.include_usage)
     is_in_vain = asked.ends_with_reader
@@ -215,6 +220,7 @@ async def _events(services: Services, asked: _Asked, shape: AnswerFormat) -> Asy
                     return
                 for chunk in chunks.of(index, new):
                     yield _event(chunk)
+        deliveries.note(request, HandedOver([job.id for job in asked.jobs]))
         if shape.closing:
             yield shape.closing
     except LongbatchError as error:

@@ -11,6 +11,8 @@ from starlette.responses import Response, StreamingResponse
 from api.files import contents, uploads
 from api.files.replies import FileDeletedReply, FileListReply, FileReply
 from api.files.requests import FileListQuery, UploadForm
+from api.http import deliveries
+from api.http.deliveries import HandedOver
 from api.http.dependencies import ServicesDep, TenantDep
 from api.http.idempotency import IdempotencyDep
 from api.http.identifiers import FileIdDep, parse_range
@@ -20,6 +22,7 @@ from api.runtime.services import Services
 from jobs import files, ids
 from jobs.files.views import file_object
 from jobs.models.file import File
+from jobs.states.file import FileState
 
 router = APIRouter(tags=["files"])
 
@@ -66,12 +69,16 @@ async def get_file(file_id: FileIdDep, services: ServicesDep, tenant_id: TenantD
     response_class=Response,
     responses=responses(200, None, "The bytes so far", 404, 503, raw={contents.BYTES: _LINE}),
 )
-async def get_content(file_id: FileIdDep, services: ServicesDep, tenant_id: TenantDep) -> StreamingResponse:
+async def get_content(
+    request: Request, file_id: FileIdDep, services: ServicesDep, tenant_id: TenantDep
+) -> StreamingResponse:
     """Read the file's bytes, whatever Accept says.
 
     The header `X-Incomplete: true` shows that its batch still writes to it.
     """
     file = await _get(services, file_id, tenant_id)
+    if file.state == FileState.COMPLETE:
+        deliveries.note(request, HandedOver(file_id=file.id))
     return contents.response(services, file, services.transactions.run)
 
 

@@ -10,7 +10,9 @@ from pydantic_core import to_json
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
+from api.http import deliveries
 from api.http.body import has_many_names, parse, read_body
+from api.http.deliveries import HandedOver
 from api.http.dependencies import ServicesDep, TenantDep, caller_of, services_of
 from api.http.fields import wait_seconds
 from api.http.idempotency import IdempotencyDep, IdempotencyHeaders
@@ -135,9 +137,13 @@ async def get_job(
     summary="Get a job's result",
     responses=responses(200, ResultReply, "The output, partial unless the job completed", 404, 409, 503),
 )
-async def get_result(job_id: JobIdDep, services: ServicesDep, tenant_id: TenantDep) -> Response:
+async def get_result(
+    request: Request, job_id: JobIdDep, services: ServicesDep, tenant_id: TenantDep
+) -> Response:
     """Get the output of a job that has ended, in any state."""
     job, result, outputs = await services.transact(_read_result, job_id=job_id, tenant_id=tenant_id)
+    if not outputs:  # files that the caller has yet to read
+        deliveries.note(request, HandedOver([job.id]))
     body: JsonObject = {
         "id": ids.job_id(job.id),
         "state": job.state,

@@ -15,7 +15,9 @@ from starlette.responses import Response
 from api.completions import interactive
 from api.completions.placement import REPLAYED, repetition_of
 from api.completions.routes import error_of, give_up, unless_gone
+from api.http import deliveries
 from api.http.body import read_body
+from api.http.deliveries import HandedOver
 from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.event_responses import EventResponse
 from api.http.idempotency import IdempotencyDep, IdempotencyHeaders
@@ -96,6 +98,7 @@ async def create_response(
     ),
 )
 async def get_response(
+    request: Request,
     response_id: ResponseIdDep,
     services: ServicesDep,
     caller: CallerDep,
@@ -109,6 +112,8 @@ async def get_response(
         raise InvalidRequestError("starting_after requires stream.", param="starting_after")
     if not query.stream:
         kept = await services.transact(rows.find, response_id, tenant_id=caller.tenant_id)
+        if kept.job.state in TERMINAL:
+            deliveries.note(request, HandedOver([kept.job.id]))
         return await _shown(services, kept)
     after = -1 if query.starting_after is None else query.starting_after
     with services.event_streams.opening(caller) as stream:
@@ -280,6 +285,7 @@ async def _answered(
         raise error
     if not accepted.is_stored and repetition is None:
         await _forget(services, ended.job, tenant_id=caller.tenant_id)
+    deliveries.note(request, HandedOver([ended.job.id]))
     kept = KeptResponse(ended.job, accepted.repeated, ResponseOutput(ended.output, ended.reasoning_tokens))
     return await _shown(services, kept, headers=REPLAYED if is_repeated else None)
 

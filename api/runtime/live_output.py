@@ -46,6 +46,7 @@ class LiveReader:
         self._wake_stream = f"longbatch:live:wake:{uuid7().hex}"
         self._wake_read_to = b"$"
         self._on_ended = on_ended
+        self._forgetting: set[asyncio.Task[None]] = set()
         self._ended_to: bytes | None = None
         self._is_away = False
         self._waking: asyncio.Task[None] | None = None
@@ -79,6 +80,24 @@ class LiveReader:
         with suppress(RedisError, OSError):
             await self._broker.eval(live_output.ANNOUNCE, 1, *live_output.announcement(ended))
 
+    async def forget(self, job_ids: Collection[UUID]) -> None:
+        """Remove the live output of these jobs, if Redis works; otherwise it expires.
+
+        Now, and once more when their workers have published their last words, which follow their ends.
+        """
+        if job_ids:
+            await self._unlink(job_ids)
+            self._forgetting.add(task := asyncio.create_task(self._forget_later(job_ids)))
+            task.add_done_callback(self._forgetting.discard)
+
+    async def _forget_later(self, job_ids: Collection[UUID]) -> None:
+        await asyncio.sleep(live_output.LAST_WORDS.total_seconds())
+        await self._unlink(job_ids)
+
+    async def _unlink(self, job_ids: Collection[UUID]) -> None:
+        with suppress(RedisError, OSError):
+            await self._broker.unlink(*map(live_output.stream_key, job_ids))
+
     async def run(self) -> None:
         """Read the streams until cancelled."""
         me = asyncio.current_task()
@@ -97,6 +116,8 @@ class LiveReader:
                 else:
                     self._is_away = False
         finally:
+            for task in self._forgetting:
+                task.cancel()
             if self._waking is not None:
                 self._waking.cancel()
             await self._broker.aclose()

@@ -32,6 +32,7 @@ from jobs.batches import BatchStatus
 from jobs.doorbell import EVENTS
 from jobs.engines import registry
 from jobs.engines.tensors import ModelTensors
+from jobs.erasure import zero_retention
 from jobs.errors import LongbatchError
 from jobs.prompts.abilities import Takes
 from jobs.prompts.tokenizer import Tokenizer
@@ -74,6 +75,7 @@ class Services:
         followers: what else polls rows for readers who wait; the bell of ended rows wakes it.
         takes: what engines can be asked for, as of a few seconds ago.
         tensors: what their models declare by name, likewise.
+        without_retention: the tenants whose content goes once it was delivered, likewise.
         cpu: threads that parse, count and compress; more would only hold more bodies in memory.
     """
 
@@ -97,6 +99,7 @@ class Services:
     cpu: Compute
     takes: CachedValue[Takes]
     tensors: CachedValue[ModelTensors]
+    without_retention: CachedValue[frozenset[UUID]]
     followers: "list[RowChanges[Any]]" = field(default_factory=list)
 
     async def acceptance(
@@ -216,6 +219,9 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
     async def known_takes() -> Takes:
         return await transactions.run_across(read_takes)
 
+    async def read_without_retention() -> frozenset[UUID]:
+        return await transactions.run_across(zero_retention.tenants)
+
     async def read_tensors() -> ModelTensors:
         return await transactions.run_across(registry.read_tensors)
 
@@ -240,6 +246,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         cpu=Compute(),
         takes=CachedValue(known_takes, seconds=remembered, old_seconds=remembered),
         tensors=CachedValue(read_tensors, seconds=remembered, old_seconds=remembered),
+        without_retention=CachedValue(read_without_retention, seconds=remembered, old_seconds=remembered),
     )
     loops = [
         tokenizer.load(),
@@ -271,6 +278,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         await services.queue_positions.close()
         await services.takes.close()
         await services.tensors.close()
+        await services.without_retention.close()
         services.doorbell.close()
         await services.rates.close()
         await transactions.close()

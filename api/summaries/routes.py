@@ -9,7 +9,9 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
+from api.http import deliveries
 from api.http.body import parse, read_body
+from api.http.deliveries import HandedOver
 from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.event_responses import EventResponse
 from api.http.fields import wait_seconds
@@ -145,6 +147,7 @@ async def get_summary(
     ),
 )
 async def get_result(
+    request: Request,
     summary_id: SummaryIdDep,
     services: ServicesDep,
     tenant_id: TenantDep,
@@ -154,6 +157,7 @@ async def get_result(
     read = partial(results.read, summary_id=summary_id, tenant_id=tenant_id, form=form)
     found = await services.transactions.run(read)
     run = services.transactions.run
+    deliveries.note(request, HandedOver(summary_id=summary_id))
     return results.response(await results.with_quotes(services, run, found, form=form), form)
 
 

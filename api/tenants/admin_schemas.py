@@ -35,6 +35,7 @@ _TENANT: Final[dict[str, Any]] = {
         "max_stored_bytes": 0,
     },
     "queue": {"state": "running", "reason": None, "by": None, "since": None},
+    "zero_retention_seconds": None,
     "deletion": None,
     "created_at": "2026-01-31T12:00:00.123456Z",
 }
@@ -58,6 +59,16 @@ Weight = Annotated[
 ]
 
 
+ZeroRetention = Annotated[
+    int,
+    Field(
+        ge=60,
+        le=30 * 86_400,
+        description="Prompts and results go once they were delivered, at the latest after so long.",
+    ),
+]
+
+
 class LimitsRequest(Closed):
     """A tenant's own limits; one left out stays as it is, null takes it back to the setting."""
 
@@ -77,6 +88,7 @@ class TenantRequest(Closed):
     )
     weight: Weight = 1.0
     limits: LimitsRequest = LimitsRequest()
+    zero_retention_seconds: ZeroRetention | None = Field(None, description="Null: they stay.")
 
 
 class TenantUpdate(Closed):
@@ -86,6 +98,9 @@ class TenantUpdate(Closed):
 
     weight: Weight | None = None
     limits: LimitsRequest = LimitsRequest()
+    zero_retention_seconds: ZeroRetention | None = Field(
+        None, description="Null: prompts and results stay. Left out: as it is."
+    )
 
 
 class KeyLimitsRequest(Closed):
@@ -176,6 +191,10 @@ class TenantReply(BaseModel):
     limits: OwnLimitsReply
     effective_limits: EffectiveLimitsReply
     queue: HaltReply
+    zero_retention_seconds: int | None = Field(
+        description="Prompts and results go once they were delivered, at the latest after so long. Null: they"
+        " stay."
+    )
     deletion: TenantDeletionReply | None = Field(description="Null: it is not being deleted.")
     created_at: datetime
 

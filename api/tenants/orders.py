@@ -31,6 +31,7 @@ async def create_tenant(services: Services, caller: Caller, asked: TenantRequest
 
     def create(session: Session) -> dict[str, Any]:
         row = tenants.create(session, asked.name)
+        tenants.set_retention(session, row.id, asked.zero_retention_seconds)
         return _set(session, row, asked.weight, asked.limits, settings=services.settings.limits)
 
     found = await services.transactions.run_as_operator(create)
@@ -47,6 +48,8 @@ async def update_tenant(services: Services, caller: Caller, name: str, asked: Te
 
     def update(session: Session) -> dict[str, Any]:
         row = tenants.find(session, name)
+        if "zero_retention_seconds" in asked.model_fields_set:
+            tenants.set_retention(session, row.id, asked.zero_retention_seconds)
         return _set(session, row, asked.weight, asked.limits, settings=services.settings.limits)
 
     found = await services.transactions.run_as_operator(update)

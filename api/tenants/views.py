@@ -59,6 +59,7 @@ def _tenant(
         "limits": {name: getattr(own, name, None) for name in LIMIT_NAMES},
         "effective_limits": {name: getattr(effective, name) for name in LIMIT_NAMES},
         "queue": halt_object(halts.halt_of(row), num_running=num_running),
+        "zero_retention_seconds": row.zero_retention_seconds,
         "deletion": _deletion(row),
         "created_at": rfc3339(row.created_at),
     }

@@ -40,6 +40,16 @@ Weight = Annotated[
     float | None, typer.Option("--weight", min=0.001, help="Share of an engine relative to other tenants.")
 ]
 
+ZeroRetention = Annotated[
+    int | None,
+    typer.Option(
+        "--zero-retention-seconds",
+        min=0,
+        max=30 * 86_400,
+        help="Content goes once it was delivered, at the latest after so long; 0: it stays.",
+    ),
+]
+
 
 def register(parent: typer.Typer) -> None:
     """Add the commands to the application."""
@@ -56,6 +66,7 @@ def create(
     max_requests: MaxRequests = None,
     max_stored_bytes: MaxStored = None,
     weight: Weight = None,
+    zero_retention_seconds: ZeroRetention = None,
 ) -> None:
     """Create a tenant; `keys create --tenant` gives it a key."""
     with transaction() as session:
@@ -63,6 +74,8 @@ def create(
         limits = _given(max_enqueued_tokens, max_jobs, max_requests, max_stored_bytes)
         tenants.set_limits(session, row.id, limits)
         tenants.set_weight(session, row.id, weight)
+        if zero_retention_seconds is not None:
+            tenants.set_retention(session, row.id, zero_retention_seconds or None)
     print_text(name)
 
 
@@ -75,6 +88,7 @@ def set_(
     max_requests: MaxRequests = None,
     max_stored_bytes: MaxStored = None,
     weight: Weight = None,
+    zero_retention_seconds: ZeroRetention = None,
 ) -> None:
     """Change a tenant's limits or weight; options left out change nothing."""
     with transaction() as session:
@@ -82,6 +96,8 @@ def set_(
         limits = _given(max_enqueued_tokens, max_jobs, max_requests, max_stored_bytes)
         tenants.set_limits(session, row.id, limits)
         tenants.set_weight(session, row.id, weight)
+        if zero_retention_seconds is not None:
+            tenants.set_retention(session, row.id, zero_retention_seconds or None)
 
 
 @app.command()
@@ -144,6 +160,7 @@ def _object(tenant: Tenant, limit: TenantLimit | None) -> dict[str, object]:
         "name": tenant.name,
         "weight": tenant.weight,
         "created_at": rfc3339(tenant.created_at),
+        "zero_retention_seconds": tenant.zero_retention_seconds,
         "deleted_at": optional_rfc3339(tenant.deleted_at),
         "num_removed": tenant.num_removed,
         **own,

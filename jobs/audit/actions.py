@@ -13,6 +13,7 @@ class Action(StrEnum):
     TENANT_CREATE = "tenant.create"
     TENANT_SET_WEIGHT = "tenant.set_weight"
     TENANT_SET_LIMITS = "tenant.set_limits"
+    TENANT_SET_RETENTION = "tenant.set_retention"
     TENANT_SET_ADAPTERS = "tenant.set_adapters"
     TENANT_DELETE = "tenant.delete"
     QUEUE_PAUSE = "queue.pause"

@@ -259,6 +259,8 @@ class Tenant(Haltable, Base):
             halted.
         halted_by_name: the key's name at that time. Null: not halted.
         halted_since: since when no job starts. Null: not halted.
+        zero_retention_seconds: its prompts and results go once they were delivered, at the latest after so
+            long (`erasure.zero_retention`). Null: they stay until they are deleted or their retention ends.
         deleted_at: when an operator ordered its deletion; service workers remove its rows since, and this one
             at last. Null: it stays.
         num_removed: rows that were removed so far. 0 unless it is being deleted.
@@ -269,6 +271,7 @@ class Tenant(Haltable, Base):
     __tablename__ = "tenants"
     __table_args__ = (
         CheckConstraint("weight > 0", name="weight"),
+        CheckConstraint("zero_retention_seconds > 0", name="zero_retention_seconds"),
         *halt_checks(),
         Index("ix_tenants_halted", "id", postgresql_where=text("halt IS NOT NULL")),
         Index("ix_tenants_deleted", "deleted_at", postgresql_where=text("deleted_at IS NOT NULL")),
@@ -278,6 +281,7 @@ class Tenant(Haltable, Base):
     name: Mapped[str] = mapped_column(unique=True)
     weight: Mapped[float] = mapped_column(server_default="1")
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    zero_retention_seconds: Mapped[int | None]
     deleted_at: Mapped[datetime | None]
     num_removed: Mapped[int] = mapped_column(BigInteger, server_default="0")
     searched_to: Mapped[UUID | None]

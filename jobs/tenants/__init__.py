@@ -9,5 +9,6 @@ from jobs.tenants.lifecycle import (
     read_page,
     set_adapters,
     set_limits,
+    set_retention,
     set_weight,
 )

@@ -6,13 +6,14 @@ from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 from uuid import UUID
 
+from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.database import advisory_locks, database_now
-from jobs.errors import IdempotencyConflictError
+from jobs.errors import AlreadyDeliveredError, IdempotencyConflictError
 from jobs.models import JsonObject
-from jobs.models.tenant import IdempotencyKey
+from jobs.models.tenant import IdempotencyKey, Tenant
 
 T = TypeVar("T")
 
@@ -71,6 +72,7 @@ def run_idempotently(
 
     Raises:
         IdempotencyConflictError: the key was used for another request.
+        AlreadyDeliveredError: what it made is gone, and the tenant has no retention.
     """
     now = _lock(session, tenant_id, guard.key)
     earlier = session.get(IdempotencyKey, (tenant_id, guard.key), populate_existing=True)
@@ -81,9 +83,17 @@ def run_idempotently(
         found = kind.find(session, recorded) if recorded is not None else None
         if found is not None:
             return found, True
+        if _keeps_nothing(session, tenant_id):
+            raise AlreadyDeliveredError(param="Idempotency-Key")
     made = make(session)
     _remember(session, guard, kind.record(made), tenant_id=tenant_id, kind=kind, now=now)
     return made, False
+
+
+def _keeps_nothing(session: Session, tenant_id: UUID) -> bool:
+    """Return True for a tenant without retention: what is gone was most likely delivered."""
+    query = select(Tenant.zero_retention_seconds).where(Tenant.id == tenant_id)
+    return session.scalar(query) is not None
 
 
 def _lock(session: Session, tenant_id: UUID, key: str) -> datetime:

@@ -100,6 +100,14 @@ def set_weight(session: Session, tenant_id: UUID, weight: float | None) -> None:
         _note(session, Action.TENANT_SET_WEIGHT, tenant_id, weight=weight)
 
 
+def set_retention(session: Session, tenant_id: UUID, seconds: int | None) -> None:
+    """Let content go once it was delivered, at the latest after so long; None: it stays."""
+    differs = Tenant.zero_retention_seconds.is_distinct_from(seconds)
+    changed = update(Tenant).where(Tenant.id == tenant_id, differs).values(zero_retention_seconds=seconds)
+    if session.scalar(changed.returning(Tenant.id)) is not None:
+        _note(session, Action.TENANT_SET_RETENTION, tenant_id, zero_retention_seconds=seconds)
+
+
 def set_limits(session: Session, tenant_id: UUID, values: Mapping[str, int | None]) -> None:
     """Set these limits of the tenant and leave the others; None: the setting holds.
 

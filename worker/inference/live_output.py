@@ -39,7 +39,8 @@ class LiveOutput:
     def run_once(self) -> None:
         """Publish every waiting delta. If the broker is down, the batch being sent is lost."""
         while batch := self._next():
-            pipeline = self._broker.pipeline(transaction=False)
+            # All or nothing: a stream that was cut off from its expiry would stay.
+            pipeline = self._broker.pipeline(transaction=True)
             for job_id, delta in batch:
                 pipeline.xadd(
                     live_output.stream_key(job_id),

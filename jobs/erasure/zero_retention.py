@@ -1,0 +1,290 @@
+"""Zero retention: a tenant's content goes as soon as it was delivered, or was not fetched in time.
+
+What delivers is written once, here and in the routes that call `forget_jobs`, `forget_summary` and
+`forget_file`; docs/privacy.md says it to callers. Whatever dies, nothing goes before its delivery is certain,
+and what a lost process did not remove goes when its time is over.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Select, and_, delete, exists, or_, select, update
+from sqlalchemy.orm import Session
+
+from jobs import deletion, documents, summaries
+from jobs.engines.tensor_rows import INPUT_PURPOSE, PURPOSE
+from jobs.erasure.parts import Part, Stores, remove_file
+from jobs.errors import ConflictError, NotFoundError
+from jobs.files import INPUT, OUTPUT
+from jobs.models import (
+    Batch,
+    Document,
+    EngineOutput,
+    File,
+    Job,
+    JobTensors,
+    Result,
+    Summary,
+    SummaryNode,
+    Tenant,
+    WebhookDispatch,
+    WebhookEvent,
+)
+from jobs.states import TERMINAL
+from jobs.states.batch import ACTIVE
+from jobs.states.document import DocumentState
+from jobs.states.file import FileState
+from jobs.states.summary import TERMINAL as ENDED
+
+_LOOKED_AT: Final = 2000  # jobs or events in one transaction, whether or not they can go
+_AT_ONCE: Final = 200  # jobs, or results of parts, in one transaction
+_UPLOADING: Final = timedelta(hours=1)  # an upload may take longer than its content may stay
+_FEW: Final = 20  # documents or summaries
+
+
+@dataclass(slots=True)
+class Walk:
+    """How far the search has come, which begins again at its end; None: at the beginning.
+
+    Attributes:
+        jobs_after: id of the last job that was looked at.
+        events_after: creation of the last event that was looked at.
+    """
+
+    jobs_after: UUID | None = None
+    events_after: datetime | None = None
+
+
+def due() -> Select[UUID]:
+    """Select the tenants without retention, except those that are being deleted."""
+    has_none = Tenant.zero_retention_seconds.is_not(None)
+    return select(Tenant.id).where(has_none, Tenant.deleted_at.is_(None)).order_by(Tenant.id)
+
+
+def tenants(session: Session) -> frozenset[UUID]:
+    """Read the tenants without retention."""
+    return frozenset(session.scalars(due()))
+
+
+def forget_jobs(session: Session, job_ids: Sequence[UUID], *, tenant_id: UUID) -> list[UUID]:
+    """Remove those of these jobs that have ended and are alone: their results were delivered.
+
+    Returns:
+        The jobs that are gone.
+    """
+    alone = (Job.batch_id.is_(None), Job.summary_id.is_(None), Job.state.in_(sorted(TERMINAL)))
+    found = select(Job).where(Job.id.in_(job_ids), Job.tenant_id == tenant_id, *alone).order_by(Job.id)
+    return _remove_jobs(session, session.scalars(found.with_for_update(skip_locked=True)).all())
+
+
+def forget_summary(session: Session, summary_id: UUID, *, tenant_id: UUID, now: datetime) -> None:
+    """Hide an ended summary, whose result was delivered; rounds remove it with its jobs."""
+    mine = (Summary.id == summary_id, Summary.tenant_id == tenant_id, Summary.deleted_at.is_(None))
+    ended = update(Summary).where(*mine, Summary.finalized_at.is_not(None)).values(deleted_at=now)
+    session.execute(ended)
+
+
+def forget_file(session: Session, file_id: UUID, *, tenant_id: UUID, now: datetime) -> None:
+    """Hide a file of results that was delivered; rounds remove its bytes."""
+    mine = (File.id == file_id, File.tenant_id == tenant_id, File.state == FileState.COMPLETE)
+    of_results = File.purpose.in_([OUTPUT, PURPOSE])
+    session.execute(update(File).where(*mine, of_results).values(state=FileState.DELETED, deleted_at=now))
+
+
+def remove_part(
+    session: Session, tenant_id: UUID, stores: Stores, walk: Walk, *, now: datetime
+) -> Part | None:
+    """Remove some content of a tenant without retention that was delivered, or has waited too long.
+
+    Args:
+        session: the caller's transaction.
+        tenant_id: the tenant.
+        stores: what the tenant has outside of the database.
+        walk: of this tenant; it goes on.
+        now: the database's clock.
+
+    Returns:
+        What was done; None: nothing can go now.
+    """
+    tenant = session.get(Tenant, tenant_id)
+    if tenant is None or tenant.zero_retention_seconds is None:
+        return None
+    over = _Over(tenant_id, now, now - timedelta(seconds=tenant.zero_retention_seconds))
+    num_removed = (
+        _jobs(session, over, stores, walk)
+        + _parts(session, over)
+        + _summaries(session, over)
+        + _documents(session, over)
+        + _files(session, over, stores)
+        + _events(session, over, walk)
+    )
+    return Part(num_removed) if num_removed else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """Whose content may go, and of when: what ended or came before `before` has waited too long."""
+
+    tenant_id: UUID
+    now: datetime
+    before: datetime
+
+
+def _jobs(session: Session, over: _Over, stores: Stores, walk: Walk) -> int:
+    """Remove jobs that are alone: delivered by webhook, in a file of results, or of long ago."""
+    seen = select(Job.id).where(Job.tenant_id == over.tenant_id).order_by(Job.id).limit(_LOOKED_AT)
+    if walk.jobs_after is not None:
+        seen = seen.where(Job.id > walk.jobs_after)
+    window = session.scalars(seen).all()
+    walk.jobs_after = window[-1] if len(window) == _LOOKED_AT else None
+    of_batch = Job.batch_id.is_not(None) & Job.is_reported
+    is_over = Job.batch_id.is_(None) & ((Job.finalized_at < over.before) | _is_delivered())
+    may_go = Job.finalized_at.is_not(None) & Job.summary_id.is_(None) & or_(of_batch, is_over)
+    found = select(Job).where(Job.id.in_(window), may_go).order_by(Job.id).limit(_AT_ONCE)
+    rows = session.scalars(found.with_for_update(skip_locked=True)).all()
+    if rows:
+        stores.forget_jobs([row.id for row in rows])
+        walk.jobs_after = None
+    return len(_remove_jobs(session, rows))
+
+
+def _is_delivered() -> ColumnElement[bool]:
+    """Match jobs all of whose receivers have answered, one of them having got all that there is."""
+    of_job = and_(WebhookEvent.job_id == Job.id, WebhookDispatch.event_id == WebhookEvent.id)
+    is_open = exists().where(of_job, WebhookDispatch.next_attempt_at.is_not(None))
+    is_more = or_(
+        Result.reasoning.is_not(None),
+        Result.tool_calls.is_not(None),
+        Result.log_probs.is_not(None),
+        Result.embedding.is_not(None),
+    )
+    of_event = Result.job_id == WebhookEvent.job_id
+    has_result = exists().where(of_event)
+    has_more = exists().where(of_event, is_more) | exists().where(EngineOutput.job_id == WebhookEvent.job_id)
+    was_whole = WebhookDispatch.includes_output & WebhookEvent.output.is_not(None) & ~has_more
+    got = exists().where(
+        of_job,
+        WebhookDispatch.state == "delivered",
+        WebhookEvent.type != "job.started",
+        or_(~has_result, was_whole),
+    )
+    return got & ~is_open
+
+
+def _remove_jobs(session: Session, rows: Sequence[Job]) -> list[UUID]:
+    """Remove ended jobs and what their events say, unless a receiver still waits for that."""
+    job_ids = [row.id for row in rows]
+    if job_ids:
+        deletion.remove_all(session, rows)
+        _empty_events(session, WebhookEvent.job_id.in_(job_ids))
+    return job_ids
+
+
+def _empty_events(session: Session, which: ColumnElement[bool]) -> int:
+    """Drop what events say that nobody waits for; the log of their deliveries stays."""
+    is_open = exists().where(
+        WebhookDispatch.event_id == WebhookEvent.id, WebhookDispatch.next_attempt_at.is_not(None)
+    )
+    said = WebhookEvent.payload.is_not(None) | WebhookEvent.output.is_not(None)
+    empty = update(WebhookEvent).where(which, said, ~is_open).values(payload=None, output=None)
+    done = session.execute(empty.returning(WebhookEvent.id), execution_options={"synchronize_session": False})
+    return len(done.all())
+
+
+def _events(session: Session, over: _Over, walk: Walk) -> int:
+    """Empty events whose jobs are gone; those of long ago are not delivered any more."""
+    seen = (
+        select(WebhookEvent.id, WebhookEvent.created_at, WebhookEvent.job_id)
+        .where(WebhookEvent.tenant_id == over.tenant_id, WebhookEvent.payload.is_not(None))
+        .order_by(WebhookEvent.created_at)
+        .limit(_LOOKED_AT)
+    )
+    if walk.events_after is not None:
+        seen = seen.where(WebhookEvent.created_at >= walk.events_after)
+    window = session.execute(seen).all()
+    walk.events_after = window[-1].created_at if len(window) == _LOOKED_AT else None
+    of_jobs = [row for row in window if row.job_id is not None]
+    old = [row.id for row in of_jobs if row.created_at < over.before]
+    if old:
+        waiting = (WebhookDispatch.event_id.in_(old), WebhookDispatch.state == "pending")
+        given_up = update(WebhookDispatch).where(*waiting).values(state="failed", next_attempt_at=None)
+        session.execute(given_up, execution_options={"synchronize_session": False})
+    gone = ~exists().where(Job.id == WebhookEvent.job_id)
+    num_emptied = _empty_events(session, WebhookEvent.id.in_([row.id for row in of_jobs]) & gone)
+    return num_emptied + _empty_events(session, WebhookEvent.id.in_(old))
+
+
+def _parts(session: Session, over: _Over) -> int:
+    """Remove results of parts of trees that still grow, once the job that joined them has completed."""
+    joined, part = Job.__table__.alias("joined"), SummaryNode.__table__.alias("part")
+    join = SummaryNode.__table__.alias("joining")
+    open_trees = select(Summary.id).where(
+        Summary.tenant_id == over.tenant_id, Summary.finalized_at.is_(None), Summary.state == "running"
+    )
+    some = (
+        select(Result.job_id)
+        .join(part, part.c.job_id == Result.job_id)
+        .join(join, and_(join.c.summary_id == part.c.summary_id, join.c.number == part.c.parent))
+        .join(joined, joined.c.id == join.c.job_id)
+        .where(part.c.summary_id.in_(open_trees), joined.c.state == "completed")
+        .limit(_AT_ONCE)
+    )
+    gone = delete(Result).where(Result.job_id.in_(session.scalars(some).all()))
+    return len(session.execute(gone.returning(Result.job_id)).all())
+
+
+def _summaries(session: Session, over: _Over) -> int:
+    """Hide summaries, answers and extractions that ended long ago; a sweep removes them."""
+    old = (
+        Summary.tenant_id == over.tenant_id,
+        Summary.state.in_(sorted(ENDED)),
+        Summary.deleted_at.is_(None),
+        Summary.finalized_at < over.before,
+    )
+    some = session.scalars(select(Summary.id).where(*old).limit(_FEW).with_for_update(skip_locked=True)).all()
+    session.execute(update(Summary).where(Summary.id.in_(some)).values(deleted_at=over.now))
+    return len(some)
+
+
+def _documents(session: Session, over: _Over) -> int:
+    """Delete documents of long ago that no unfinished summary needs."""
+    old = (
+        Document.tenant_id == over.tenant_id,
+        Document.state.in_([DocumentState.READY, DocumentState.FAILED]),
+        Document.finalized_at < over.before,
+        ~summaries.needs_document(),
+    )
+    found = session.scalars(select(Document.id).where(*old).limit(_FEW)).all()
+    num_removed = 0
+    for document_id in found:
+        guards = [summaries.guard_document]
+        with suppress(ConflictError, NotFoundError):  # a summary needs it now, or its owner deleted it
+            documents.remove(session, document_id, tenant_id=over.tenant_id, guards=guards)
+            num_removed += 1
+    return num_removed
+
+
+def _files(session: Session, over: _Over, stores: Stores) -> int:
+    """Remove a part of one file: a deleted one, one that its batches have read, or one of long ago."""
+    of_file = Batch.input_file_id == File.id
+    is_needed = exists().where(of_file, Batch.tenant_id == over.tenant_id, Batch.state.in_(sorted(ACTIVE)))
+    was_read = exists().where(of_file, Batch.tenant_id == over.tenant_id)
+    of_tensors = exists().where(
+        JobTensors.job_id == Job.id, Job.tenant_id == over.tenant_id, Job.finalized_at.is_(None)
+    )
+    is_old, is_abandoned = File.created_at < over.before, File.created_at < over.before - _UPLOADING
+    complete = File.state == FileState.COMPLETE
+    may_go = or_(
+        File.state == FileState.DELETED,
+        complete & (File.purpose == INPUT) & or_(was_read, is_old),
+        complete & (File.purpose == OUTPUT) & is_old,
+        complete & File.purpose.in_([INPUT_PURPOSE, PURPOSE]) & is_old & ~of_tensors,
+        (File.state == FileState.UPLOADING) & (File.purpose != PURPOSE) & is_abandoned,
+    )
+    one = select(File.id).where(File.tenant_id == over.tenant_id, may_go, ~is_needed).limit(1)
+    file_id = session.scalar(one.with_for_update(skip_locked=True))
+    return 0 if file_id is None else remove_file(session, file_id, stores)

@@ -1,0 +1,310 @@
+"""What goes of a tenant without retention, and what has to stay until it was delivered."""
+
+import secrets
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session, sessionmaker
+from typer.testing import CliRunner
+
+from cli.main import application
+from cli.stack.servers.valkey import EmbeddedValkey
+from jobs import doorbell, files, lifecycle, submission, tenants
+from jobs.checkpoints import Output
+from jobs.database import database_now
+from jobs.erasure import zero_retention
+from jobs.erasure.zero_retention import Walk
+from jobs.errors import AlreadyDeliveredError, NotFoundError
+from jobs.files.storage import RowStore
+from jobs.models import (
+    DEFAULT_TENANT,
+    Document,
+    File,
+    FilePart,
+    Job,
+    PromptText,
+    Result,
+    Summary,
+    Tenant,
+    WebhookDispatch,
+    WebhookEvent,
+)
+from jobs.settings import DatabaseSettings
+from jobs.states import FinishReason
+from jobs.states.file import FileState
+from jobs.submission import Submitter
+from jobs.tenants.idempotency import IdempotencyGuard
+from searching import stores
+from searching.stores import Marks
+from summary_support import claim_next, complete, nodes_of, planned, prepare_all, ready_document
+from support import CAPACITY, claim_one, output_of, register_engine, spec, submit_one
+from worker.erasure import TenantStores, ZeroRetention
+
+SPAN = timedelta(hours=1)
+
+
+@pytest.fixture
+def tenant_id(sessions: sessionmaker[Session]) -> UUID:
+    """A tenant without retention."""
+    with sessions.begin() as session:
+        row = tenants.create(session, f"t-{secrets.token_hex(4)}")
+        tenants.set_retention(session, row.id, int(SPAN.total_seconds()))
+        register_engine(session)
+        return row.id
+
+
+@pytest.fixture
+def work(sessions: sessionmaker[Session], valkey: EmbeddedValkey) -> ZeroRetention:
+    broker = doorbell.connect(valkey.url, socket_timeout=1)
+    return ZeroRetention(sessions, TenantStores(RowStore(), broker))
+
+
+def rounds(work: ZeroRetention) -> None:
+    number = 0
+    while work.run_once():
+        number += 1
+        assert number < 100, "it does not end"
+
+
+def done(session: Session, tenant_id: UUID, output: Output | None = None, **fields: Any) -> Job:  # noqa: ANN401
+    """A job of the tenant that has just completed; the queue is empty."""
+    job = submit_one(session, spec(**fields), tenant_id=tenant_id)
+    lifecycle.complete(session, claim_one(session).lease, output or output_of("said"), FinishReason.STOP)
+    return job
+
+
+def exists(sessions: sessionmaker[Session], job: Job) -> bool:
+    with sessions() as session:
+        return session.get(Job, job.id) is not None
+
+
+def pass_time(sessions: sessionmaker[Session]) -> None:
+    """All that ended or came did so longer ago than the tenant's content may wait."""
+    with sessions.begin() as session:
+        for table, column in (
+            (Job, Job.finalized_at),
+            (Document, Document.finalized_at),
+            (File, File.created_at),
+            (Summary, Summary.finalized_at),
+            (WebhookEvent, WebhookEvent.created_at),
+        ):
+            session.execute(update(table).where(column.is_not(None)).values({column: column - 2 * SPAN}))
+
+
+def test_what_nobody_fetched_goes_when_its_time_is_over_and_not_before(
+    sessions: sessionmaker[Session], tenant_id: UUID, work: ZeroRetention
+) -> None:
+    marks = Marks(["markedprompt", "markedanswer"])
+    with sessions.begin() as session:
+        job = done(session, tenant_id, output_of("markedanswer"), prompt="markedprompt")
+        others = done(session, DEFAULT_TENANT, prompt="another's")
+        queued = submit_one(session, spec(), tenant_id=tenant_id)
+    rounds(work)
+    assert {"texts.body", "results.output"} <= stores.in_database(sessions, marks)
+    pass_time(sessions)
+    rounds(work)
+    assert not exists(sessions, job)
+    assert exists(sessions, others)
+    assert exists(sessions, queued)
+    assert stores.in_database(sessions, marks) == set()
+
+
+def test_a_2xx_that_carried_all_of_the_output_is_a_delivery(
+    sessions: sessionmaker[Session], tenant_id: UUID, work: ZeroRetention
+) -> None:
+    told: dict[str, Any] = {"webhook_url": "https://a.example/", "webhook_includes_output": True}
+    with sessions.begin() as session:
+        whole = done(session, tenant_id, **told)
+        announced = done(session, tenant_id, webhook_url="https://a.example/")
+        thought = Output(
+            text="said", packed_ids=b"ids", num_tokens=3, reasoning="thought", reasoning_tokens=1
+        )
+        partly = done(session, tenant_id, thought, **told)
+        long = done(session, tenant_id, output_of("long " * 4000), **told)
+    rounds(work)
+    assert all(exists(sessions, job) for job in (whole, announced, partly, long)), "nothing is delivered yet"
+    with sessions.begin() as session:
+        session.execute(update(WebhookDispatch).values(state="delivered", next_attempt_at=None))
+    rounds(work)
+    assert not exists(sessions, whole)
+    for job in (announced, partly, long):
+        assert exists(sessions, job), "its receiver has yet to fetch what the webhook did not carry"
+    with sessions() as session:
+        event = session.scalars(select(WebhookEvent).where(WebhookEvent.job_id == whole.id)).one()
+        assert (event.payload, event.output) == (None, None)
+
+
+def test_a_job_waits_for_every_receiver_and_goes_with_the_last(
+    sessions: sessionmaker[Session], tenant_id: UUID, work: ZeroRetention
+) -> None:
+    with sessions.begin() as session:
+        job = done(session, tenant_id, webhook_url="https://a.example/", webhook_includes_output=True)
+        event = session.scalars(select(WebhookEvent).where(WebhookEvent.job_id == job.id)).one()
+        session.execute(update(WebhookDispatch).values(state="delivered", next_attempt_at=None))
+        more = WebhookDispatch(
+            tenant_id=tenant_id,
+            event_id=event.id,
+            destination_id=job.id,
+            url="https://b.example/",
+            includes_output=True,
+            state="pending",
+            next_attempt_at=database_now(session),
+        )
+        session.add(more)
+    rounds(work)
+    assert exists(sessions, job)
+    with sessions.begin() as session:
+        # Its owner reads the result: the job goes, and what the second receiver is to get stays.
+        assert zero_retention.forget_jobs(session, [job.id], tenant_id=tenant_id) == [job.id]
+    rounds(work)
+    with sessions() as session:
+        assert session.get_one(WebhookEvent, event.id).output == "said"
+    pass_time(sessions)
+    rounds(work)
+    with sessions() as session:
+        assert session.get_one(WebhookEvent, event.id).output is None
+        assert session.get_one(WebhookDispatch, more.id).state == "failed"
+
+
+def test_a_running_job_is_not_forgotten(
+    sessions: sessionmaker[Session], tenant_id: UUID, work: ZeroRetention
+) -> None:
+    with sessions.begin() as session:
+        job = submit_one(session, spec(), tenant_id=tenant_id)
+        claim_one(session)
+        assert zero_retention.forget_jobs(session, [job.id], tenant_id=tenant_id) == []
+    pass_time(sessions)
+    rounds(work)
+    assert exists(sessions, job)
+
+
+def test_another_tenant_s_job_is_not_forgotten(sessions: sessionmaker[Session], tenant_id: UUID) -> None:
+    with sessions.begin() as session:
+        job = done(session, DEFAULT_TENANT)
+        assert zero_retention.forget_jobs(session, [job.id], tenant_id=tenant_id) == []
+    assert exists(sessions, job)
+
+
+def test_a_line_of_a_batch_goes_once_it_is_in_the_file_of_results(
+    sessions: sessionmaker[Session], tenant_id: UUID, work: ZeroRetention
+) -> None:
+    with sessions.begin() as session:
+        job = done(session, tenant_id, batch_id=UUID(int=7), batch_line=1)
+    pass_time(sessions)
+    rounds(work)
+    assert exists(sessions, job), "its batch has not read it"
+    with sessions.begin() as session:
+        session.execute(update(Job).values(is_reported=True))
+    rounds(work)
+    assert not exists(sessions, job)
+
+
+def test_files_and_documents_go_when_nothing_needs_them(
+    sessions: sessionmaker[Session], tenant_id: UUID, work: ZeroRetention
+) -> None:
+    with sessions.begin() as session:
+        ready_document(session, "a marked document", tenant_id=tenant_id)
+        for purpose in (files.INPUT, files.OUTPUT):
+            made = files.create(
+                session, tenant_id=tenant_id, purpose=purpose, filename="f", state=FileState.COMPLETE
+            )
+            part = RowStore().put(b"a marked document")
+            files.add_part(session, made.id, part, start=0, tenant_id=tenant_id)
+            made.num_bytes = part.num_bytes
+            made_id = made.id
+    rounds(work)
+    marks = Marks(["marked"])
+    assert stores.in_database(sessions, marks) == {"document_texts.body", "file_parts.content"}
+    with sessions.begin() as session:
+        now = database_now(session)
+        zero_retention.forget_file(session, made_id, tenant_id=DEFAULT_TENANT, now=now)
+        assert files.get(session, made_id, tenant_id=tenant_id), "another tenant's reading delivers nothing"
+        zero_retention.forget_file(session, made_id, tenant_id=tenant_id, now=now)
+        with pytest.raises(NotFoundError):
+            files.get(session, made_id, tenant_id=tenant_id)
+    rounds(work)
+    with sessions() as session:
+        assert session.query(FilePart).count() == 1, "the bytes of the file that was read"
+    pass_time(sessions)
+    rounds(work)
+    assert stores.in_database(sessions, marks) == set()
+    with sessions() as session:
+        assert session.query(File).count() == 0
+
+
+def test_results_of_parts_go_once_they_are_joined(session: Session) -> None:
+    session.execute(update(Tenant).where(Tenant.id == DEFAULT_TENANT).values(zero_retention_seconds=3600))
+    summary = planned(session, 4000)
+    joins = {node.number for node, _ in nodes_of(session, summary) if node.kind == "reduce"}
+    assert len(joins) > 1, "more than the root joins"
+    stores_ = TenantStores(RowStore(), doorbell.connect("redis://127.0.0.1:1", socket_timeout=1))
+    for _ in range(100):
+        prepare_all(session)
+        claimed = claim_next(session)
+        if claimed is None:
+            break
+        complete(session, claimed)
+        now = database_now(session)
+        while zero_retention.remove_part(session, DEFAULT_TENANT, stores_, Walk(), now=now):
+            pass
+        found = nodes_of(session, summary)
+        ended = {node.number for node, job in found if job.state == "completed"}
+        kept = set(session.scalars(select(Result.job_id)))
+        is_open = session.get_one(Summary, summary.id, populate_existing=True).finalized_at is None
+        for node, job in found:
+            is_joined = node.parent in ended and is_open
+            if job.state == "completed" and (is_open or node.parent is None):
+                assert (job.id in kept) is not is_joined, (
+                    "a part's result stays until it is joined, not longer"
+                )
+    assert session.get_one(Summary, summary.id, populate_existing=True).state == "completed"
+    zero_retention.forget_summary(session, summary.id, tenant_id=DEFAULT_TENANT, now=now)
+    assert session.get_one(Summary, summary.id, populate_existing=True).deleted_at == now
+
+
+def test_a_key_of_what_was_delivered_makes_nothing_again(
+    sessions: sessionmaker[Session], tenant_id: UUID
+) -> None:
+    """Or a client that repeats its request would get a second answer, and a second webhook."""
+    by = Submitter(tenant_id, CAPACITY)
+    guard = IdempotencyGuard(key="key", request_sha256=b"0" * 32, valid_for=timedelta(hours=1))
+    with sessions.begin() as session:
+        job, _ = submission.submit_once(session, spec(prompt="once"), guard, by=by)
+        lifecycle.complete(session, claim_one(session).lease, output_of("said"), FinishReason.STOP)
+    with sessions.begin() as session:
+        assert zero_retention.forget_jobs(session, [job.id], tenant_id=tenant_id) == [job.id]
+    with sessions.begin() as session, pytest.raises(AlreadyDeliveredError):
+        submission.submit_once(session, spec(prompt="once"), guard, by=by)
+
+
+def test_a_prompt_that_another_job_shares_stays_for_it(
+    sessions: sessionmaker[Session], tenant_id: UUID, work: ZeroRetention
+) -> None:
+    with sessions.begin() as session:
+        done(session, tenant_id, prompt="shared")
+        queued = submit_one(session, spec(prompt="shared"), tenant_id=tenant_id)
+    pass_time(sessions)
+    rounds(work)
+    with sessions() as session:
+        text_id = session.get_one(Job, queued.id).text_id
+        assert session.scalars(select(PromptText.id)).all() == [text_id]
+
+
+def test_the_command_sets_it_and_takes_it_back(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    environment = {"LONGBATCH_DATABASE__URL": database_settings.url.get_secret_value()}
+    name = f"t-{secrets.token_hex(4)}"
+
+    def run(verb: str, *options: str) -> int | None:
+        done = CliRunner().invoke(application(), ["tenants", verb, name, *options], env=environment)
+        assert done.exit_code == 0, done.output
+        with sessions() as session:
+            return tenants.named(session, name).zero_retention_seconds
+
+    assert run("create", "--zero-retention-seconds", "3600") == 3600
+    assert run("set", "--weight", "2") == 3600
+    assert run("set", "--zero-retention-seconds", "0") is None
