@@ -10,6 +10,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from bench.tracing.receiver import SeenSpan
+from cli.stack.ports import free_port
 from jobs import lifecycle
 from jobs.completing import JobCompletion
 from jobs.database import database_now
@@ -251,6 +252,16 @@ def test_a_collector_that_was_away_gets_what_ended_meanwhile(
     collector.status, clock.now = 200, 100.0
     writer.run_once()
     assert len(seen_once(collector)) == 4
+
+
+def test_a_collector_that_is_not_there_costs_no_row_its_trace(sessions: Sessions) -> None:
+    sender = Collector(TraceSettings(endpoint=f"http://127.0.0.1:{free_port()}", timeout_seconds=0.2))
+    writer = TraceWriter(sessions, sender, is_stopping=lambda: False)
+    end_one(sessions)
+    assert not writer.run_once()
+    assert not writer.run_once(), "it is left alone for a while"
+    with sessions() as session:
+        assert session.scalars(select(Job.traced_at)).all() == [None], "it stays to be written"
 
 
 def test_a_collector_that_hangs_is_waited_for_within_limits_and_asked_once_at_a_time(

@@ -1,5 +1,7 @@
 """Whether a request is traced: off, by a ratio, or as its caller says; a collector that hangs delays none."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import httpx2
 import pytest
 from sqlalchemy import select
@@ -48,6 +50,22 @@ def test_a_collector_that_hangs_delays_no_request_and_no_stop(serve: Serve, sess
     assert callers.trace_id == CALLER.trace_id != mine.trace_id
     assert callers.span_id != CALLER.span_id, "below it is the request's own span"
     assert doubled.trace_id != CALLER.trace_id, "two headers say nothing"
+
+
+def test_requests_that_are_stored_together_keep_their_own_traces(serve: Serve, sessions: Sessions) -> None:
+    given = {f"{number:032x}" for number in range(1, 41)}
+    with (
+        collecting() as collector,
+        serve(LONGBATCH_TRACES__ENDPOINT=collector.url) as process,
+        process.client() as http,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        list(pool.map(lambda each: submit(http, str(TraceContext(each, CALLER.span_id))), given))
+        eventually(lambda: len(collector.spans) == len(given))
+        requests = {each.trace_id: each.span_id for each in collector.spans}
+    found = [each for each in stored(sessions) if each is not None]
+    assert len(found) == len(given)
+    assert {each.trace_id: each.span_id for each in found} == requests
 
 
 @pytest.mark.parametrize("ratio", ["0", "1"])
