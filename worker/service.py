@@ -32,6 +32,8 @@ from worker.webhooks.delivery import Deliverer
 _SWITCH_SECONDS: Final = 0.0005  # a tenth of the default
 # An exchange may last until its deadline; another worker redelivers one that is cut off here.
 _SENDER_EXIT_SECONDS: Final = 1.0
+# For the collector of traces to take the spans of the last webhooks.
+_LAST_SPANS_SECONDS: Final = 0.5
 # Counting, chunking and extraction still under way then is released; another worker may claim it at once.
 _WORK_EXIT_SECONDS: Final = 3.0
 
@@ -134,6 +136,8 @@ class ServiceWorker:
         self._doorbell.finish()
         if self._deliverer:
             self._deliverer.stop(within=_SENDER_EXIT_SECONDS)
+        if self._traces:
+            self._traces.finish(within=_LAST_SPANS_SECONDS)
         self._checker.close()
         self._pool.dispose()
 

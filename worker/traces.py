@@ -72,6 +72,13 @@ class TraceWriter:
         self._put_off(taken, added)
         return False
 
+    def finish(self, *, within: float) -> None:
+        """Send the spans that no row holds, for so many seconds at most; call it once all rounds are over."""
+        until = self._clock() + within
+        if self._spans:
+            self._collector.send(list(self._spans), is_stopping=lambda: self._clock() > until)
+        self._collector.close()
+
     def _put_off(self, taken: Taken, added: list[Span]) -> None:
         pause = min(_MAX_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2**self._num_failures)
         self._num_failures = min(self._num_failures + 1, 10)

@@ -91,7 +91,7 @@ class Deliverer:
                 break
         self._senders.stop()
         self._collect()
-        self._outcomes.record()
+        self._trace_all(self._outcomes.record())
 
     def run_once(self) -> None:
         """Record finished exchanges, then claim due events for the idle senders."""

@@ -1,6 +1,7 @@
 """The trace of a job is made of its rows: every run is in it, whoever ended it, and no word of a prompt."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -49,9 +50,15 @@ class Clock:
 
 
 def writer_to(
-    receiver: TraceReceiver, sessions: Sessions, *, clock: Clock | None = None, **settings: float | str
+    receiver: TraceReceiver,
+    sessions: Sessions,
+    *,
+    clock: Callable[[], float] | None = None,
+    **settings: float | str,
 ) -> TraceWriter:
-    made = Collector(TraceSettings.model_validate({"endpoint": receiver.url} | settings))
+    made = Collector(
+        TraceSettings.model_validate({"endpoint": receiver.url, "timeout_seconds": 60} | settings)
+    )
     return TraceWriter(sessions, made, is_stopping=lambda: False, clock=clock or Clock())
 
 
@@ -252,6 +259,29 @@ def test_a_collector_that_was_away_gets_what_ended_meanwhile(
     collector.status, clock.now = 200, 100.0
     writer.run_once()
     assert len(seen_once(collector)) == 4
+
+
+def test_two_workers_never_write_the_same_trace(sessions: Sessions) -> None:
+    end_one(sessions)
+    with sessions.begin() as one, sessions.begin() as other:
+        assert len(ended.take(one).row_ids[Job]) == 1
+        assert not ended.take(other).row_ids
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_worker_that_stops_sends_what_no_row_holds_and_waits_a_moment_at_most(
+    sessions: Sessions, collector: TraceReceiver, *, hangs: bool
+) -> None:
+    writer = writer_to(collector, sessions, clock=time.monotonic)
+    now = datetime.now(UTC)
+    writer.add(Span(name="webhook", context=CALLER, parent_id=None, started_at=now, ended_at=now))
+    if hangs:
+        collector.going_on.clear()
+        writer.finish(within=0.1)
+        assert not collector.spans
+    else:
+        writer.finish(within=60)
+        assert [each.name for each in collector.spans] == ["webhook"]
 
 
 def test_a_collector_that_is_not_there_costs_no_row_its_trace(sessions: Sessions) -> None:
