@@ -84,9 +84,8 @@ def list_routes(of: SubjectList[Row]) -> APIRouter:
         query = of.rows.parse(request.query_params)
         with services.event_streams.opening(viewer.caller, session=viewer.token) as stream:
             page = await read_for(viewer, services, partial(read_page, of, query=query, viewer=viewer))
-            shown = open_rows(page.rows.values())
-            render_row = row_renderer(request, of.pages, shown)
-            return live.respond(stream, watched.summaries, list(shown), render_row)
+            followed = open_rows(page.rows.values())
+            return live.respond(stream, watched.summaries, followed, row_renderer(request, of.pages))
 
     return router
 

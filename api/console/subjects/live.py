@@ -34,13 +34,17 @@ class SubjectRow(Protocol):
         """Return what changes of it."""
 
 
-def open_rows(rows: Iterable[SubjectRow]) -> dict[UUID, SummaryStatus]:
-    """Return what a page shows of those that have not ended."""
-    return {row.asked.id: row.status for row in rows if row.status is not None}
+def open_rows(rows: Iterable[SubjectRow]) -> list[UUID]:
+    """Return those that have not ended."""
+    return [row.asked.id for row in rows if row.status is not None]
 
 
-def row_renderer(request: Request, pages: SubjectPages, shown: dict[UUID, SummaryStatus]) -> Render:
-    """Return what renders the change of a row that shows something else."""
+def row_renderer(request: Request, pages: SubjectPages) -> Render:
+    """Return what renders the state of a row that its stream has not told yet.
+
+    The first one too: the page does not show what changed after it was made and before its stream opened.
+    """
+    shown: dict[UUID, SummaryStatus] = {}
 
     def render_row(row_id: UUID, status: SummaryStatus | JobStatus) -> str | None:
         if not isinstance(status, SummaryStatus) or shown.get(row_id) == status:

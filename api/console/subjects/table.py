@@ -143,17 +143,17 @@ def _add_pages(router: APIRouter, of: SubjectTable[Found]) -> None:
         with services.event_streams.opening(viewer.caller, session=viewer.token) as stream:
             start = _parse_after(of, after)
             read = partial(_read_page, of, subject_id=subject_id, viewer=viewer, after=start)
-            shown = open_rows((await read_for(viewer, services, read)).rows)
+            followed = open_rows((await read_for(viewer, services, read)).rows)
             here = formats.query({"show": show if show == of.show else None, "after": after})
             address = f"{of.pages.address_of(subject_id)}/table{here}"
             reload = render_part(request, "reload_live.html", address=address, part="#table")
-            render_row = row_renderer(request, of.pages, shown)
+            render_row = row_renderer(request, of.pages)
 
             def render_change(row_id: UUID, status: SummaryStatus | JobStatus) -> str | None:
                 is_over = isinstance(status, SummaryStatus) and status.state in TERMINAL
                 return reload if is_over else render_row(row_id, status)
 
-            return live.respond(stream, watched.summaries, list(shown), render_change, ended=reload)
+            return live.respond(stream, watched.summaries, followed, render_change, ended=reload)
 
 
 def _add_files(router: APIRouter, of: SubjectTable[Found]) -> None:

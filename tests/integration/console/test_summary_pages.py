@@ -4,11 +4,12 @@ import re
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from threading import Event
 
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
-from console_pages.browser import PROBE, Browser, is_over, new_tenant, words
+from console_pages.browser import PROBE, Browser, events, is_over, new_tenant, words
 from console_pages.checks import check_buttons, check_follows, check_reader
 from jobs import ids, summaries
 from jobs.models import Summary, SummaryNode
@@ -291,6 +292,16 @@ def test_of_a_large_tree_each_join_has_a_page_of_its_own(
             if len(seen) < 8:  # the way down to the leaves is the same everywhere
                 left += visitor.page(link).xpath("//ul[@class='tree']//a/@href")
     assert len(seen) > 40
+
+
+def test_a_list_is_told_what_changed_before_its_stream_opened(
+    visitor: Browser, sessions: sessionmaker[Session]
+) -> None:
+    name = waiting(sessions)
+    assert "waits for its documents" in words(visitor.page(LIST))
+    with sessions.begin() as session:
+        plan_all(session)
+    assert f"progress-{name}" in events(visitor, f"{LIST}/live", "0 of 1 jobs", Event())
 
 
 @pytest.mark.parametrize("place", ["live", "{}/live"])
