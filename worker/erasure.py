@@ -96,16 +96,19 @@ class ZeroRetention:
         self._failing = FailingRows("zero-retention")
         # Only how far this process has come; another one begins at the beginning.
         self._walks: dict[UUID, Walk] = {}
+        self._last = UUID(int=0)
 
     def run_once(self) -> int:
-        """Look at each of these tenants once. Returns how many lost something."""
+        """Look at some of these tenants, each in its turn. Returns how many lost something."""
         self._stores.forget_last_words()
         with transaction(self._sessions) as session:
             aside = self._failing.ids()
-            due = session.scalars(zero_retention.due()).all()
-        self._walks = {each: self._walks.get(each, Walk()) for each in due}
+            every = [each for each in session.scalars(zero_retention.due()) if each not in aside]
+        self._walks = {each: self._walks.get(each, Walk()) for each in every}
+        due = sorted(every, key=lambda each: (each <= self._last, each))[:_AT_ONCE]
         num_parts = 0
-        for tenant_id in [each for each in due if each not in aside]:
+        for tenant_id in due:
+            self._last = tenant_id
             rows = zero_retention.due().where(Tenant.id == tenant_id)
             found = move_set(self._sessions, self._failing, rows, self._remove, limit=1)
             num_parts += sum(part is not None for part in found)

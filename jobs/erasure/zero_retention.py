@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, and_, delete, exists, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from jobs import deletion, documents, summaries
 from jobs.engines.tensor_rows import INPUT_PURPOSE, PURPOSE
@@ -34,11 +34,12 @@ from jobs.models import (
     WebhookDispatch,
     WebhookEvent,
 )
-from jobs.states import TERMINAL
+from jobs.states import TERMINAL, JobState
 from jobs.states.batch import ACTIVE
 from jobs.states.document import DocumentState
 from jobs.states.file import FileState
 from jobs.states.summary import TERMINAL as ENDED
+from jobs.states.summary import Purpose, SummaryState
 
 _LOOKED_AT: Final = 2000  # jobs or events in one transaction, whether or not they can go
 _AT_ONCE: Final = 200  # jobs, or results of parts, in one transaction
@@ -78,7 +79,8 @@ def forget_jobs(session: Session, job_ids: Sequence[UUID], *, tenant_id: UUID) -
     """
     alone = (Job.batch_id.is_(None), Job.summary_id.is_(None), Job.state.in_(sorted(TERMINAL)))
     found = select(Job).where(Job.id.in_(job_ids), Job.tenant_id == tenant_id, *alone).order_by(Job.id)
-    return _remove_jobs(session, session.scalars(found.with_for_update(skip_locked=True)).all())
+    # Waits for a row that another transaction holds: nobody looks at it again before its time is over.
+    return _remove_jobs(session, session.scalars(found.with_for_update()).all())
 
 
 def forget_summary(session: Session, summary_id: UUID, *, tenant_id: UUID, now: datetime) -> None:
@@ -116,7 +118,7 @@ def remove_part(
     over = _Over(tenant_id, now, now - timedelta(seconds=tenant.zero_retention_seconds))
     num_removed = (
         _jobs(session, over, stores, walk)
-        + _parts(session, over)
+        + _joins(session, over)
         + _summaries(session, over)
         + _documents(session, over)
         + _files(session, over, stores)
@@ -169,6 +171,8 @@ def _is_delivered() -> ColumnElement[bool]:
     got = exists().where(
         of_job,
         WebhookDispatch.state == "delivered",
+        # Not of a response, which says no more than its id.
+        WebhookEvent.type.startswith("job."),
         WebhookEvent.type != "job.started",
         or_(~has_result, was_whole),
     )
@@ -218,19 +222,25 @@ def _events(session: Session, over: _Over, walk: Walk) -> int:
     return num_emptied + _empty_events(session, WebhookEvent.id.in_(old))
 
 
-def _parts(session: Session, over: _Over) -> int:
-    """Remove results of parts of trees that still grow, once the job that joined them has completed."""
-    joined, part = Job.__table__.alias("joined"), SummaryNode.__table__.alias("part")
-    join = SummaryNode.__table__.alias("joining")
+def _joins(session: Session, over: _Over) -> int:
+    """Remove what joins within summaries made, once the join above them has completed.
+
+    What the leaves made is part of the result that the owner gets, and answers and extractions are drawn from
+    it: it goes with the whole.
+    """
+    below, above = aliased(SummaryNode), aliased(SummaryNode)
     open_trees = select(Summary.id).where(
-        Summary.tenant_id == over.tenant_id, Summary.finalized_at.is_(None), Summary.state == "running"
+        Summary.tenant_id == over.tenant_id,
+        Summary.purpose == Purpose.SUMMARY.value,
+        Summary.finalized_at.is_(None),
+        Summary.state == SummaryState.RUNNING.value,
     )
     some = (
         select(Result.job_id)
-        .join(part, part.c.job_id == Result.job_id)
-        .join(join, and_(join.c.summary_id == part.c.summary_id, join.c.number == part.c.parent))
-        .join(joined, joined.c.id == join.c.job_id)
-        .where(part.c.summary_id.in_(open_trees), joined.c.state == "completed")
+        .join(below, below.job_id == Result.job_id)
+        .join(above, and_(above.summary_id == below.summary_id, above.number == below.parent))
+        .join(Job, Job.id == above.job_id)
+        .where(below.summary_id.in_(open_trees), below.level > 0, Job.state == JobState.COMPLETED.value)
         .limit(_AT_ONCE)
     )
     gone = delete(Result).where(Result.job_id.in_(session.scalars(some).all()))

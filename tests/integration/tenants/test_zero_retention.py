@@ -6,13 +6,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner
 
+from api_server import ApiProcess
 from cli.main import application
 from cli.stack.servers.valkey import EmbeddedValkey
-from jobs import doorbell, files, lifecycle, submission, tenants
+from jobs import doorbell, files, ids, lifecycle, submission, tenants
 from jobs.checkpoints import Output
 from jobs.database import database_now
 from jobs.erasure import zero_retention
@@ -36,11 +37,14 @@ from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
 from jobs.states.file import FileState
 from jobs.submission import Submitter
+from jobs.summaries import queries
+from jobs.tenants import keys
 from jobs.tenants.idempotency import IdempotencyGuard
+from jobs.tenants.keys import Scope
 from searching import stores
 from searching.stores import Marks
-from summary_support import claim_next, complete, nodes_of, planned, prepare_all, ready_document
-from support import CAPACITY, claim_one, output_of, register_engine, spec, submit_one
+from summary_support import claim_next, complete, nodes_of, planned, prepare_all, ready_document, run_to_end
+from support import CAPACITY, ERROR, claim_one, eventually, output_of, register_engine, spec, submit_one
 from worker.erasure import TenantStores, ZeroRetention
 
 SPAN = timedelta(hours=1)
@@ -135,6 +139,23 @@ def test_a_2xx_that_carried_all_of_the_output_is_a_delivery(
     with sessions() as session:
         event = session.scalars(select(WebhookEvent).where(WebhookEvent.job_id == whole.id)).one()
         assert (event.payload, event.output) == (None, None)
+
+
+def test_the_event_of_a_response_delivers_nothing(
+    sessions: sessionmaker[Session], tenant_id: UUID, work: ZeroRetention
+) -> None:
+    """It has the response's id alone, also of one that failed."""
+    with sessions.begin() as session:
+        job = submit_one(session, spec(webhook_url="https://a.example/"), tenant_id=tenant_id)
+        lifecycle.fail(session, claim_one(session).lease, ERROR)
+        session.execute(update(WebhookEvent).values(type="response.failed"))
+        session.execute(update(WebhookDispatch).values(state="delivered", next_attempt_at=None))
+    rounds(work)
+    assert exists(sessions, job)
+    with sessions.begin() as session:
+        session.execute(update(WebhookEvent).values(type="job.failed"))
+    rounds(work)
+    assert not exists(sessions, job), "the event of a job says why it failed"
 
 
 def test_a_job_waits_for_every_receiver_and_goes_with_the_last(
@@ -235,32 +256,36 @@ def test_files_and_documents_go_when_nothing_needs_them(
         assert session.query(File).count() == 0
 
 
-def test_results_of_parts_go_once_they_are_joined(session: Session) -> None:
+def test_joins_go_once_they_are_joined_and_leaves_with_the_whole(session: Session) -> None:
+    """The result of a summary has what its leaves said."""
     session.execute(update(Tenant).where(Tenant.id == DEFAULT_TENANT).values(zero_retention_seconds=3600))
     summary = planned(session, 4000)
-    joins = {node.number for node, _ in nodes_of(session, summary) if node.kind == "reduce"}
-    assert len(joins) > 1, "more than the root joins"
+    joins = [node for node, _ in nodes_of(session, summary) if node.level > 0 and node.parent is not None]
+    assert joins, "more than the root joins"
     stores_ = TenantStores(RowStore(), doorbell.connect("redis://127.0.0.1:1", socket_timeout=1))
+    num_gone = 0
     for _ in range(100):
         prepare_all(session)
         claimed = claim_next(session)
         if claimed is None:
             break
         complete(session, claimed)
+        is_open = session.get_one(Summary, summary.id, populate_existing=True).finalized_at is None
         now = database_now(session)
         while zero_retention.remove_part(session, DEFAULT_TENANT, stores_, Walk(), now=now):
             pass
         found = nodes_of(session, summary)
         ended = {node.number for node, job in found if job.state == "completed"}
         kept = set(session.scalars(select(Result.job_id)))
-        is_open = session.get_one(Summary, summary.id, populate_existing=True).finalized_at is None
         for node, job in found:
-            is_joined = node.parent in ended and is_open
-            if job.state == "completed" and (is_open or node.parent is None):
-                assert (job.id in kept) is not is_joined, (
-                    "a part's result stays until it is joined, not longer"
-                )
+            if job.state == "completed" and is_open:
+                is_joined = node.level > 0 and node.parent in ended
+                assert (job.id in kept) is not is_joined
+                num_gone += is_joined
+    assert num_gone
     assert session.get_one(Summary, summary.id, populate_existing=True).state == "completed"
+    chunks = queries.list_chunks(session, summary.id)
+    assert {each["summary"] for each in chunks} == {"a summary"}
     zero_retention.forget_summary(session, summary.id, tenant_id=DEFAULT_TENANT, now=now)
     assert session.get_one(Summary, summary.id, populate_existing=True).deleted_at == now
 
@@ -308,3 +333,22 @@ def test_the_command_sets_it_and_takes_it_back(
     assert run("create", "--zero-retention-seconds", "3600") == 3600
     assert run("set", "--weight", "2") == 3600
     assert run("set", "--zero-retention-seconds", "0") is None
+
+
+def test_a_summary_is_delivered_by_the_form_of_its_result_that_has_all(
+    sessions: sessionmaker[Session], tenant_id: UUID, server: ApiProcess
+) -> None:
+    with sessions.begin() as session:
+        path = f"/v1/summaries/{ids.summary_id(planned(session, 2000).id)}"
+        run_to_end(session)
+        for table in ("summaries", "summary_nodes", "summary_documents", "jobs", "texts", "documents"):
+            session.execute(text(f"UPDATE {table} SET tenant_id = :id"), {"id": tenant_id})  # noqa: S608  # ours
+        key = keys.create(session, tenant_id=tenant_id, name="theirs", scopes=[Scope.READ])
+    with server.client(api_key=key.secret) as http:
+        for form in ("md", "csv"):
+            assert http.get(f"{path}/result", params={"format": form}).status_code == 200
+        assert http.get(path).status_code == 200, "what leaves out a part delivers nothing"
+        result = http.get(f"{path}/result").json()
+        assert result["summary"]
+        assert all(each["summary"] for each in result["chunks"])
+        eventually(lambda: http.get(path).status_code == 404)
