@@ -143,9 +143,9 @@ LLAMA = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["proje
 CLIENTS = $(addprefix tests/with_clients/environments/,openai3 openai2 curator)
 lock: ## write the lock files anew (needs uv)
 	@$(COMPILE) pyproject.toml --extra local --group dev -o requirements.lock
-	@$(COMPILE) pyproject.toml --extra docs --extra llama --extra s3 --extra traces -o requirements-server.lock
+	@$(COMPILE) pyproject.toml --extra docs --extra llama --extra s3 --extra traces --extra oidc -o requirements-server.lock
 	@# What the extra `ocr` adds to the server's.
-	@$(COMPILE) pyproject.toml --extra docs --extra llama --extra s3 --extra traces --extra ocr -c requirements-server.lock -o requirements-ocr.lock \
+	@$(COMPILE) pyproject.toml --extra docs --extra llama --extra s3 --extra traces --extra oidc --extra ocr -c requirements-server.lock -o requirements-ocr.lock \
 		$$(sed -nE 's/^([A-Za-z0-9._-]+)==.*/--no-emit-package \1/p' requirements-server.lock | sort -u)
 	@sed -i '/^# /d' requirements-ocr.lock
 	@$(COMPILE) --no-deps --group browser -o requirements-browser.lock

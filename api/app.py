@@ -119,6 +119,11 @@ def create_app(settings: Settings, http_metrics: HttpMetrics | None = None) -> F
     ):
         app.include_router(router)
     if settings.console.enabled:
+        if settings.oidc.is_on:
+            # The extra `oidc` is needed only here.
+            from api.console.oidc.routes import oidc_router
+
+            app.include_router(oidc_router(settings.oidc))
         app.include_router(console.router)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI documents this way
     return app

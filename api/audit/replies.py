@@ -40,9 +40,10 @@ class ActorReply(BaseModel):
 
     kind: ActorKind = Field(description="What `id` is; `unknown`: a sign-in that failed.")
     id: str | None = Field(
-        description="An API key's public part, or a user of the operating system, which operators alone read."
+        description="An API key's public part; of a person `person_…`, of one who operates `operator_…`; or a"
+        " user of the operating system, which operators alone read."
     )
-    name: str = Field(description="The operator's name for the key.")
+    name: str = Field(description="The operator's name for the key, or the person's.")
     via: Via
 
 
@@ -75,7 +76,7 @@ class AuditListReply(ListReply[AuditReply]):
 def entry_object(entry: AuditEntry, reader: Caller) -> dict[str, Any]:
     """Render the entry: of operators of other tenants the reader sees less, unless it is one itself."""
     is_open = Scope.OPERATOR in reader.scopes or entry.actor_tenant_id == reader.tenant_id
-    shows_id = is_open or entry.actor_kind == ActorKind.KEY
+    shows_id = is_open or entry.actor_kind in (ActorKind.KEY, ActorKind.PERSON)
     return {
         "id": ids.AUDIT.format(entry.id),
         "object": "audit_entry",

@@ -25,6 +25,7 @@ _FLASH: Final = "longbatch_flash"
 _FLASH_SECONDS: Final = 60
 # Bytes; a control character takes six of a cookie's 4,096, before base64.
 _MAX_FLASH: Final = 500
+_MAX_NEXT: Final = 2000
 _SEE_OTHER: Final = 303
 Tone = Literal["good", "bad"]
 
@@ -113,6 +114,12 @@ def redirect(address: str, *, done: str | None = None, tone: Tone = "good") -> R
             _FLASH, packed, max_age=_FLASH_SECONDS, path=CONSOLE, httponly=True, samesite="strict"
         )
     return response
+
+
+def own_address(wanted: str) -> str:
+    """Return the address if it is one of the console's, otherwise that of its first page."""
+    is_own = wanted.startswith(HOME) and wanted.isascii() and wanted.isprintable() and "\\" not in wanted
+    return wanted if is_own and len(wanted) <= _MAX_NEXT else HOME
 
 
 def _common(request: Request) -> dict[str, object]:

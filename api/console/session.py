@@ -12,13 +12,15 @@ from starlette.responses import Response
 
 from api.http.actors import actor_with
 from api.http.scopes import CONSOLE
-from api.runtime.api_keys import Caller, caller_of
+from api.runtime.api_keys import Caller, caller_of, caller_of_person
 from api.runtime.database import request_actor, request_tenant
 from api.runtime.services import Services
 from jobs.audit import Via
 from jobs.errors import AuthenticationError, ForbiddenError
+from jobs.models import ApiKey
 from jobs.tenants import quotas, sign_ins
 from jobs.tenants.keys import Scope
+from jobs.tenants.persons import Person
 from jobs.tenants.sign_ins import SignIn
 
 COOKIE: Final = "longbatch_session"
@@ -33,8 +35,8 @@ class Viewer:
     """The person who looks at a page.
 
     Attributes:
-        caller: the key that they signed in with, as it is now.
-        tenant_name: of the key's tenant.
+        caller: the key that they signed in with, as it is now, or the person.
+        tenant_name: of its tenant.
         token: of the session.
     """
 
@@ -44,7 +46,7 @@ class Viewer:
 
     @property
     def key_name(self) -> str:
-        """The operator's name for the key, otherwise its public part."""
+        """The operator's name for the key, or the person's, otherwise its public part."""
         return self.caller.key_name or self.caller.key
 
     @property
@@ -77,7 +79,7 @@ async def find_viewer(request: Request) -> Viewer:
     token = request.cookies.get(COOKIE, "")
     found = await _find(services, token)
     request.state.recheck = partial(_find, services, token)
-    caller = caller_of(found.key, quotas.limits_of(services.settings.limits, found.own_limits))
+    caller = _caller(services, found)
     request_tenant.set(caller.tenant_id)
     request_actor.set(actor_with(request.scope, caller, Via.CONSOLE))
     await services.rates.hit_each(caller.rate_limits)
@@ -93,9 +95,22 @@ async def _find(services: Services, token: str) -> SignIn:
     idle = services.settings.console.idle_lifetime
     find = partial(sign_ins.find, token=token, idle=idle)
     found = await services.transactions.run_across(find) if token else None
-    if found is None or Scope.READ not in found.key.scopes:
+    if found is None or Scope.READ not in found.who.scopes or not _is_open_to(services, found.who):
         raise SignInNeededError
     return found
+
+
+def _is_open_to(services: Services, who: ApiKey | Person) -> bool:
+    """Return True if the settings, as they are now, let such a one sign in."""
+    oidc = services.settings.oidc
+    return who.issuer == oidc.issuer if isinstance(who, Person) else oidc.key_sign_in
+
+
+def _caller(services: Services, found: SignIn) -> Caller:
+    limits = quotas.limits_of(services.settings.limits, found.own_limits)
+    if isinstance(found.who, Person):
+        return caller_of_person(found.who, found.tenant_id, limits)
+    return caller_of(found.who, limits)
 
 
 ViewerDep = Annotated[Viewer, Depends(find_viewer)]

@@ -14,12 +14,12 @@ from starlette.responses import Response
 from api.console import forms, session
 from api.console.error_pages import SIGN_IN, error_page, page_router
 from api.console.forms import FormDep
-from api.console.page import HOME, redirect, render
+from api.console.page import HOME, own_address, redirect, render
 from api.console.session import ViewerDep
 from api.http.actors import unknown_actor
 from api.http.dependencies import CallerDep, ServicesDep
 from api.http.errors import status_of
-from api.http.scopes import CONSOLE_CODES
+from api.http.scopes import CONSOLE, CONSOLE_CODES
 from api.runtime.database import request_actor
 from api.runtime.rate_limits import RateLimit
 from api.runtime.services import Services
@@ -37,17 +37,20 @@ _MAX_FAILURES: Final = 30
 # Of all addresses in a minute that the audit log has.
 _MAX_LOGGED: Final = 300
 _ALL_FAILURES: Final = uuid5(NAMESPACE_URL, "console sign-ins that failed")
-_MAX_NEXT: Final = 2000
 
 
 class SignInFailedError(AuthenticationError):
     """The link has been used or has expired; `longbatch console` makes another."""
 
 
+class KeysRefusedError(ForbiddenError):
+    """API keys do not sign in to this console; its provider does."""
+
+
 @router.get("/sign-in")
 async def show_sign_in(request: Request, next: str = HOME, code: str | None = None) -> Response:  # noqa: A002  # in links
     """Show the form, or for a link with a code one button: fetching a link in advance uses nothing up."""
-    return _form(request, next_=next, code=code)
+    return show_form(request, next_=next, code=code)
 
 
 @router.post("/sign-in")
@@ -59,11 +62,11 @@ async def sign_in(request: Request, services: ServicesDep) -> Response:
     try:
         token = await _start(services, fields)
     except (AuthenticationError, ForbiddenError) as error:
-        refusal = await _count_failure(request, services, error, api_key=fields.get("api_key", "").strip())
+        refusal = await count_failure(request, services, error, api_key=fields.get("api_key", "").strip())
         if isinstance(refusal, RequestRateError):
             return error_page(request, refusal)
-        return _form(request, next_=next_, error=refusal)
-    response = redirect(_own_address(next_))
+        return show_form(request, next_=next_, error=refusal)
+    response = redirect(own_address(next_))
     lifetime = services.settings.console.session_lifetime
     session.set_cookie(request, response, token, seconds=lifetime.total_seconds())
     return response
@@ -85,6 +88,8 @@ async def create_code(services: ServicesDep, caller: CallerDep) -> JSONResponse:
 
     The caller knows better than this server under which name it reached it, so it completes the address.
     """
+    if not services.settings.oidc.key_sign_in:
+        raise KeysRefusedError
     make = partial(
         sign_ins.create_code,
         key_id=caller.key_id,
@@ -99,9 +104,12 @@ async def _start(services: Services, fields: Mapping[str, str]) -> str:
     """Start a session and return its token.
 
     Raises:
+        KeysRefusedError: only the provider signs in here.
         AuthenticationError: the key or the code is wrong, used, revoked or expired.
         ForbiddenError: the key may not read.
     """
+    if not services.settings.oidc.key_sign_in:
+        raise KeysRefusedError
     lifetime = services.settings.console.session_lifetime
     if code := fields.get("code"):
         key = await services.transactions.run_across(partial(sign_ins.key_of_code, code=code))
@@ -129,8 +137,13 @@ def _act_with(key: str, name: str, *, tenant_id: UUID) -> None:
         request_actor.set(known)
 
 
-async def _count_failure(
-    request: Request, services: Services, error: LongbatchError, *, api_key: str
+async def count_failure(
+    request: Request,
+    services: Services,
+    error: LongbatchError,
+    *,
+    api_key: str = "",
+    reason: str | None = None,
 ) -> LongbatchError:
     """Count a failed sign-in of this address; return the error to show, which may be that of the limit.
 
@@ -144,26 +157,26 @@ async def _count_failure(
         return refusal
     with suppress(RequestRateError):
         await services.rates.hit(RateLimit(_ALL_FAILURES, _MAX_LOGGED))
-        await services.transactions.run_as_operator(partial(sign_ins.note_failure, api_key=api_key))
+        await services.transactions.run_as_operator(
+            partial(sign_ins.note_failure, api_key=api_key, reason=reason)
+        )
     return error
 
 
-def _form(
+def show_form(
     request: Request, *, next_: str, code: str | None = None, error: LongbatchError | None = None
 ) -> Response:
+    """Show the ways to sign in, and why the last try failed."""
+    oidc = request.app.state.services.settings.oidc
     return render(
         request,
         "sign_in.html",
         title="Sign in",
         status=status_of(error) if error else 200,
-        next=_own_address(next_),
-        code=code,
+        next=own_address(next_),
+        code=code if oidc.key_sign_in else None,
+        takes_keys=oidc.key_sign_in,
+        provider=f"{CONSOLE}/oidc/start" if oidc.is_on else None,
         message=error.message if error else None,
         address=SIGN_IN,
     )
-
-
-def _own_address(wanted: str) -> str:
-    """Return the address if it is one of the console's, otherwise that of its first page."""
-    is_own = wanted.startswith(HOME) and wanted.isascii() and wanted.isprintable() and "\\" not in wanted
-    return wanted if is_own and len(wanted) <= _MAX_NEXT else HOME

@@ -19,6 +19,7 @@ from jobs.models.tenant import ApiKey
 from jobs.settings import Settings
 from jobs.tenants import keys, quotas
 from jobs.tenants.keys import Scope
+from jobs.tenants.persons import Person
 from jobs.tenants.quotas import TenantLimits
 
 # Cached keys; beyond this number the oldest are looked up again. Wrong keys have their own cache, so that
@@ -42,6 +43,7 @@ class Caller:
         scopes: what it may do.
         limits: of the tenant.
         max_requests: its own rate limit; None: the tenant's alone holds.
+        is_person: it is no key, but a person who signed in by a provider: the same id for each session.
     """
 
     key_id: UUID
@@ -51,6 +53,7 @@ class Caller:
     scopes: frozenset[Scope]
     limits: TenantLimits
     max_requests: int | None = None
+    is_person: bool = False
 
     @property
     def rate_limits(self) -> Sequence[RateLimit]:
@@ -73,6 +76,12 @@ def caller_of(row: ApiKey, limits: TenantLimits) -> Caller:
     scopes = frozenset(scope for scope in Scope if scope.value in row.scopes)
     public = keys.public_id(row)
     return Caller(row.id, public, row.name, row.tenant_id, scopes, limits, row.max_requests)
+
+
+def caller_of_person(person: Person, tenant_id: UUID, limits: TenantLimits) -> Caller:
+    """Make the caller of a person of this tenant."""
+    scopes = frozenset(scope for scope in Scope if scope.value in person.scopes)
+    return Caller(person.id, person.public_id, person.name, tenant_id, scopes, limits, is_person=True)
 
 
 @dataclass(frozen=True, slots=True)

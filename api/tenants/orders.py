@@ -149,7 +149,10 @@ async def revoke_key(services: Services, caller: Caller, key: str) -> dict[str, 
 
     def revoke(session: Session) -> dict[str, Any]:
         row = keys.named(session, key)
-        keys.revoke_by(session, row, key_id=caller.key_id)
+        if caller.is_person:
+            keys.revoke(session, row)
+        else:
+            keys.revoke_by(session, row, key_id=caller.key_id)
         session.refresh(row)
         return key_object(session, row)
 

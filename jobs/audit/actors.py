@@ -16,6 +16,7 @@ class ActorKind(StrEnum):
     """What an actor is known by."""
 
     KEY = "key"
+    PERSON = "person"
     OS_USER = "os_user"
     UNKNOWN = "unknown"  # nobody has signed in
 
@@ -33,9 +34,10 @@ class Actor:
     """One that changes something.
 
     Attributes:
-        id: the public part of an API key, or the operating system's name of a user; empty if unknown.
-        tenant_id: of the key.
-        name: the operator's name for the key.
+        id: the public part of an API key, what names a person, or the operating system's name of a user;
+            empty if unknown.
+        tenant_id: of the key or the person.
+        name: the operator's name for the key, or the person's.
         request_id: of the HTTP request; None: there is none.
         address: from which the request came, as far as this server sees.
     """

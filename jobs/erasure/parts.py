@@ -22,6 +22,7 @@ from jobs.models import (
     AuditEntry,
     Base,
     Batch,
+    ConsoleSession,
     Document,
     DocumentFinding,
     File,
@@ -238,6 +239,7 @@ _OF_SUMMARIES: Final = (DocumentFinding.summary_id, SummaryDocument.summary_id, 
 STEPS: Final[Sequence[Step]] = (
     # What lets more rows come: keys with the sessions of the console, what makes jobs, and jobs.
     partial(_rows, ApiKey, _ROWS),
+    partial(_rows, ConsoleSession, _ROWS),
     partial(_rows, IdempotencyKey, _ROWS),
     partial(_rows, Batch, _WIDE_ROWS),
     partial(_with_children, Summary, _OF_SUMMARIES),

@@ -21,9 +21,10 @@ class AuditEntry(Base):
         action: an `audit.Action`; a later release may know more.
         object_id: what was changed, as callers know it; null: nothing in particular.
         actor_kind: an `audit.ActorKind`, what `actor_id` is.
-        actor_id: an API key's public part, or a user of the operating system; empty if unknown.
-        actor_name: the operator's name for the key.
-        actor_tenant_id: the key's tenant.
+        actor_id: an API key's public part, what names a person, or a user of the operating system; empty if
+            unknown.
+        actor_name: the operator's name for the key, or the person's.
+        actor_tenant_id: the key's or the person's tenant.
         via: an `audit.Via`.
         request_id: of the HTTP request, as its answer has it.
         address: from which it came, as far as the API sees.

@@ -18,7 +18,7 @@ from jobs.errors import ConflictError, NotFoundError
 from jobs.models import ApiKey, Engine, Job, Reservation, Tenant
 from jobs.models.halt import Haltable
 from jobs.states.halt import HaltKind
-from jobs.tenants import keys
+from jobs.tenants import keys, persons
 from jobs.tenants.keys import Scope
 
 MAX_REASON_CHARS = 300
@@ -117,6 +117,8 @@ def lock_queue(session: Session, tenant_id: UUID, *, may_override: bool) -> Tena
     query = select(Tenant).where(Tenant.id == tenant_id).with_for_update(key_share=True)
     row = session.scalars(query.execution_options(populate_existing=True)).one()
     if row.halt is not None and not may_override:
+        if (row.halted_by or "").startswith(persons.OF_TENANT):
+            return row
         handle = (row.halted_by or "").removeprefix(keys.PREFIX)
         scopes = session.scalar(
             select(ApiKey.scopes).where(ApiKey.handle == handle, ApiKey.tenant_id == tenant_id)

@@ -11,6 +11,7 @@ from jobs.settings.servers import (
     TritonSettings,
 )
 from jobs.settings.service import ApiSettings, ConsoleSettings, LimitSettings, WebhookSettings
+from jobs.settings.sign_in import OidcRule, OidcSettings
 from jobs.settings.work import (
     BatchSettings,
     DocumentSettings,

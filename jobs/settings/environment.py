@@ -13,6 +13,7 @@ from jobs.settings.servers import (
     TritonSettings,
 )
 from jobs.settings.service import ApiSettings, ConsoleSettings, LimitSettings, WebhookSettings
+from jobs.settings.sign_in import OidcSettings
 from jobs.settings.work import (
     BatchSettings,
     DocumentSettings,
@@ -54,6 +55,7 @@ class Settings(_Groups):
     tokenizer: TokenizerSettings = TokenizerSettings()
     api: ApiSettings = ApiSettings()
     console: ConsoleSettings = ConsoleSettings()
+    oidc: OidcSettings = OidcSettings()
     jobs: JobSettings = JobSettings()
     files: FileSettings = FileSettings()
     batches: BatchSettings = BatchSettings()

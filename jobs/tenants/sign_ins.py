@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from jobs import audit
@@ -16,6 +16,7 @@ from jobs.audit import Action
 from jobs.database import database_now
 from jobs.models import ApiKey, ConsoleSession, ConsoleSignInCode, Tenant, TenantLimit
 from jobs.tenants import keys
+from jobs.tenants.persons import Person
 
 _SECRET_BYTES: Final = 32
 _MINUTE: Final = timedelta(minutes=1)
@@ -26,13 +27,14 @@ class SignIn:
     """A session that is valid now.
 
     Attributes:
-        key: what the session may do is what this key may do.
-        tenant_name: of the key's tenant.
+        who: what the session may do is what this key, or this person, may do.
+        tenant_id, tenant_name: of the key's, or the person's, tenant.
         own_limits: of the tenant; None: the defaults apply.
         is_use_noted: the row already says that the session was used in this minute.
     """
 
-    key: ApiKey
+    who: ApiKey | Person
+    tenant_id: UUID
     tenant_name: str
     own_limits: TenantLimit | None
     expires_at: datetime
@@ -64,6 +66,25 @@ def start(session: Session, *, key_id: UUID, tenant_id: UUID, lifetime: timedelt
     return token
 
 
+def start_for_person(session: Session, person: Person, *, tenant_id: UUID, lifetime: timedelta) -> str:
+    """Start a session for someone whom a provider vouches for, and return its token."""
+    token = secrets.token_urlsafe(_SECRET_BYTES)
+    session.add(
+        ConsoleSession(
+            token_sha256=_hash(token),
+            tenant_id=tenant_id,
+            person_issuer=person.issuer,
+            person_subject=person.subject,
+            person_name=person.name,
+            scopes=sorted(person.scopes),
+            expires_at=database_now(session) + lifetime,
+        )
+    )
+    session.flush()
+    audit.note(session, Action.SIGN_IN, None, tenant_id=tenant_id, subject=person.subject)
+    return token
+
+
 def find(session: Session, token: str, *, idle: timedelta) -> SignIn | None:
     """Find the valid session with this token.
 
@@ -73,36 +94,42 @@ def find(session: Session, token: str, *, idle: timedelta) -> SignIn | None:
         idle: how long it may go without a request.
 
     Returns:
-        None: there is none, it has expired, or its key was revoked or has expired.
+        None: there is none, it has expired, its key was revoked or has expired, or its tenant is being
+        deleted.
     """
     query = (
-        select(ConsoleSession, ApiKey, Tenant.name, TenantLimit, func.clock_timestamp())
-        .join(ApiKey, ApiKey.id == ConsoleSession.api_key_id)
-        .join(Tenant, Tenant.id == ApiKey.tenant_id)
-        .outerjoin(TenantLimit, TenantLimit.tenant_id == ApiKey.tenant_id)
+        select(ConsoleSession, ApiKey, Tenant, TenantLimit, func.clock_timestamp())
+        .outerjoin(ApiKey, ApiKey.id == ConsoleSession.api_key_id)
+        .join(Tenant, Tenant.id == ConsoleSession.tenant_id)
+        .outerjoin(TenantLimit, TenantLimit.tenant_id == ConsoleSession.tenant_id)
         .where(ConsoleSession.token_sha256 == _hash(token))
     )
     row = session.execute(query).one_or_none()
     if row is None:
         return None
-    opened, key, tenant_name, own, now = row
+    opened, key, tenant, own, now = row
     # The use is noted once a minute, so a session lives up to a minute longer than it should, never shorter.
-    if now >= opened.expires_at or now >= opened.used_at + idle + _MINUTE or not keys.is_usable(key, now):
+    if now >= opened.expires_at or now >= opened.used_at + idle + _MINUTE or tenant.deleted_at is not None:
+        return None
+    who = key if key is not None else _person_of(opened)
+    if who is None or (isinstance(who, ApiKey) and not keys.is_usable(who, now)):
         return None
     is_noted = now - opened.used_at < _MINUTE
-    return SignIn(key, tenant_name, own, opened.expires_at, now, is_noted)
+    return SignIn(who, tenant.id, tenant.name, own, opened.expires_at, now, is_noted)
 
 
 def usable_scopes(session: Session, *, tokens: Collection[str]) -> dict[str, frozenset[str]]:
-    """Return what the keys of those of these sessions may do that are valid, whenever they were used last."""
+    """Return what those of these sessions may do that are valid, whenever they were used last."""
     hashes = {_hash(token): token for token in tokens}
+    is_person = and_(ConsoleSession.api_key_id.is_(None), Tenant.deleted_at.is_(None))
     query = (
-        select(ConsoleSession.token_sha256, ApiKey.scopes)
-        .join(ApiKey, ApiKey.id == ConsoleSession.api_key_id)
+        select(ConsoleSession.token_sha256, func.coalesce(ApiKey.scopes, ConsoleSession.scopes))
+        .outerjoin(ApiKey, ApiKey.id == ConsoleSession.api_key_id)
+        .join(Tenant, Tenant.id == ConsoleSession.tenant_id)
         .where(
             ConsoleSession.token_sha256.in_(hashes),
             ConsoleSession.expires_at > func.clock_timestamp(),
-            keys.usable(),
+            or_(is_person, and_(ApiKey.id.is_not(None), keys.usable())),
         )
     )
     return {hashes[found]: frozenset(scopes) for found, scopes in session.execute(query)}
@@ -172,17 +199,19 @@ def use_code(session: Session, code: str, *, lifetime: timedelta) -> str | None:
     return start(session, key_id=key_id, tenant_id=tenant_id, lifetime=lifetime) if is_valid else None
 
 
-def note_failure(session: Session, api_key: str) -> None:
+def note_failure(session: Session, api_key: str, *, reason: str | None = None) -> None:
     """Log a sign-in that failed: for the tenant of the key whose public part was given, if there is one.
 
     Args:
         session: one that reads and writes the rows of all tenants.
         api_key: as it was given, which is not logged; empty: none was.
+        reason: the code of the error; None: the key was wrong.
     """
     handle = keys.handle_of(api_key)
     row = session.scalar(select(ApiKey).where(ApiKey.handle == handle)) if handle is not None else None
     named, tenant_id = (None, None) if row is None else (keys.public_id(row), row.tenant_id)
-    audit.note(session, Action.SIGN_IN_FAIL, named, tenant_id=tenant_id)
+    details = {} if reason is None else {"reason": reason}
+    audit.note(session, Action.SIGN_IN_FAIL, named, tenant_id=tenant_id, **details)
 
 
 def prune(session: Session, *, now: datetime, limit: int = 5000) -> int:
@@ -195,6 +224,14 @@ def prune(session: Session, *, now: datetime, limit: int = 5000) -> int:
             session.delete(row)
             removed += 1
     return removed
+
+
+def _person_of(opened: ConsoleSession) -> Person | None:
+    """Describe the person whose session it is; None: it is a key's that is gone."""
+    if opened.person_issuer is None or opened.person_subject is None:
+        return None
+    scopes = frozenset(opened.scopes or ())
+    return Person(opened.person_issuer, opened.person_subject, opened.person_name or "", scopes)
 
 
 def _hash(secret: str) -> bytes:

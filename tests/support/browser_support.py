@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).resolve().parents[2] / ".browser"
 LOOPBACK = "127.0.0.1"
+ANOTHER_SITE = "127.0.0.2"
 MISSING = "NO BROWSER HERE: no page of the console is tested in one; `make browser` fetches it, without root"
 
 
@@ -33,8 +34,11 @@ def running_browser() -> Iterator["Browser"]:
         browser = playwright.chromium.launch(
             executable_path=FOLDER / "chromium",
             chromium_sandbox=os.geteuid() != 0,  # Chromium refuses its sandbox to root
-            # No name and no address but this one is ever found; a proxy would look names up by itself.
-            args=[f"--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE {LOOPBACK}", "--no-proxy-server"],
+            # No name and no address but these is ever found; a proxy would look names up by itself.
+            args=[
+                f"--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE {LOOPBACK}, EXCLUDE {ANOTHER_SITE}",
+                "--no-proxy-server",
+            ],
             timeout=PATIENCE * 1000,
         )
         yield browser

@@ -99,10 +99,20 @@ def _fields() -> dict[str, dict[str, Any]]:
 def _plain(field: dict[str, Any], defined: dict[str, Any]) -> dict[str, Any]:
     """Leave out what a variable cannot say (null), and what only pydantic reads."""
     typed = [each for each in field.get("anyOf", [field]) if each.get("type") != "null"]
-    typed = [defined[each["$ref"].rpartition("/")[2]] if "$ref" in each else each for each in typed]
-    kept = [{name: value for name, value in each.items() if name not in _LEFT_OUT} for each in typed]
+    kept = [_inlined(each, defined) for each in typed]
     described = {"description": field["description"]} if "description" in field else {}
     return (kept[0] if len(kept) == 1 else {"anyOf": kept}) | described
+
+
+def _inlined(found: Any, defined: dict[str, Any]) -> Any:  # noqa: ANN401  # any part of a schema
+    """Put what a reference names in its place: draft 7 has no such definitions here."""
+    if isinstance(found, list):
+        return [_inlined(each, defined) for each in found]
+    if not isinstance(found, dict):
+        return found
+    if "$ref" in found:
+        return _inlined(defined[found["$ref"].rpartition("/")[2]], defined)
+    return {name: _inlined(value, defined) for name, value in found.items() if name not in _LEFT_OUT}
 
 
 if __name__ == "__main__":

@@ -79,6 +79,15 @@ def fill(session: Session, tenant_id: UUID, mark: str, store: PartStore) -> Leas
                 api_key_id=key.id,
                 expires_at=now,
             ),
+            ConsoleSession(
+                token_sha256=sha256(f"of a person {mark}".encode()).digest(),
+                tenant_id=tenant_id,
+                person_issuer=mark,
+                person_subject=mark,
+                person_name=mark,
+                scopes=["read"],
+                expires_at=now,
+            ),
             ConsoleSignInCode(
                 code_sha256=sha256(mark.encode()).digest(),
                 tenant_id=tenant_id,
