@@ -15,7 +15,7 @@ from jobs import ids, live_output, telemetry
 from jobs.database import database_now, transaction
 from jobs.erasure import tenants, zero_retention
 from jobs.erasure.parts import Part
-from jobs.erasure.zero_retention import Walk
+from jobs.erasure.zero_retention import Step, Walk
 from jobs.files.storage import PartStore
 from jobs.files.stores import make_store
 from jobs.models import Tenant
@@ -93,31 +93,30 @@ class ZeroRetention:
     def __init__(self, sessions: sessionmaker[Session], stores: TenantStores) -> None:
         self._sessions = sessions
         self._stores = stores
-        self._failing = FailingRows("zero-retention")
+        self._failing = {step: FailingRows("zero-retention") for step in zero_retention.STEPS}
         # Only how far this process has come; another one begins at the beginning.
         self._walks: dict[UUID, Walk] = {}
         self._last = UUID(int=0)
 
     def run_once(self) -> int:
-        """Look at some of these tenants, each in its turn. Returns how many lost something."""
+        """Look at some of these tenants, each in its turn. Returns how many rows lost something."""
         self._stores.forget_last_words()
         with transaction(self._sessions) as session:
-            aside = self._failing.ids()
-            every = [each for each in session.scalars(zero_retention.due()) if each not in aside]
+            every = session.scalars(zero_retention.due()).all()
         self._walks = {each: self._walks.get(each, Walk()) for each in every}
-        due = sorted(every, key=lambda each: (each <= self._last, each))[:_AT_ONCE]
-        num_parts = 0
-        for tenant_id in due:
+        num_rows = 0
+        for tenant_id in sorted(every, key=lambda each: (each <= self._last, each))[:_AT_ONCE]:
             self._last = tenant_id
             rows = zero_retention.due().where(Tenant.id == tenant_id)
-            found = move_set(self._sessions, self._failing, rows, self._remove, limit=1)
-            num_parts += sum(part is not None for part in found)
-        return num_parts
+            for step, failing in self._failing.items():
+                remove = partial(self._remove, step)
+                num_rows += sum(move_set(self._sessions, failing, rows, remove, limit=1))
+        return num_rows
 
-    def _remove(self, session: Session, *, only: Collection[UUID]) -> Part | None:
+    def _remove(self, step: Step, session: Session, *, only: Collection[UUID]) -> int:
         (tenant_id,) = only
         now, walk = database_now(session), self._walks[tenant_id]
-        return zero_retention.remove_part(session, tenant_id, self._stores, walk, now=now)
+        return zero_retention.remove_part(session, tenant_id, step, self._stores, walk, now=now)
 
 
 def duties(context: ServiceContext, broker: redis.Redis) -> list[Duty]:

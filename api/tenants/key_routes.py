@@ -37,7 +37,7 @@ _NOT_KEPT: Final = {"Cache-Control": "no-store"}
     "/v1/keys",
     status_code=201,
     summary="Create an API key",
-    responses=responses(201, KeySecretReply, "The key and its secret", 400, 404, 413, 503),
+    responses=responses(201, KeySecretReply, "The key and its secret", 400, 404, 409, 413, 503),
     openapi_extra=json_body(KeyRequest),
 )
 async def create_key(request: Request, services: ServicesDep, caller: CallerDep) -> JSONResponse:

@@ -5,7 +5,7 @@ What delivers is written once, here and in the routes that call `forget_jobs`, `
 and what a lost process did not remove goes when its time is over.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, aliased
 
 from jobs import deletion, documents, summaries
 from jobs.engines.tensor_rows import INPUT_PURPOSE, PURPOSE
-from jobs.erasure.parts import Part, Stores, remove_file
+from jobs.erasure.parts import Stores, remove_file
 from jobs.errors import ConflictError, NotFoundError
 from jobs.files import INPUT, OUTPUT
 from jobs.models import (
@@ -98,33 +98,26 @@ def forget_file(session: Session, file_id: UUID, *, tenant_id: UUID, now: dateti
 
 
 def remove_part(
-    session: Session, tenant_id: UUID, stores: Stores, walk: Walk, *, now: datetime
-) -> Part | None:
+    session: Session, tenant_id: UUID, step: "Step", stores: Stores, walk: Walk, *, now: datetime
+) -> int:
     """Remove some content of a tenant without retention that was delivered, or has waited too long.
 
     Args:
         session: the caller's transaction.
         tenant_id: the tenant.
+        step: one of STEPS, each in a transaction of its own: what one cannot remove holds up no other.
         stores: what the tenant has outside of the database.
         walk: of this tenant; it goes on.
         now: the database's clock.
 
     Returns:
-        What was done; None: nothing can go now.
+        How many rows lost something.
     """
     tenant = session.get(Tenant, tenant_id)
     if tenant is None or tenant.zero_retention_seconds is None:
-        return None
+        return 0
     over = _Over(tenant_id, now, now - timedelta(seconds=tenant.zero_retention_seconds))
-    num_removed = (
-        _jobs(session, over, stores, walk)
-        + _joins(session, over)
-        + _summaries(session, over)
-        + _documents(session, over)
-        + _files(session, over, stores)
-        + _events(session, over, walk)
-    )
-    return Part(num_removed) if num_removed else None
+    return step(session, over, stores, walk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +192,7 @@ def _empty_events(session: Session, which: ColumnElement[bool]) -> int:
     return len(done.all())
 
 
-def _events(session: Session, over: _Over, walk: Walk) -> int:
+def _events(session: Session, over: _Over, _stores: Stores, walk: Walk) -> int:
     """Empty events whose jobs are gone; those of long ago are not delivered any more."""
     seen = (
         select(WebhookEvent.id, WebhookEvent.created_at, WebhookEvent.job_id)
@@ -222,7 +215,7 @@ def _events(session: Session, over: _Over, walk: Walk) -> int:
     return num_emptied + _empty_events(session, WebhookEvent.id.in_(old))
 
 
-def _joins(session: Session, over: _Over) -> int:
+def _joins(session: Session, over: _Over, _stores: Stores, _walk: Walk) -> int:
     """Remove what joins within summaries made, once the join above them has completed.
 
     What the leaves made is part of the result that the owner gets, and answers and extractions are drawn from
@@ -247,7 +240,7 @@ def _joins(session: Session, over: _Over) -> int:
     return len(session.execute(gone.returning(Result.job_id)).all())
 
 
-def _summaries(session: Session, over: _Over) -> int:
+def _summaries(session: Session, over: _Over, _stores: Stores, _walk: Walk) -> int:
     """Hide summaries, answers and extractions that ended long ago; a sweep removes them."""
     old = (
         Summary.tenant_id == over.tenant_id,
@@ -260,7 +253,7 @@ def _summaries(session: Session, over: _Over) -> int:
     return len(some)
 
 
-def _documents(session: Session, over: _Over) -> int:
+def _documents(session: Session, over: _Over, _stores: Stores, _walk: Walk) -> int:
     """Delete documents of long ago that no unfinished summary needs."""
     old = (
         Document.tenant_id == over.tenant_id,
@@ -278,7 +271,7 @@ def _documents(session: Session, over: _Over) -> int:
     return num_removed
 
 
-def _files(session: Session, over: _Over, stores: Stores) -> int:
+def _files(session: Session, over: _Over, stores: Stores, _walk: Walk) -> int:
     """Remove a part of one file: a deleted one, one that its batches have read, or one of long ago."""
     of_file = Batch.input_file_id == File.id
     is_needed = exists().where(of_file, Batch.tenant_id == over.tenant_id, Batch.state.in_(sorted(ACTIVE)))
@@ -298,3 +291,7 @@ def _files(session: Session, over: _Over, stores: Stores) -> int:
     one = select(File.id).where(File.tenant_id == over.tenant_id, may_go, ~is_needed).limit(1)
     file_id = session.scalar(one.with_for_update(skip_locked=True))
     return 0 if file_id is None else remove_file(session, file_id, stores)
+
+
+Step = Callable[[Session, _Over, Stores, Walk], int]
+STEPS: Final[Sequence[Step]] = (_jobs, _joins, _summaries, _documents, _files, _events)

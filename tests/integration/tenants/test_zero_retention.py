@@ -1,6 +1,7 @@
 """What goes of a tenant without retention, and what has to stay until it was delivered."""
 
 import secrets
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -272,8 +273,8 @@ def test_joins_go_once_they_are_joined_and_leaves_with_the_whole(session: Sessio
         complete(session, claimed)
         is_open = session.get_one(Summary, summary.id, populate_existing=True).finalized_at is None
         now = database_now(session)
-        while zero_retention.remove_part(session, DEFAULT_TENANT, stores_, Walk(), now=now):
-            pass
+        for step in zero_retention.STEPS:
+            zero_retention.remove_part(session, DEFAULT_TENANT, step, stores_, Walk(), now=now)
         found = nodes_of(session, summary)
         ended = {node.number for node, job in found if job.state == "completed"}
         kept = set(session.scalars(select(Result.job_id)))
@@ -352,3 +353,23 @@ def test_a_summary_is_delivered_by_the_form_of_its_result_that_has_all(
         assert result["summary"]
         assert all(each["summary"] for each in result["chunks"])
         eventually(lambda: http.get(path).status_code == 404)
+
+
+def test_a_file_that_cannot_be_removed_holds_up_nothing_else(
+    sessions: sessionmaker[Session], tenant_id: UUID, valkey: EmbeddedValkey
+) -> None:
+    class Refusing(RowStore):
+        def drop(self, keys: Sequence[str]) -> None:
+            raise OSError(f"{len(keys)} keys")
+
+    with sessions.begin() as session:
+        job = done(session, tenant_id)
+        files.create(
+            session, tenant_id=tenant_id, purpose=files.INPUT, filename="f", state=FileState.COMPLETE
+        )
+    pass_time(sessions)
+    broker = doorbell.connect(valkey.url, socket_timeout=1)
+    rounds(ZeroRetention(sessions, TenantStores(Refusing(), broker)))
+    assert not exists(sessions, job)
+    with sessions() as session:
+        assert session.query(File).count() == 1
