@@ -92,6 +92,11 @@ def test_a_page_that_no_section_names_comes_last() -> None:
     ]
 
 
+def test_every_page_has_its_place_in_the_navigation() -> None:
+    last = site.navigation(site.pages(), site.sections())[-1]
+    assert last.get("More", []) == [], "name them in a section of scripts/docs/site.toml"
+
+
 def test_a_section_names_only_pages_that_are_there() -> None:
     with pytest.raises(DocsError, match=r"site\.toml names docs/gone\.md, which is no page"):
         site.navigation({"README.md": "index.md"}, [Section("Start", ("README.md", "docs/gone.md"))])
