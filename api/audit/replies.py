@@ -32,7 +32,9 @@ class AuditQuery(PageQuery):
     """Where to start the list, and which entries it has."""
 
     action: Action | None = Field(None, description="Only this action.")
-    object_id: str | None = Field(None, max_length=300, description="Only what was done to this object.")
+    object_id: str | None = Field(
+        None, max_length=300, pattern=r"^[^\x00-\x1f]*$", description="Only what was done to this object."
+    )
 
 
 class ActorReply(BaseModel):

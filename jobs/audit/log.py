@@ -20,6 +20,9 @@ from jobs.models import AuditEntry
 Detail = str | int | float | Sequence[str] | None
 # Names and reasons are bounded where they come from; this holds whatever comes.
 _MAX_CHARACTERS: Final = 300
+# Of a list, and of each: a tenant may be given a thousand adapters, and the table takes 8 KiB.
+_MAX_ELEMENTS: Final = 40
+_MAX_ELEMENT: Final = 130
 # The trigger of the table lets entries go in such a transaction alone.
 _SWEEP: Final = text("SELECT set_config('app.audit_sweep', 'on', true)")
 
@@ -117,4 +120,8 @@ def prune(session: Session, *, before: datetime, limit: int = 5000) -> int:
 def _bounded(value: Detail) -> object:
     if isinstance(value, str):
         return value[:_MAX_CHARACTERS]
-    return list(value) if isinstance(value, Sequence) else value
+    if not isinstance(value, Sequence):
+        return value
+    more = len(value) - _MAX_ELEMENTS
+    listed = [each[:_MAX_ELEMENT] for each in value[:_MAX_ELEMENTS]]
+    return [*listed, f"and {more} more"] if more > 0 else listed

@@ -33,6 +33,7 @@ _KEPT_SECONDS: Final = 600
 _AWAY_SECONDS: Final = 3
 # Between its clock and ours.
 _LEEWAY_SECONDS: Final = 60
+_MAX_SUBJECT: Final = 255  # by the standard
 # Signed by a key pair: with a shared secret as the key, whoever knows the client's could sign.
 _ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -141,7 +142,7 @@ class Provider:
         except (JoseError, OAuth2Error, ValueError, TypeError, KeyError) as error:
             raise RefusedSignInError from error
         subject = claims.get("sub")
-        if not isinstance(subject, str) or not 0 < len(subject) <= 255:  # by the standard
+        if not isinstance(subject, str) or not subject.isprintable() or not 0 < len(subject) <= _MAX_SUBJECT:
             raise RefusedSignInError
         return dict(claims)
 

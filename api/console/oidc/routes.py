@@ -2,7 +2,6 @@
 
 from functools import partial
 from typing import Final
-from uuid import NAMESPACE_URL, uuid5
 
 from fastapi import APIRouter, Request
 from sqlalchemy.orm import Session
@@ -19,7 +18,6 @@ from api.console.sign_in import count_failure, show_form
 from api.http.actors import person_actor, unknown_actor
 from api.http.dependencies import ServicesDep
 from api.runtime.database import request_actor
-from api.runtime.rate_limits import RateLimit
 from api.runtime.services import Services
 from jobs import tenants
 from jobs.errors import AuthenticationError, ForbiddenError, NotFoundError
@@ -29,8 +27,6 @@ from jobs.tenants import sign_ins
 
 _MAX_CODE: Final = 4096
 _MAX_STATE: Final = 200
-# Of one address in a minute: an office may share one.
-_MAX_BEGUN: Final = 120
 _SEE_OTHER: Final = 303
 
 
@@ -56,11 +52,8 @@ def oidc_router(settings: OidcSettings) -> APIRouter:
     router = page_router()
 
     @router.get("/oidc/start")
-    async def start(request: Request, services: ServicesDep, next: str = "") -> Response:  # noqa: A002  # in links
+    async def start(request: Request, next: str = "") -> Response:  # noqa: A002  # in links
         """Lead the browser to the provider."""
-        host = request.client.host if request.client else ""
-        of_address = uuid5(NAMESPACE_URL, f"console oidc from {host}")
-        await services.rates.hit(RateLimit(of_address, _MAX_BEGUN))
         begun = PendingSignIn(next=own_address(next))
         try:
             address = await provider.address(begun)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from api_server import ApiProcess, error_of
 from cli.main import application
-from console_pages.browser import Browser, browsing, new_key, new_tenant, words
+from console_pages.browser import PROBE, Browser, browsing, new_key, new_tenant, words
 from jobs import audit, ids, tenants
 from jobs.audit import Action, Actor, ActorKind, Via
 from jobs.database import database_now
@@ -144,6 +144,8 @@ def test_the_list_is_paged_and_filtered(http: httpx2.Client, sessions: sessionma
     assert http.get("/v1/audit", params={"object_id": "lb_1"}).json()["data"] == []
     wrong = http.get("/v1/audit", params={"action": "key.steal"})
     assert (wrong.status_code, error_of(wrong)["param"]) == (400, "action")
+    wrong = http.get("/v1/audit", params={"object_id": "a\0b"})
+    assert (wrong.status_code, error_of(wrong)["param"]) == (400, "object_id")
     wrong = http.get("/v1/audit", params={"after": f"audit_{'0' * 32}"})
     assert (wrong.status_code, error_of(wrong)["param"]) == (400, "after")
 
@@ -228,6 +230,27 @@ def test_the_page_shows_the_log_to_its_tenant_and_all_to_operators(
         assert "max jobs: 4321" in page
         assert "others-" in page
         assert operator.client.get("/console/audit?action=nonsense").status_code == 400
+
+
+def test_a_long_list_is_cut_and_the_change_is_made(sessions: sessionmaker[Session]) -> None:
+    tenant_id = new_tenant(sessions)
+    names = [f"{'m' * 63}:{'a' * 60}{number:03}" for number in range(1000)]
+    with sessions.begin() as session:
+        audit.act_as(session, SOMEONE)
+        tenants.set_adapters(session, tenant_id, names)
+    (found,) = entries(sessions)
+    listed = found.details["adapters"]
+    assert isinstance(listed, list)
+    assert (len(listed), listed[0], listed[-1]) == (41, names[0], "and 960 more")
+
+
+def test_markup_in_names_and_filters_stays_text(server: ApiProcess, sessions: sessionmaker[Session]) -> None:
+    key = new_key(sessions, Scope.READ, Scope.OPERATOR, name=PROBE)
+    with browsing(server, key.secret) as operator:
+        assert "<script>alert(1)</script>" in words(operator.page("/console/audit"))
+        operator.page("/console/audit?object=%3Cb%20id%3Dprobe%3E")
+        assert operator.client.get("/console/audit?object=a%00b").status_code < 500
+        assert operator.client.get(f"/console/audit?object={'x' * 5000}").status_code < 500
 
 
 def test_commands_that_change_something_name_the_user(

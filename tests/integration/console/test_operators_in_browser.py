@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from api_server import ApiProcess
 from browser_support import opened, violations
 from console_pages.browser import new_key, new_tenant
-from console_pages.screenshots import looked_at, looks, probe
+from console_pages.screenshots import check_width, looked_at, looks, probe
 from jobs.models import DEFAULT_TENANT, Tenant
 from jobs.models.tenant import UsageDay
 from jobs.tenants.keys import Scope
@@ -65,6 +65,10 @@ def test_an_operator_gives_a_tenant_a_key_and_limits_and_pauses_its_queue(
         page.get_by_role("button", name="Revoke").click()
         page.get_by_text("is revoked.").wait_for()
         looked_at(page, "tenant", look)
+        page.goto(f"{server.url}/console/audit")
+        page.get_by_role("cell", name="key.revoke").wait_for()
+        looked_at(page, "audit", look)
+        check_width(page)
 
 
 @looks

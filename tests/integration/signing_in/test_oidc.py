@@ -107,6 +107,7 @@ BAD_TOKENS = {
     "no subject": {"sub": None},
     "an empty subject": {"sub": ""},
     "a subject that is no text": {"sub": 7},
+    "a subject that no database stores": {"sub": "a\0b"},
 }
 
 
