@@ -176,7 +176,7 @@ class TenantDeletionReply(BaseModel):
     """How far the deletion of a tenant is."""
 
     ordered_at: datetime
-    num_removed: int = Field(description="Rows of the database that are gone; with its last row the tenant.")
+    num_removed: int = Field(description="Rows removed so far, without those that went with others.")
 
 
 class TenantReply(BaseModel):
