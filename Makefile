@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards trace-picture screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full prove-zero-retention drill docs openapi licences schemas extraction crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards trace-picture screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full images prove-images prove-zero-retention drill docs openapi licences schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -120,6 +120,13 @@ drill: setup ## machines whose clocks differ part from each other, in network na
 	@scripts/setup_drill.sh
 	@$(BIN)/python -m bench.drill $(DRILL)
 
+images: check-image ## both container images on a base of Debian's packages, with their sizes (docs/images.md); unpacks podman and buildah into .images (2 GB; needs root)
+	@scripts/setup_images.sh
+	@scripts/build_images.sh
+
+prove-images: images ## the services of docker-compose.yml from those images, killed under load: start times and a verdict, about 5 minutes (IMAGES='--seed 7')
+	@scripts/prove_images.sh $(IMAGES)
+
 SUITE = jsonschema-4.26.0.tar.gz
 schemas: export ENGINE = llama
 schemas: setup ## answers by 500 schemas over real llama.cpp, about 30 minutes (SCHEMAS='--first 40' is a sample); fetches the JSON Schema test suite
@@ -143,6 +150,7 @@ LLAMA = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["proje
 CLIENTS = $(addprefix tests/with_clients/environments/,openai3 openai2 curator)
 lock: ## write the lock files anew (needs uv)
 	@$(COMPILE) pyproject.toml --extra local --group dev -o requirements.lock
+	@$(COMPILE) pyproject.toml --extra engine -c requirements.lock -o requirements-engine.lock
 	@$(COMPILE) pyproject.toml --extra docs --extra llama --extra s3 --extra traces --extra oidc -o requirements-server.lock
 	@# What the extra `ocr` adds to the server's.
 	@$(COMPILE) pyproject.toml --extra docs --extra llama --extra s3 --extra traces --extra oidc --extra ocr -c requirements-server.lock -o requirements-ocr.lock \
@@ -156,4 +164,4 @@ lock: ## write the lock files anew (needs uv)
 	@for each in $(CLIENTS:=.in); do $(COMPILE) $$each -o $${each%.in}.lock; done
 
 clean: ## remove what setup and the tools made
-	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .schemas .browser .prometheus .chart .hadolint .drill .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules tests/with_chart/objects/node_modules
+	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .schemas .browser .prometheus .chart .hadolint .drill .images .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules tests/with_chart/objects/node_modules

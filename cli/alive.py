@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 _TIMEOUT_SECONDS: Final = 3
 _EVERYWHERE: Final = ("0.0.0.0", "::", "")  # noqa: S104  # what processes listen on, not what we do
 _LOOPBACK: Final = "127.0.0.1"
+_TRITON: Final = "tritonserver"
 
 
 class Probe(NamedTuple):
@@ -31,7 +32,7 @@ def main() -> int:
 
 
 def container_command(processes: Path) -> list[str]:
-    """Read the command of the first process that runs a module of Python; an init may be before it.
+    """Read the command of the first process that runs Triton or a module of Python; an init may be before it.
 
     Args:
         processes: the folder /proc.
@@ -42,6 +43,8 @@ def container_command(processes: Path) -> list[str]:
             words = (processes / str(number) / "cmdline").read_text(errors="replace").split("\0")
         except OSError:  # it has just ended, or is another user's
             continue
+        if Path(words[0]).name == _TRITON:
+            return [_TRITON, *words[1:]]
         if "-m" in words[1:-1]:
             return words[words.index("-m") + 1 :]
     return []
@@ -64,8 +67,9 @@ def probe_of(command: Sequence[str], environment: Mapping[str, str]) -> Probe | 
     if module == "worker" and environment.get("LONGBATCH_METRICS__PORT", "0") != "0":
         host = _reached(environment.get("LONGBATCH_METRICS__HOST", ""))
         return Probe(host, int(environment["LONGBATCH_METRICS__PORT"]), "/metrics")
-    if module == "cli.stack.serve_engine":
-        port = command[command.index("--http-port") + 1] if "--http-port" in command else "8000"
+    if module in {"cli.stack.serve_engine", _TRITON}:  # the former becomes the latter
+        words = [part for word in command for part in word.split("=", 1)]
+        port = words[words.index("--http-port") + 1] if "--http-port" in words else "8000"
         return Probe(_LOOPBACK, int(port), "/v2/health/ready")
     return None
 

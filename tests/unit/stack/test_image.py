@@ -1,7 +1,5 @@
-"""What the Dockerfile copies and runs is there, and the health check asks the process that runs."""
+"""The health check of the images asks the process that runs."""
 
-import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,60 +13,7 @@ import yaml
 from cli.alive import Probe, answers, container_command, probe_of
 
 ROOT = Path(__file__).resolve().parents[3]
-LINES = (ROOT / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-
-
-def instructions(name: str) -> list[str]:
-    return [line.removeprefix(f"{name} ") for line in LINES if line.startswith(f"{name} ")]
-
-
-def test_what_is_copied_reaches_the_builder() -> None:
-    """`.dockerignore` leaves out all but what it names."""
-    first, *rest = (ROOT / ".dockerignore").read_text().split()
-    assert first == "*"
-    named = {line.removeprefix("!") for line in rest if line.startswith("!")}
-    sources = [each.removeprefix("./") for line in instructions("COPY") for each in line.split()[:-1]]
-    assert len(sources) > 10
-    assert set(sources) <= named
-    assert all((ROOT / each).exists() for each in sources)
-
-
-def test_processes_run_as_one_user_by_its_number() -> None:
-    (made,) = [line for line in instructions("RUN") if "useradd" in line]
-    numbers = set(re.findall(r"--[ug]id (\d+)", made))
-    assert set(instructions("USER")) == {f"{number}:{number}" for number in numbers}
-    assert numbers != {"0"}
-
-
-def test_every_image_is_labelled_and_checked() -> None:
-    images = [line for line in instructions("FROM") if not line.endswith("AS base")]
-    assert [line.split()[0] for line in images] == ["base", "base"]
-    assert len(instructions("LABEL")) == len(instructions("HEALTHCHECK")) == len(images)
-    for label in instructions("LABEL"):
-        names = {word.split("=")[0].rpartition(".")[2] for word in shlex.split(label)}
-        assert names >= {"title", "description", "licenses", "version", "revision"}
-    for check in instructions("HEALTHCHECK"):
-        assert check.endswith('CMD ["python", "-m", "cli.alive"]')
-
-
-def test_an_image_tells_the_release_that_it_was_built_as(tmp_path: Path) -> None:
-    assert "LONGBATCH_VERSION=${VERSION}" in instructions("ENV")
-    told = "from version import version; print(version())"
-    (tmp_path / "version.py").write_text((ROOT / "jobs" / "version.py").read_text())
-    for given, expected in (("1.2.3", "1.2.3"), ("", "0+source")):
-        # Without the folder of installed packages: in the image Longbatch is none of them.
-        python = [sys.executable, "-S", "-c", told]
-        found = subprocess.run(
-            python, cwd=tmp_path, env={"LONGBATCH_VERSION": given}, capture_output=True, text=True, check=True
-        )
-        assert found.stdout.strip() == expected
-
-
-def test_the_base_and_its_digest_are_arguments() -> None:
-    arguments = instructions("ARG")
-    assert {"BASE_IMAGE=python:3.12-slim-trixie", "BASE_DIGEST="} <= set(arguments)
-    assert instructions("FROM")[0] == "${BASE_IMAGE}${BASE_DIGEST:+@${BASE_DIGEST}} AS base"
 
 
 @pytest.mark.parametrize(
@@ -102,6 +47,27 @@ def test_the_command_is_found_behind_an_init(tmp_path: Path) -> None:
     (tmp_path / "meminfo").touch()
     (tmp_path / "3").mkdir()  # it has ended
     assert container_command(tmp_path)[:2] == ["worker", "service"]
+
+
+def test_triton_is_asked_once_its_launcher_has_become_it(tmp_path: Path) -> None:
+    commands = {1: "/opt/x/tritonserver\0--http-port=8010\0", 40: "python\0-m\0cli.alive\0"}
+    for number, command in commands.items():
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "cmdline").write_text(command)
+    assert probe_of(container_command(tmp_path), {}) == Probe("127.0.0.1", 8010, "/v2/health/ready")
+
+
+def test_an_image_tells_the_release_that_it_was_built_as(tmp_path: Path) -> None:
+    assert "ENV LONGBATCH_VERSION=${VERSION}" in (ROOT / "Dockerfile").read_text().splitlines()
+    told = "from version import version; print(version())"
+    (tmp_path / "version.py").write_text((ROOT / "jobs" / "version.py").read_text())
+    for given, expected in (("1.2.3", "1.2.3"), ("", "0+source")):
+        # Without the folder of installed packages: in the image Longbatch is none of them.
+        python = [sys.executable, "-S", "-c", told]
+        found = subprocess.run(
+            python, cwd=tmp_path, env={"LONGBATCH_VERSION": given}, capture_output=True, text=True, check=True
+        )
+        assert found.stdout.strip() == expected
 
 
 class OneStatus(BaseHTTPRequestHandler):

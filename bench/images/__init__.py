@@ -1,0 +1,1 @@
+"""The services of docker-compose.yml as containers, whose processes are killed under load."""

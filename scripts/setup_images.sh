@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Unpacks Debian's podman, buildah and mmdebstrap into .images/tools, so no root is needed. What the system has is not fetched.
+set -euo pipefail
+# shellcheck source=common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+FOLDER=$PWD/.images/tools
+[ -e "$FOLDER/complete" ] && exit 0
+
+for tool in apt-get dpkg; do
+    command -v "$tool" >/dev/null || die "this needs $tool, as on Debian and Ubuntu"
+done
+
+# With package lists of its own: the system's may be missing or old, and only root can renew them.
+apt() {
+    apt-get -q -o "Dir::State::lists=$FOLDER/lists" -o "Dir::Cache=$FOLDER/cache" \
+        -o "APT::Sandbox::User=$(id -un)" -o Debug::NoLocking=1 "$@"
+}
+
+mkdir -p "$FOLDER"/{lists/partial,cache/archives/partial,root}
+apt update >"$FOLDER/log" 2>&1 || true # one broken source among many need not matter
+# Nothing is installed: apt only finds out and fetches what these need and the system lacks.
+apt install --yes --no-install-recommends --download-only podman buildah crun conmon slirp4netns fuse-overlayfs \
+    mmdebstrap >>"$FOLDER/log" 2>&1 || die "apt-get could not download: $(tail -n 1 "$FOLDER/log")"
+for package in "$FOLDER"/cache/archives/*.deb; do
+    dpkg -x "$package" "$FOLDER/root"
+done
+touch "$FOLDER/complete"
