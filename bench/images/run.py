@@ -7,7 +7,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -89,7 +89,8 @@ class Report:
         """Return everything as JSON."""
         lost = {"lost": len(self.verdict.lost), "doubled": len(self.verdict.doubled)}
         verdict = {name: each[:_NAMED] for name, each in asdict(self.verdict).items()}
-        return asdict(self) | {"verdict": verdict, **lost, "is_good": self.is_good}
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return found | {"plan": asdict(self.plan), "verdict": verdict, **lost, "is_good": self.is_good}
 
 
 def prove(plan: Plan, directory: Path, *, say: Callable[[str], None]) -> Report:
