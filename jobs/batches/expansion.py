@@ -270,12 +270,19 @@ def _submit(
 
 
 def _traced(request: LineRequest, batch: Batch, trace: JobsTrace | None) -> Sequence[JobSpec]:
-    """Return the jobs of a line, in the batch's trace if that holds this line."""
-    if trace is None:
-        return request.specs
+    """Return the jobs of a line, in the batch's trace if that holds this line.
+
+    A line may have thousands of jobs, of which the trace holds its share.
+    """
     # Blank lines have numbers, too.
-    traceparent = trace.of(request.number - 1, among=max(batch.num_lines, request.number))
-    return [replace(spec, traceparent=traceparent) for spec in request.specs]
+    num_lines = max(batch.num_lines, request.number)
+    if trace is None or trace.of(request.number - 1, among=num_lines) is None:
+        return request.specs
+    of_line, num_jobs = trace.share(among=num_lines), len(request.specs)
+    return [
+        replace(spec, traceparent=of_line.of(place, among=num_jobs))
+        for place, spec in enumerate(request.specs)
+    ]
 
 
 def _first_of(requests: Iterable[LineRequest]) -> list[LineRequest]:

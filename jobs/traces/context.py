@@ -95,6 +95,10 @@ class JobsTrace:
         is_chosen = (place + 1) * chosen // among > place * chosen // among
         return self.traceparent if is_chosen else None
 
+    def share(self, *, among: int) -> "JobsTrace":
+        """Return the trace for the jobs of one part that it holds, of so many: at least one job."""
+        return JobsTrace(self.traceparent, max(1, self.max_jobs // max(1, min(self.max_jobs, among))))
+
     def mark(self, jobs: "Sequence[Traceable]") -> None:
         """Let the jobs of this trace say so."""
         for place, job in enumerate(jobs):

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from sqlalchemy import select, update
@@ -114,6 +115,23 @@ def test_lines_of_a_batch_are_traced_evenly(sessions: Sessions, max_traced: int,
     assert own.attributes["longbatch.batch.num_completed"] == 10
     assert {each.parent_id for each in [*found["validate"], *found.get("job", [])]} == {own.context.span_id}
     assert [each.attributes["longbatch.batch.line"] for each in found.get("job", [])] == traced
+
+
+@pytest.mark.parametrize(
+    ("max_traced", "traced"),
+    [(1, [(2, 3)]), (5, [(1, 1), (1, 3), (2, 1), (2, 3)]), (8, [*product((1, 2), range(4))])],
+)
+def test_lines_of_many_jobs_do_not_outgrow_the_trace(
+    sessions: Sessions, max_traced: int, traced: list[tuple[int, int]]
+) -> None:
+    service = Service(sessions, tools(max_traced=max_traced))
+    batch_id = service.create(lines(2, n=4, temperature=1.0))
+    with sessions.begin() as session:
+        session.execute(update(Batch).values(traceparent=str(CALLER)))
+    assert validate_next(sessions, service.tools)
+    service.settle()
+    jobs = [job for job in service.jobs(batch_id) if job.traceparent]
+    assert sorted((job.batch_line or 0, job.choice) for job in jobs) == traced
 
 
 def test_a_refused_file_is_a_failed_batch_in_the_trace(sessions: Sessions) -> None:
