@@ -44,7 +44,7 @@ class LiveReply(BaseModel):
 class VersionReply(BaseModel):
     """The version of this server and the model it serves."""
 
-    model_config = example(version="0.1.0", model="llama-3.1-8b-instruct")
+    model_config = example(version="0.2.0", model="llama-3.1-8b-instruct")
 
     version: str
     model: str
