@@ -13,7 +13,18 @@ from jobs.settings import Settings
 from worker.turns import WorkRunner
 
 # What one duty may wake: other duties, and the inference workers.
-Woken = Literal["prepare", "expire", "validate", "batches", "summaries", "deliver", "traces", "inference"]
+Woken = Literal[
+    "prepare",
+    "expire",
+    "erasure",
+    "retention",
+    "validate",
+    "batches",
+    "summaries",
+    "deliver",
+    "traces",
+    "inference",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,15 +122,16 @@ class ZeroRetention:
 def duties(context: ServiceContext, broker: redis.Redis) -> list[Duty]:
     """List the duties of deletions and of zero retention.
 
-    While there is work, the next round follows at once.
+    While there is work, the next round follows at once. Each has a thread of its own: they wait for file
+    stores and Redis, and the end of a deletion reads whole tables; jobs that expire must not wait for that.
     """
     settings, every = context.settings, context.settings.maintenance
     stores = TenantStores(make_store(settings.files), broker)
     work = TenantErasure(context.sessions, stores, keeps_usage=every.keep_usage_of_deleted)
     content = ZeroRetention(context.sessions, stores)
     return [
-        Duty("expire", work.run_once, every.expire_seconds, wakes=("expire",)),
-        Duty("expire", content.run_once, every.expire_seconds, wakes=("expire",)),
+        Duty("erasure", work.run_once, every.expire_seconds, wakes=("erasure",)),
+        Duty("retention", content.run_once, every.expire_seconds, wakes=("retention",)),
     ]
 
 

@@ -3,12 +3,13 @@
 import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 
 import httpx2
 import pytest
 import redis
+from pydantic import SecretStr
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner
@@ -25,15 +26,20 @@ from jobs.files.storage import DirectoryStore
 from jobs.live_output import Delta
 from jobs.models import DEFAULT_TENANT, ApiKey, File, FilePart, Job, Tenant, UsageDay
 from jobs.models.tenant import FORMER_TENANTS
+from jobs.prompts.counter import PromptCounter
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.scheduling.halts import Operator
-from jobs.settings import DatabaseSettings
+from jobs.settings import BrokerSettings, DatabaseSettings, Settings
 from jobs.states import JobState, StopReason
 from jobs.tenants import keys, stored_bytes, usage
 from jobs.tenants.keys import NewKey, Scope
 from owned import everything
 from searching import stores
 from searching.stores import Marks
-from support import ENGINE, POLICY, register_engine, spec, submit_one
+from support import ENGINE, POLICY, register_engine, runner_of, spec, submit_one
+from worker import batches, maintenance, summaries
+from worker import erasure as erasing
+from worker.duties import ServiceContext
 from worker.erasure import TenantErasure, TenantStores
 
 
@@ -265,6 +271,29 @@ def test_a_tenant_that_cannot_be_removed_delays_no_other(doomed: Doomed, tmp_pat
     rounds(work)
     assert doomed.is_there
     assert not second.is_there
+
+
+def test_no_other_duty_waits_for_deletions(
+    doomed: Doomed, tokenizer: Tokenizer, database_settings: DatabaseSettings, valkey: EmbeddedValkey
+) -> None:
+    """Duties of one name share a thread, and a deletion waits for Redis or reads whole tables."""
+    broker = BrokerSettings(url=SecretStr(valkey.url))
+    context = ServiceContext(
+        settings=Settings(database=database_settings, broker=broker),
+        sessions=doomed.sessions,
+        counter=PromptCounter(tokenizer),
+        runner=runner_of(doomed.sessions),
+        lease=timedelta(seconds=30),
+        find_fault=lambda *_: None,
+        is_stopping=lambda: False,
+        wake=lambda _: None,
+    )
+    others = [*maintenance.duties(context), *batches.duties(context), *summaries.duties(context)]
+    theirs = {each.name for each in others}
+    removing = erasing.duties(context, doomed.broker)
+    assert len(removing) == 2
+    assert not theirs & {each.name for each in removing}
+    assert all(each.wakes == (each.name,) for each in removing), "the next round follows at once"
 
 
 def test_redis_may_be_down(doomed: Doomed) -> None:
