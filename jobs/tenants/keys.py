@@ -77,7 +77,9 @@ def create(
         ValueError: the given secret does not look like a key.
         ConflictError: the tenant is being deleted.
     """
-    if session.scalar(select(Tenant.deleted_at).where(Tenant.id == tenant_id)) is not None:
+    # Locked, so that an order to delete the tenant waits for this key and revokes it too.
+    its_tenant = select(Tenant.deleted_at).where(Tenant.id == tenant_id).with_for_update(read=True)
+    if session.scalar(its_tenant) is not None:
         raise ConflictError("The tenant is being deleted; it gets no keys.")
     if secret is None:
         handle, rest = secrets.token_hex(_HANDLE_BYTES), secrets.token_urlsafe(_SECRET_BYTES)

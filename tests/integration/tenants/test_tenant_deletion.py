@@ -10,7 +10,8 @@ import httpx2
 import pytest
 import redis
 from pydantic import SecretStr
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner
 
@@ -154,6 +155,19 @@ def test_an_order_lets_nothing_start_and_revokes_the_keys(doomed: Doomed) -> Non
         assert claims.claim(session, ENGINE, POLICY) is None
         with pytest.raises(ConflictError, match="being deleted"):
             keys.create(session, tenant_id=doomed.tenant_id, name="late", scopes=[Scope.READ])
+
+
+def test_a_key_that_is_being_made_is_revoked_by_the_order_too(doomed: Doomed) -> None:
+    with doomed.sessions() as maker:
+        made = keys.create(maker, tenant_id=doomed.tenant_id, name="at the same time", scopes=[Scope.READ])
+        with doomed.sessions() as session:
+            session.execute(text("SET LOCAL lock_timeout = '50ms'"))
+            with pytest.raises(OperationalError, match="lock timeout"):
+                erasure.order(session, session.get_one(Tenant, doomed.tenant_id), by=Operator())
+        maker.commit()
+    doomed.order()
+    with doomed.sessions() as session:
+        assert session.get_one(ApiKey, made.row.id).revoked_at is not None
 
 
 class KilledError(BaseException):
