@@ -126,7 +126,7 @@ class WebhookBreaker(Base):
         destination_id: as in dispatches.
         tenant_id: the tenant. Deleted with it.
         num_failures: failed attempts in a row, at least 1.
-        failing_since: when the first of them failed.
+        failing_since: when the first of them failed; a failure of the operator's proxy begins it anew.
         paused_until: nothing is sent there before this: after five failures in a row, or as long as the
             receiver asked by `Retry-After`. Null: not paused.
     """

@@ -196,6 +196,8 @@ def _fail(
     rng: random.Random,
 ) -> None:
     dispatch = failed[0][0]
+    is_theirs = any(outcome_of(result) not in _OPERATORS for _, result in failed)
+    counted: dict[str, object] = {"num_failures": WebhookBreaker.num_failures + len(failed)}
     new = postgresql.insert(WebhookBreaker).values(
         destination_id=destination_id,
         tenant_id=dispatch.tenant_id,
@@ -205,7 +207,8 @@ def _fail(
     breaker = session.scalars(
         new.on_conflict_do_update(
             index_elements=["destination_id"],
-            set_={"num_failures": WebhookBreaker.num_failures + len(failed)},
+            # While the operator's proxy fails, nobody knows whether the receiver would have.
+            set_=counted if is_theirs else counted | {"failing_since": now},
         ).returning(WebhookBreaker),
         execution_options={"populate_existing": True},
     ).one()
@@ -218,7 +221,6 @@ def _fail(
     pause = max([pause, *(min(each, _MAX_PAUSE) for each in asked)])
     breaker.paused_until = now + pause if pause else None
     session.flush()
-    is_theirs = any(outcome_of(result) not in _OPERATORS for _, result in failed)
     is_lost = is_theirs and now - breaker.failing_since >= timedelta(days=settings.disable_days)
     if dispatch.endpoint_id and breaker.num_failures >= BREAKER_FAILURES and is_lost:
         endpoints.disable(session, dispatch.endpoint_id, "failing", now=now)

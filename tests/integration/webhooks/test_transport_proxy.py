@@ -378,6 +378,24 @@ def test_a_proxy_that_is_away_for_days_loses_no_event_and_disables_no_endpoint(
     assert len(asked) == len(receiver.seen) == 6
 
 
+def test_days_without_a_proxy_do_not_count_against_a_receiver_that_fails_then(
+    sessions: sessionmaker[Session], receiver: Receiver
+) -> None:
+    endpoint, _ = add_endpoint(sessions, receiver.url("/bad"))
+    receiver.answers["/bad"] = status(500)
+    for _ in range(6):
+        finish(sessions)
+    deliver_all(sessions, with_proxy(free_port()))
+    fail_for_days(sessions)
+    make_due(sessions)
+    deliver_all(sessions, with_proxy(free_port()))
+    with serving(forwarding({f"127.0.0.1:{receiver.port}": receiver.port}, []), reads=False) as server:
+        make_due(sessions)
+        deliver_all(sessions, with_proxy(server.port))
+    assert receiver.seen
+    assert endpoint_now(sessions, endpoint).disabled_reason is None
+
+
 def test_a_receiver_that_fails_behind_the_proxy_for_days_is_disabled(
     sessions: sessionmaker[Session], receiver: Receiver
 ) -> None:
