@@ -61,7 +61,7 @@ NAVIGATION: Final = (
     NavigationEntry(f"{HOME}webhooks", "Webhooks"),
     NavigationEntry(f"{HOME}tenants", "Tenants", own_title="Limits and keys"),
     NavigationEntry(f"{HOME}usage", "Usage"),
-    NavigationEntry(f"{HOME}audit", "Audit log"),
+    NavigationEntry(f"{HOME}audit", "Audit"),
     NavigationEntry(f"{HOME}system", "System", for_operators=True),
 )
 
