@@ -55,6 +55,8 @@ _ROWS: Final = 2000  # narrow ones, in one transaction
 # With texts or results of kilobytes, and rows of other tables that go with them: some 50 ms.
 _WIDE_ROWS: Final = 200
 _PARENTS: Final = 50  # whose children are removed first
+# Of a file: some stores delete one by one, and Postgres ends a transaction that is idle for long.
+_FILE_PARTS: Final = 50
 _EVENTS: Final = 5000  # of all tenants, looked at in one transaction
 
 
@@ -161,12 +163,12 @@ def remove_file(session: Session, file_id: UUID, stores: Stores) -> int:
 
     The bytes go before the rows, which alone know the keys.
     """
-    some = select(FilePart.start, FilePart.key).where(FilePart.file_id == file_id).limit(_WIDE_ROWS)
+    some = select(FilePart.start, FilePart.key).where(FilePart.file_id == file_id).limit(_FILE_PARTS)
     found = session.execute(some).all()
     stores.files.drop([row.key for row in found if row.key is not None])
     of_file = FilePart.file_id == file_id
     session.execute(delete(FilePart).where(of_file, FilePart.start.in_([row.start for row in found])))
-    if len(found) == _WIDE_ROWS:
+    if len(found) == _FILE_PARTS:
         return len(found)
     session.execute(delete(File).where(File.id == file_id))
     return len(found) + 1

@@ -287,6 +287,36 @@ def test_a_tenant_that_cannot_be_removed_delays_no_other(doomed: Doomed, tmp_pat
     assert not second.is_there
 
 
+def test_few_parts_of_a_file_go_at_once(doomed: Doomed) -> None:
+    """A bucket that deletes one by one must be done before Postgres ends the idle transaction."""
+    doomed.order()
+    doomed.end_running()
+    asked: list[int] = []
+
+    class Counting(DirectoryStore):
+        def drop(self, keys: Collection[str]) -> None:
+            asked.append(len(keys))
+            super().drop(list(keys))
+
+    with doomed.sessions.begin() as session:
+        file_id = session.scalars(select(File.id).where(File.tenant_id == doomed.tenant_id)).first()
+        rows = [
+            FilePart(
+                file_id=file_id, start=10**6 + at, tenant_id=doomed.tenant_id, num_bytes=1, key=f"{at:032x}"
+            )
+            for at in range(120)
+        ]
+        session.add_all(rows)
+    rounds(
+        TenantErasure(
+            doomed.sessions, TenantStores(Counting(doomed.folder), doomed.broker), keeps_usage=False
+        )
+    )
+    assert not doomed.is_there
+    assert sum(asked) >= 120
+    assert max(asked) <= 50
+
+
 def test_no_other_duty_waits_for_deletions(
     doomed: Doomed, tokenizer: Tokenizer, database_settings: DatabaseSettings, valkey: EmbeddedValkey
 ) -> None:
