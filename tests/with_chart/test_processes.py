@@ -226,6 +226,13 @@ def test_each_layer_of_settings_goes_over_the_one_below(
     assert models == {"llama-3.1-8b-instruct"}
 
 
+def test_all_processes_have_the_file_that_the_database_s_url_names(render: Render) -> None:
+    found = render(yaml.safe_load((EXAMPLES[0].parent / "everything.yaml").read_text()))
+    mount = {"name": "authority", "mountPath": "/etc/postgres", "readOnly": True}
+    assert len(found.of("Job")) == 1
+    assert all(mount in each["volumeMounts"] for each in found.containers())
+
+
 def test_engines_can_be_replaced_one_after_the_other(render: Render) -> None:
     values = yaml.safe_load((EXAMPLES[0].parent / "workers-only.yaml").read_text())
     values["image"]["tag"] = "old"
