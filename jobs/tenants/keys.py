@@ -75,11 +75,15 @@ def create(
 
     Raises:
         ValueError: the given secret does not look like a key.
+        NotFoundError: the tenant was deleted meanwhile.
         ConflictError: the tenant is being deleted.
     """
     # Locked, so that an order to delete the tenant waits for this key and revokes it too.
     its_tenant = select(Tenant.deleted_at).where(Tenant.id == tenant_id).with_for_update(read=True)
-    if session.scalar(its_tenant) is not None:
+    found = session.execute(its_tenant).one_or_none()
+    if found is None:
+        raise NotFoundError("There is no such tenant.")
+    if found.deleted_at is not None:
         raise ConflictError("The tenant is being deleted; it gets no keys.")
     if secret is None:
         handle, rest = secrets.token_hex(_HANDLE_BYTES), secrets.token_urlsafe(_SECRET_BYTES)

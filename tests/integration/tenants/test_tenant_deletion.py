@@ -22,8 +22,9 @@ from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import ids, lifecycle, live_output, tenants
 from jobs.erasure import parts
 from jobs.erasure import tenants as erasure
-from jobs.errors import ConflictError
+from jobs.errors import ConflictError, NotFoundError
 from jobs.files.storage import DirectoryStore
+from jobs.ids import uuid7
 from jobs.live_output import Delta
 from jobs.models import DEFAULT_TENANT, ApiKey, File, FilePart, Job, Tenant, UsageDay
 from jobs.models.tenant import FORMER_TENANTS
@@ -168,6 +169,11 @@ def test_a_key_that_is_being_made_is_revoked_by_the_order_too(doomed: Doomed) ->
     doomed.order()
     with doomed.sessions() as session:
         assert session.get_one(ApiKey, made.row.id).revoked_at is not None
+
+
+def test_a_tenant_whose_last_row_went_while_its_key_was_being_made_is_not_found(doomed: Doomed) -> None:
+    with doomed.sessions() as session, pytest.raises(NotFoundError):
+        keys.create(session, tenant_id=uuid7(), name="late", scopes=[Scope.READ])
 
 
 class KilledError(BaseException):
