@@ -2,15 +2,14 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import yaml
+from pytest_httpserver import HTTPServer
 
 from cli.alive import Probe, answers, container_command, probe_of
+from cli.stack.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -70,39 +69,15 @@ def test_an_image_tells_the_release_that_it_was_built_as(tmp_path: Path) -> None
         assert found.stdout.strip() == expected
 
 
-class OneStatus(BaseHTTPRequestHandler):
-    """Answers the status that its path names."""
-
-    def do_GET(self) -> None:
-        self.send_response(int(self.path.removeprefix("/")))
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def port() -> Iterator[int]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), OneStatus)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def test_only_200_is_an_answer(port: int) -> None:
-    assert answers(Probe("127.0.0.1", port, "/200"))
-    assert not answers(Probe("127.0.0.1", port, "/503"))
+def test_only_200_is_an_answer(httpserver: HTTPServer) -> None:
+    for status in (200, 503):
+        httpserver.expect_request(f"/{status}").respond_with_data(status=status)
+    assert answers(Probe(httpserver.host, httpserver.port, "/200"))
+    assert not answers(Probe(httpserver.host, httpserver.port, "/503"))
 
 
 def test_a_port_that_nobody_listens_on_is_none() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), OneStatus)
-    server.server_close()
-    assert not answers(Probe("127.0.0.1", server.server_port, "/200"))
+    assert not answers(Probe("127.0.0.1", free_port(), "/200"))
 
 
 def test_the_check_imports_nothing_of_ours() -> None:
