@@ -18,10 +18,11 @@ from sqlalchemy.orm import Session, sessionmaker
 from bench import figures
 from bench.figures import Figure
 from jobs.models import DEFAULT_TENANT
+from jobs.sealing.keys import new_key
 from jobs.settings import WebhookSettings
 from jobs.webhooks import claims
 from jobs.webhooks.fairness import Slots
-from jobs.webhooks.vault import Vault, new_key
+from jobs.webhooks.vault import Vault
 
 _SETTINGS: Final = WebhookSettings(encryption_key=SecretStr(new_key()))
 _NUM_DUE: Final = 100

@@ -27,10 +27,11 @@ from jobs import doorbell
 from jobs.database import transaction
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, WebhookDispatch, WebhookEndpoint, WebhookEvent
+from jobs.sealing.keys import new_key
 from jobs.settings import BrokerSettings, WebhookSettings
 from jobs.webhooks import endpoints, fanout
 from jobs.webhooks.endpoints import EndpointSpec
-from jobs.webhooks.vault import Vault, new_key
+from jobs.webhooks.vault import Vault
 from worker.celery_app import make_app
 
 _NUM_ENDPOINTS: Final = 20

@@ -25,7 +25,7 @@ from cli.stack.servers.triton import EmbeddedTriton
 from cli.stack.servers.valkey import EmbeddedValkey
 from cli.stack.supervised import Backoff, SupervisedServer
 from jobs.prompts.tokenizer_files import tokenizer_directory
-from jobs.webhooks.vault import new_key
+from jobs.sealing.keys import new_key
 
 POSTGRES, REDIS, ENGINE = "postgres", "redis", "engine"
 # What runs on the other hosts, and how many seconds their clocks are off.

@@ -20,6 +20,8 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 from jobs import telemetry
 from jobs.database.direct import allow_direct
 from jobs.database.hot import ON_REQUEST, prepare_hot_statements
+from jobs.database.sealed_columns import use_sealer
+from jobs.sealing.content import PLAIN, ContentSealer
 from jobs.settings import DatabaseSettings
 
 _HAS_LIMITS: Final = "longbatch.has_limits"
@@ -32,7 +34,11 @@ _ON_ENDED: Final = "longbatch.on_ended"
 
 
 def make_engine(
-    settings: DatabaseSettings, *, pool_size: int | None = None, name: str = "longbatch"
+    settings: DatabaseSettings,
+    *,
+    pool_size: int | None = None,
+    name: str = "longbatch",
+    sealer: ContentSealer = PLAIN,
 ) -> Engine:
     """Make a synchronous engine for workers and commands.
 
@@ -40,17 +46,21 @@ def make_engine(
         settings: where to connect, and the time limits.
         pool_size: most connections; None: the number in the settings.
         name: `application_name`, shown in pg_stat_activity.
+        sealer: of callers' content.
     """
     engine = create_engine(sqlalchemy_url(settings), **_options(settings, pool_size, name))
     _keep_limits(engine, settings)
     _test_idle(engine)
     prepare_hot_statements(engine)
     allow_direct(engine)
+    use_sealer(engine, sealer)
     return engine
 
 
-def make_async_engine(settings: DatabaseSettings, *, name: str = "longbatch-api") -> AsyncEngine:
-    """Make an asynchronous engine for the API.
+def make_async_engine(
+    settings: DatabaseSettings, *, name: str = "longbatch-api", sealer: ContentSealer = PLAIN
+) -> AsyncEngine:
+    """Make an asynchronous engine for the API, with the sealer of callers' content.
 
     It does not test connections before use: the API repeats a transaction whose connection was lost.
     """
@@ -59,6 +69,7 @@ def make_async_engine(settings: DatabaseSettings, *, name: str = "longbatch-api"
     _keep_limits(engine.sync_engine, settings)
     prepare_hot_statements(engine.sync_engine)
     allow_direct(engine.sync_engine)
+    use_sealer(engine.sync_engine, sealer)
     return engine
 
 

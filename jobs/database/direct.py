@@ -17,16 +17,18 @@ from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
-from sqlalchemy import Connection, Engine, TextClause, TextualSelect, event
+from sqlalchemy import Connection, Dialect, Engine, TextClause, TextualSelect, event
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine.interfaces import AdaptedConnection, DBAPIConnection
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.dml import ReturningInsert
+from sqlalchemy.types import TypeEngine
 
 from jobs.database import hot
-from jobs.database.packed_arrays import packer_of
+from jobs.database.packed_arrays import as_stored, packer_of
+from jobs.database.sealed_columns import Sealed
 
 Statement = TextClause | TextualSelect | Insert | ReturningInsert[Any]
 Rows = Sequence[tuple[Any, ...]]
@@ -185,11 +187,14 @@ def _fetch_all(session: Session, queries: Sequence[Query]) -> list[Rows]:
     ):
         return [_fetch_usually(session, each) for each in queries]
     try:
-        results = _send(connection, driver, [_written(each) for each in queries])
-        return [_rows(driver, _checked(each)) for each in results]
+        results = _send(connection, driver, [_written(each, connection.dialect) for each in queries])
+        found = [_rows(driver, _checked(each)) for each in results]
     except psycopg.Error as error:
         hot.fail(connection, error)
         raise
+    return [
+        _opened(rows, each.statement, connection.dialect) for each, rows in zip(queries, found, strict=True)
+    ]
 
 
 def _fetch_usually(session: Session, query: Query) -> Rows:
@@ -203,29 +208,49 @@ def _rows(driver: Driver, result: PGresult) -> Rows:
     return loader.load_rows(0, result.ntuples, tuple)
 
 
+def _opened(rows: Rows, statement: Statement, dialect: Dialect) -> Rows:
+    """Open the columns of these rows that hold content."""
+    sealed = _compile(statement).sealed
+    if not sealed:
+        return rows
+
+    def opened(row: tuple[Any, ...]) -> tuple[Any, ...]:
+        values = list(row)
+        for place, kind in sealed:
+            values[place] = kind.process_result_value(values[place], dialect)
+        return tuple(values)
+
+    return [opened(row) for row in rows]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Compiled:
     sql: bytes
     types: Sequence[int]
-    packers: Sequence[tuple[str, Callable[[Any], bytes]]]
+    packers: Sequence[tuple[str, TypeEngine[Any], Callable[[Any], bytes]]]
+    sealed: Sequence[tuple[int, Sealed]]  # of the columns that it returns
 
 
 @lru_cache(maxsize=_MAX_COMPILED)
 def _compile(statement: Statement) -> _Compiled:
     compiled = statement.compile(dialect=_DIALECT)
-    kinds = [(name, *packer_of(compiled.binds[name].type)) for name in compiled.positiontup or []]
-    types, packers = [oid for _, oid, _ in kinds], [(name, pack) for name, _, pack in kinds]
-    return _Compiled(str(compiled).encode(), types, packers)
+    kinds = [(name, compiled.binds[name].type) for name in compiled.positiontup or []]
+    written = [packer_of(kind) for _, kind in kinds]
+    packers = [(name, kind, pack) for (name, kind), (_, pack) in zip(kinds, written, strict=True)]
+    returned = enumerate(getattr(statement, "exported_columns", ()))
+    sealed = [(place, each.type) for place, each in returned if isinstance(each.type, Sealed)]
+    return _Compiled(str(compiled).encode(), [oid for oid, _ in written], packers, sealed)
 
 
 _Values = list[Any]  # bytes or None, in the order of the parameters
 _Written = tuple[_Compiled, _Values]
 
 
-def _written(query: Query) -> _Written:
-    compiled = _compile(query.statement)
+def _written(query: Query, dialect: Dialect) -> _Written:
+    compiled, given = _compile(query.statement), query.given
     return compiled, [
-        None if query.given[name] is None else pack(query.given[name]) for name, pack in compiled.packers
+        None if given[name] is None else pack(as_stored(kind, given[name], dialect))
+        for name, kind, pack in compiled.packers
     ]
 
 

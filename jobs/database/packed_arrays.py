@@ -31,6 +31,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
+from jobs.database.sealed_columns import Sealed
+
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 # Number of dimensions, whether any item is null, type of the items, how many, index of the first.
@@ -59,7 +61,7 @@ psycopg.adapters.register_dumper(PackedArray, _PackedArrayDumper)
 
 
 class PackedArrayType(UserDefinedType[Sequence[Any]]):
-    """The type of parameters that are arrays with items of this type, one of `PACKABLE`."""
+    """The type of parameters that are arrays with items of this type, see `is_packable`."""
 
     cache_ok = True
 
@@ -70,12 +72,13 @@ class PackedArrayType(UserDefinedType[Sequence[Any]]):
         """Say in the statement what the parameter is."""
         return cast(bindvalue, ARRAY(self.item))
 
-    def bind_processor(self, dialect: Dialect) -> Callable[[Sequence[Any] | None], PackedArray]:  # noqa: ARG002  # SQLAlchemy's signature
+    def bind_processor(self, dialect: Dialect) -> Callable[[Sequence[Any] | None], PackedArray]:
         """Return the function that packs the values."""
-        oid, pack = _PACKERS[type(self.item)]
+        oid, pack = _packer_of_items(self.item)
 
         def process(values: Sequence[Any] | None) -> PackedArray:
-            return PackedArray(_pack(oid, [None if each is None else pack(each) for each in values or ()]))
+            stored = as_stored(self, values or (), dialect)
+            return PackedArray(_pack(oid, [None if each is None else pack(each) for each in stored]))
 
         return process
 
@@ -97,14 +100,43 @@ def packer_of(kind: TypeEngine[Any]) -> tuple[int, Callable[[Any], bytes]]:
     Raises:
         KeyError: there is none.
     """
-    if isinstance(kind, PackedArrayType):
-        item = kind.item
-    elif isinstance(kind, ARRAY):
-        item = kind.item_type
-    else:
-        return _PACKERS[type(kind)]
-    oid, pack = _PACKERS[type(item)]
+    item = _item_of(kind)
+    if item is None:
+        return _packer_of_items(kind)
+    oid, pack = _packer_of_items(item)
     return 0, lambda values: _pack(oid, [None if each is None else pack(each) for each in values])
+
+
+def as_stored(kind: TypeEngine[Any], value: Any, dialect: Dialect) -> Any:  # noqa: ANN401  # of any type
+    """Seal a parameter, or the items of an array, if its type says that it is content."""
+    if isinstance(kind, Sealed):
+        return kind.process_bind_param(value, dialect)
+    item = _item_of(kind)
+    if isinstance(item, Sealed):
+        return [item.process_bind_param(each, dialect) for each in value]
+    return value
+
+
+def is_packable(kind: TypeEngine[Any]) -> bool:
+    """Return True if arrays can have items of this type, as `PackedArrayType`."""
+    return _stored_type(kind) in PACKABLE
+
+
+def _item_of(kind: TypeEngine[Any]) -> TypeEngine[Any] | None:
+    if isinstance(kind, PackedArrayType):
+        return kind.item
+    if isinstance(kind, ARRAY):
+        item: TypeEngine[Any] = kind.item_type
+        return item
+    return None
+
+
+def _packer_of_items(kind: TypeEngine[Any]) -> tuple[int, Callable[[Any], bytes]]:
+    return _PACKERS[_stored_type(kind)]
+
+
+def _stored_type(kind: TypeEngine[Any]) -> type[TypeEngine[Any]]:
+    return kind.stored if isinstance(kind, Sealed) else type(kind)
 
 
 def _number(form: str) -> Callable[[float], bytes]:

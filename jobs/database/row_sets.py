@@ -10,7 +10,7 @@ from sqlalchemy.types import TypeEngine
 
 from jobs.database.base import Base
 from jobs.database.direct import Query, Statement
-from jobs.database.packed_arrays import PACKABLE, PackedArrayType
+from jobs.database.packed_arrays import PackedArrayType, is_packable
 
 # Of each table a statement for each choice of columns, and of those that all rows share.
 _MAX_STATEMENTS: Final = 1000
@@ -58,7 +58,7 @@ def _insertion(
 
 
 def _array_of(kind: TypeEngine[Any]) -> TypeEngine[Any]:
-    return PackedArrayType(kind) if type(kind) in PACKABLE else ARRAY(kind)
+    return PackedArrayType(kind) if is_packable(kind) else ARRAY(kind)
 
 
 def array_parameters(**kinds: TypeEngine[Any]) -> list[BindParameter[Any]]:

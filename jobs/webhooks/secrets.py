@@ -17,9 +17,10 @@ from jobs import audit
 from jobs.audit import Action
 from jobs.models import DEFAULT_TENANT
 from jobs.models.webhook import WebhookEndpoint, WebhookSecret
+from jobs.sealing.keys import NAME_BYTES
 from jobs.settings import WebhookSettings
 from jobs.webhooks.rules import SECRET_PREFIX
-from jobs.webhooks.vault import NAME_BYTES, Vault, VaultError
+from jobs.webhooks.vault import Vault, VaultError
 
 _SECRET_BYTES: Final = 32
 

@@ -32,13 +32,14 @@ from jobs.models import (
     WebhookDispatch,
     WebhookEndpoint,
 )
+from jobs.sealing.keys import new_key
 from jobs.settings import WebhookSettings
 from jobs.states import JobState
 from jobs.webhooks import claims, endpoints, results
 from jobs.webhooks.claims import ClaimedDispatch
 from jobs.webhooks.endpoints import EndpointSpec
 from jobs.webhooks.fairness import Slots
-from jobs.webhooks.vault import Vault, new_key
+from jobs.webhooks.vault import Vault
 from support import eventually, job_in
 from worker.webhooks import delivery
 from worker.webhooks import exchange as transport

@@ -26,11 +26,12 @@ from jobs.models import (
     WebhookEvent,
     WebhookSecret,
 )
+from jobs.sealing.keys import new_key
 from jobs.states import JobState
 from jobs.webhooks import destinations, endpoints
 from jobs.webhooks.endpoints import EndpointSpec
 from jobs.webhooks.secrets import new_secret
-from jobs.webhooks.vault import Vault, VaultError, new_key
+from jobs.webhooks.vault import Vault, VaultError
 from support import submit_one
 from webhook_support import (
     WEBHOOKS,

@@ -13,9 +13,10 @@ from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import diagnostics
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, WebhookEndpoint
+from jobs.sealing.keys import new_key
 from jobs.settings import DatabaseSettings, WebhookSettings
 from jobs.webhooks.endpoints import EndpointSpec, create
-from jobs.webhooks.vault import Vault, VaultError, VaultSealError, new_key
+from jobs.webhooks.vault import Vault, VaultError, VaultSealError
 from webhook_support import Receiver, deliver_all, finish, tries
 from worker.webhooks import delivery
 

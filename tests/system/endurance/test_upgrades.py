@@ -40,7 +40,7 @@ from cli.stack.servers.triton import EmbeddedTriton
 from cli.stack.servers.valkey import EmbeddedValkey
 from cli.stack.supervised import DEFAULT_BACKOFF, SupervisedServer
 from jobs.prompts.tokenizer_files import tokenizer_directory
-from jobs.webhooks.vault import new_key
+from jobs.sealing.keys import new_key
 from support import eventually
 from system_support import OF_TESTS
 

@@ -1,0 +1,103 @@
+"""Keys that seal what is stored: how the setting writes them, their names, and AES-256-GCM under them."""
+
+import base64
+import os
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+
+from jobs.errors import LongbatchError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    from pydantic import SecretStr
+
+KEY_BYTES: Final = 32
+NAME_BYTES: Final = 4
+NONCE_BYTES: Final = 12  # NIST SP 800-38D
+TAG_BYTES: Final = 16
+# What a sealed value has besides the format that its owner writes before it.
+OVERHEAD_BYTES: Final = NAME_BYTES + NONCE_BYTES + TAG_BYTES
+
+
+class VaultKeyError(LongbatchError):
+    """LONGBATCH_WEBHOOKS__ENCRYPTION_KEY must be the base64 of 32 random bytes; commas separate several."""
+
+    code = "invalid_encryption_key"
+
+
+class UnsealableError(LongbatchError):
+    """A sealed value cannot be opened: its key is not configured, or its bytes were changed."""
+
+
+class KeyRing:
+    """Seals bytes under the first of its keys, and opens what any of them sealed.
+
+    Sealed bytes are the key's name, a random nonce, the ciphertext and its tag. It never shows its keys.
+    """
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        """Args: keys: the newest first, 32 bytes each; at least one where anything is sealed."""
+        self.names: Final = tuple(name_of(key) for key in keys)
+        self._ciphers = {name: _cipher(key) for name, key in zip(self.names, keys, strict=True)}
+
+    def seal(self, content: bytes, purpose: bytes) -> bytes:
+        """Encrypt under the newest key; only `open` with the same purpose reads it."""
+        nonce = os.urandom(NONCE_BYTES)
+        name = self.names[0]
+        return name + nonce + self._ciphers[name].encrypt(nonce, content, purpose)
+
+    def open(self, sealed: bytes, purpose: bytes) -> bytes:
+        """Decrypt what `seal` made.
+
+        Raises:
+            UnsealableError: under another key, or for another purpose, or the bytes were changed.
+        """
+        from cryptography.exceptions import InvalidTag
+
+        name, rest = sealed[:NAME_BYTES], sealed[NAME_BYTES:]
+        cipher = self._ciphers.get(name)
+        if cipher is None:
+            raise UnsealableError
+        try:
+            return cipher.decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], purpose)
+        except (InvalidTag, ValueError) as error:  # the latter if it is truncated
+            raise UnsealableError from error
+
+
+def read_keys(setting: "SecretStr | None") -> list[bytes]:
+    """Decode the keys of the setting, the newest first; none: it is not set.
+
+    Raises:
+        VaultKeyError: a key is invalid.
+    """
+    return [_key(each) for each in setting.get_secret_value().split(",")] if setting else []
+
+
+def new_key() -> str:
+    """Create a key in the format of the setting."""
+    return base64.b64encode(os.urandom(KEY_BYTES)).decode()
+
+
+def name_of(key: bytes) -> bytes:
+    """Hash a key into a name that distinguishes it and reveals nothing about it."""
+    return sha256(b"name of " + key).digest()[:NAME_BYTES]
+
+
+def _key(encoded: str) -> bytes:
+    try:
+        key = base64.b64decode(
+            encoded.strip(), altchars=b"-_" if set(encoded) & set("-_") else None, validate=True
+        )
+    except ValueError as error:
+        raise VaultKeyError from error
+    if len(key) != KEY_BYTES:
+        raise VaultKeyError
+    return key
+
+
+def _cipher(key: bytes) -> "AESGCM":
+    # Imported where there is a key: most commands need none, and the library takes milliseconds.
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    return AESGCM(key)
