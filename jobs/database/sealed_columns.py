@@ -45,7 +45,7 @@ class Sealed(TypeDecorator[Any]):
         stored: the type of what the column stores.
     """
 
-    impl = Text
+    impl: TypeEngine[Any] | type[TypeEngine[Any]] = Text
     cache_ok = True
     stored: ClassVar[type[TypeEngine[Any]]] = Text
 
@@ -79,7 +79,7 @@ class SealedBytes(Sealed):
 
     impl = LargeBinary
     cache_ok = True
-    stored = LargeBinary
+    stored: ClassVar[type[TypeEngine[Any]]] = LargeBinary
 
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> bytes | None:
         """Seal a value."""
@@ -99,7 +99,7 @@ class SealedJson(Sealed):
 
     impl = JSONB
     cache_ok = True
-    stored = JSONB
+    stored: ClassVar[type[TypeEngine[Any]]] = JSONB
 
     def __init__(self, place: str, *, keeps_order: bool = False) -> None:
         """Args: place: as the attribute; keeps_order: the column is json."""

@@ -27,7 +27,7 @@ _MARKED: Final = (SEALED, ESCAPE)
 _MARKED_BYTES: Final = (_SEALED_BYTES, _ESCAPE_BYTES)
 # In text the key's name is in hexadecimal, then a colon, then base64 without padding.
 NAME_CHARS: Final = 2 * NAME_BYTES
-# What sealing adds to bytes; to the bytes under the base64 of a text, without the name; and before that base64.
+# What sealing adds to bytes; to the bytes under the base64 of a text; and before that base64.
 ADDED_BYTES: Final = len(_SEALED_BYTES) + OVERHEAD_BYTES
 TEXT_OVERHEAD_BYTES: Final = OVERHEAD_BYTES - NAME_BYTES
 TEXT_HEAD_CHARS: Final = len(SEALED) + NAME_CHARS + 1
