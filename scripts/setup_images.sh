@@ -11,17 +11,11 @@ for tool in apt-get dpkg; do
     command -v "$tool" >/dev/null || die "this needs $tool, as on Debian and Ubuntu"
 done
 
-# With package lists of its own: the system's may be missing or old, and only root can renew them.
-apt() {
-    apt-get -q -o "Dir::State::lists=$FOLDER/lists" -o "Dir::Cache=$FOLDER/cache" \
-        -o "APT::Sandbox::User=$(id -un)" -o Debug::NoLocking=1 "$@"
-}
-
-mkdir -p "$FOLDER"/{lists/partial,cache/archives/partial,root}
-apt update >"$FOLDER/log" 2>&1 || true # one broken source among many need not matter
+apt_update_in "$FOLDER"
+mkdir -p "$FOLDER/root"
 # Nothing is installed: apt only finds out and fetches what these need and the system lacks.
-apt install --yes --no-install-recommends --download-only podman buildah crun conmon slirp4netns fuse-overlayfs \
-    mmdebstrap >>"$FOLDER/log" 2>&1 || die "apt-get could not download: $(tail -n 1 "$FOLDER/log")"
+apt_in "$FOLDER" -o Debug::NoLocking=1 install --yes --no-install-recommends --download-only podman buildah crun conmon \
+    slirp4netns fuse-overlayfs mmdebstrap >>"$FOLDER/log" 2>&1 || die "apt-get could not download: $(tail -n 1 "$FOLDER/log")"
 for package in "$FOLDER"/cache/archives/*.deb; do
     dpkg -x "$package" "$FOLDER/root"
 done
