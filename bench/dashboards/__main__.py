@@ -21,6 +21,7 @@ from bench.dashboards.prometheus import PROGRAM, SCRAPE_S, Prometheus, watching
 from bench.soak import killer, receiver
 from bench.soak.caller import Caller, Repeats
 from bench.soak.journal import Journal
+from bench.soak.judged import say
 from bench.soak.killer import Killer
 from bench.soak.load import ENDPOINT, HOOK, Load
 from bench.soak.stacks import LEASE_S, options, subscribe
@@ -90,7 +91,7 @@ def _work(stack: Stack, directory: Path, asked: argparse.Namespace) -> int:
         with load.running():
             third = 60 * asked.minutes / 3
             time.sleep(third)
-            killing = threading.Thread(target=killer.attempt, args=(faults, calm, _say, trouble))
+            killing = threading.Thread(target=killer.attempt, args=(faults, calm, say, trouble))
             killing.start()
             time.sleep(third)
             calm.set()
@@ -114,10 +115,6 @@ def _panel(panel: Mapping[str, Any], prometheus: Prometheus, since: float, until
     place = panel["gridPos"]
     unit = panel.get("fieldConfig", {}).get("defaults", {}).get("unit", "short")
     return Panel(panel["title"], unit, (place["x"], place["y"], place["w"], place["h"]), curves)
-
-
-def _say(words: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)  # noqa: T201
 
 
 def _arguments() -> argparse.Namespace:

@@ -6,19 +6,18 @@ does nothing.
 """
 
 import argparse
-import json
 import os
 import secrets
 import signal
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 from types import FrameType
 
 from bench.disk_full.room import isolated, why_not
 from bench.disk_full.run import Plan, run
+from bench.soak.judged import conclude, say
 from jobs import open_files
 
 _INSIDE = "BENCH_DISK_FULL_INSIDE"
@@ -47,18 +46,12 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
-    _say(f"seed {asked.seed}")
+    say(f"seed {asked.seed}")
     plan = Plan(seed=asked.seed, full_s=asked.full, disk_bytes=asked.disk * 2**20)
     with tempfile.TemporaryDirectory(prefix="longbatch-full-", ignore_cleanup_errors=True) as directory:
         Path(directory).chmod(0o711)  # under root, Postgres runs as another user
-        report = run(plan, Path(directory), over=over, say=_say)
-    print(json.dumps(report.figures() | {"load_average": round(os.getloadavg()[0], 1)}, indent=1))  # noqa: T201
-    if not report.is_good:
-        raise SystemExit(1)
-
-
-def _say(words: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)  # noqa: T201
+        report = run(plan, Path(directory), over=over, say=say)
+    conclude(report, load_average=round(os.getloadavg()[0], 1))
 
 
 def _arguments() -> argparse.Namespace:

@@ -4,23 +4,23 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx2
 import psycopg
 
 from bench.disk_full.room import Ballast, mount
 from bench.soak import receiver
-from bench.soak.caller import Caller, RefusedError, Repeats
+from bench.soak.caller import Caller, Repeats
 from bench.soak.checker import Checker
 from bench.soak.journal import Journal, Promise
+from bench.soak.judged import JudgedReport
 from bench.soak.load import ENDPOINT, HOOK, Load, max_tokens_of, text_of
 from bench.soak.stacks import options, subscribe
-from bench.soak.verdict import Verdict, judge
 from cli.stack.ready import POSTGRES
 from cli.stack.servers.postgres_home import find_home
 from cli.stack.stack import Stack
@@ -29,7 +29,6 @@ from cli.stack.supervised import Backoff
 ROOM, NO_ROOM, NO_LOG, ROOM_AGAIN = "room", "no room", "no room for the log", "room again"
 FULL: Final = (NO_ROOM, NO_LOG)
 _BACKOFF: Final = Backoff(first=timedelta(seconds=0.5), ceiling=timedelta(seconds=2))
-_NAMED: Final = 50
 _NEXT_SEGMENT: Final = "SELECT pg_logical_emit_message(false, 'bench', 'x'), pg_switch_wal()"
 _SPARE_SEGMENTS: Final = 6
 _MAX_SEGMENTS: Final = 200  # of 16 MiB: far more than there are
@@ -59,38 +58,25 @@ class Plan:
 
 
 @dataclass
-class Report:
+class Report(JudgedReport):
     """What callers saw.
 
     Attributes:
         answers: to submissions, by part of the run and by status and code.
         reads: statuses of reads, by part of the run.
-        repeats: what the load had to repeat.
-        kept_after_s: how long after the end of the load the last promise was kept.
         faults: what should not be, besides the verdict.
     """
 
     plan: Plan
     answers: dict[str, Counter[str]] = field(default_factory=dict)
     reads: dict[str, Counter[str]] = field(default_factory=dict)
-    jobs: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
-    objects: Counter[str] = field(default_factory=Counter)
-    repeats: dict[str, int] = field(default_factory=dict)
-    kept_after_s: float = 0
-    verdict: Verdict = field(default_factory=Verdict)
     faults: list[str] = field(default_factory=list)
 
     @property
     def is_good(self) -> bool:
         """True if all promises were kept, and callers of a full server were told so."""
-        return self.verdict.is_good and not self.faults
-
-    def figures(self) -> dict[str, Any]:
-        """Return everything as JSON."""
-        verdict = {name: each[:_NAMED] for name, each in asdict(self.verdict).items()}
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
-        return found | {"plan": asdict(self.plan), "verdict": verdict, "is_good": self.is_good}
+        return super().is_good and not self.faults
 
 
 @dataclass
@@ -169,9 +155,9 @@ def run(
             checker = Checker(call())
             _send(plan, load, prober, Ballast(disk), stack, over, say)
             say("the load is over; waiting for what is under way")
-            _drain(report, checker, load, log)
+            report.drain(checker, load, log, drain_s=plan.drain_s)
             report.repeats = repeats.counted
-            report.faults += load.faults
+            report.errors = Counter(end.error for end in checker.seen.jobs.values() if end.error)
             if not report.answers.get(NO_ROOM, Counter())["503 storage_full"]:
                 report.faults.append("no caller was told that the disk is full")
     finally:
@@ -238,22 +224,3 @@ def _use_up_log(url: str, ballast: Ballast) -> None:
                 database.execute(_NEXT_SEGMENT)
     except psycopg.Error:
         pass
-
-
-def _drain(report: Report, checker: Checker, load: Load, log: Path) -> None:
-    """Look until all that was promised is kept, or the time is up."""
-    began = time.monotonic()
-    while True:
-        try:
-            checker.look(load.journal.read())
-            checker.read_usage()
-        except RefusedError as error:
-            report.faults.append(f"the checker was refused: {error}")
-        report.verdict = judge(load.journal.read(), checker.seen, receiver.read(log), chats=load.chats)
-        report.kept_after_s = round(time.monotonic() - began, 1)
-        if report.verdict.is_good or report.kept_after_s > report.plan.drain_s:
-            break
-        time.sleep(3)
-    report.jobs = Counter(end.state for end in checker.seen.jobs.values())
-    report.errors = Counter(end.error for end in checker.seen.jobs.values() if end.error)
-    report.objects = Counter(end.state for end in checker.seen.objects.values())

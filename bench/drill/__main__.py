@@ -6,19 +6,18 @@ has no network namespaces for this user, it says so and does nothing.
 """
 
 import argparse
-import json
 import os
 import secrets
 import signal
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 from types import FrameType
 
 from bench.drill.hosts import Network, isolated, why_not
 from bench.drill.run import Plan, drill
+from bench.soak.judged import conclude, say
 from jobs import open_files
 
 _INSIDE = "BENCH_DRILL_INSIDE"
@@ -44,17 +43,15 @@ def main() -> None:
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
     network, faketime = Network(_nft()), _faketime()
-    _say(
+    say(
         f"seed {asked.seed}; packets {'are' if network.nft else 'are not'} dropped, for nft;"
         f" clocks {'are' if faketime else 'are not'} wrong, for faketime"
     )
     plan = Plan(seed=asked.seed, skewed_s=60 * asked.skewed, parting_s=60 * asked.parting)
     with tempfile.TemporaryDirectory(prefix="longbatch-drill-", ignore_cleanup_errors=True) as directory:
         Path(directory).chmod(0o711)  # under root, Postgres runs as another user
-        report = drill(plan, Path(directory), network, faketime=faketime, over=over, say=_say)
-    print(json.dumps(report.figures(), indent=1))  # noqa: T201
-    if not report.is_good:
-        raise SystemExit(1)
+        report = drill(plan, Path(directory), network, faketime=faketime, over=over, say=say)
+    conclude(report)
 
 
 def _nft() -> list[str] | None:
@@ -72,10 +69,6 @@ def _faketime() -> Path | None:
     found = [*_TOOLS.glob("usr/lib/*/faketime/libfaketimeMT.so.1")]
     found += Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")
     return found[0] if found else None
-
-
-def _say(words: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)  # noqa: T201
 
 
 def _arguments() -> argparse.Namespace:

@@ -4,7 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,9 +17,9 @@ from bench.soak import receiver
 from bench.soak.caller import Caller, RefusedError, Repeats
 from bench.soak.checker import Checker
 from bench.soak.journal import Journal
+from bench.soak.judged import JudgedReport
 from bench.soak.load import ENDPOINT, HOOK, Load
 from bench.soak.stacks import subscribe
-from bench.soak.verdict import Verdict, judge
 from jobs import telemetry
 
 # Ends of runs that no fault explains.
@@ -46,7 +46,7 @@ class Plan:
 
 
 @dataclass
-class Report:
+class Report(JudgedReport):
     """What a drill found.
 
     Attributes:
@@ -56,17 +56,10 @@ class Report:
     """
 
     plan: Plan
-    verdict: Verdict = field(default_factory=Verdict)
     skewed_runs: Counter[str] = field(default_factory=Counter)
-    runs: Counter[str] = field(default_factory=Counter)
-    jobs: Counter[str] = field(default_factory=Counter)
-    objects: Counter[str] = field(default_factory=Counter)
     partings: Counter[str] = field(default_factory=Counter)
-    repeats: dict[str, int] = field(default_factory=dict)
     requests: dict[str, int] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
     server_errors: list[str] = field(default_factory=list)
-    kept_after_s: float = 0
 
     @property
     def disturbed(self) -> dict[str, int]:
@@ -76,20 +69,11 @@ class Report:
     @property
     def is_good(self) -> bool:
         """True if nothing was lost, doubled or disturbed by a clock, and no API failed."""
-        return self.verdict.is_good and not (self.disturbed or self.refused or self.server_errors)
+        return super().is_good and not (self.disturbed or self.server_errors)
 
     def figures(self) -> dict[str, Any]:
         """Return everything as JSON."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
-        verdict = {name: each[:_NAMED] for name, each in asdict(self.verdict).items()}
-        return found | {
-            "plan": asdict(self.plan),
-            "verdict": verdict,
-            "disturbed": self.disturbed,
-            "lost": len(self.verdict.lost),
-            "doubled": len(self.verdict.doubled),
-            "is_good": self.is_good,
-        }
+        return super().figures() | {"disturbed": self.disturbed}
 
 
 def drill(
@@ -124,19 +108,8 @@ def drill(
             say(f"so far {dict(report.skewed_runs)}; now machines part")
             _part(plan, here, report, over, say, lambda: checker.look(journal.read()))
         say("the network is whole again; waiting for what is under way")
-        began = time.monotonic()
-        while time.monotonic() - began < plan.drain_s:
-            _look(checker, journal)
-            report.verdict = judge(journal.read(), checker.seen, receiver.read(log), chats=load.chats)
-            if report.verdict.is_good:
-                break
-            time.sleep(5)
-        report.kept_after_s = round(time.monotonic() - began, 1)
-        report.runs = Counter(each for runs in checker.seen.runs.values() for each in runs)
-        report.jobs = Counter(end.state for end in checker.seen.jobs.values())
-        report.objects = Counter(end.state for end in checker.seen.objects.values())
+        report.drain(checker, load, log, drain_s=plan.drain_s)
         report.repeats, report.requests = repeats.counted, load.counted
-        report.refused += load.faults
         report.server_errors = _server_errors(directory / "site" / "logs")
     journal.close()
     return report

@@ -5,13 +5,12 @@ not wait for the standby, which hears nothing of the primary's last seconds: the
 """
 
 import argparse
-import json
 import secrets
 import tempfile
-import time
 from pathlib import Path
 
 from bench.failover.run import Plan, fail_over
+from bench.soak.judged import conclude, say
 from jobs import open_files
 
 
@@ -35,17 +34,11 @@ def main() -> None:
         drain_s=60 if asked.asynchronous else 300,
         is_synchronous=not asked.asynchronous,
     )
-    _say(f"seed {plan.seed}")
+    say(f"seed {plan.seed}")
     with tempfile.TemporaryDirectory(prefix="longbatch-failover-", ignore_cleanup_errors=True) as directory:
         Path(directory).chmod(0o711)  # under root, Postgres runs as another user
-        report = fail_over(plan, Path(directory), say=_say)
-    print(json.dumps(report.figures(), indent=1))  # noqa: T201
-    if not report.is_good:
-        raise SystemExit(1)
-
-
-def _say(words: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)  # noqa: T201
+        report = fail_over(plan, Path(directory), say=say)
+    conclude(report)
 
 
 if __name__ == "__main__":

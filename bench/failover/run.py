@@ -1,26 +1,24 @@
 """One failover: mixed load, the primary dies, the standby is promoted; then all promises are looked at."""
 
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from bench.failover.pair import Pair
 from bench.soak import receiver
-from bench.soak.caller import Caller, RefusedError, Repeats
+from bench.soak.caller import Caller, Repeats
 from bench.soak.checker import Checker
 from bench.soak.journal import Journal
+from bench.soak.judged import JudgedReport
 from bench.soak.load import ENDPOINT, HOOK, Load, native
 from bench.soak.stacks import options, subscribe
-from bench.soak.verdict import Verdict, judge
 from cli.stack.stack import Stack
 
 _LOOK_EVERY_S: Final = 10
-_NAMED: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class Plan:
 
 
 @dataclass
-class Report:
+class Report(JudgedReport):
     """What a failover showed.
 
     Attributes:
@@ -58,32 +56,9 @@ class Report:
     """
 
     plan: Plan
-    verdict: Verdict = field(default_factory=Verdict)
     promised: tuple[int, int] = (0, 0)
     promoted_s: float = 0
     accepted_again_s: float = 0
-    kept_after_s: float = 0
-    runs: Counter[str] = field(default_factory=Counter)
-    jobs: Counter[str] = field(default_factory=Counter)
-    repeats: dict[str, int] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
-
-    @property
-    def is_good(self) -> bool:
-        """True if nothing was lost or doubled, and every request was accepted in the end."""
-        return self.verdict.is_good and not self.refused
-
-    def figures(self) -> dict[str, Any]:
-        """Return everything as JSON."""
-        verdict = {name: each[:_NAMED] for name, each in asdict(self.verdict).items()}
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
-        return found | {
-            "plan": asdict(self.plan),
-            "verdict": verdict,
-            "lost": len(self.verdict.lost),
-            "doubled": len(self.verdict.doubled),
-            "is_good": self.is_good,
-        }
 
 
 def fail_over(plan: Plan, directory: Path, *, say: Callable[[str], None]) -> Report:
@@ -112,8 +87,8 @@ def fail_over(plan: Plan, directory: Path, *, say: Callable[[str], None]) -> Rep
                 _promote(report, pair, load, say)
                 _look_for(plan.after_s, checker, journal)
             say("the load is over; waiting for what is under way")
-            _drain(report, checker, load, log)
-            report.repeats, report.refused = repeats.counted, load.faults
+            report.drain(checker, load, log, drain_s=plan.drain_s)
+            report.promised, report.repeats = (report.promised[0], len(journal.read())), repeats.counted
         return report
     finally:
         journal.close()
@@ -151,21 +126,3 @@ def _look_for(seconds: float, checker: Checker, journal: Journal) -> None:
 def _look(checker: Checker, journal: Journal) -> None:
     checker.look(journal.read())
     checker.read_usage()
-
-
-def _drain(report: Report, checker: Checker, load: Load, log: Path) -> None:
-    began = time.monotonic()
-    while True:
-        try:
-            _look(checker, load.journal)
-        except RefusedError as error:
-            load.faults.append(f"the checker was refused: {error}")
-        promises = load.journal.read()
-        report.verdict = judge(promises, checker.seen, receiver.read(log), chats=load.chats)
-        report.kept_after_s = round(time.monotonic() - began, 1)
-        if report.verdict.is_good or report.kept_after_s > report.plan.drain_s:
-            break
-        time.sleep(2)
-    report.promised = (report.promised[0], len(promises))
-    report.runs = Counter(each for runs in checker.seen.runs.values() for each in runs)
-    report.jobs = Counter(end.state for end in checker.seen.jobs.values())

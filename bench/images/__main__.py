@@ -5,13 +5,12 @@ contradicted itself.
 """
 
 import argparse
-import json
 import secrets
 import tempfile
-import time
 from pathlib import Path
 
 from bench.images.run import Plan, prove
+from bench.soak.judged import conclude, say
 
 
 def main() -> None:
@@ -21,17 +20,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="how often each process is killed")
     parser.add_argument("--rate", type=float, default=1, help="1 is about 1.2 jobs a second")
     asked = parser.parse_args()
-    _say(f"seed {asked.seed}")
+    say(f"seed {asked.seed}")
     with tempfile.TemporaryDirectory(prefix="longbatch-images-") as directory:
         plan = Plan(asked.seed, rounds=asked.rounds, rate=asked.rate)
-        report = prove(plan, Path(directory), say=_say)
-    print(json.dumps(report.figures(), indent=1))  # noqa: T201
-    if not report.is_good:
-        raise SystemExit(1)
-
-
-def _say(words: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)  # noqa: T201
+        report = prove(plan, Path(directory), say=say)
+    conclude(report)
 
 
 if __name__ == "__main__":

@@ -5,22 +5,20 @@ import os
 import secrets
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
-
-import httpx2
+from typing import Final
 
 from bench.images.services import ContainerError, Containers, Service, podman, read
 from bench.soak import receiver
-from bench.soak.caller import Caller, RefusedError, Repeats
+from bench.soak.caller import Caller, Repeats
 from bench.soak.checker import Checker
 from bench.soak.journal import Journal
+from bench.soak.judged import JudgedReport
 from bench.soak.load import ENDPOINT, HOOK, Load
-from bench.soak.verdict import Verdict, judge
+from bench.soak.stacks import subscribe
 
 COMPOSE: Final = Path(__file__).resolve().parents[2] / "docker-compose.yml"
 API_URL: Final = "http://127.0.0.1:8080"
@@ -35,7 +33,6 @@ _IMAGES: Final = {
 }
 _SERVER_IMAGE: Final = "localhost/longbatch-server"
 _UID: Final = 10001
-_NAMED: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class Plan:
 
 
 @dataclass
-class Report:
+class Report(JudgedReport):
     """What a run showed.
 
     Attributes:
@@ -73,24 +70,11 @@ class Report:
     back_after_s: list[tuple[str, float]] = field(default_factory=list)
     processes: dict[str, dict[str, str]] = field(default_factory=dict)
     promised: int = 0
-    kept_after_s: float = 0
-    verdict: Verdict = field(default_factory=Verdict)
-    runs: Counter[str] = field(default_factory=Counter)
-    jobs: Counter[str] = field(default_factory=Counter)
-    repeats: dict[str, int] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
 
     @property
     def is_good(self) -> bool:
-        """True if nothing was lost or doubled, and every request was accepted in the end."""
-        return bool(self.promised) and self.verdict.is_good and not self.refused
-
-    def figures(self) -> dict[str, Any]:
-        """Return everything as JSON."""
-        lost = {"lost": len(self.verdict.lost), "doubled": len(self.verdict.doubled)}
-        verdict = {name: each[:_NAMED] for name, each in asdict(self.verdict).items()}
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
-        return found | {"plan": asdict(self.plan), "verdict": verdict, **lost, "is_good": self.is_good}
+        """True if something was promised, nothing was lost or doubled, and every request was accepted."""
+        return bool(self.promised) and super().is_good
 
 
 def prove(plan: Plan, directory: Path, *, say: Callable[[str], None]) -> Report:
@@ -109,7 +93,7 @@ def prove(plan: Plan, directory: Path, *, say: Callable[[str], None]) -> Report:
         api_key = _start(containers, report, say)
         with receiver.receiving(log, keys) as port:
             hook = f"http://127.0.0.1:{port}"
-            keys[ENDPOINT] = _subscribe(api_key, hook + ENDPOINT)
+            keys[ENDPOINT] = subscribe(API_URL, api_key, hook + ENDPOINT)
             load = Load(
                 partial(Caller, [API_URL], api_key, repeats), journal, hook + HOOK, plan.seed, plan.rate
             )
@@ -117,8 +101,8 @@ def prove(plan: Plan, directory: Path, *, say: Callable[[str], None]) -> Report:
             with load.running():
                 _kill_each(containers, report, say)
             say("the load is over; waiting for what is under way")
-            _drain(report, checker, load, log)
-        report.repeats, report.refused = repeats.counted, load.faults
+            report.drain(checker, load, log, drain_s=plan.drain_s)
+        report.promised, report.repeats = len(journal.read()), repeats.counted
         return report
     finally:
         journal.close()
@@ -181,14 +165,6 @@ def _facts(containers: Containers, name: str) -> dict[str, str]:
     return found
 
 
-def _subscribe(api_key: str, url: str) -> str:
-    headers = {"Authorization": f"Bearer {api_key}"}
-    address = f"{API_URL}/v1/webhook_endpoints"
-    answer = httpx2.post(address, json={"url": url}, headers=headers, trust_env=False, timeout=30)
-    secret: str = answer.raise_for_status().json()["secret"]
-    return secret
-
-
 def _kill_each(containers: Containers, report: Report, say: Callable[[str], None]) -> None:
     """Kill the first process of each container in turn; wait until it is healthy again."""
     for _ in range(report.plan.rounds):
@@ -203,22 +179,3 @@ def _kill_each(containers: Containers, report: Report, say: Callable[[str], None
             report.back_after_s.append((name, seconds))
             say(f"killed {name}; healthy again after {seconds} s")
     time.sleep(report.plan.between_s)
-
-
-def _drain(report: Report, checker: Checker, load: Load, log: Path) -> None:
-    began = time.monotonic()
-    while True:
-        try:
-            checker.look(load.journal.read())
-            checker.read_usage()
-        except RefusedError as error:
-            load.faults.append(f"the checker was refused: {error}")
-        promises = load.journal.read()
-        report.verdict = judge(promises, checker.seen, receiver.read(log), chats=load.chats)
-        report.kept_after_s = round(time.monotonic() - began, 1)
-        if report.verdict.is_good or report.kept_after_s > report.plan.drain_s:
-            break
-        time.sleep(2)
-    report.promised = len(promises)
-    report.runs = Counter(each for runs in checker.seen.runs.values() for each in runs)
-    report.jobs = Counter(end.state for end in checker.seen.jobs.values())

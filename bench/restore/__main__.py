@@ -9,10 +9,10 @@ import argparse
 import json
 import os
 import tempfile
-import time
 from pathlib import Path
 
 from bench.restore.run import Plan, prove
+from bench.soak.judged import say
 from jobs import open_files
 
 
@@ -22,15 +22,11 @@ def main() -> None:
     open_files.raise_limit()
     with tempfile.TemporaryDirectory(prefix="longbatch-restore-", ignore_cleanup_errors=True) as directory:
         Path(directory).chmod(0o711)  # under root, Postgres runs as another user
-        report = prove(Plan(num_jobs=asked.jobs), Path(directory), say=_say)
+        report = prove(Plan(num_jobs=asked.jobs), Path(directory), say=say)
     figures = report.figures() | {"load_average": round(os.getloadavg()[0], 1)}
     print(json.dumps(figures, indent=1))  # noqa: T201
     if report.faults:
         raise SystemExit(1)
-
-
-def _say(words: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)  # noqa: T201
 
 
 def _arguments() -> argparse.Namespace:

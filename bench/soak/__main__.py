@@ -10,7 +10,6 @@ import secrets
 import signal
 import tempfile
 import threading
-import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from bench.soak import receiver
 from bench.soak.curves import Growth
+from bench.soak.judged import say
 from bench.soak.picture import draw
 from bench.soak.run import Plan, Report, soak
 from jobs import open_files
@@ -39,9 +39,9 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
-    _say(f"seed {plan.seed}, {plan.seconds:.0f} s; ctrl-C ends the load early and judges what there is")
+    say(f"seed {plan.seed}, {plan.seconds:.0f} s; ctrl-C ends the load early and judges what there is")
     with tempfile.TemporaryDirectory(prefix="longbatch-soak-") as directory:
-        report = soak(plan, Path(directory), over=over, say=_say)
+        report = soak(plan, Path(directory), over=over, say=say)
         figures = figures_of(report)
     asked.output.mkdir(parents=True, exist_ok=True)
     (asked.output / "soak.json").write_text(json.dumps(figures, indent=1) + "\n")
@@ -120,10 +120,6 @@ def _draw(report: Report, file: Path) -> None:
         calm_from_s=report.calm_from_s,
         end_s=report.seconds + report.late_s,
     )
-
-
-def _say(words: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {words}", flush=True)  # noqa: T201
 
 
 def _arguments() -> argparse.Namespace:
