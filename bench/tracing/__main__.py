@@ -8,9 +8,8 @@ import argparse
 import json
 import os
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Final
 
 import httpx2
 
+from bench.figures import until
 from bench.tracing.picture import draw
 from bench.tracing.receiver import SeenSpan, TraceReceiver, receiving
 from cli.stack.options import StackOptions
@@ -50,8 +50,8 @@ def main() -> None:
             try:
                 with stack:
                     _summarize(stack, url)
-                    _wait_until(told.is_set)
-                    _wait_until(lambda: collector.of_trace(_TRACE_ID).keys() >= KINDS)
+                    until(told.is_set, seconds=_PATIENCE_SECONDS)
+                    until(lambda: collector.of_trace(_TRACE_ID).keys() >= KINDS, seconds=_PATIENCE_SECONDS)
             finally:
                 stack.remove_data()
     spans = [each for spans in collector.of_trace(_TRACE_ID).values() for each in spans]
@@ -119,14 +119,6 @@ def _options(directory: Path, collector_url: str, time_scale: float) -> StackOpt
             "LONGBATCH_WEBHOOKS__ALLOWED_HOSTS": '["127.0.0.1"]',
         },
     )
-
-
-def _wait_until(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + _PATIENCE_SECONDS
-    while not is_so():
-        if time.monotonic() > until:
-            raise SystemExit("The trace is not whole.")
-        time.sleep(0.1)
 
 
 def _figures(spans: list[SeenSpan]) -> dict[str, object]:
