@@ -135,15 +135,15 @@ def _jobs(session: Session, over: _Over, stores: Stores, walk: Walk) -> int:
     if walk.jobs_after is not None:
         seen = seen.where(Job.id > walk.jobs_after)
     window = session.scalars(seen).all()
-    walk.jobs_after = window[-1] if len(window) == _LOOKED_AT else None
     of_batch = Job.batch_id.is_not(None) & Job.is_reported
     is_over = Job.batch_id.is_(None) & ((Job.finalized_at < over.before) | _is_delivered())
     may_go = Job.finalized_at.is_not(None) & Job.summary_id.is_(None) & or_(of_batch, is_over)
     found = select(Job).where(Job.id.in_(window), may_go).order_by(Job.id).limit(_AT_ONCE)
     rows = session.scalars(found.with_for_update(skip_locked=True)).all()
+    if len(rows) < _AT_ONCE:  # otherwise more of the window may go
+        walk.jobs_after = window[-1] if len(window) == _LOOKED_AT else None
     if rows:
         stores.forget_jobs([row.id for row in rows])
-        walk.jobs_after = None
     return len(_remove_jobs(session, rows))
 
 

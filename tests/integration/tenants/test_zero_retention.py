@@ -117,6 +117,20 @@ def test_what_nobody_fetched_goes_when_its_time_is_over_and_not_before(
     assert stores.in_database(sessions, marks) == set()
 
 
+def test_jobs_behind_a_long_queue_go_without_another_look_at_the_queue(
+    sessions: sessionmaker[Session], tenant_id: UUID, work: ZeroRetention, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zero_retention, "_LOOKED_AT", 2)
+    monkeypatch.setattr(zero_retention, "_AT_ONCE", 1)
+    with sessions.begin() as session:
+        waiting = [submit_one(session, spec(None), tenant_id=tenant_id) for _ in range(2)]
+        ended = [done(session, tenant_id) for _ in range(2)]
+    pass_time(sessions)
+    assert [work.run_once() for _ in range(3)] == [0, 1, 1]
+    assert not any(exists(sessions, job) for job in ended)
+    assert all(exists(sessions, job) for job in waiting)
+
+
 def test_a_2xx_that_carried_all_of_the_output_is_a_delivery(
     sessions: sessionmaker[Session], tenant_id: UUID, work: ZeroRetention
 ) -> None:
