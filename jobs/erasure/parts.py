@@ -123,7 +123,7 @@ def _with_children(
     for column in children:
         if num := _remove(session, column.parent.class_, column.in_(parent_ids), limit=_ROWS):
             return Part(num)
-    return Part(_remove(session, parent, parent.id.in_(parent_ids), limit=_PARENTS), is_work=True)
+    return Part(_remove(session, parent, parent.id.in_(parent_ids), limit=_PARENTS))
 
 
 def _stop_jobs(session: Session, tenant: Tenant, _stores: Stores, _usage_to: UUID | None) -> Part:

@@ -31,13 +31,13 @@ class TraceContext:
     is_sampled: bool = True
 
     @classmethod
-    def parse(cls, header: str) -> Self | None:
+    def parse(cls, header: str | None) -> Self | None:
         """Read a `traceparent`.
 
         Returns:
-            None if it is malformed; the trace then begins anew.
+            None if there is none or it is malformed; the trace then begins anew.
         """
-        found = _HEADER.fullmatch(header) if len(header) <= _LONGEST else None
+        found = _HEADER.fullmatch(header) if header and len(header) <= _LONGEST else None
         if found is None:
             return None
         version, trace_id, span_id, flags, rest = found.groups()

@@ -52,7 +52,7 @@ def spans_of(job: Job, runs: Sequence[TracedRun]) -> Iterator[Span]:
         job: the row.
         runs: its runs, oldest first.
     """
-    above = TraceContext.parse(job.traceparent) if job.traceparent else None
+    above = TraceContext.parse(job.traceparent)
     if above is None or job.finalized_at is None:
         return
     own = above.below(span_id_of(JOB, job.id))

@@ -23,7 +23,7 @@ _IDS: Final = {
 
 def context_of(subject: Job | Batch | Summary) -> TraceContext | None:
     """Return the context of the subject's own span; None: it has no trace."""
-    above = TraceContext.parse(subject.traceparent) if subject.traceparent else None
+    above = TraceContext.parse(subject.traceparent)
     return None if above is None else above.below(span_id_of(_name_of(subject), subject.id))
 
 
@@ -68,7 +68,7 @@ def _spans(
     attributes: Attributes,
     error_type: str | None,
 ) -> Iterator[Span]:
-    above = TraceContext.parse(subject.traceparent) if subject.traceparent else None
+    above = TraceContext.parse(subject.traceparent)
     own = context_of(subject)
     if above is None or own is None:
         return

@@ -16,7 +16,7 @@ _MAX_HOST: Final = 255  # bytes of a name in DNS
 
 def context_of(dispatch: ClaimedDispatch) -> TraceContext | None:
     """Return the context of this attempt's span; None: its event has no trace."""
-    above = TraceContext.parse(dispatch.traceparent) if dispatch.traceparent else None
+    above = TraceContext.parse(dispatch.traceparent)
     return above and above.below(span_id_of(WEBHOOK, dispatch.id, dispatch.attempt))
 
 
@@ -33,7 +33,7 @@ def span_of(dispatch: ClaimedDispatch, result: DeliveryResult, *, waited: timede
     context = context_of(dispatch)
     if context is None:
         return None
-    above = TraceContext.parse(dispatch.traceparent or "")
+    above = TraceContext.parse(dispatch.traceparent)
     started_at = dispatch.claimed_at + waited
     return Span(
         name=WEBHOOK,

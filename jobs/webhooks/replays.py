@@ -83,7 +83,7 @@ def replay_event(session: Session, event_id: UUID, *, tenant_id: UUID) -> Replay
     fanout.insert_dispatches(session, ((event_id, to) for to in new))
     named, number = ids.event_id(event_id), len(again) + len(new)
     audit.note(session, Action.EVENT_REPLAY, named, tenant_id=tenant_id, num_deliveries=number)
-    return Replayed(len(again) + len(new), num_over_limit=num_over_limit)
+    return Replayed(number, num_over_limit=num_over_limit)
 
 
 def replay_since(session: Session, endpoint: WebhookEndpoint, *, since: datetime) -> Replayed:
@@ -119,7 +119,7 @@ def replay_since(session: Session, endpoint: WebhookEndpoint, *, since: datetime
     named, number = ids.endpoint_id(endpoint.id), len(queued)
     tenant_id = endpoint.tenant_id
     audit.note(session, Action.ENDPOINT_REPLAY, named, tenant_id=tenant_id, num_deliveries=number)
-    return Replayed(len(queued), next_since, num_over_limit=over_limit or 0)
+    return Replayed(number, next_since, num_over_limit=over_limit or 0)
 
 
 _MAY_BE_REPLAYED: Final = and_(
