@@ -9,12 +9,13 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base, JsonObject, one_of, partial_index
-from jobs.ids import uuid7
+from jobs.ids import ANSWERS, EXTRACTION, SUMMARY, uuid7
 from jobs.models.job import UNTRACED
 from jobs.models.turn import PLANNING, indexes
 from jobs.states.summary import TERMINAL, NodeKind, OnGap, Purpose, Style, SummaryState, SummaryStop
 
 _TERMINAL_SQL = one_of("state", sorted(TERMINAL))
+_ID_KINDS: Final = {Purpose.SUMMARY: SUMMARY, Purpose.ANSWERS: ANSWERS, Purpose.EXTRACTION: EXTRACTION}
 # SQL condition of answers and extractions whose jobs run, or have ended but are not settled.
 UNSETTLED: Final = "purpose <> 'summary' AND state = 'running'"
 
@@ -147,6 +148,11 @@ class Summary(Base):
     expires_at: Mapped[datetime | None]
     traceparent: Mapped[str | None]
     traced_at: Mapped[datetime | None]
+
+    @property
+    def public_id(self) -> str:
+        """What names it to callers."""
+        return _ID_KINDS[Purpose(self.purpose)].format(self.id)
 
     __table_args__ = (
         CheckConstraint(one_of("state", sorted(SummaryState)), name="state"),

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, delete, exists, func, insert, or_, select, true
 from sqlalchemy.orm import Session
 
-from jobs import audit, documents, ids, lifecycle
+from jobs import audit, documents, lifecycle
 from jobs.audit import Action
 from jobs.database import database_now, paging
 from jobs.database.paging import Page, Range
@@ -33,11 +33,6 @@ _KINDS: Final = {
     Purpose.SUMMARY: "summary",
     Purpose.ANSWERS: "set of answers",
     Purpose.EXTRACTION: "extraction",
-}
-_ID_KINDS: Final = {
-    Purpose.SUMMARY: ids.SUMMARY,
-    Purpose.ANSWERS: ids.ANSWERS,
-    Purpose.EXTRACTION: ids.EXTRACTION,
 }
 _NOT_ENDED: Final = {
     Purpose.SUMMARY: "Only a summary that has ended can be deleted; cancel it first.",
@@ -243,9 +238,8 @@ def remove(
 
 
 def _note(session: Session, verb: str, summary: Summary) -> None:
-    purpose = Purpose(summary.purpose)
-    named = _ID_KINDS[purpose].format(summary.id)
-    audit.note(session, Action(f"{purpose}.{verb}"), named, tenant_id=summary.tenant_id)
+    action = Action(f"{summary.purpose}.{verb}")
+    audit.note(session, action, summary.public_id, tenant_id=summary.tenant_id)
 
 
 def sweep(session: Session) -> int:

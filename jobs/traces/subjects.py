@@ -7,18 +7,13 @@ from typing import Final
 from jobs import ids
 from jobs.models import Batch, Job, Summary
 from jobs.states.batch import BatchState
-from jobs.states.summary import Purpose, SummaryState
+from jobs.states.summary import SummaryState
 from jobs.traces.context import JobsTrace, TraceContext, span_id_of
 from jobs.traces.job_spans import JOB
 from jobs.traces.span import Attributes, Span, known
 
 PLAN: Final = "plan"
 VALIDATE: Final = "validate"
-_IDS: Final = {
-    Purpose.SUMMARY: ids.summary_id,
-    Purpose.ANSWERS: ids.answers_id,
-    Purpose.EXTRACTION: ids.extraction_id,
-}
 
 
 def context_of(subject: Job | Batch | Summary) -> TraceContext | None:
@@ -100,7 +95,7 @@ def _name_of(subject: Job | Batch | Summary) -> str:
 def _of_summary(summary: Summary) -> Attributes:
     planned = (summary.plan or {}).get("jobs")
     return known(
-        longbatch__summary__id=_IDS[Purpose(summary.purpose)](summary.id),
+        longbatch__summary__id=summary.public_id,
         longbatch__tenant__id=ids.tenant_id(summary.tenant_id),
         longbatch__summary__state=summary.state,
         longbatch__summary__num_jobs=planned if isinstance(planned, int) else None,

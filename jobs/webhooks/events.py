@@ -1,6 +1,6 @@
 """Events: what happened to a job, a batch, a summary, answers or an extraction, as receivers read it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -139,27 +139,26 @@ def batch_ended(batch: Batch) -> Event:
     )
 
 
-# What types of events begin with, how ids are written, and where results are.
-_TREES: Final[Mapping[Purpose, tuple[str, Callable[[UUID], str], str]]] = {
-    Purpose.SUMMARY: ("summary", ids.summary_id, "/v1/summaries/{}/result"),
-    Purpose.ANSWERS: ("answers", ids.answers_id, "/v1/answers/{}"),
-    Purpose.EXTRACTION: ("extractions", ids.extraction_id, "/v1/extractions/{}"),
+# What types of events begin with, and where results are.
+_TREES: Final[Mapping[Purpose, tuple[str, str]]] = {
+    Purpose.SUMMARY: ("summary", "/v1/summaries/{}/result"),
+    Purpose.ANSWERS: ("answers", "/v1/answers/{}"),
+    Purpose.EXTRACTION: ("extractions", "/v1/extractions/{}"),
 }
 
 
 def summary_ended(summary: Summary) -> Event:
     """Build the event of a finished summary, or other tree; clients read what it made from `result_url`."""
-    kind, form_id, result_url = _TREES[Purpose(summary.purpose)]
-    public_id = form_id(summary.id)
+    kind, result_url = _TREES[Purpose(summary.purpose)]
     data: JsonObject = {
-        "id": public_id,
+        "id": summary.public_id,
         "object": summary.purpose,
         "state": summary.state,
         "custom_id": summary.custom_id,
         "metadata": dict(summary.labels),
         "error": summary.error,
         "finalized_at": optional_rfc3339(summary.finalized_at),
-        "result_url": result_url.format(public_id),
+        "result_url": result_url.format(summary.public_id),
     }
     return Event(
         subject=summary,
