@@ -104,7 +104,7 @@ prove-soak: setup ## hours of mixed load and random kills on a stack of its own,
 prove-failover: setup ## the primary database dies under load and its standby is promoted, about 3 minutes (FAILOVER='--seed 7'; --asynchronous loses, as a control)
 	@$(BIN)/python -m bench.failover $(FAILOVER)
 
-prove-upgrade: setup ## upgrade under load from the builds before the two newest migrations, about 5 minutes (needs the repository's history)
+prove-upgrade: setup ## upgrade under load from the builds before the two newest migrations, about 4 minutes (needs the repository's history)
 	@LONGBATCH_PROVE=1 $(BIN)/python -m pytest -s -n 0 -o faulthandler_timeout=0 tests/system/endurance/test_upgrades.py $(PYTEST)
 
 prove-restore: setup ## lose a database of a million jobs and restore it to a moment, by the commands of docs/operations.md (RESTORE='--jobs 100000')

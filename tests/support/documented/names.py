@@ -73,7 +73,9 @@ def variable_problem(name: str, value: str) -> str | None:
     if not re.search(uses, MAKEFILE, re.MULTILINE):
         return f"no recipe uses {name}"
     wanted = [each for each in shlex.split(value) if each.startswith("--")]
-    modules = re.findall(rf"-m (bench[\w.]*).*\$\({name}\)", MAKEFILE)
+    recipes = "\n".join(re.findall(rf"^.*\$\({name}\)", MAKEFILE, re.MULTILINE))
+    scripts = [(ROOT / each).read_text(encoding="utf-8") for each in re.findall(r"scripts/\w+\.sh", recipes)]
+    modules = re.findall(r"-m (bench[\w.]*)", "\n".join([recipes, *scripts]))
     places = [ROOT / f"{each.replace('.', '/')}.py" for each in modules]
     places += [ROOT / each.replace(".", "/") / "__main__.py" for each in modules]
     sources = [each.read_text(encoding="utf-8") for each in places if each.is_file()]
