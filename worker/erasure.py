@@ -126,7 +126,7 @@ def duties(context: ServiceContext, broker: redis.Redis) -> list[Duty]:
     stores and Redis, and the end of a deletion reads whole tables; jobs that expire must not wait for that.
     """
     settings, every = context.settings, context.settings.maintenance
-    stores = TenantStores(make_store(settings.files), broker)
+    stores = TenantStores(make_store(settings), broker)
     work = TenantErasure(context.sessions, stores, keeps_usage=every.keep_usage_of_deleted)
     content = ZeroRetention(context.sessions, stores)
     return [

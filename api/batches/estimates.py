@@ -38,7 +38,7 @@ async def estimate(services: Services, asked: EstimateRequest, *, tenant_id: UUI
         raise InvalidRequestError(wrong_file, param="input_file_id") from None
     estimator = await _make_estimator(services, Endpoint(asked.endpoint))
     splitter = Splitter(max_line_bytes=services.settings.api.max_body_bytes)
-    store = make_store(services.settings.files)
+    store = make_store(services.settings)
     offset = 0
     while offset < file.num_bytes:
         found = await services.transact(files.load_parts, file_id=file.id, offset=offset)

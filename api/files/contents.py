@@ -41,7 +41,7 @@ def response(services: Services, file: File, run: Run, *, name: str | None = Non
 
 
 async def _read(services: Services, file: File, run: Run) -> AsyncIterator[bytes]:
-    store = make_store(services.settings.files)
+    store = make_store(services.settings)
     offset = 0
     while offset < file.num_bytes:
         found = await run(partial(files.load_parts, file_id=file.id, offset=offset))

@@ -34,7 +34,7 @@ async def store(
         TooLargeError: `too_large`, when there are more than `limit` bytes.
         LimitError: the tenant keeps too many bytes with these.
     """
-    target = make_store(services.settings.files)
+    target = make_store(services.settings)
     pending = bytearray()
     num_bytes = 0
     refusal: LongbatchError | None = None

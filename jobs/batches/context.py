@@ -55,7 +55,7 @@ class BatchTools:
     def of(cls, settings: Settings, counter: SetCounter) -> Self:
         """Build the tools from the settings."""
         return cls(
-            store=make_store(settings.files),
+            store=make_store(settings),
             counter=counter,
             default_capacity=registry.configured_capacity(settings.engine),
             model=settings.engine.model,

@@ -28,6 +28,7 @@ from jobs.ids import uuid7
 from jobs.job_rows import NewJob
 from jobs.models import Job
 from jobs.models.batch import Batch
+from jobs.sealing.content import ContentUnreadableError
 from jobs.states.batch import BatchState, Endpoint
 from jobs.submission import JobSpec, Refusal, Submitter
 from jobs.tenants import quotas
@@ -48,6 +49,8 @@ _MAX_PAUSE: Final = timedelta(minutes=10)
 _OTHER_PAUSE: Final = timedelta(seconds=5)
 # Fraction of a quota, so that a tenant's large batch leaves room for its other requests.
 _FILLED: Final = 0.9
+# The file has them no more, or in a form that nothing opens: later tries of other lines would not help.
+_UNREADABLE: Final = (BytesLostError, ContentUnreadableError)
 
 
 @dataclass(slots=True)
@@ -137,7 +140,7 @@ def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[NewJ
         return None
     try:
         lines, following, is_end = _next_lines(session, batch, tools)
-    except BytesLostError:
+    except _UNREADABLE:
         if not is_stopping:
             raise
         return _give_up(session, batch, has_failed=False)
@@ -186,7 +189,11 @@ def _next_lines(
     found = _slice_of(lines)
     try:
         following = _slice_of(lines)
-    except (BytesLostError, UnavailableError):  # that is for the next slice to find out
+    except (
+        BytesLostError,
+        ContentUnreadableError,
+        UnavailableError,
+    ):  # that is for the next slice to find out
         return found, [], False
     return found, following, not following
 

@@ -20,6 +20,7 @@ from jobs.files.storage import BytesLostError
 from jobs.models import JsonObject
 from jobs.models.batch import Batch
 from jobs.models.turn import VALIDATION, WorkKind
+from jobs.sealing.content import ContentUnreadableError
 from jobs.states.batch import Endpoint
 from jobs.turns import Turn
 from jobs.turns.work import Interruption, Sessions
@@ -63,7 +64,7 @@ class Validation:
             if batch.retry_of is not None:
                 retries.write(sessions, turn, watch, self.tools)
             found = _examine(sessions, batch, watch, self.tools)
-        except BytesLostError as error:
+        except (BytesLostError, ContentUnreadableError) as error:
             found = _unreadable(error.code, error.message)
         except (DBAPIError, LongbatchError, MemoryError, OSError):
             raise

@@ -6,7 +6,18 @@ measures what that is of content.
 
 from typing import Any, ClassVar, Final, cast
 
-from sqlalchemy import Dialect, Engine, Integer, LargeBinary, Text, TypeDecorator, case, func, literal
+from sqlalchemy import (
+    Dialect,
+    Engine,
+    Integer,
+    LargeBinary,
+    Text,
+    TypeDecorator,
+    case,
+    func,
+    literal,
+    type_coerce,
+)
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.orm import InstrumentedAttribute
@@ -21,6 +32,7 @@ from jobs.sealing.content import (
     TEXT_HEAD_CHARS,
     TEXT_OVERHEAD_BYTES,
     ContentSealer,
+    ContentUnreadableError,
 )
 
 _SEALER: Final = "longbatch_sealer"
@@ -74,6 +86,19 @@ class SealedText(Sealed):
         return None if value is None else sealer_of(dialect).open_text(value, self.place)
 
 
+class SealedLabel(SealedText):
+    """A text column that lists show beside other rows: what cannot be opened reads as NULL there."""
+
+    cache_ok = True
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        """Open a value, if a key does."""
+        try:
+            return super().process_result_value(value, dialect)
+        except ContentUnreadableError:
+            return None
+
+
 class SealedBytes(Sealed):
     """A bytea column of content."""
 
@@ -122,6 +147,11 @@ class SealedJson(Sealed):
             ContentUnreadableError: it cannot be opened.
         """
         return None if value is None else sealer_of(dialect).open_json(value, self.place)
+
+
+def is_sealed(column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
+    """Match rows in which a column of text is sealed: SQL cannot search those."""
+    return type_coerce(column, Text).startswith(SEALED)
 
 
 def plain_length(column: InstrumentedAttribute[Any]) -> ColumnElement[int]:

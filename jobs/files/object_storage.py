@@ -6,8 +6,20 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from jobs.errors import UnavailableError
-from jobs.files.storage import LISTED_AT_ONCE, OWNER_NAME, BytesLostError, RowStore, StoredPart, pack, unpack
+from jobs.files.storage import (
+    HEAD_BYTES,
+    LISTED_AT_ONCE,
+    OWNER_NAME,
+    BytesLostError,
+    RowStore,
+    StoredPart,
+    opened,
+    pack,
+    sealed,
+    unpack,
+)
 from jobs.ids import uuid7
+from jobs.sealing.content import ContentSealer
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -26,21 +38,19 @@ class ObjectStore(RowStore):
     and AWS_ENDPOINT_URL, or from the machine's role.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, sealer: ContentSealer | None = None) -> None:
+        self._sealer = sealer
         self._client = _connect(url)
         self._is_bulk = url.startswith("s3")  # one request deletes many objects and ignores missing ones
 
     def put(self, raw: bytes) -> StoredPart:
-        """Store the bytes, compressed, as an object.
+        """Store the bytes, compressed and sealed, as an object.
 
         Raises:
             UnavailableError: the storage does not accept it; try again.
         """
-        import obstore
-
         key = uuid7().hex
-        with _translated():
-            obstore.put(self._client, _path(key), pack(raw))
+        self._write(key, pack(raw))
         return StoredPart(len(raw), key=key)
 
     def get(self, part: StoredPart) -> bytes:
@@ -49,16 +59,34 @@ class ObjectStore(RowStore):
         Raises:
             BytesLostError: the object does not exist.
             UnavailableError: the storage does not answer; try again.
+            ContentUnreadableError: no key opens it.
         """
+        return super().get(part) if part.key is None else unpack(self._read(part.key))
+
+    def head(self, key: str) -> bytes:
+        """Return the first bytes of a part as it is stored; raise as `get` does."""
         import obstore
 
-        if part.key is None:
-            return super().get(part)
+        with _translated(), _telling_lost():
+            # Of a part that is shorter it returns what there is.
+            return obstore.get_range(self._client, _path(key), start=0, length=HEAD_BYTES).to_bytes()
+
+    def reseal(self, key: str) -> None:
+        """Seal a part as the settings say now; raise as `get` and `put` do."""
+        self._write(key, self._read(key))
+
+    def _write(self, key: str, packed: bytes) -> None:
+        import obstore
+
         with _translated():
-            try:
-                return unpack(obstore.get(self._client, _path(part.key)).bytes().to_bytes())
-            except FileNotFoundError as error:
-                raise BytesLostError from error
+            obstore.put(self._client, _path(key), sealed(packed, key, self._sealer))
+
+    def _read(self, key: str) -> bytes:
+        import obstore
+
+        with _translated(), _telling_lost():
+            stored = obstore.get(self._client, _path(key)).bytes().to_bytes()
+        return opened(stored, key, self._sealer)
 
     def drop(self, keys: Sequence[str]) -> None:
         """Delete the objects; missing ones are no error.
@@ -128,6 +156,19 @@ def _translated() -> Iterator[None]:
         yield
     except (obstore.exceptions.BaseError, OSError) as error:
         raise UnavailableError("The object storage does not answer; try again.") from error
+
+
+@contextmanager
+def _telling_lost() -> Iterator[None]:
+    """Translate a missing object.
+
+    Raises:
+        BytesLostError: the object does not exist.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise BytesLostError from error
 
 
 def _connect(url: str) -> "Client":

@@ -3,7 +3,7 @@
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,16 +13,20 @@ import zstandard
 
 from jobs.errors import LongbatchError, StorageFullError, UnavailableError
 from jobs.ids import uuid7
+from jobs.sealing.content import ContentSealer
 
 # A file's bytes are split into parts of this size; one is held in memory at a time.
 PART_BYTES: Final = 2**20
 _LEVEL: Final = 1  # 300 MB/s on one core, JSON shrinks to a third; higher levels gain little
+# Of a part as it is stored: enough to tell which key sealed it.
+HEAD_BYTES: Final = 64
 # Holds the name of the database that owns the parts, so that no other database sweeps them.
 OWNER_NAME: Final = "owner"
 # Named by the last two random digits of a key: its leading digits are a time and would fill one folder after
 # the other, and object storage spreads its load by the beginning of a name.
 FOLDERS: Final = tuple(f"{number:02x}" for number in range(256))
 LISTED_AT_ONCE: Final = 1000
+_ELSEWHERE: Final = "A part was stored in a directory, but LONGBATCH_FILES__DIRECTORY is not set."
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -72,6 +76,23 @@ class PartStore(Protocol):
     def drop(self, keys: Sequence[str]) -> None:
         """Delete these parts; missing ones are no error."""
 
+    def head(self, key: str) -> bytes:
+        """Return the first bytes of a part as it is stored, which name the key that sealed it.
+
+        Raises:
+            BytesLostError: the store no longer has it.
+        """
+
+    def reseal(self, key: str) -> None:
+        """Seal a part as the settings say now, in its place: readers get it as it was before or after.
+
+        The caller keeps others from dropping it meanwhile.
+
+        Raises:
+            BytesLostError: the store no longer has it.
+            ContentUnreadableError: no key opens it.
+        """
+
     def list_keys(self, folder: str) -> Iterator[list[str]]:
         """List the keys of one of FOLDERS, up to LISTED_AT_ONCE at a time."""
 
@@ -83,7 +104,7 @@ class PartStore(Protocol):
 
 
 class RowStore:
-    """Parts in their own rows: nothing but Postgres to run or to back up."""
+    """Parts in their own rows: nothing but Postgres to run or to back up. The column of a row seals them."""
 
     def put(self, raw: bytes) -> StoredPart:
         """Compress the bytes; the row stores them."""
@@ -96,13 +117,19 @@ class RowStore:
             BytesLostError: the part was stored in a directory that is no longer configured.
         """
         if part.content is None:
-            raise BytesLostError(
-                "A part was stored in a directory, but LONGBATCH_FILES__DIRECTORY is not set."
-            )
+            raise BytesLostError(_ELSEWHERE)
         return unpack(part.content)
 
     def drop(self, keys: Sequence[str]) -> None:
         """Do nothing: the bytes go with their rows."""
+
+    def head(self, key: str) -> bytes:  # noqa: ARG002  # as of every store
+        """Raise BytesLostError: the part was stored in a directory that is no longer configured."""
+        raise BytesLostError(_ELSEWHERE)
+
+    def reseal(self, key: str) -> None:  # noqa: ARG002  # as of every store
+        """Raise BytesLostError: the part was stored in a directory that is no longer configured."""
+        raise BytesLostError(_ELSEWHERE)
 
     def list_keys(self, folder: str) -> Iterator[list[str]]:  # noqa: ARG002  # as of every store
         """List nothing: a part always has its row."""
@@ -119,23 +146,20 @@ class RowStore:
 class DirectoryStore(RowStore):
     """Parts as files of a directory that the API and all service workers share."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, sealer: ContentSealer | None = None) -> None:
         self._root = root
+        self._sealer = sealer
         self._durable: set[Path] = set()  # folders that survive a power loss
 
     def put(self, raw: bytes) -> StoredPart:
-        """Store the bytes, compressed; they and their file name are on the disk.
+        """Store the bytes, compressed and sealed; they and their file name are on the disk.
 
         Raises:
             StorageFullError: the disk has no room; try again.
         """
         key = uuid7().hex
-        try:
-            self._write(self._path(key), pack(raw))
-        except OSError as error:
-            if error.errno in _FULL:
-                raise StorageFullError from error
-            raise
+        with _telling_full():
+            self._write(self._path(key), sealed(pack(raw), key, self._sealer))
         return StoredPart(len(raw), key=key)
 
     def get(self, part: StoredPart) -> bytes:
@@ -144,20 +168,34 @@ class DirectoryStore(RowStore):
         Raises:
             BytesLostError: the file does not exist.
             UnavailableError: the file cannot be read at the moment; try again.
+            ContentUnreadableError: no key opens it.
         """
         if part.key is None:
             return super().get(part)
-        try:
-            return unpack(self._path(part.key).read_bytes())
-        except FileNotFoundError as error:
-            raise BytesLostError from error
-        except OSError as error:  # too many open files, a mount that is away: not lost
-            raise UnavailableError("The file's bytes cannot be read at the moment.") from error
+        return unpack(opened(self._read(part.key), part.key, self._sealer))
 
     def drop(self, keys: Sequence[str]) -> None:
         """Unlink the files; missing ones are no error."""
         for key in keys:
-            self._path(key).unlink(missing_ok=True)
+            for path in (self._path(key), self._new_path(key)):
+                path.unlink(missing_ok=True)
+
+    def head(self, key: str) -> bytes:
+        """Return the first bytes of a part as it is stored; raise as `get` does."""
+        return self._read(key, HEAD_BYTES)
+
+    def reseal(self, key: str) -> None:
+        """Seal a part as the settings say now; raise as `get` and `put` do.
+
+        What an interrupted call wrote beside the part the next one removes, or `drop` does.
+        """
+        packed = opened(self._read(key), key, self._sealer)
+        new = self._new_path(key)
+        new.unlink(missing_ok=True)
+        with _telling_full():
+            self._write(new, sealed(packed, key, self._sealer))
+            new.replace(self._path(key))
+            _sync_names(new.parent)
 
     def list_keys(self, folder: str) -> Iterator[list[str]]:
         """List the keys of one of FOLDERS, up to LISTED_AT_ONCE at a time."""
@@ -178,8 +216,20 @@ class DirectoryStore(RowStore):
         with suppress(FileExistsError):
             self._write(self._root / OWNER_NAME, owner.encode())
 
+    def _read(self, key: str, num_bytes: int = -1) -> bytes:
+        try:
+            with self._path(key).open("rb", buffering=0) as file:
+                return file.read(num_bytes) or b""
+        except FileNotFoundError as error:
+            raise BytesLostError from error
+        except OSError as error:  # too many open files, a mount that is away: not lost
+            raise UnavailableError("The file's bytes cannot be read at the moment.") from error
+
     def _path(self, key: str) -> Path:
         return self._root / key[-2:] / f"{key}.zst"
+
+    def _new_path(self, key: str) -> Path:
+        return self._path(key).with_suffix(".new")
 
     def _write(self, path: Path, content: bytes) -> None:
         """Write a file that survives a power loss: sync its bytes, then its name."""
@@ -207,6 +257,21 @@ class DirectoryStore(RowStore):
         self._durable.add(folder)
 
 
+@contextmanager
+def _telling_full() -> Iterator[None]:
+    """Translate a full disk.
+
+    Raises:
+        StorageFullError: the disk has no room; try again.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StorageFullError from error
+        raise
+
+
 def _sync_names(folder: Path) -> None:
     """Sync the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -224,3 +289,17 @@ def pack(raw: bytes) -> bytes:
 def unpack(packed: bytes) -> bytes:
     """Return the bytes that `pack` compressed."""
     return zstandard.ZstdDecompressor().decompress(packed)
+
+
+def sealed(packed: bytes, key: str, sealer: ContentSealer | None) -> bytes:
+    """Seal what a store keeps under this key, so that it is of use under no other."""
+    return packed if sealer is None else sealer.seal_bytes(packed, f"file_parts.key {key}")
+
+
+def opened(stored: bytes, key: str, sealer: ContentSealer | None) -> bytes:
+    """Open what `sealed` made.
+
+    Raises:
+        ContentUnreadableError: no key opens it, or it was kept under another key.
+    """
+    return stored if sealer is None else sealer.open_bytes(stored, f"file_parts.key {key}")

@@ -3,19 +3,28 @@
 import functools
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from jobs.files.storage import DirectoryStore, PartStore, RowStore
-from jobs.settings import FileSettings
+from jobs.sealing.content import ContentSealer
+from jobs.sealing.keys import read_keys
+from jobs.settings import Settings
 
 
-def make_store(settings: FileSettings) -> PartStore:
-    """Return the configured store."""
-    return _make_store(settings.directory, settings.url)
+def make_store(settings: Settings) -> PartStore:
+    """Return the configured store.
+
+    Raises:
+        VaultKeyError: an encryption key is invalid.
+    """
+    return _make_store(settings.files.directory, settings.files.url, settings.webhooks.encryption_key)
 
 
 @functools.cache
-def _make_store(directory: str | None, url: str | None) -> PartStore:
+def _make_store(directory: str | None, url: str | None, keys: SecretStr | None) -> PartStore:
+    sealer = ContentSealer(read_keys(keys))
     if url is not None:
         from jobs.files.object_storage import ObjectStore
 
-        return ObjectStore(url)
-    return DirectoryStore(Path(directory)) if directory is not None else RowStore()
+        return ObjectStore(url, sealer)
+    return DirectoryStore(Path(directory), sealer) if directory is not None else RowStore()

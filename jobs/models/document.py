@@ -8,6 +8,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base, JsonObject, one_of, partial_index
+from jobs.database.sealed_columns import SealedBytes, SealedLabel
 from jobs.ids import uuid7
 from jobs.models.turn import EXTRACTION, indexes
 from jobs.states.document import DocumentKind, DocumentState
@@ -40,7 +41,8 @@ class Document(Base):
         num_tokens: tokens of the text alone, without a template. Null until ready.
         fingerprint: names the tokenizer that counted them. Null until ready.
         language: ISO 639-1. Null until ready, and if it is uncertain.
-        title: the document's own title. Null until ready, if it has none, and once deleted.
+        title: the document's own title, sealed if content is. Null until ready, if it has none, and once
+            deleted; reads as null if no key opens it.
         warnings: `{code, message, pages?}` each, codes from `DocumentWarningCode`. `[]` until ready.
         error: `{code, message}`, codes from `DocumentErrorCode`. Null unless failed.
         created_at: when the bytes were first uploaded.
@@ -96,7 +98,7 @@ class Document(Base):
     num_tokens: Mapped[int | None]
     fingerprint: Mapped[str | None]
     language: Mapped[str | None]
-    title: Mapped[str | None]
+    title: Mapped[str | None] = mapped_column(SealedLabel("documents.title"))
     warnings: Mapped[list[JsonObject]] = mapped_column(JSONB, server_default=text("'[]'"))
     error: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
     created_at: Mapped[datetime]
@@ -116,7 +118,7 @@ class DocumentText(Base):
     Attributes:
         document_id: the document.
         tenant_id: the owner.
-        body: the text in UTF-8, zstd-compressed.
+        body: the text in UTF-8, zstd-compressed, sealed if content is.
     """
 
     __tablename__ = "document_texts"
@@ -125,4 +127,4 @@ class DocumentText(Base):
         ForeignKey("documents.id", ondelete="CASCADE"), primary_key=True
     )
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
-    body: Mapped[bytes]
+    body: Mapped[bytes] = mapped_column(SealedBytes("document_texts.body"))

@@ -7,6 +7,7 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base, one_of, partial_index
+from jobs.database.sealed_columns import SealedBytes
 from jobs.ids import uuid7
 from jobs.states.file import FileState
 
@@ -63,7 +64,7 @@ class FilePart(Base):
         start: offset of its first byte in the file.
         tenant_id: the owner.
         num_bytes: its size, uncompressed, at least 1.
-        content: the bytes, zstd-compressed. Null if the store keeps them.
+        content: the bytes, zstd-compressed, sealed if content is. Null if the store keeps them.
         key: the store's key for the bytes. Null if `content` has them.
     """
 
@@ -78,5 +79,5 @@ class FilePart(Base):
     start: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
     num_bytes: Mapped[int]
-    content: Mapped[bytes | None]
+    content: Mapped[bytes | None] = mapped_column(SealedBytes("file_parts.content"))
     key: Mapped[str | None]

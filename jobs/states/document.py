@@ -52,6 +52,7 @@ class DocumentErrorCode(StrEnum):
     EXTRACTOR_REFUSED = "extractor_refused"  # it cannot read the document
     EXTRACTOR_INVALID = "extractor_invalid"  # what it answers is not its contract, in every attempt
     BYTES_LOST = "file_bytes_lost"
+    UNREADABLE = "content_unreadable"  # its bytes are sealed, and no configured key opens them
     ABANDONED = "extraction_abandoned"  # every attempt lost its worker, or failed
 
 

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
 _LISTED_AT_ONCE = 3
+_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 
 
 @dataclass
@@ -111,7 +112,13 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             if not is_head:
                 self.bucket.gets.append(self.key)
-            self._answer(200, found, etag_of=found, is_head=is_head)
+            wanted = _RANGE.fullmatch(self.headers.get("Range", ""))
+            if wanted is None:
+                self._answer(200, found, etag_of=found, is_head=is_head)
+                return
+            start, end = int(wanted[1]), min(int(wanted[2]) + 1, len(found))
+            extent = f"bytes {start}-{end - 1}/{len(found)}"
+            self._answer(206, found[start:end], etag_of=found, is_head=is_head, extent=extent)
 
     def _list(self, prefix: str, *, after: str) -> None:
         keys = sorted(key for key in self.bucket.objects if key.startswith(prefix) and key > after)
@@ -139,8 +146,18 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         return True
 
-    def _answer(self, status: int, body: bytes = b"", *, etag_of: bytes = b"", is_head: bool = False) -> None:
+    def _answer(
+        self,
+        status: int,
+        body: bytes = b"",
+        *,
+        etag_of: bytes = b"",
+        is_head: bool = False,
+        extent: str | None = None,
+    ) -> None:
         self.send_response(status)
+        if extent is not None:
+            self.send_header("Content-Range", extent)
         self.send_header("ETag", _etag(etag_of))
         self.send_header("Last-Modified", "Sat, 31 Jan 2026 12:00:00 GMT")
         self.send_header("Content-Length", str(len(body)))

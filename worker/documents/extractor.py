@@ -19,6 +19,7 @@ from jobs.files.storage import BytesLostError, PartStore
 from jobs.models.turn import EXTRACTION, WorkKind
 from jobs.prompts.encoding import UnsafeTextError
 from jobs.prompts.tokenizer import Tokenizer
+from jobs.sealing.content import ContentUnreadableError
 from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentErrorCode
 from jobs.turns import Turn
@@ -98,6 +99,8 @@ class DocumentExtractor:
             text = outcome if isinstance(outcome, ExtractionFailure) else self._count(*outcome)
         except BytesLostError as lost:
             text = ExtractionFailure(DocumentErrorCode.BYTES_LOST, lost.message)
+        except ContentUnreadableError as sealed:
+            text = ExtractionFailure(DocumentErrorCode.UNREADABLE, sealed.message)
         if isinstance(text, ExtractionFailure) and text.code in RETRIED and not claim.turn.is_last:
             raise ExtractorError(text.message)
         with transaction(sessions) as session:

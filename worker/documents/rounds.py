@@ -27,7 +27,7 @@ _DELETED_FOR: Final = timedelta(hours=1)
 def duties(context: ServiceContext, tokenizer: Tokenizer) -> Iterator[Duty]:
     """List the duties of documents. Summaries may wait for an extracted one, or for one that failed."""
     settings, every = context.settings, context.settings.maintenance
-    store, on_ended = make_store(settings.files), partial(context.wake, "summaries")
+    store, on_ended = make_store(settings), partial(context.wake, "summaries")
     external = ExternalExtractor.of_settings(settings.documents)
     own, remote = divide(settings.documents.extractor_formats if external else ())
     make = partial(DocumentExtractor, settings.documents, tokenizer, store, on_ended=on_ended)

@@ -141,7 +141,7 @@ class InferenceWorker:
             stopping=stopping,
             refusals=Refusals(patience),
             requests=requests,
-            store=make_store(settings.files),
+            store=make_store(settings),
             metrics=self._metrics,
         )
         self.dispatcher = Dispatcher(

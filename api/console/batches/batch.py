@@ -178,6 +178,6 @@ async def _first_errors(services: Services, viewer: Viewer, file: File) -> Seque
     )
     if not parts:
         return ()
-    raw = await services.cpu.store(files.unpack, parts, make_store(services.settings.files), offset=0)
+    raw = await services.cpu.store(files.unpack, parts, make_store(services.settings), offset=0)
     whole = raw[: file.num_bytes].split(b"\n")[:-1]
     return [read_error(line) for line in islice(whole, _MAX_LINES)]
