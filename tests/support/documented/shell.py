@@ -3,12 +3,14 @@
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from scripts.docs.build import ROOT, pages
 from scripts.docs.links import without_fences
 
+# Runs commands, and returns what they print.
+Bash = Callable[[str], str]
 # A block without a language is shell if one of its lines begins with one of these.
 PROGRAMS = frozenset(
     "make longbatch lb op curl export . python pip docker podman helm kubectl".split()  # noqa: SIM905  # as words

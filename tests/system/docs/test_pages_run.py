@@ -4,22 +4,18 @@ Of what a page shows, a test puts in only what a reader does: addresses, keys, i
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bucket_support import Bucket, serving_bucket
+from bucket_support import Bucket
 from cli.stack.stack import Stack
-from documented.shell import shell_blocks
+from documented.shell import Bash, shell_blocks
 from scripts.docs.build import ROOT
 from support import eventually
-from system_support import OF_TESTS, text_of
+from system_support import text_of
 from weights.adapters import write_peft_adapter
 
 pytestmark = pytest.mark.timeout(300)
@@ -28,7 +24,6 @@ LEASES = {
     "north.txt": "The parties are Ada and Bo. The rent is 900. The notice is three months. The fee is 5.",
     "south.txt": "The parties are Cy and Di. The rent is 700. The notice is one month. The fee is 7.",
 }
-Bash = Callable[[str], str]
 
 
 def blocks(page: str, section: str) -> list[str]:
@@ -54,45 +49,6 @@ def objects(printed: str) -> list[dict[str, Any]]:
         found.append(value)
         at += len(printed[at:]) - len(printed[at:].lstrip())
     return found
-
-
-@pytest.fixture
-def bucket() -> Iterator[Bucket]:
-    with serving_bucket() as found:
-        yield found
-
-
-@pytest.fixture
-def bash(stack: Stack, bucket: Bucket, tmp_path: Path) -> Bash:
-    """Run commands as in a terminal beside the stack; they succeed."""
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    inherited = {name: value for name, value in os.environ.items() if name not in OF_TESTS}
-    environment = {
-        **inherited,
-        **bucket.environment,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "NO_PROXY": "*",
-        "LONGBATCH_API_URL": stack.urls.api_url or "",
-        "LONGBATCH_API_KEY": stack.urls.api_key or "",
-        "LONGBATCH_DATABASE__URL": stack.urls.database_url or "",
-    }
-
-    def run(text: str) -> str:
-        server = (stack.urls.api_url or "").removeprefix("http://")
-        # A terminal knows aliases.
-        lines = f"shopt -s expand_aliases\n{text.replace('localhost:8080', server)}"
-        done = subprocess.run(
-            ["bash", "-euc", lines],  # noqa: S607  # whichever a reader has
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    return run
 
 
 def write(folder: Path, texts: dict[str, str]) -> None:

@@ -1,23 +1,21 @@
 """The page about summaries does what it says, block by block."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from bucket_support import serving_bucket
-from cli.stack.stack import Stack
+from bucket_support import Bucket
+from documented.shell import Bash
+from scripts.docs.build import ROOT
 from support import eventually
 from system_support import text_of
 
 pytestmark = pytest.mark.timeout(300)
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "summaries.md"
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+PAGE = (ROOT / "docs" / "summaries.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -31,30 +29,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_page_runs_as_it_stands(stack: Stack, folder: Path) -> None:
+def test_the_page_runs_as_it_stands(bash: Bash, bucket: Bucket, folder: Path) -> None:
     shell = [text for kind, text in BLOCKS if kind == "sh"]
     (setting, summarize, summarize_bucket, estimate, watch, send, ask) = shell
     assert "LONGBATCH_API_URL" in setting
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "NO_PROXY": "*",
-        "LONGBATCH_API_URL": stack.urls.api_url or "",
-        "LONGBATCH_API_KEY": stack.urls.api_key or "",
-    }
-
-    def bash(text: str) -> str:
-        done = subprocess.run(
-            ["bash", "-euc", text],  # noqa: S607  # whichever a reader has
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
     printed = bash(summarize)
     assert printed.startswith("# report.txt\n")
     assert {str(path.relative_to(folder / "summaries")) for path in (folder / "summaries").rglob("*.md")} == {
@@ -68,11 +46,9 @@ def test_the_page_runs_as_it_stands(stack: Stack, folder: Path) -> None:
     assert list(found[0]["chunks"][0]) == list(sample[0]["chunks"][0])
     assert list(found[0]["usage"]) == list(sample[0]["usage"])
     assert [each["path"] for each in found] == ["handbook/old.html", "handbook/travel.md"]
-    with serving_bucket() as bucket:
-        environment |= bucket.environment
-        bucket.objects["reports/travel.txt"] = text_of(900, start=90_000).encode()
-        bash(summarize_bucket)
-        assert set(bucket.objects) == {"reports/travel.txt", "summaries/travel.txt.md"}
+    bucket.objects["reports/travel.txt"] = text_of(900, start=90_000).encode()
+    bash(summarize_bucket)
+    assert set(bucket.objects) == {"reports/travel.txt", "summaries/travel.txt.md"}
     assert "handbook/travel.md" in bash(estimate)
     bash(watch)
     assert (folder / "summaries" / "letter.txt.md").exists()
