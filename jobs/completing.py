@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Boolean, Integer, Interval, LargeBinary, Text, Uuid, select, text
+from sqlalchemy import Boolean, Integer, Interval, Text, Uuid, select, text
 from sqlalchemy.orm import Session
 
 from jobs import job_rows
@@ -18,6 +18,7 @@ from jobs.database.row_sets import array_parameters
 from jobs.engines import attempts, reservations
 from jobs.ids import uuid7
 from jobs.models import Job
+from jobs.models.output import EMBEDDING, LOG_PROBS, OUTPUT, OUTPUT_IDS, REASONING, TOOL_CALLS
 from jobs.prompts.tools.calls import write_calls
 from jobs.sharing import ends
 from jobs.states import FinishReason, JobState
@@ -199,14 +200,14 @@ COMPLETE: Final = (
             since=Interval(),
             waited=Interval(),
             are_done=Boolean(),
-            outputs=Text(),
-            output_ids=LargeBinary(),
+            outputs=OUTPUT,
+            output_ids=OUTPUT_IDS,
             replaced=Boolean(),
-            reasoning=Text(),
+            reasoning=REASONING,
             reasoning_tokens=Integer(),
-            log_probs=LargeBinary(),
-            tool_calls=Text(),
-            embeddings=LargeBinary(),
+            log_probs=LOG_PROBS,
+            tool_calls=TOOL_CALLS,
+            embeddings=EMBEDDING,
             cached=Integer(),
             new_ids=Uuid(),
             free_trees=Uuid(),

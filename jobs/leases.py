@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Boolean, Integer, Interval, LargeBinary, Text, Uuid, bindparam, text
+from sqlalchemy import Boolean, Integer, Interval, Text, Uuid, bindparam, text
 from sqlalchemy.orm import Session
 
 from jobs import checkpoints, job_rows
@@ -17,6 +17,7 @@ from jobs.checkpoints import Output
 from jobs.database import direct
 from jobs.database.hot import PREPARED
 from jobs.database.row_sets import array_parameters
+from jobs.models.output import LOG_PROBS, OUTPUT, OUTPUT_IDS, REASONING, TOOL_CALLS
 from jobs.states import Lane, StopReason
 from jobs.transitions import Lease
 
@@ -142,15 +143,15 @@ _REPORT: Final = (
     .execution_options(**PREPARED)
 )
 _SAVED: Final[dict[str, Any]] = {
-    "output": Text(),
-    "output_ids": LargeBinary(),
+    "output": OUTPUT,
+    "output_ids": OUTPUT_IDS,
     "num_tokens": Integer(),
     "fingerprint": Text(),
     "replaced": Boolean(),
-    "reasoning": Text(),
+    "reasoning": REASONING,
     "reasoning_tokens": Integer(),
-    "log_probs": LargeBinary(),
-    "tool_calls": Text(),
+    "log_probs": LOG_PROBS,
+    "tool_calls": TOOL_CALLS,
 }
 _CHECKPOINT: Final = (
     text(f"""

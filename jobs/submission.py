@@ -86,11 +86,6 @@ class JobSpec:
     traceparent: str | None = None
 
     @property
-    def stored_bytes(self) -> int:
-        """What its texts add at most to what its tenant keeps."""
-        return sum(each.stored_bytes for each in self.texts)
-
-    @property
     def texts(self) -> list[NewText]:
         """What is stored with it."""
         own = [each for each in (self.text, self.guide, self.tensors) if each is not None]

@@ -13,6 +13,7 @@ from jobs import database, webhooks
 from jobs.doorbell import INFERENCE
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.tokenizer import Tokenizer
+from jobs.sealing.content import ContentSealer
 from jobs.settings import Settings
 from jobs.traces import configured
 from jobs.webhooks.vault import Vault
@@ -98,7 +99,12 @@ class ServiceWorker:
             for each in self._duties
         }
         num_loops = len(self._loops) + 1  # and that of the leases
-        self._pool = database.make_engine(settings.database, pool_size=num_loops, name="longbatch-service")
+        self._pool = database.make_engine(
+            settings.database,
+            pool_size=num_loops,
+            name="longbatch-service",
+            sealer=ContentSealer.of(settings),
+        )
         sessions.configure(bind=self._pool)
 
     def start(self) -> None:

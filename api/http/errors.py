@@ -32,6 +32,7 @@ from jobs.errors import (
     TooLargeError,
     UnavailableError,
 )
+from jobs.sealing.content import ContentUnreadableError
 from jobs.validation import from_validation
 
 # A class covers its subclasses; an error that is not listed is an internal one.
@@ -85,9 +86,11 @@ def add_handlers(app: FastAPI) -> None:
 def response(error: LongbatchError) -> JSONResponse:
     """Render the error as a response; internal errors reveal nothing about the server."""
     status = status_of(error)
-    if status == HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, RequestFailedError):
+    is_unreadable = isinstance(error, ContentUnreadableError)
+    is_told = is_unreadable or isinstance(error, RequestFailedError)
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR and not is_told:
         return internal_response()
-    is_final = not error.retryable and status < HTTPStatus.INTERNAL_SERVER_ERROR
+    is_final = is_unreadable or (not error.retryable and status < HTTPStatus.INTERNAL_SERVER_ERROR)
     headers: dict[str, str] = dict(_NO_RETRY) if is_final else {}
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers |= _RETRY_AFTER

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from jobs import audit, database
 from jobs.audit import Actor
 from jobs.errors import StorageFullError, UnavailableError
+from jobs.sealing.content import PLAIN, ContentSealer
 from jobs.settings import DatabaseSettings
 from jobs.tenants import isolation
 from jobs.tenants.isolation import TenantSession
@@ -41,9 +42,9 @@ class Transactions:
         on_ended: called after a commit with the jobs that it ended, if any.
     """
 
-    def __init__(self, settings: DatabaseSettings) -> None:
+    def __init__(self, settings: DatabaseSettings, sealer: ContentSealer = PLAIN) -> None:
         self.on_ended: Callable[[Collection[UUID]], None] = lambda _: None
-        self._pool: AsyncEngine = database.make_async_engine(settings)
+        self._pool: AsyncEngine = database.make_async_engine(settings, sealer=sealer)
         # The server's own limits end every statement; this one is for a frozen server.
         self._max_seconds = (
             settings.pool_timeout_seconds

@@ -25,6 +25,7 @@ from jobs.forecast.snapshot import take_snapshot
 from jobs.models import Job
 from jobs.scheduling.output_history import History
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.sealing.content import ContentSealer
 from jobs.settings import Settings
 from jobs.states import JobState
 from jobs.tenants import isolation
@@ -49,7 +50,12 @@ class QueuePositions:
     def __init__(self, settings: Settings) -> None:
         self._policy = ClaimPolicy.of(settings, history=History(keep=_HISTORY_KEPT))
         self._unmeasured = A6000.faster(settings.engine.time_scale)
-        engine = database.make_engine(settings.database, pool_size=_CONNECTIONS, name="longbatch-api-queue")
+        engine = database.make_engine(
+            settings.database,
+            pool_size=_CONNECTIONS,
+            name="longbatch-api-queue",
+            sealer=ContentSealer.of(settings),
+        )
         # All statements of a snapshot see the same moment.
         self._pool = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self._sessions = database.make_sessions(self._pool)

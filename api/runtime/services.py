@@ -37,6 +37,7 @@ from jobs.errors import LongbatchError
 from jobs.prompts.abilities import Takes
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.queries import JobStatus
+from jobs.sealing.content import ContentSealer
 from jobs.settings import Settings
 from jobs.submission import JobSpec, Submitter
 from jobs.summaries import SummaryStatus
@@ -200,7 +201,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
 
     Connections open on first use, so no server has to be up yet.
     """
-    transactions = Transactions(settings.database)
+    transactions = Transactions(settings.database, ContentSealer.of(settings))
     tokenizer = LoadedTokenizer(settings.tokenizer)
     poller = JobPoller(transactions)
     job_changes = RowChanges(transactions, queries.read_status)

@@ -18,6 +18,7 @@ from jobs.batches.context import BatchTools
 from jobs.batches.line_requests import LineReader, LineRequest
 from jobs.batches.lines import CANCELLED, EXPIRED, read_envelope, unanswered_line
 from jobs.database import database_now
+from jobs.database.sealed_columns import sealer_in
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
 from jobs.errors import LongbatchError, UnavailableError
@@ -28,7 +29,7 @@ from jobs.ids import uuid7
 from jobs.job_rows import NewJob
 from jobs.models import Job
 from jobs.models.batch import Batch
-from jobs.sealing.content import ContentUnreadableError
+from jobs.sealing.content import ContentSealer, ContentUnreadableError
 from jobs.states.batch import BatchState, Endpoint
 from jobs.submission import JobSpec, Refusal, Submitter
 from jobs.tenants import quotas
@@ -59,12 +60,14 @@ class _Quota:
 
     Attributes:
         held: read without a lock; `admit` decides under it.
+        sealer: of what lines store.
         filled: the part of the limits that batches may fill.
     """
 
     tenant_id: UUID
     limits: TenantLimits
     held: QuotaUsage
+    sealer: ContentSealer
     filled: TenantLimits = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +85,8 @@ class _Quota:
     def of(cls, session: Session, batch: Batch, tools: BatchTools) -> Self:
         """Read the tenant's current quota and use."""
         limits = quotas.read_limits(session, batch.tenant_id, tools.limits)
-        return cls(batch.tenant_id, limits, quotas.current_usage(session, batch.tenant_id, limits=limits))
+        held = quotas.current_usage(session, batch.tenant_id, limits=limits)
+        return cls(batch.tenant_id, limits, held, sealer_in(session))
 
     @property
     def is_full(self) -> bool:
@@ -97,7 +101,7 @@ class _Quota:
         """
         tokens = sum(submission.demand(spec, capacities) for spec in specs)
         texts = {text.sha256: text for spec in specs for text in spec.texts}
-        stored_bytes = sum(text.stored_bytes for text in texts.values())
+        stored_bytes = sum(text.stored_bytes(self.sealer) for text in texts.values())
         need = QuotaUsage(tokens=tokens, jobs=len(specs), stored_bytes=stored_bytes)
         quotas.check(QuotaUsage(tokens=tokens, stored_bytes=stored_bytes), need, limits=self.limits)
         if not self.has_room_for(need):

@@ -20,8 +20,10 @@ from jobs.answers import log_probs
 from jobs.answers.choices import joined
 from jobs.answers.completions import chat_completion, text_completion
 from jobs.batches import line_choices
+from jobs.batches.line_results import Generated, read_results
 from jobs.batches.lines import CANCELLED, EXPIRED, answered_line, read_error, unanswered_line
 from jobs.database import database_now
+from jobs.database.sealed_columns import plain_length
 from jobs.embeddings.vectors import Encoding, embeddings_object
 from jobs.errors import LongbatchError
 from jobs.files.storage import PartStore
@@ -32,6 +34,7 @@ from jobs.prompts.openai import error_object, too_long_message, usage_object
 from jobs.prompts.tools.calls import call_objects, read_calls
 from jobs.responses.objects import NOTHING, ResponseState, response_object, stored_output
 from jobs.responses.rows import repeated_by
+from jobs.sealing.content import ContentUnreadableError
 from jobs.states import JobState
 from jobs.states.batch import BatchState, Endpoint
 from jobs.states.file import FileState
@@ -54,17 +57,6 @@ _CALLERS_FAULTS: Final = frozenset(
 )
 
 _Ended = Row[*tuple[Any, ...]]
-_Generated = Row[UUID, str, str | None, int, bytes | None, str | None, bytes | None]  # of `_RESULTS`
-# Without the token ids, which no line shows.
-_RESULTS: Final = select(
-    Result.job_id,
-    Result.output,
-    Result.reasoning,
-    Result.reasoning_tokens,
-    Result.log_probs,
-    Result.tool_calls,
-    Result.embedding,
-)
 # What a byte of packed log probabilities may become in a line.
 _TIMES_AS_JSON: Final = 16
 # The same of a vector.
@@ -77,9 +69,11 @@ class _Written:
 
     Attributes:
         repeated: the parameters that each response repeats, by its job.
+        unreadable: why results cannot be decrypted, by their jobs.
     """
 
     repeated: Mapping[UUID, JsonObject]
+    unreadable: Mapping[UUID, ContentUnreadableError]
     output: list[bytes] = field(default_factory=list)
     errors: list[bytes] = field(default_factory=list)
 
@@ -206,11 +200,11 @@ def _ended_lines(session: Session, batch: Batch) -> list[list[_Ended]]:
 
 def _jobs() -> Select[*tuple[Any, ...]]:
     """Select what a line is written from."""
-    reasoning = func.coalesce(func.octet_length(Result.reasoning), 0)
-    scored = func.coalesce(func.octet_length(Result.log_probs), 0) * _TIMES_AS_JSON
-    calls = func.coalesce(func.octet_length(Result.tool_calls), 0)
-    vector = func.coalesce(func.octet_length(Result.embedding), 0) * _TIMES_AS_NUMBERS
-    text = func.coalesce(func.octet_length(Result.output), 0)
+    reasoning = func.coalesce(plain_length(Result.reasoning), 0)
+    scored = func.coalesce(plain_length(Result.log_probs), 0) * _TIMES_AS_JSON
+    calls = func.coalesce(plain_length(Result.tool_calls), 0)
+    vector = func.coalesce(plain_length(Result.embedding), 0) * _TIMES_AS_NUMBERS
+    text = func.coalesce(plain_length(Result.output), 0)
     size = (text + reasoning + scored + calls + vector).label("size")
     return select(
         Job.id,
@@ -236,10 +230,9 @@ def _jobs() -> Select[*tuple[Any, ...]]:
 def _report(session: Session, batch: Batch, lines: Sequence[Sequence[_Ended]], store: PartStore) -> None:
     ended = [row for line in lines for row in line]
     completed = [row.id for row in ended if row.state == JobState.COMPLETED]
-    found = session.execute(_RESULTS.where(Result.job_id.in_(completed)))
-    results = {row.job_id: row for row in found}
+    results, unreadable = read_results(session, completed)
     is_of_responses = batch.endpoint == Endpoint.RESPONSES
-    written = _Written(repeated_by(session, completed) if is_of_responses else {})
+    written = _Written(repeated_by(session, completed) if is_of_responses else {}, unreadable)
     for line in lines:
         try:
             _write(line, batch, results, written)
@@ -256,11 +249,14 @@ def _report(session: Session, batch: Batch, lines: Sequence[Sequence[_Ended]], s
 
 
 def _write(
-    line: Sequence[_Ended], batch: Batch, results: Mapping[UUID, _Generated], written: _Written
+    line: Sequence[_Ended], batch: Batch, results: Mapping[UUID, Generated], written: _Written
 ) -> None:
     """Write a line to one of the two files, and count it; its choices share the prompt."""
     row = max(line, key=lambda each: line_choices.gravity(each.state))  # the first, if all completed
     identifier = line[0].id.hex
+    for each in line:
+        if each.id in written.unreadable:
+            raise written.unreadable[each.id]
     if row.state == JobState.COMPLETED:
         is_embedded = batch.endpoint == Endpoint.EMBEDDINGS
         make = _embeddings if is_embedded else _answers
@@ -291,20 +287,23 @@ def _write_unforeseen(row: _Ended, error: Exception, batch: Batch, written: _Wri
     telemetry.logger().error(
         telemetry.ROW_FAILED, loop="batches", job_id=ids.job_id(row.id), error=type(error).__name__
     )
-    body = error_object(LongbatchError.code, "The result could not be written.", status=500)
+    code, message = LongbatchError.code, "The result could not be written."
+    if isinstance(error, ContentUnreadableError):
+        code, message = error.code, error.message
+    body = error_object(code, message, status=500)
     written.errors.append(answered_line(row.id.hex, row.custom_id, status=500, body=body))
     batch.num_failed += 1
 
 
 def _answers(
-    line: Sequence[_Ended], endpoint: Endpoint, results: Mapping[UUID, _Generated], written: _Written
+    line: Sequence[_Ended], endpoint: Endpoint, results: Mapping[UUID, Generated], written: _Written
 ) -> JsonObject:
     bodies = [_completion(each, endpoint, results.get(each.id), written.repeated) for each in line]
     return joined(bodies) if len(bodies) > 1 else bodies[0]
 
 
 def _embeddings(
-    line: Sequence[_Ended], _endpoint: Endpoint, results: Mapping[UUID, _Generated], _written: _Written
+    line: Sequence[_Ended], _endpoint: Endpoint, results: Mapping[UUID, Generated], _written: _Written
 ) -> JsonObject:
     """Build the body of the vectors of all inputs.
 
@@ -320,9 +319,11 @@ def _embeddings(
 
 
 def _completion(
-    row: _Ended, endpoint: Endpoint, result: _Generated | None, repeated: Mapping[UUID, JsonObject]
+    row: _Ended, endpoint: Endpoint, result: Generated | None, repeated: Mapping[UUID, JsonObject]
 ) -> JsonObject:
     if endpoint is Endpoint.RESPONSES:
+        if row.id not in repeated:
+            raise ContentUnreadableError
         return _response(row, result, repeated[row.id])
     build: Callable[..., JsonObject] = text_completion
     if endpoint is Endpoint.CHAT:
@@ -345,7 +346,7 @@ def _completion(
     )
 
 
-def _response(row: _Ended, result: _Generated | None, repeated: JsonObject) -> JsonObject:
+def _response(row: _Ended, result: Generated | None, repeated: JsonObject) -> JsonObject:
     state = ResponseState(
         id=row.id,
         state=JobState.COMPLETED,

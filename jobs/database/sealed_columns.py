@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects.postgresql import JSON, JSONB
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql import ColumnElement
 from sqlalchemy.types import TypeEngine
 
@@ -46,6 +46,11 @@ def use_sealer(engine: Engine, sealer: ContentSealer) -> None:
 def sealer_of(dialect: Dialect) -> ContentSealer:
     """Return what seals content on connections with this dialect."""
     return cast("ContentSealer", getattr(dialect, _SEALER, PLAIN))
+
+
+def sealer_in(session: Session) -> ContentSealer:
+    """Return what seals content in this session: for what a statement reads or writes as it is stored."""
+    return sealer_of(session.get_bind().dialect)
 
 
 class Sealed(TypeDecorator[Any]):

@@ -1,25 +1,35 @@
 """The tables of what jobs generate: checkpoints while they run, results once they end."""
 
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy import CheckConstraint, ForeignKey, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base
+from jobs.database.sealed_columns import SealedBytes, SealedText
+
+# Of both tables: SQL copies between them.
+OUTPUT: Final = SealedText("results.output")
+OUTPUT_IDS: Final = SealedBytes("results.output_ids")
+REASONING: Final = SealedText("results.reasoning")
+LOG_PROBS: Final = SealedBytes("results.log_probs")
+TOOL_CALLS: Final = SealedText("results.tool_calls")
+EMBEDDING: Final = SealedBytes("results.embedding")
 
 
 class GeneratedColumns:
     """What a result and a checkpoint both hold of a job's output."""
 
     job_id: Mapped[UUID] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
-    output: Mapped[str]
-    output_ids: Mapped[bytes]
+    output: Mapped[str] = mapped_column(OUTPUT)
+    output_ids: Mapped[bytes] = mapped_column(OUTPUT_IDS)
     replaced: Mapped[bool] = mapped_column(server_default=text("false"))
-    reasoning: Mapped[str | None]
+    reasoning: Mapped[str | None] = mapped_column(REASONING)
     reasoning_tokens: Mapped[int] = mapped_column(server_default="0")
-    log_probs: Mapped[bytes | None]
-    tool_calls: Mapped[str | None]
-    embedding: Mapped[bytes | None]
+    log_probs: Mapped[bytes | None] = mapped_column(LOG_PROBS)
+    tool_calls: Mapped[str | None] = mapped_column(TOOL_CALLS)
+    embedding: Mapped[bytes | None] = mapped_column(EMBEDDING)
 
 
 class Result(GeneratedColumns, Base):

@@ -1,13 +1,18 @@
 """The table of prompts, stored once per tenant and content."""
 
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy import ForeignKey, UniqueConstraint, func
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base
+from jobs.database.sealed_columns import SealedBytes
 from jobs.ids import uuid7
+
+BODY: Final = SealedBytes("texts.body")
+TOKEN_IDS: Final = SealedBytes("texts.token_ids")
 
 
 class PromptText(Base):
@@ -36,8 +41,8 @@ class PromptText(Base):
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
     sha256: Mapped[bytes]
-    body: Mapped[bytes]
-    token_ids: Mapped[bytes | None]
+    body: Mapped[bytes] = mapped_column(BODY)
+    token_ids: Mapped[bytes | None] = mapped_column(TOKEN_IDS)
     num_tokens: Mapped[int | None]
     fingerprint: Mapped[str | None]
     prefixes: Mapped[bytes | None]

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base, JsonObject, one_of, partial_index
 from jobs.ids import uuid7
+from jobs.models.output import OUTPUT
 
 DISABLED_REASONS = ("failing", "gone", "owner")
 
@@ -31,7 +32,8 @@ class WebhookEvent(Base):
         url: as the release before wrote it, see `state`. Null in events of this release.
         payload: the body to deliver, a snapshot. Null if the tenant had no destination that could want it;
             such an event cannot be replayed.
-        output: the job's output, if a destination includes it and it is at most 16 KiB. Null otherwise.
+        output: the job's output as its result stores it, if a destination includes it and it is at most
+            16 KiB. Null otherwise.
         state: `none` in events of this release. Processes of the release before deliver from these columns;
             what they leave `pending` becomes a dispatch (`fanout.adopt`).
         num_deliveries: attempts of the release before; 0 in events of this release.
@@ -65,7 +67,7 @@ class WebhookEvent(Base):
     type: Mapped[str]
     url: Mapped[str | None]
     payload: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
-    output: Mapped[str | None]
+    output: Mapped[str | None] = mapped_column(OUTPUT, deferred=True)
     state: Mapped[str] = mapped_column(server_default="none")
     num_deliveries: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     next_delivery_at: Mapped[datetime | None]

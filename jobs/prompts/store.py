@@ -15,10 +15,10 @@ from sqlalchemy import (
     bindparam,
     delete,
     exists,
-    func,
     or_,
     select,
     text,
+    type_coerce,
     update,
 )
 from sqlalchemy.dialects.postgresql import Insert
@@ -29,11 +29,14 @@ from jobs.database.direct import Query, Statement
 from jobs.database.hot import PREPARED
 from jobs.database.packed_arrays import PackedArrayType
 from jobs.database.row_sets import insert_set
+from jobs.database.sealed_columns import plain_length, sealer_in
 from jobs.ids import uuid7
 from jobs.models import Job, JobTensors, PromptText, StoredResponse, Summary
+from jobs.models.prompt import BODY, TOKEN_IDS
 from jobs.prompts import messages
 from jobs.prompts.prefixes import NO_DIGESTS, Digests, keyed, num_kept_bytes
 from jobs.prompts.tokenizer import begin_of_text, num_text_bytes, pack_text, unpack_text
+from jobs.sealing.content import ContentSealer, ContentUnreadableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +100,13 @@ class NewText:
         object.__setattr__(self, "sha256", sha256(encoded).digest())
         object.__setattr__(self, "packed", pack_text(canonical))
 
-    @property
-    def stored_bytes(self) -> int:
-        """What a row of it adds to what its tenant keeps."""
+    def stored_bytes(self, sealer: ContentSealer) -> int:
+        """Compute what a row of it adds to what its tenant keeps."""
+        packed = len(self.packed) + sealer.num_added_bytes
         if self.counted is None:
-            return len(self.packed)
-        return len(self.packed) + len(self.counted.packed_ids) + num_kept_bytes(self.counted.prefixes)
+            return packed
+        ids = len(self.counted.packed_ids) + sealer.num_added_bytes
+        return packed + ids + num_kept_bytes(self.counted.prefixes)
 
 
 @dataclass(slots=True)
@@ -125,12 +129,12 @@ def store(session: Session, texts: Sequence[NewText], *, tenant_id: UUID) -> Sto
     the job that this transaction inserts.
     """
     wanted = {text.sha256: text for text in texts}
-    found = StoredTexts()
+    found, sealer = StoredTexts(), sealer_in(session)
     # In a fixed order, so that two transactions with the same texts cannot deadlock.
     while missing := sorted(wanted.keys() - found.ids.keys()):
         new = _insert(session, {digest: wanted[digest] for digest in missing}, tenant_id)
         found.ids |= new
-        found.num_new_bytes += sum(wanted[digest].stored_bytes for digest in new)
+        found.num_new_bytes += sum(wanted[digest].stored_bytes(sealer) for digest in new)
         if existing := [digest for digest in missing if digest not in new]:
             found.ids |= _lock_existing(session, existing, tenant_id)
     return found
@@ -160,14 +164,20 @@ class ShortText:
 def load_short(
     session: Session, job_ids: Sequence[UUID], counter: Counter, *, max_bytes: int
 ) -> dict[UUID, ShortText]:
-    """Read the texts of these jobs by job, except longer ones."""
-    columns = (PromptText.tenant_id, PromptText.body, PromptText.token_ids, PromptText.num_tokens)
+    """Read the texts of these jobs by job, except longer ones and those that cannot be decrypted."""
+    sealer = sealer_in(session)
+    body_column, ids_column = (type_coerce(each, LargeBinary) for each in _CONTENT)
+    columns = (PromptText.tenant_id, body_column, ids_column, PromptText.num_tokens)
     query = select(Job.id, PromptText.fingerprint, PromptText.id, *columns).join(
         PromptText, PromptText.id == Job.text_id
     )
-    short = query.where(Job.id.in_(job_ids), func.octet_length(PromptText.body) <= max_bytes)
+    short = query.where(Job.id.in_(job_ids), plain_length(PromptText.body) <= max_bytes)
     found: dict[UUID, ShortText] = {}
-    for job_id, fingerprint, text_id, tenant_id, body, token_ids, num_tokens in session.execute(short):
+    for job_id, fingerprint, text_id, tenant_id, stored, stored_ids, num_tokens in session.execute(short):
+        try:
+            body, token_ids = _opened(sealer, stored, stored_ids)
+        except ContentUnreadableError:  # its job is counted alone, and fails
+            continue
         if num_text_bytes(body) > max_bytes:  # one letter, repeated, is short when compressed
             continue
         canonical, counted = unpack_text(body), None
@@ -176,6 +186,9 @@ def load_short(
             counted = CountedPrompt(token_ids, num_tokens, fingerprint, is_plain=is_plain)
         found[job_id] = ShortText(text_id, tenant_id, canonical, counted)
     return found
+
+
+_CONTENT: Final = (PromptText.body, PromptText.token_ids)
 
 
 def canonical_of(text: PromptText) -> str:
@@ -203,15 +216,32 @@ def ask_counted(
     Returns:
         The function that returns it.
     """
+    sealer = sealer_in(session)
     ask = direct.later(session, Query(_COUNTED, {"ids": text_ids, "fingerprint": counter.fingerprint}))
 
     def found() -> dict[UUID, CountedPrompt]:
-        return {
-            text_id: CountedPrompt(ids, num_tokens, counter.fingerprint, is_plain=_is_plain(body))
-            for text_id, ids, num_tokens, body in ask()
-        }
+        prompts: dict[UUID, CountedPrompt] = {}
+        for text_id, stored_ids, num_tokens, stored_body in ask():
+            try:
+                body, ids = _opened(sealer, stored_body, stored_ids)
+            except ContentUnreadableError:  # its job reads it alone, and fails
+                continue
+            prompts[text_id] = CountedPrompt(
+                ids or b"", num_tokens, counter.fingerprint, is_plain=_is_plain(body)
+            )
+        return prompts
 
     return found
+
+
+def _opened(sealer: ContentSealer, body: bytes, token_ids: bytes | None) -> tuple[bytes, bytes | None]:
+    """Open both columns as they are stored: in a set one that cannot be decrypted must not stop the others.
+
+    Raises:
+        ContentUnreadableError: one of them cannot be decrypted.
+    """
+    ids = None if token_ids is None else sealer.open_bytes(token_ids, TOKEN_IDS.place)
+    return sealer.open_bytes(body, BODY.place), ids
 
 
 _COUNTED: Final = (
@@ -293,7 +323,7 @@ _KEEP_COUNTS: Final = text(
     """
 ).bindparams(
     bindparam("ids", type_=PackedArrayType(Uuid())),
-    bindparam("token_ids", type_=PackedArrayType(LargeBinary())),
+    bindparam("token_ids", type_=PackedArrayType(TOKEN_IDS)),
     bindparam("num_tokens", type_=PackedArrayType(Integer())),
     bindparam("fingerprints", type_=PackedArrayType(Text())),
     bindparam("prefixes", type_=PackedArrayType(LargeBinary())),

@@ -2,20 +2,24 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
 from pydantic_core import to_json
-from sqlalchemy import select
+from sqlalchemy import LargeBinary, select, type_coerce
 from sqlalchemy.orm import Session
 
 from jobs.database.base import JsonObject
 from jobs.database.row_sets import insert_set
+from jobs.database.sealed_columns import sealer_in
 from jobs.errors import NotFoundError
 from jobs.models import Job, PromptText, Result, StoredResponse
+from jobs.models.prompt import BODY
 from jobs.prompts import store
 from jobs.prompts.store import NewText
 from jobs.responses.objects import NOTHING, ResponseOutput, ResponseState, response_object, stored_output
+from jobs.sealing.content import ContentUnreadableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +113,22 @@ def find(session: Session, response_id: UUID, *, tenant_id: UUID) -> KeptRespons
 
 
 def repeated_by(session: Session, job_ids: Collection[UUID]) -> dict[UUID, JsonObject]:
-    """Read the parameters that the responses of these jobs repeat, by their jobs."""
+    """Read the parameters that the responses of these jobs repeat, by their jobs.
+
+    Those that cannot be decrypted are left out.
+    """
+    sealer = sealer_in(session)
     rows = session.execute(
-        select(StoredResponse.job_id, PromptText.id, PromptText.body)
+        select(StoredResponse.job_id, PromptText.id, type_coerce(PromptText.body, LargeBinary))
         .join(PromptText, PromptText.id == StoredResponse.request_id)
         .where(StoredResponse.job_id.in_(job_ids))
     ).all()
     bodies = {text_id: body for _, text_id, body in rows}  # few: equal ones are stored once
-    found = {text_id: store.unpacked(body)["response"] for text_id, body in bodies.items()}
-    return {job_id: found[text_id] for job_id, text_id, _ in rows}
+    found: dict[UUID, JsonObject] = {}
+    for text_id, body in bodies.items():
+        with suppress(ContentUnreadableError):
+            found[text_id] = store.unpacked(sealer.open_bytes(body, BODY.place))["response"]
+    return {job_id: found[text_id] for job_id, text_id, _ in rows if text_id in found}
 
 
 def read_output(session: Session, job_id: UUID) -> ResponseOutput:

@@ -9,7 +9,7 @@ import base64
 import binascii
 import json
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Self
 
 from jobs.errors import LongbatchError
 from jobs.sealing.keys import (
@@ -17,7 +17,9 @@ from jobs.sealing.keys import (
     OVERHEAD_BYTES,
     KeyRing,
     UnsealableError,
+    read_keys,
 )
+from jobs.settings import Settings
 
 SEALED: Final = "\x01sealed:"
 ESCAPE: Final = "\x01plain:"
@@ -61,6 +63,21 @@ class ContentSealer:
             raise ValueError("content cannot be encrypted without a key")
         self._ring = KeyRing(keys)
         self.seals: Final = seals
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Make the one that the settings ask for.
+
+        Raises:
+            VaultKeyError: a key is invalid.
+        """
+        keys = read_keys(settings.webhooks.encryption_key)
+        return cls(keys, seals=settings.database.encrypt_content)
+
+    @property
+    def num_added_bytes(self) -> int:
+        """How much longer new content gets that is bytes."""
+        return ADDED_BYTES if self.seals else 0
 
     def seal_bytes(self, content: bytes, place: str) -> bytes:
         """Return the bytes to store; place: such as `results.output_ids`, opened as that alone."""

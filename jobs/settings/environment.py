@@ -1,7 +1,9 @@
 """All groups together, read once from LONGBATCH_<GROUP>__<NAME> at each composition root."""
 
 import os
+from typing import Self
 
+from pydantic import model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from jobs.settings.group import ENV_PREFIX
@@ -65,6 +67,14 @@ class Settings(_Groups):
     maintenance: MaintenanceSettings = MaintenanceSettings()
     metrics: MetricsSettings = MetricsSettings()
     traces: TraceSettings = TraceSettings()
+
+    @model_validator(mode="after")
+    def _content_has_a_key(self) -> Self:
+        if self.database.encrypt_content and self.webhooks.encryption_key is None:
+            raise ValueError(
+                "LONGBATCH_DATABASE__ENCRYPT_CONTENT needs a key: set LONGBATCH_WEBHOOKS__ENCRYPTION_KEY"
+            )
+        return self
 
 
 class EngineSide(_Groups):

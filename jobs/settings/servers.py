@@ -20,6 +20,11 @@ class DatabaseSettings(Group):
     lock_timeout_seconds: float = Field(default=10, gt=0)
     idle_in_transaction_timeout_seconds: float = Field(default=30, gt=0)
     connect_timeout_seconds: int = Field(default=5, ge=1)
+    encrypt_content: bool = Field(
+        default=False,
+        description="encrypt prompts and results that are stored from now on, under the first key of"
+        " LONGBATCH_WEBHOOKS__ENCRYPTION_KEY, which all processes need; docs/privacy.md",
+    )
 
 
 class BrokerSettings(Group):

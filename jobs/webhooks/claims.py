@@ -13,7 +13,10 @@ from sqlalchemy.orm import Session
 from jobs import ids, telemetry
 from jobs.database.advisory_locks import Lock
 from jobs.database.hot import PREPARED
+from jobs.database.sealed_columns import sealer_in
 from jobs.models import JsonObject
+from jobs.models.output import OUTPUT
+from jobs.sealing.content import ContentSealer
 from jobs.settings import WebhookSettings
 from jobs.webhooks import destinations, fairness, fanout, secrets
 from jobs.webhooks.fairness import Slots
@@ -164,7 +167,7 @@ def _claimed(session: Session, row: Row[Any], opened: "_Opened") -> ClaimedDispa
         fanout.give_up(session, [row.id])
         return None
     try:
-        body = _body(row)
+        body = _body(row, sealer_in(session))
     except Exception:  # noqa: BLE001  # one broken event must not stop the others
         log_given_up(row.id, row.event_id, row.tenant_id, reason="unreadable")
         fanout.give_up(session, [row.id])
@@ -219,10 +222,11 @@ class _Opened:
         return secrets.of_tenant(self.session, row.tenant_id, self.settings, self.vault, now=self.now)
 
 
-def _body(row: Row[Any]) -> bytes:
+def _body(row: Row[Any], sealer: ContentSealer) -> bytes:
     payload: JsonObject = dict(row.payload or {})
     if row.includes_output and row.is_about_job:
         data = payload["data"]
         assert isinstance(data, dict)  # noqa: S101  # written by the outbox
-        payload["data"] = {**data, "output": row.output}
+        output = None if row.output is None else sealer.open_text(row.output, OUTPUT.place)
+        payload["data"] = {**data, "output": output}
     return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()

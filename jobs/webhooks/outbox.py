@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Final, cast
 from uuid import UUID
 
-from sqlalchemy import Table, case, func, select
+from sqlalchemy import Table, Text, bindparam, case, select, type_coerce
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from jobs.database.sealed_columns import plain_length
 from jobs.models import Result, WebhookEndpoint, WebhookEvent
 from jobs.webhooks import fanout
 from jobs.webhooks.events import Event
@@ -22,7 +23,7 @@ MAX_OUTPUT_BYTES: Final = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Generated:
-    """What an event tells of a job's result; `output` is None if it is not sent along."""
+    """What an event tells of a job's result; `output`, as it is stored, is None if it is not sent along."""
 
     reasoning_tokens: int
     output: str | None
@@ -66,7 +67,7 @@ def _publish(session: Session, events: Sequence[Event]) -> bool:
             event.column: event.subject.id,
             "type": event.type,
             "payload": payloads.get(event.id),
-            "output": generated.get(event.subject.id, _NOTHING).output,
+            "stored_output": generated.get(event.subject.id, _NOTHING).output,
             "traceparent": event.traceparent,
         }
         for event in events
@@ -79,7 +80,13 @@ def _publish(session: Session, events: Sequence[Event]) -> bool:
 
 # Past the ORM, which has nothing to add; rows as parameters, so that it is built once.
 _EVENTS: Final = cast("Table", WebhookEvent.__table__)
-_APPEND: Final = insert(_EVENTS).on_conflict_do_nothing().returning(_EVENTS.c.id)
+# The output is copied as it is stored: one that cannot be decrypted must not stop the others.
+_APPEND: Final = (
+    insert(_EVENTS)
+    .values(output=bindparam("stored_output", type_=Text()))
+    .on_conflict_do_nothing()
+    .returning(_EVENTS.c.id)
+)
 
 
 def _destinations(event: Event, endpoints: Sequence[WebhookEndpoint]) -> list[Destination]:
@@ -93,8 +100,9 @@ def _generated(
     """Read what ended jobs generated; the outputs only of `with_output`, if small enough to send."""
     if not job_ids:
         return {}
-    is_sent = Result.job_id.in_(with_output) & (func.octet_length(Result.output) <= MAX_OUTPUT_BYTES)
-    query = select(
-        Result.job_id, Result.reasoning_tokens, case((is_sent, Result.output)).label("output")
-    ).where(Result.job_id.in_(job_ids))
+    is_sent = Result.job_id.in_(with_output) & (plain_length(Result.output) <= MAX_OUTPUT_BYTES)
+    stored = type_coerce(Result.output, Text)
+    query = select(Result.job_id, Result.reasoning_tokens, case((is_sent, stored)).label("output")).where(
+        Result.job_id.in_(job_ids)
+    )
     return {row.job_id: _Generated(row.reasoning_tokens, row.output) for row in session.execute(query)}

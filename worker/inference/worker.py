@@ -19,6 +19,7 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.scheduling.output_history import History
 from jobs.scheduling.prefix_replay import PrefixReplay
 from jobs.scheduling.sizing import ClaimPolicy, policy_on
+from jobs.sealing.content import ContentSealer
 from jobs.settings import Settings
 from jobs.tenants.cache_salts import CacheSalts
 from jobs.transitions import Lease
@@ -72,14 +73,17 @@ class InferenceWorker:
         """
         self._settings = settings
         self._doorbell = doorbell
+        sealer = ContentSealer.of(settings)
         self._heartbeats = database.make_engine(
-            settings.database, pool_size=_HEARTBEAT_CONNECTIONS, name="longbatch-leases"
+            settings.database, pool_size=_HEARTBEAT_CONNECTIONS, name="longbatch-leases", sealer=sealer
         )
-        self._work = database.make_engine(settings.database, name="longbatch-inference")
+        self._work = database.make_engine(settings.database, name="longbatch-inference", sealer=sealer)
         heartbeats = database.make_sessions(self._heartbeats)
         work = database.make_sessions(self._work, on_ended=doorbell.announce)
         # One of its own: what a tick sends is planned there, and no other transaction is in its way.
-        self._ticks = database.make_engine(settings.database, pool_size=1, name="longbatch-ticks")
+        self._ticks = database.make_engine(
+            settings.database, pool_size=1, name="longbatch-ticks", sealer=sealer
+        )
         ticking = database.make_sessions(self._ticks, on_ended=doorbell.announce)
         self.keeper = LeaseKeeper(heartbeats, settings.jobs)
         hides_calls = tokenizer.calls is not None and tokenizer.calls.are_hidden

@@ -86,3 +86,14 @@ def test_an_engine_s_address_may_have_any_real_port_or_none(environment: pytest.
     for url in ("http://127.0.0.1:65535", "https://engine", "http://[::1]:8000/", "grpc://host:8001"):
         environment.setenv("LONGBATCH_ENGINE__URL", url)
         assert settings.load().engine.url == url
+
+
+def test_content_is_encrypted_only_with_a_key(environment: pytest.MonkeyPatch) -> None:
+    assert not settings.load().database.encrypt_content
+    environment.setenv("LONGBATCH_DATABASE__ENCRYPT_CONTENT", "true")
+    with pytest.raises(ValidationError) as refused:
+        settings.load()
+    for name in ("LONGBATCH_DATABASE__ENCRYPT_CONTENT", "LONGBATCH_WEBHOOKS__ENCRYPTION_KEY"):
+        assert name in str(refused.value)
+    environment.setenv("LONGBATCH_WEBHOOKS__ENCRYPTION_KEY", "x" * 43 + "=")
+    assert settings.load().database.encrypt_content
