@@ -1,18 +1,20 @@
 """What the commands for tenants and keys share: a database transaction, and times on the command line."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final
 
 import typer
+from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
 from cli import local, output
 from jobs import audit, database
 from jobs.errors import LongbatchError
+from jobs.settings import DatabaseSettings
 
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 _SPAN: Final = re.compile(r"(\d{1,6})([mhd])")
@@ -21,12 +23,22 @@ _SPAN: Final = re.compile(r"(\d{1,6})([mhd])")
 @contextmanager
 def transaction() -> Iterator[Session]:
     """Open a transaction. Its errors end the command with one line and an exit code."""
+    with (
+        connected(local.find_database) as engine,
+        Session(engine, expire_on_commit=False) as session,
+        session.begin(),
+    ):
+        audit.act_as(session, audit.user_of_process())
+        yield session
+
+
+@contextmanager
+def connected(find: Callable[[], DatabaseSettings]) -> Iterator[Engine]:
+    """Connect to the database that `find` finds; errors end the command as those of a transaction do."""
     try:
-        engine = database.make_engine(local.find_database(), pool_size=1, name="longbatch-admin")
+        engine = database.make_engine(find(), pool_size=1, name="longbatch-admin")
         try:
-            with Session(engine, expire_on_commit=False) as session, session.begin():
-                audit.act_as(session, audit.user_of_process())
-                yield session
+            yield engine
         finally:
             engine.dispose()
     except LongbatchError as error:

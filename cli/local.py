@@ -9,8 +9,16 @@ from typing import Any, Final
 from pydantic import SecretStr
 
 from cli.stack.options import ENGINE_URLS, default_directory
+from cli.stack.private_files import kept_encryption_key
 from jobs.errors import LongbatchError
-from jobs.settings import ENV_PREFIX, DatabaseSettings, EngineSettings, EngineSide, TokenizerSettings
+from jobs.settings import (
+    ENV_PREFIX,
+    ContentSide,
+    DatabaseSettings,
+    EngineSettings,
+    EngineSide,
+    TokenizerSettings,
+)
 
 DEFAULT_API_URL: Final = "http://127.0.0.1:8080"
 
@@ -54,6 +62,20 @@ def find_database() -> DatabaseSettings:
     if not url:
         raise NoDatabaseError
     return DatabaseSettings(url=SecretStr(url))
+
+
+def find_content() -> ContentSide:
+    """Find the stores of content and the keys that seal it, like `find_database`.
+
+    Raises:
+        NoDatabaseError: neither exists.
+        ValueError: an environment variable has an invalid value.
+    """
+    given: dict[str, Any] = {"database": {"url": find_database().url.get_secret_value()}}
+    if not os.environ.get("LONGBATCH_DATABASE__URL"):
+        key = kept_encryption_key(default_directory(), os.environ)
+        given["webhooks"] = {"encryption_key": key} if key else {}
+    return ContentSide(**given)
 
 
 def find_engine(url: str | None, *, metrics_url: str | None = None, model: str | None = None) -> EngineSide:

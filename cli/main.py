@@ -28,6 +28,7 @@ _MODULES: Final[Mapping[str, Collection[str]]] = {
     "tenants": ["tenants"],
     "keys": ["keys"],
     "webhooks": ["webhooks"],
+    "content": ["content"],
     "engine": ["engine"],
     "adapters": ["adapters"],
     "audit": ["audit"],

@@ -23,6 +23,12 @@ def encryption_key(directory: Path, environment: Mapping[str, str]) -> str:
     return environment.get(ENCRYPTION_VARIABLE) or _kept(directory / _ENCRYPTION_FILE)
 
 
+def kept_encryption_key(directory: Path, environment: Mapping[str, str]) -> str | None:
+    """Return the key as `encryption_key` does, but create none."""
+    is_known = bool(environment.get(ENCRYPTION_VARIABLE)) or (directory / _ENCRYPTION_FILE).exists()
+    return encryption_key(directory, environment) if is_known else None
+
+
 def _kept(file: Path, *, prefix: str = "") -> str:
     if not file.exists():
         write_whole(file, prefix + base64.b64encode(secrets.token_bytes(32)).decode())

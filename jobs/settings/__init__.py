@@ -1,6 +1,13 @@
 """Every setting of Longbatch, by groups; `load` reads them once at each composition root."""
 
-from jobs.settings.environment import OTHER_VARIABLES, EngineSide, Settings, load, load_database
+from jobs.settings.environment import (
+    OTHER_VARIABLES,
+    ContentSide,
+    EngineSide,
+    Settings,
+    load,
+    load_database,
+)
 from jobs.settings.group import ENV_PREFIX, Group
 from jobs.settings.servers import (
     BrokerSettings,

@@ -45,6 +45,19 @@ class _Groups(BaseSettings):
     )
 
 
+class ContentSide(_Groups):
+    """The groups that say where callers' content is, and what seals it."""
+
+    database: DatabaseSettings
+    files: FileSettings = FileSettings()
+    webhooks: WebhookSettings = WebhookSettings()
+
+    @model_validator(mode="after")
+    def _content_has_a_key(self) -> Self:
+        _require_key(self.database, self.webhooks)
+        return self
+
+
 class Settings(_Groups):
     """All groups; a misspelt LONGBATCH_ variable is an error."""
 
@@ -70,10 +83,7 @@ class Settings(_Groups):
 
     @model_validator(mode="after")
     def _content_has_a_key(self) -> Self:
-        if self.database.encrypt_content and self.webhooks.encryption_key is None:
-            raise ValueError(
-                "LONGBATCH_DATABASE__ENCRYPT_CONTENT needs a key: set LONGBATCH_WEBHOOKS__ENCRYPTION_KEY"
-            )
+        _require_key(self.database, self.webhooks)
         return self
 
 
@@ -87,6 +97,13 @@ class EngineSide(_Groups):
 
 class _DatabaseOnly(_Groups):
     database: DatabaseSettings
+
+
+def _require_key(database: DatabaseSettings, webhooks: WebhookSettings) -> None:
+    if database.encrypt_content and webhooks.encryption_key is None:
+        raise ValueError(
+            "LONGBATCH_DATABASE__ENCRYPT_CONTENT needs a key: set LONGBATCH_WEBHOOKS__ENCRYPTION_KEY"
+        )
 
 
 def load() -> Settings:

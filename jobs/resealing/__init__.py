@@ -1,0 +1,1 @@
+"""Resealing: everything that is sealed at rest, sealed anew as the settings say now, and counted by key."""
