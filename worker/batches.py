@@ -8,13 +8,13 @@ from datetime import timedelta
 from functools import partial
 from itertools import chain
 from typing import Final
-from uuid import UUID
 
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import batches, files, ids, telemetry
 from jobs.batches import expansion, results
 from jobs.batches.context import BatchTools
+from jobs.batches.due import DueBatch, find_due
 from jobs.batches.validation import Validation
 from jobs.database import database_now, transaction
 from jobs.doorbell import BATCHES, SERVICE
@@ -85,22 +85,22 @@ def advance(sessions: Sessions, tools: BatchTools, *, is_stopping: Callable[[], 
     """Move every batch with work to do one step forward. A failing batch does not affect the others."""
     moved = Moved()
     with transaction(sessions) as session:
-        due = results.find_due(session)
-    for batch_id, state in due:
+        due = find_due(session)
+    for batch in due:
         if is_stopping():
             break
         try:
-            _advance_one(sessions, tools, batch_id, state, moved)
+            _advance_one(sessions, tools, batch, moved)
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # a tokenizer's panic is not an Exception
             if is_disconnect(error):
                 raise
-            shown = ids.batch_id(batch_id)
+            shown = ids.batch_id(batch.id)
             telemetry.log_failure(telemetry.ROW_FAILED, error, loop="batches", batch_id=shown)
             if not isinstance(error, _ExpansionError):
                 with transaction(sessions) as session:
-                    expansion.put_off(session, batch_id)
+                    expansion.put_off(session, batch.id)
     return moved
 
 
@@ -164,27 +164,25 @@ def sweep_stray_parts(
     return num_swept
 
 
-def _advance_one(
-    sessions: Sessions, tools: BatchTools, batch_id: UUID, state: BatchState, moved: Moved
-) -> None:
+def _advance_one(sessions: Sessions, tools: BatchTools, batch: DueBatch, moved: Moved) -> None:
     """Stop, expand and collect one batch. Ended lines are collected even if reading further ones fails."""
 
     def stop() -> None:
         with transaction(sessions) as session:
-            moved.num_steps += results.stop_jobs(session, batch_id) > 0
+            moved.num_steps += results.stop_jobs(session, batch.id) > 0
 
     def expand() -> None:
         jobs = None
         try:
             with suppress(LimitError), transaction(sessions) as session:  # queue full: its lines wait
-                jobs = expansion.expand(session, batch_id, tools)
+                jobs = expansion.expand(session, batch.id, tools)
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:
             if is_disconnect(error):
                 raise
             with transaction(sessions) as session:
-                expansion.note_failure(session, batch_id)
+                expansion.note_failure(session, batch.id)
             raise _ExpansionError from error
         if jobs is not None:
             moved.num_steps += 1
@@ -193,12 +191,12 @@ def _advance_one(
 
     def collect() -> None:
         with transaction(sessions) as session:
-            moved.num_steps += results.collect(session, batch_id, tools.store, lifetime=tools.lifetime)
+            moved.num_steps += results.collect(session, batch.id, tools.store, lifetime=tools.lifetime)
 
     do_each(
         [
-            *([stop] if state is BatchState.CANCELLING else []),
-            *([expand] if state is not BatchState.FINALIZING else []),
-            collect,
+            *([stop] if batch.state is BatchState.CANCELLING else []),
+            *([expand] if batch.state is not BatchState.FINALIZING else []),
+            *([] if batch.only_expands else [collect]),
         ]
     )

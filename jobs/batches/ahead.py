@@ -1,10 +1,12 @@
 """Work on a batch's next lines while those before are stored; tokenizer and Postgres took turns otherwise."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Generic, TypeVar
 from uuid import UUID
+
+from jobs.files.lines import FileLine
 
 T = TypeVar("T")
 
@@ -24,6 +26,7 @@ class Ahead(Generic[T]):
         self._clock = clock
         self._pool = ThreadPoolExecutor(1, "batch-ahead")
         self._begun: dict[UUID, tuple[object, float, Future[T]]] = {}
+        self._lines: dict[UUID, tuple[int, float, Sequence[FileLine]]] = {}
 
     def begin(self, batch_id: UUID, key: object, make: Callable[[], T]) -> None:
         """Make it in the thread, unless that has enough to do.
@@ -49,3 +52,21 @@ class Ahead(Generic[T]):
             found.cancel()
             return make()
         return found.result()
+
+    def keep(self, batch_id: UUID, lines: Sequence[FileLine], *, start: int) -> None:
+        """Keep lines that were read, for the slice that begins with them, unless there is enough to keep.
+
+        Args:
+            batch_id: whose lines they are.
+            lines: one slice.
+            start: offset of the first one in the file.
+        """
+        now = self._clock()
+        self._lines = {other: kept for other, kept in self._lines.items() if now - kept[1] <= _KEPT_SECONDS}
+        if len(self._lines) < _MAX_BATCHES:
+            self._lines[batch_id] = start, now, lines
+
+    def kept(self, batch_id: UUID, *, start: int) -> Sequence[FileLine]:
+        """Return, once, the lines that were kept from this offset on; none if there are none."""
+        known, _, lines = self._lines.pop(batch_id, (None, 0.0, ()))
+        return lines if known == start else ()

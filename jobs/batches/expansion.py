@@ -184,13 +184,13 @@ def put_off(session: Session, batch_id: UUID) -> None:
 
 def _next_lines(
     session: Session, batch: Batch, tools: BatchTools
-) -> tuple[list[FileLine], list[FileLine], bool]:
+) -> tuple[Sequence[FileLine], Sequence[FileLine], bool]:
     """Read the lines of one slice, those of the slice after it, and whether the first are the last ones."""
-    chunks = files.read_chunks(session, batch.input_file_id, tools.store, offset=batch.next_offset)
-    lines = file_lines.split(
-        chunks, max_line_bytes=tools.max_line_bytes, offset=batch.next_offset, number=batch.next_line
-    )
-    found = _slice_of(lines)
+    found = tools.ahead.kept(batch.id, start=batch.next_offset)
+    start, number = (found[-1].end, found[-1].number + 1) if found else (batch.next_offset, batch.next_line)
+    chunks = files.read_chunks(session, batch.input_file_id, tools.store, offset=start)
+    lines = file_lines.split(chunks, max_line_bytes=tools.max_line_bytes, offset=start, number=number)
+    found = found or _slice_of(lines)
     try:
         following = _slice_of(lines)
     except (
@@ -199,6 +199,8 @@ def _next_lines(
         UnavailableError,
     ):  # that is for the next slice to find out
         return found, [], False
+    if following:
+        tools.ahead.keep(batch.id, following, start=found[-1].end)
     return found, following, not following
 
 

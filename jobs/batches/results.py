@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Row, Select, func, or_, select, update
+from sqlalchemy import Row, Select, func, select, update
 from sqlalchemy.orm import Session
 
 from jobs import batches, files, ids, lifecycle, telemetry
@@ -76,25 +76,6 @@ class _Written:
     unreadable: Mapping[UUID, ContentUnreadableError]
     output: list[bytes] = field(default_factory=list)
     errors: list[bytes] = field(default_factory=list)
-
-
-def find_due(session: Session) -> list[tuple[UUID, BatchState]]:
-    """List batches that may have something to do now, oldest first."""
-    ended = select(Job.id).where(Job.batch_id == Batch.id, ~Job.is_reported, Job.finalized_at.is_not(None))
-    has_work = or_(
-        Batch.state != BatchState.IN_PROGRESS,
-        ~Batch.is_expanded,
-        Batch.num_completed + Batch.num_failed + Batch.num_stopped == Batch.num_lines,
-        ended.exists(),
-    )
-    active = [BatchState.IN_PROGRESS, BatchState.FINALIZING, BatchState.CANCELLING]
-    rows = session.execute(
-        select(Batch.id, Batch.state)
-        .where(Batch.state.in_(active), has_work)
-        .where(or_(Batch.run_after.is_(None), Batch.run_after <= func.clock_timestamp()))
-        .order_by(Batch.id)
-    )
-    return [(batch_id, BatchState(state)) for batch_id, state in rows]
 
 
 def stop_jobs(session: Session, batch_id: UUID) -> int:

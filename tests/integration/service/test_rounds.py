@@ -239,6 +239,7 @@ def test_a_batch_whose_lines_can_be_read_no_more_ends_with_what_it_has(
         keys = session.scalars(select(FilePart.key)).all()
     store.drop([key for key in keys if key])
     service.complete()
+    service = Service(sessions, tools(store))  # a worker that has not read ahead
     for _ in range(MAX_FAILURES + 3):
         service.settle()
         with transaction(sessions) as session:

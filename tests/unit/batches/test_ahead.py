@@ -3,6 +3,7 @@ from uuid import uuid4
 import pytest
 
 from jobs.batches.ahead import Ahead
+from jobs.files.lines import FileLine
 
 
 class Clock:
@@ -54,3 +55,20 @@ def test_few_batches_have_lines_ready_and_forgotten_ones_make_room() -> None:
         ahead.begin(batch_id, 0, lambda: "ahead")
     taken = [ahead.take(batch_id, 0, lambda: "now") for batch_id in batch_ids[:5]]
     assert taken == ["now"] + ["ahead"] * 4
+
+
+def test_lines_that_were_read_are_kept_once_and_for_their_place_alone() -> None:
+    clock = Clock()
+    ahead, lines = Ahead[str](clock), [FileLine(501, b"{}", 1503)]
+    batch_ids = [uuid4() for _ in range(6)]
+    for batch_id in batch_ids:
+        ahead.keep(batch_id, lines, start=1500)
+    kept = [ahead.kept(batch_id, start=1500) for batch_id in batch_ids]
+    assert kept == [lines] * 4 + [()] * 2, "few batches have lines ready"
+    assert not ahead.kept(batch_ids[0], start=1500)
+    ahead.keep(batch_ids[0], lines, start=1500)
+    assert not ahead.kept(batch_ids[0], start=0)
+    ahead.keep(batch_ids[1], lines, start=1500)
+    clock.now += 60
+    ahead.keep(batch_ids[2], lines, start=1500)
+    assert not ahead.kept(batch_ids[1], start=1500), "forgotten ones make room"
