@@ -67,13 +67,14 @@ def allow_direct(engine: Engine) -> None:
         entry.info[_NAMES], entry.info[_STALE] = {}, []
 
     def forget(connection: Connection) -> None:
-        # The driver may drop all prepared statements of a session that rolls back.
+        # The driver may drop all prepared statements of a session that rolls back, to a savepoint too.
         if not connection.invalidated:
             connection.info[_STALE] += connection.info[_NAMES].values()
             connection.info[_NAMES] = {}
 
     event.listen(engine, "connect", begin)
     event.listen(engine, "rollback", forget)
+    event.listen(engine, "rollback_savepoint", lambda connection, _name, _context: forget(connection))
 
 
 def fetch(session: Session, statement: Statement, given: Mapping[str, Any]) -> Rows:

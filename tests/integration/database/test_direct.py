@@ -167,6 +167,17 @@ def test_its_errors_are_sqlalchemy_s_and_a_rolled_back_session_goes_on(
             assert len(names(session)) == 1
 
 
+def test_a_savepoint_that_is_rolled_back_spares_the_transaction(sessions: sessionmaker[Session]) -> None:
+    given = {"divisor": 3, "word": "!"}
+    with database.transaction(sessions) as session:
+        session.execute(QUOTIENT, given)  # the driver drops all that is prepared, as it has prepared this
+        direct.fetch(session, QUOTIENT, given)
+        with pytest.raises(DataError), session.begin_nested():
+            session.execute(QUOTIENT, given | {"divisor": 0})
+        session.execute(text("SELECT"))
+        assert direct.fetch(session, QUOTIENT, given) == [(4, "it's 100%!")]
+
+
 def test_a_lost_connection_is_replaced(sessions: sessionmaker[Session], engine: Engine) -> None:
     def lose() -> None:
         with database.transaction(sessions) as session, engine.begin() as other:
