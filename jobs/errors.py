@@ -1,6 +1,7 @@
 """The one tree of errors that callers of the domain can meet."""
 
 import copyreg
+from enum import StrEnum
 from typing import ClassVar
 
 
@@ -200,6 +201,13 @@ class TooLargeError(LongbatchError):
     code = "request_too_large"
 
 
+class LimitOf(StrEnum):
+    """Whose limit was reached."""
+
+    KEY = "key"
+    TENANT = "tenant"
+
+
 class LimitError(LongbatchError):
     """You have reached one of your limits; try again later.
 
@@ -208,17 +216,27 @@ class LimitError(LongbatchError):
         limit: the limit itself, in units of `limited`.
         remaining: what is left of it for smaller requests.
         retry_after_seconds: how long to wait before trying again.
+        of: whose limit, where a key may have one of its own; None otherwise.
     """
 
     code = "rate_limit_exceeded"
     retryable = True
     limited: ClassVar[str] = "requests"
 
-    def __init__(self, message: str, *, limit: int, remaining: int, retry_after_seconds: int = 10) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit: int,
+        remaining: int,
+        retry_after_seconds: int = 10,
+        of: LimitOf | None = None,
+    ) -> None:
         super().__init__(message)
         self.limit = limit
         self.remaining = max(0, remaining)
         self.retry_after_seconds = retry_after_seconds
+        self.of = of
 
 
 class RequestRateError(LimitError):

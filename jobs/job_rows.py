@@ -55,6 +55,7 @@ class NewJob:
     finalized_at: datetime | None = None
     request_digest: bytes | None = None
     traceparent: str | None = None
+    api_key_id: UUID | None = None
 
 
 _FIELDS: Final = tuple(each.name for each in fields(NewJob))

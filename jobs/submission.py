@@ -25,8 +25,10 @@ from jobs.responses import rows as responses
 from jobs.responses.rows import ResponseSpec
 from jobs.sharing import Sharing, arrivals, cache
 from jobs.states import TERMINAL, Lane
+from jobs.tenants import key_quotas, quotas
 from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempotently
-from jobs.tenants.quotas import Admit, QuotaUsage
+from jobs.tenants.key_quotas import KeyQuota
+from jobs.tenants.quotas import Admit
 from jobs.traces.context import JobsTrace
 
 # Upper bound of what a chat template adds around a message; no real one comes near it.
@@ -56,6 +58,7 @@ class JobSpec:
         response: what is kept of the response that its output belongs to; None: it is no response.
         adapter: the model's adapter that is to answer; None: the model as it is.
         traceparent: of the span above it; None: what its submitter says.
+        api_key_id: the key that submits it; None: its submitter's.
     """
 
     text: NewText
@@ -84,6 +87,7 @@ class JobSpec:
     response: ResponseSpec | None = None
     adapter: str | None = None
     traceparent: str | None = None
+    api_key_id: UUID | None = None
 
     @property
     def texts(self) -> list[NewText]:
@@ -126,14 +130,16 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Submitter:
-    """The tenant that submits jobs, and what they may take.
+    """The tenant that submits jobs, with which key, and what they may take.
 
     Attributes:
         default_capacity: what to assume while no engine has registered.
-        admit: checks what the jobs take of the tenant's quota; None: no limit.
+        admit: checks what the jobs take of the tenant's quota, and before that of the key's; None: no limit.
         since: when the first jobs of the same request were stored; those that follow within a minute count
             as submitted then, too. None: these are the first.
         trace: of what it submits now; None: it is in none.
+        api_key_id: the key that the jobs count towards; None: a person submits them.
+        key_quota: that key's own quotas, which `admit` checks; None: it has none.
     """
 
     tenant_id: UUID
@@ -141,6 +147,8 @@ class Submitter:
     admit: Admit | None = None
     since: datetime | None = None
     trace: JobsTrace | None = None
+    api_key_id: UUID | None = None
+    key_quota: KeyQuota | None = None
 
     def submitted_at(self, now: datetime) -> datetime:
         """Return when jobs that are stored now were submitted."""
@@ -192,6 +200,8 @@ def submit_each(
         with session.begin_nested():
             new = submit_set(session, specs, by)
     except (DataError, IntegrityError) as error:
+        if by.key_quota is not None:
+            key_quotas.hold(session, by.key_quota)
         advisory_locks.hold(session, Lock.QUOTA, of=str(by.tenant_id))
         refused = list(_find_refused(session, specs, by, error))
         if not refused:
@@ -248,7 +258,7 @@ def _insert(
             job.request_digest = arrivals.digest_of(job, spec.asked_sha256)
     if by.trace is not None:
         by.trace.mark(jobs)
-    if by.admit is not None and (taken := _taken(jobs, texts.num_new_bytes)).jobs:
+    if by.admit is not None and (taken := quotas.taken_by(jobs, texts.num_new_bytes)).jobs:
         by.admit(session, taken)
     ages = {job.id: spec.sharing.max_age for job, spec in zip(jobs, specs, strict=True) if spec.sharing}
     found = cache.find(session, jobs, ages, now=now)
@@ -259,20 +269,6 @@ def _insert(
         tensor_rows.insert(session, passed, tenant_id=by.tenant_id, text_ids=texts.ids)
         responses.insert(session, kept, tenant_id=by.tenant_id, text_ids=texts.ids)
     return jobs, found
-
-
-def _taken(jobs: Sequence[NewJob], stored_bytes: int) -> QuotaUsage:
-    """Sum up what new jobs take of their tenant's quota.
-
-    One that never fits counts as a job too, because it has a row.
-    """
-    unfinished = [job for job in jobs if job.state not in TERMINAL]
-    of_batches = [job for job in jobs if job.state in TERMINAL and job.batch_id is not None]
-    return QuotaUsage(
-        tokens=sum(job.reserved_tokens for job in unfinished),
-        jobs=len(jobs) - len(of_batches),  # a batch is bounded by its lines, and must end
-        stored_bytes=stored_bytes,
-    )
 
 
 def demand(spec: JobSpec, limits: Sequence[Capacity]) -> int:
@@ -372,6 +368,7 @@ def _new_job(spec: JobSpec, by: Submitter, *, text_ids: Mapping[bytes, UUID], no
         choice=spec.choice,
         num_choices=spec.num_choices,
         traceparent=spec.traceparent,
+        api_key_id=spec.api_key_id or by.api_key_id,
     )
 
 

@@ -31,6 +31,7 @@ def actor_with(connection: Scope, caller: Caller, via: Via) -> Actor:
         name=caller.key_name,
         request_id=connection.get("state", {}).get("request_id"),
         address=_address(connection),
+        key_id=caller.api_key_id,
     )
 
 

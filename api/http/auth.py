@@ -64,7 +64,8 @@ class _Passed:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                limits = self.quotas.headers(self.caller.tenant_id, self.caller.limits)
+                caller = self.caller
+                limits = self.quotas.headers(caller.tenant_id, caller.limits, of_key=caller.quota)
                 for name, value in (*self.rate.headers().items(), *limits.items()):
                     headers.setdefault(name, value)
             await send(message)

@@ -1,4 +1,7 @@
-"""Errors on the wire: always `{"error": {"message", "type", "param", "code"}}`."""
+"""Errors on the wire: always `{"error": {"message", "type", "param", "code"}}`.
+
+Of quotas `error` has `limit` and `limit_of` besides.
+"""
 
 from http import HTTPStatus
 from typing import Final
@@ -98,11 +101,12 @@ def response(error: LongbatchError) -> JSONResponse:
         headers |= _CHALLENGE
     elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         headers |= _CLOSE
-    kind = None
+    kind, facts = None, dict[str, object]()
     if isinstance(error, LimitError):
         headers |= _limit_headers(error)
         kind = error.limited
-    body = envelope(status, error.code, error.message, param=error.param, kind=kind)
+        facts = {} if error.of is None else {"limit": error.limit, "limit_of": error.of.value}
+    body = envelope(status, error.code, error.message, param=error.param, kind=kind, **facts)
     return JSONResponse(body, status, headers)
 
 
@@ -127,12 +131,18 @@ def internal_response() -> JSONResponse:
 
 
 def envelope(
-    status: int, code: str, message: str, *, param: str | None = None, kind: str | None = None
+    status: int,
+    code: str,
+    message: str,
+    *,
+    param: str | None = None,
+    kind: str | None = None,
+    **facts: object,
 ) -> dict[str, object]:
-    """Return the body of an error response."""
+    """Return the body of an error response, with further facts of it."""
     if kind is None:
         kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    return {"error": {"message": message, "type": kind, "param": param, "code": code, **facts}}
 
 
 def _framework_response(request: Request, error: HTTPException) -> JSONResponse:

@@ -74,6 +74,8 @@ class ErrorBody(BaseModel):
     )
     param: str | None = Field(description="Dotted name of the invalid field.")
     code: str
+    limit: int | None = Field(None, description="Of quotas: what was reached, in units of `type`.")
+    limit_of: Literal["key", "tenant"] | None = Field(None, description="Of quotas: whose limit it is.")
 
 
 class ErrorReply(BaseModel):

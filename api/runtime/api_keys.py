@@ -17,7 +17,8 @@ from api.runtime.rate_limits import RateLimit
 from jobs.errors import AuthenticationError, LongbatchError
 from jobs.models.tenant import ApiKey
 from jobs.settings import Settings
-from jobs.tenants import keys, quotas
+from jobs.tenants import key_quotas, keys, quotas
+from jobs.tenants.key_quotas import KeyQuota
 from jobs.tenants.keys import Scope
 from jobs.tenants.persons import Person
 from jobs.tenants.quotas import TenantLimits
@@ -43,6 +44,7 @@ class Caller:
         scopes: what it may do.
         limits: of the tenant.
         max_requests: its own rate limit; None: the tenant's alone holds.
+        quota: what its own unfinished jobs may hold; None: the tenant's quota alone holds.
         is_person: it is no key, but a person who signed in by a provider: the same id for each session.
     """
 
@@ -53,7 +55,13 @@ class Caller:
     scopes: frozenset[Scope]
     limits: TenantLimits
     max_requests: int | None = None
+    quota: KeyQuota | None = None
     is_person: bool = False
+
+    @property
+    def api_key_id(self) -> UUID | None:
+        """The key that what it submits counts towards; None: a person has none."""
+        return None if self.is_person else self.key_id
 
     @property
     def rate_limits(self) -> Sequence[RateLimit]:
@@ -75,7 +83,8 @@ def caller_of(row: ApiKey, limits: TenantLimits) -> Caller:
     # A later release's scopes, which a key may have during an upgrade, open nothing here.
     scopes = frozenset(scope for scope in Scope if scope.value in row.scopes)
     public = keys.public_id(row)
-    return Caller(row.id, public, row.name, row.tenant_id, scopes, limits, row.max_requests)
+    quota = key_quotas.quota_of(row)
+    return Caller(row.id, public, row.name, row.tenant_id, scopes, limits, row.max_requests, quota)
 
 
 def caller_of_person(person: Person, tenant_id: UUID, limits: TenantLimits) -> Caller:

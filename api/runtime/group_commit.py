@@ -50,9 +50,10 @@ class GroupCommit:
             LimitError: its tenant's quota has no room for it.
             UnavailableError: the database does not answer; try again.
         """
-        if by.trace is not None:  # jobs of several requests share a transaction, and no trace
-            spec = replace(spec, traceparent=by.trace.of(0, among=1))
-            by = replace(by, trace=None)
+        # Jobs of several requests and keys share a transaction, and no trace.
+        traceparent = spec.traceparent if by.trace is None else by.trace.of(0, among=1)
+        spec = replace(spec, traceparent=traceparent, api_key_id=by.api_key_id)
+        by = by if by.trace is None else replace(by, trace=None)
         entry = _Entry(spec, by, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(by.tenant_id, deque()).append(entry)
         self._changed.set()
@@ -85,15 +86,24 @@ class GroupCommit:
             await asyncio.sleep(0)  # and their tasks run
 
     def _take(self, tenant_id: UUID) -> list[_Entry]:
-        """Take the tenant's next entries, in order of arrival; what is left waits for its next turn."""
+        """Take the tenant's next entries, in order of arrival; what is left waits for its next turn.
+
+        Those of a key that has quotas go without others, which its quotas do not bound.
+        """
         waiting = self._waiting.pop(tenant_id)
+        key_quota = waiting[0].by.key_quota
         taken: list[_Entry] = []
+        passed: list[_Entry] = []
         num_bytes = 0
         while waiting and len(taken) < _MAX_JOBS:
+            if waiting[0].by.key_quota != key_quota:
+                passed.append(waiting.popleft())
+                continue
             num_bytes += sum(len(text.packed) for text in waiting[0].spec.texts)
             if taken and num_bytes > _MAX_BYTES:
                 break
             taken.append(waiting.popleft())
+        waiting.extendleft(reversed(passed))
         if waiting:
             self._waiting[tenant_id] = waiting
         return taken

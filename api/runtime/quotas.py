@@ -8,16 +8,17 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from jobs.tenants import allowances, quotas
+from jobs.tenants import allowances, key_quotas, quotas
+from jobs.tenants.key_quotas import KeyQuota
 from jobs.tenants.quotas import Admit, QuotaUsage, TenantLimits
 
 _SHOWN_SECONDS: Final = 1.0  # what headers say is at most this old
-_MAX_TENANTS: Final = 10_000
+_MAX_OWNERS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A tenant's usage when it was last summed, plus what this process admitted since.
+    """What a tenant, or a key with quotas, held when it was last summed, plus what we admitted since.
 
     Attributes:
         until: when it is no longer shown, in monotonic seconds.
@@ -34,10 +35,13 @@ class QuotaCache:
         self._shard = secrets.randbelow(allowances.NUM_SHARDS)
         self._known: dict[UUID, _Known] = {}
 
-    def admit_for(self, tenant_id: UUID, limits: TenantLimits) -> Admit:
-        """Return the function that admits or refuses a submission of this tenant."""
+    def admit_for(self, tenant_id: UUID, limits: TenantLimits, *, of_key: KeyQuota | None = None) -> Admit:
+        """Return the function that admits or refuses a submission of this tenant, by a key with quotas."""
 
         def admit(session: Session, more: QuotaUsage) -> None:
+            if of_key is not None:
+                held = key_quotas.admit(session, of_key, more)
+                self._keep(of_key.key_id, _Known(held, time.monotonic() + _SHOWN_SECONDS))
             known = self._known.get(tenant_id)
             if known is None or time.monotonic() >= known.until:
                 known = _Known(quotas.current_usage(session, tenant_id), time.monotonic() + _SHOWN_SECONDS)
@@ -46,18 +50,25 @@ class QuotaCache:
 
         return admit
 
-    def headers(self, tenant_id: UUID, limits: TenantLimits) -> dict[str, str]:
-        """Return the tenant's remaining tokens as OpenAI's headers; empty if not cached."""
-        known = self._known.get(tenant_id)
-        if known is None or time.monotonic() >= known.until:
-            return {}
-        left = max(0, limits.max_enqueued_tokens - known.held.tokens)
-        return {
-            "x-ratelimit-limit-tokens": str(limits.max_enqueued_tokens),
-            "x-ratelimit-remaining-tokens": str(left),
-        }
+    def headers(
+        self, tenant_id: UUID, limits: TenantLimits, *, of_key: KeyQuota | None = None
+    ) -> dict[str, str]:
+        """Return the remaining tokens as OpenAI's headers, the tenant's or, if it has fewer, the key's.
 
-    def _keep(self, tenant_id: UUID, known: _Known) -> None:
-        if len(self._known) >= _MAX_TENANTS:
+        Empty if not cached.
+        """
+        owners = [(tenant_id, limits)] + ([] if of_key is None else [(of_key.key_id, of_key.limits)])
+        left = [
+            (max(0, of.max_enqueued_tokens - known.held.tokens), of.max_enqueued_tokens)
+            for owner_id, of in owners
+            if (known := self._known.get(owner_id)) is not None and time.monotonic() < known.until
+        ]
+        if not left:
+            return {}
+        remaining, limit = min(left)
+        return {"x-ratelimit-limit-tokens": str(limit), "x-ratelimit-remaining-tokens": str(remaining)}
+
+    def _keep(self, owner_id: UUID, known: _Known) -> None:
+        if len(self._known) >= _MAX_OWNERS:
             self._known.clear()
-        self._known[tenant_id] = known
+        self._known[owner_id] = known

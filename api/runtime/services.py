@@ -134,10 +134,15 @@ class Services:
         return [_located(spec, offer) for spec in specs]
 
     def submitter(self, caller: Caller) -> Submitter:
-        """Return who submits the caller's jobs, within its tenant's quota and the request's trace."""
-        admit = self.quotas.admit_for(caller.tenant_id, caller.limits)
-        capacity = registry.configured_capacity(self.settings.engine)
-        return Submitter(caller.tenant_id, capacity, admit, trace=trace_of_request())
+        """Return who submits the caller's jobs, within its quotas and the request's trace."""
+        return Submitter(
+            caller.tenant_id,
+            registry.configured_capacity(self.settings.engine),
+            self.quotas.admit_for(caller.tenant_id, caller.limits, of_key=caller.quota),
+            trace=trace_of_request(),
+            api_key_id=caller.api_key_id,
+            key_quota=caller.quota,
+        )
 
     async def check_destination(self, url: str | None, *, param: str = "webhook_url") -> None:
         """Check that the URL's host, as it resolves now, may receive webhooks.

@@ -47,7 +47,8 @@ _KEY: Final[dict[str, Any]] = {
     "name": "nightly batches",
     "scopes": ["read", "submit"],
     "state": "valid",
-    "limits": {"max_requests": 600},
+    "limits": {"max_enqueued_tokens": None, "max_jobs": 1000, "max_requests": 600},
+    "enqueued": {"tokens": 96_512, "jobs": 1},
     "created_at": "2026-01-31T12:00:00.123456Z",
     "expires_at": None,
     "revoked_at": None,
@@ -106,6 +107,13 @@ class TenantUpdate(Closed):
 class KeyLimitsRequest(Closed):
     """A key's own limits; one left out stays as it is, null takes it back. Its tenant's always hold too."""
 
+    max_enqueued_tokens: int | None = Field(
+        None,
+        ge=0,
+        le=_BIGGEST,
+        description="Prompts and max_tokens of the unfinished jobs that it submitted.",
+    )
+    max_jobs: int | None = Field(None, ge=0, le=_BIG, description="Unfinished jobs that it submitted.")
     max_requests: int | None = Field(None, ge=1, le=_BIG, description="In a minute.")
 
 
@@ -113,7 +121,10 @@ class KeyRequest(Closed):
     """A new key; only `tenant` is required."""
 
     model_config = example(
-        tenant="research", name="nightly batches", scopes=["submit", "read"], limits={"max_requests": 600}
+        tenant="research",
+        name="nightly batches",
+        scopes=["submit", "read"],
+        limits={"max_requests": 600, "max_jobs": 1000},
     )
 
     tenant: NonEmpty = Field(description="Id or name of its tenant.")
@@ -210,7 +221,16 @@ class TenantListReply(ListReply[TenantReply]):
 class KeyLimitsReply(BaseModel):
     """A key's own limits; null: what its tenant may."""
 
+    max_enqueued_tokens: int | None
+    max_jobs: int | None
     max_requests: int | None
+
+
+class KeyEnqueuedReply(BaseModel):
+    """What the unfinished jobs hold now that a key submitted."""
+
+    tokens: int = Field(description="Prompts and max_tokens; an upper bound for prompts not counted yet.")
+    jobs: int
 
 
 class KeyReply(BaseModel):
@@ -226,6 +246,7 @@ class KeyReply(BaseModel):
     scopes: list[Scope]
     state: Literal["valid", "expired", "revoked"]
     limits: KeyLimitsReply
+    enqueued: KeyEnqueuedReply
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None

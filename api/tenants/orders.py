@@ -94,7 +94,7 @@ async def create_key(services: Services, caller: Caller, asked: KeyRequest) -> d
             name=asked.name or "",
             scopes=set(asked.scopes),
             expires_at=database_now(session) + timedelta(seconds=span) if span else None,
-            max_requests=asked.limits.max_requests,
+            limits=asked.limits.model_dump(),
         )
 
     found = await _made(services, create)

@@ -12,8 +12,8 @@ from jobs.models import ApiKey, Tenant
 from jobs.models.tenant import TenantLimit
 from jobs.scheduling import halts
 from jobs.settings import LimitSettings
-from jobs.tenants import keys, quotas
-from jobs.tenants.quotas import LIMIT_NAMES
+from jobs.tenants import key_quotas, keys, quotas
+from jobs.tenants.quotas import LIMIT_NAMES, QuotaUsage
 from jobs.views import optional_rfc3339, rfc3339
 
 
@@ -26,8 +26,9 @@ def tenant_objects(session: Session, rows: Sequence[Tenant], settings: LimitSett
 
 
 def key_objects(session: Session, rows: Sequence[ApiKey], *, now: datetime) -> list[dict[str, Any]]:
-    """Read whose these keys are, and convert them to what operators see."""
+    """Read whose these keys are and what they hold, and convert them to what operators see."""
     names = tenants.read_names(session, {row.tenant_id for row in rows})
+    held = key_quotas.read_usages(session, [row.id for row in rows])
     return [
         {
             "id": keys.public_id(row),
@@ -38,6 +39,7 @@ def key_objects(session: Session, rows: Sequence[ApiKey], *, now: datetime) -> l
             "scopes": row.scopes,
             "state": keys.state_of(row, now),
             "limits": keys.limits_of(row),
+            "enqueued": _enqueued(held.get(row.id, QuotaUsage())),
             "created_at": rfc3339(row.created_at),
             "expires_at": optional_rfc3339(row.expires_at),
             "revoked_at": optional_rfc3339(row.revoked_at),
@@ -45,6 +47,10 @@ def key_objects(session: Session, rows: Sequence[ApiKey], *, now: datetime) -> l
         }
         for row in rows
     ]
+
+
+def _enqueued(held: QuotaUsage) -> dict[str, int]:
+    return {"tokens": held.tokens, "jobs": held.jobs}
 
 
 def _tenant(

@@ -1,7 +1,7 @@
 """The commands for API keys: create, limit, list, revoke, rotate; they use the database directly."""
 
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Final
 from uuid import UUID
 
 import typer
@@ -14,11 +14,23 @@ from jobs import tenants
 from jobs.database import database_now
 from jobs.models.tenant import ApiKey
 from jobs.tenants import keys
-from jobs.tenants.keys import NewKey, Scope
+from jobs.tenants.keys import LIMIT_NAMES, NewKey, Scope
 from jobs.views import rfc3339
 
 app = typer.Typer(no_args_is_help=True, help="Manage API keys in the database LONGBATCH_DATABASE__URL.")
 
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-enqueued-tokens",
+        min=-1,
+        help="Prompt tokens plus max_tokens of its unfinished jobs; -1: its tenant's limit.",
+    ),
+]
+MaxJobs = Annotated[
+    int | None,
+    typer.Option("--max-jobs", min=-1, help="Its unfinished jobs; -1: its tenant's limit."),
+]
 KeyName = Annotated[str, typer.Argument(metavar="KEY", help="lb_ and 16 digits, as `keys list` shows it.")]
 
 
@@ -39,6 +51,8 @@ def create(
     max_requests: Annotated[
         int | None, typer.Option(min=1, help="Requests per minute.", show_default="its tenant's limit")
     ] = None,
+    max_jobs: MaxJobs = None,
+    max_enqueued_tokens: MaxTokens = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a key and print it. It is shown only once: the database stores a hash."""
@@ -50,7 +64,7 @@ def create(
             name=name,
             scopes=scope or [Scope.SUBMIT, Scope.READ],
             expires_at=database_now(session) + span if span else None,
-            max_requests=max_requests,
+            limits=_given(max_enqueued_tokens, max_jobs, max_requests),
         )
     _print_new(made, as_json=as_json)
 
@@ -62,6 +76,8 @@ def set_(
     max_requests: Annotated[
         int | None, typer.Option(min=-1, help="Requests per minute; -1: its tenant's limit.")
     ] = None,
+    max_jobs: MaxJobs = None,
+    max_enqueued_tokens: MaxTokens = None,
 ) -> None:
     """Change a key's limits; options left out change nothing. Servers hold it to them within seconds."""
     if max_requests == 0:
@@ -69,8 +85,7 @@ def set_(
         raise typer.BadParameter(said, param_hint="--max-requests")
     with transaction() as session:
         row = keys.named(session, key)
-        given = {} if max_requests is None else {"max_requests": None if max_requests == -1 else max_requests}
-        keys.set_limits(session, row, given)
+        keys.set_limits(session, row, _given(max_enqueued_tokens, max_jobs, max_requests))
 
 
 @app.command("list")
@@ -86,7 +101,9 @@ def list_keys(
         print_json([_object(row, names) for row in rows])
         return
     table = Table(box=None, pad_edge=False)
-    headings = ("key", "tenant", "name", "scopes", "state", "requests a minute")
+    # A terminal is narrow, and few keys have quotas.
+    limits = {name: words for name, words in _LIMITS.items() if name == "max_requests" or _any(rows, name)}
+    headings = ("key", "tenant", "name", "scopes", "state", *limits.values())
     for heading in (*headings, "created", "expires", "last used"):
         table.add_column(heading, overflow="fold", min_width=19 if heading == "key" else None)
     for row in rows:
@@ -96,7 +113,7 @@ def list_keys(
             escape(row.name),
             " ".join(row.scopes),
             keys.state_of(row, now),
-            "tenant's" if row.max_requests is None else f"{row.max_requests:,}",
+            *("tenant's" if own is None else f"{own:,}" for own in (getattr(row, each) for each in limits)),
             *(shown(moment) for moment in (row.created_at, row.expires_at, row.last_used_at)),
         )
     output.print(table)
@@ -135,6 +152,19 @@ def _print_new(made: NewKey, *, as_json: bool) -> None:
         return
     print_text(made.secret)
     notes.print("Keep it: it is not shown again.")
+
+
+_LIMITS: Final = dict(zip(LIMIT_NAMES, ("enqueued tokens", "jobs", "requests a minute"), strict=True))
+
+
+def _any(rows: Iterable[ApiKey], limit: str) -> bool:
+    return any(getattr(row, limit) is not None for row in rows)
+
+
+def _given(*values: int | None) -> dict[str, int | None]:
+    """Collect the given limits; -1 becomes None, which takes the key's own back."""
+    given = zip(LIMIT_NAMES, values, strict=True)
+    return {name: None if value == -1 else value for name, value in given if value is not None}
 
 
 def _object(row: ApiKey, names: Mapping[UUID, str]) -> dict[str, object]:

@@ -40,6 +40,7 @@ class Actor:
         name: the operator's name for the key, or the person's.
         request_id: of the HTTP request; None: there is none.
         address: from which the request came, as far as this server sees.
+        key_id: of the API key's row; None: the actor is none.
     """
 
     kind: ActorKind
@@ -49,6 +50,7 @@ class Actor:
     name: str = ""
     request_id: str | None = None
     address: str | None = None
+    key_id: UUID | None = None
 
 
 def act_as(session: Session, actor: Actor | None) -> None:
@@ -60,6 +62,12 @@ def actor_of(session: Session) -> Actor | None:
     """Return who makes the changes of this session; None: the system itself, which the log leaves out."""
     actor: Actor | None = session.info.get(_ACTOR)
     return actor
+
+
+def key_of(session: Session) -> UUID | None:
+    """Return the API key that asks for what this session creates; None: a person, or the system itself."""
+    actor = actor_of(session)
+    return None if actor is None else actor.key_id
 
 
 def user_of_process() -> Actor:

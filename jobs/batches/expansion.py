@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from itertools import islice
 from typing import Final, Self
@@ -21,7 +21,7 @@ from jobs.database import database_now
 from jobs.database.sealed_columns import sealer_in
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
-from jobs.errors import LongbatchError, UnavailableError
+from jobs.errors import LimitOf, LongbatchError, UnavailableError
 from jobs.files import lines as file_lines
 from jobs.files.lines import FileLine
 from jobs.files.storage import BytesLostError
@@ -32,7 +32,8 @@ from jobs.models.batch import Batch
 from jobs.sealing.content import ContentSealer, ContentUnreadableError
 from jobs.states.batch import BatchState, Endpoint
 from jobs.submission import JobSpec, Refusal, Submitter
-from jobs.tenants import quotas
+from jobs.tenants import key_quotas, quotas
+from jobs.tenants.key_quotas import KeyQuota
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
 from jobs.traces import subjects
 from jobs.traces.context import JobsTrace
@@ -55,19 +56,17 @@ _UNREADABLE: Final = (BytesLostError, ContentUnreadableError)
 
 
 @dataclass(slots=True)
-class _Quota:
-    """What a batch's tenant holds, including the lines expanded since.
+class _Room:
+    """What a batch's tenant, or its key, holds, including the lines expanded since.
 
     Attributes:
-        held: read without a lock; `admit` decides under it.
-        sealer: of what lines store.
+        held: read without a lock; `_Quota.admit` decides under it.
         filled: the part of the limits that batches may fill.
     """
 
-    tenant_id: UUID
+    of: LimitOf
     limits: TenantLimits
     held: QuotaUsage
-    sealer: ContentSealer
     filled: TenantLimits = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,50 +75,77 @@ class _Quota:
     def has_room_for(self, need: QuotaUsage) -> bool:
         """Return True if a line may become a job.
 
-        Batches leave part of the quota to the tenant's other requests.
+        Batches leave part of the quota to other requests of the tenant or the key.
         """
         together = self.held + need
         return together.is_within(self.filled) or (self.held.jobs == 0 and together.is_within(self.limits))
 
+
+@dataclass(slots=True)
+class _Quota:
+    """The quotas that a batch's lines count towards.
+
+    Attributes:
+        of_key: its key's; None: it has none.
+        rooms: in each of them.
+        sealer: of what lines store.
+    """
+
+    tenant_id: UUID
+    limits: TenantLimits
+    of_key: KeyQuota | None
+    rooms: Sequence[_Room]
+    sealer: ContentSealer
+
     @classmethod
     def of(cls, session: Session, batch: Batch, tools: BatchTools) -> Self:
-        """Read the tenant's current quota and use."""
+        """Read the current quotas and their use."""
         limits = quotas.read_limits(session, batch.tenant_id, tools.limits)
         held = quotas.current_usage(session, batch.tenant_id, limits=limits)
-        return cls(batch.tenant_id, limits, held, sealer_in(session))
+        rooms = [_Room(LimitOf.TENANT, limits, held)]
+        of_key = key_quotas.read(session, batch.api_key_id)
+        if of_key is not None:
+            rooms.append(_Room(LimitOf.KEY, of_key.limits, key_quotas.current_usage(session, of_key)))
+        return cls(batch.tenant_id, limits, of_key, rooms, sealer_in(session))
 
     @property
     def is_full(self) -> bool:
         """True if not even the smallest line fits."""
-        return not self.has_room_for(QuotaUsage(tokens=1, jobs=1, stored_bytes=1))
+        least = QuotaUsage(tokens=1, jobs=1, stored_bytes=1)
+        return not all(room.has_room_for(least) for room in self.rooms)
 
     def take(self, specs: Sequence[JobSpec], capacities: Sequence[Capacity]) -> bool:
-        """Take room for a line's jobs out of the quota, and return False if there is none now.
+        """Take room for a line's jobs out of the quotas, and return False if there is none now.
 
         Raises:
-            LimitError: the line exceeds the quota by itself and can never fit.
+            LimitError: the line exceeds a quota by itself and can never fit.
         """
         tokens = sum(submission.demand(spec, capacities) for spec in specs)
         texts = {text.sha256: text for spec in specs for text in spec.texts}
         stored_bytes = sum(text.stored_bytes(self.sealer) for text in texts.values())
         need = QuotaUsage(tokens=tokens, jobs=len(specs), stored_bytes=stored_bytes)
-        quotas.check(QuotaUsage(tokens=tokens, stored_bytes=stored_bytes), need, limits=self.limits)
-        if not self.has_room_for(need):
+        alone = QuotaUsage(tokens=tokens, stored_bytes=stored_bytes)
+        for room in self.rooms:
+            quotas.check(alone, need, limits=room.limits, of=room.of)
+        if not all(room.has_room_for(need) for room in self.rooms):
             return False
-        self.held += need
+        for room in self.rooms:
+            room.held += need
         return True
 
     def admit(self, session: Session, more: QuotaUsage) -> None:
-        """Check under the tenant's lock that there still is room."""
+        """Check under the locks of key and tenant that there still is room."""
+        if self.of_key is not None:
+            key_quotas.admit(session, self.of_key, more)
         quotas.admit(session, self.tenant_id, more, limits=self.limits)
 
 
 def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[NewJob] | None:
     """Turn the batch's next lines into jobs, or into lines of its error file.
 
-    Lines that exceed the tenant's quota wait until there is room. Once the batch is being cancelled or its
-    window has ended, its remaining lines end without becoming jobs. The row's lock and the offset in it are
-    the fence: each line is expanded once, whichever process dies.
+    Lines that exceed the quota of the tenant or the key wait until there is room. Once the batch is being
+    cancelled or its window has ended, its remaining lines end without becoming jobs. The row's lock and the
+    offset in it are the fence: each line is expanded once, whichever process dies.
 
     Returns:
         The new jobs; None: the batch has no lines to expand, or none now.
@@ -275,7 +301,15 @@ def _submit(
         left = next((each.number for each in lines if each.number > taken and not each.is_blank), None)
     if left is None and following:
         tools.ahead.begin(batch.id, (lines[-1].end, offer), lambda: _first_of(reader.read(following)))
-    jobs, not_stored = _store(session, specs, reader, quota, since=batch.in_progress_at)
+    by = Submitter(
+        quota.tenant_id,
+        tools.default_capacity,
+        quota.admit,
+        batch.in_progress_at,  # when the first of the batch were stored
+        api_key_id=batch.api_key_id,
+        key_quota=quota.of_key,
+    )
+    jobs, not_stored = _store(session, specs, reader, by)
     refused += not_stored
     results.append_errors(session, batch, refused, tools.store)
     batch.num_failed += len(refused)
@@ -311,14 +345,9 @@ def _first_of(requests: Iterable[LineRequest]) -> list[LineRequest]:
 
 
 def _store(
-    session: Session,
-    specs: Sequence[JobSpec],
-    reader: LineReader,
-    quota: _Quota,
-    *,
-    since: datetime | None,
+    session: Session, specs: Sequence[JobSpec], reader: LineReader, by: Submitter
 ) -> tuple[list[NewJob], list[bytes]]:
-    """Store the slice's jobs in sets; `since` is when the first of the batch were.
+    """Store the slice's jobs in sets.
 
     Returns:
         The jobs, and the error lines of those lines of which the database refuses a job.
@@ -326,7 +355,6 @@ def _store(
     Raises:
         LimitError: see `expand`.
     """
-    by = Submitter(quota.tenant_id, reader.tools.default_capacity, quota.admit, since)
     jobs: list[NewJob] = []
     refused: dict[int | None, bytes] = {}
     for each in submission.submit_each(session, specs, by):

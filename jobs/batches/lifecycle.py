@@ -291,6 +291,7 @@ def _add(session: Session, spec: BatchSpec, *, tenant_id: UUID, retry_of: UUID |
         request_sha256=spec.sha256,
         created_at=now,
         expires_at=now + WINDOWS[spec.completion_window],
+        api_key_id=audit.key_of(session),
     )
     session.add(batch)
     session.flush()

@@ -8,7 +8,7 @@ from enum import IntEnum
 from hashlib import sha256
 from typing import Final
 
-from sqlalchemy import ColumnElement, func, literal, select
+from sqlalchemy import ColumnElement, Integer, Text, bindparam, func, literal, select, text
 from sqlalchemy.orm import Session
 
 
@@ -20,6 +20,7 @@ class Lock(IntEnum):
     BATCH = 0x10D1  # per request: creating the same batch twice
     DOCUMENT = 0x10D2  # per tenant and content: uploading the same document twice
     DESTINATIONS = 0x10D3  # per tenant: naming a new webhook destination, or adding an endpoint
+    KEY_QUOTA = 0x10C3  # per key that has quotas: adding to what its unfinished jobs hold; taken before QUOTA
     WEBHOOKS = 0x77686F6B  # "whok": claims, so that limits per destination hold across workers
 
 
@@ -46,6 +47,12 @@ def try_hold(session: Session, lock: Lock) -> bool:
         False if another transaction holds it.
     """
     return bool(session.scalar(select(func.pg_try_advisory_xact_lock(*_key(lock, None)))))
+
+
+# What `hold` executes for one of many, as `direct` sends it: with `lock` and `of`.
+HOLD_ONE_OF: Final = text("SELECT pg_advisory_xact_lock(:lock, hashtext(:of))").bindparams(
+    bindparam("lock", type_=Integer()), bindparam("of", type_=Text())
+)
 
 
 def hold_key(session: Session, name: str) -> None:

@@ -74,6 +74,7 @@ class Batch(Base):
         cancelled_at: when the last of its lines had ended after that. Null otherwise.
         traceparent: as of a job. Null: neither it nor any of its lines has a trace.
         traced_at: as of a job.
+        api_key_id: the key that created it, and that its lines count towards. Null as of a job.
     """
 
     __tablename__ = "batches"
@@ -151,6 +152,7 @@ class Batch(Base):
     cancelled_at: Mapped[datetime | None]
     traceparent: Mapped[str | None]
     traced_at: Mapped[datetime | None]
+    api_key_id: Mapped[UUID | None]
 
     @property
     def num_ended(self) -> int:

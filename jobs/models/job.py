@@ -70,6 +70,7 @@ class RequestColumns:
     num_choices: Mapped[int | None] = mapped_column(SmallInteger)
     summary_id: Mapped[UUID | None]
     traceparent: Mapped[str | None]
+    api_key_id: Mapped[UUID | None]
 
 
 class Job(RequestColumns, Base):
@@ -160,6 +161,8 @@ class Job(RequestColumns, Base):
             queued or running, the leader. A `blocked` one is its twin. Null: the job runs by itself.
         traceparent: the span above its own, as W3C Trace Context writes it (`traces.context`). Null: it has
             no trace. Set at submission.
+        api_key_id: the key that submitted it, or the batch or tree that it is of. Null: a person did, or a
+            release before migration 0071. No foreign key, which would lock the key's row.
         traced_at: when a service worker took it to write its trace, once it had ended. Null: it did not yet,
             or could not reach the collector.
         has_twins: others wait, or waited, for its end. Set by the submission of a twin, which holds its row.
@@ -279,6 +282,14 @@ class Job(RequestColumns, Base):
             "id",
             include=["reserved_tokens"],
             where="finalized_at IS NULL",
+        ),
+        # Quotas of keys, likewise.
+        partial_index(
+            "ix_jobs_unended_of_key",
+            "tenant_id",
+            "api_key_id",
+            include=["reserved_tokens"],
+            where="finalized_at IS NULL AND api_key_id IS NOT NULL",
         ),
         # Predictions: the newest outputs of a tenant's task.
         partial_index(

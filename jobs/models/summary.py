@@ -18,6 +18,8 @@ _TERMINAL_SQL = one_of("state", sorted(TERMINAL))
 _ID_KINDS: Final = {Purpose.SUMMARY: SUMMARY, Purpose.ANSWERS: ANSWERS, Purpose.EXTRACTION: EXTRACTION}
 # SQL condition of answers and extractions whose jobs run, or have ended but are not settled.
 UNSETTLED: Final = "purpose <> 'summary' AND state = 'running'"
+# SQL condition of those of a key that wait for room in a quota.
+REFUSED_OF_KEY: Final = "state = 'preparing' AND refused_demand IS NOT NULL AND api_key_id IS NOT NULL"
 
 
 class Summary(Base):
@@ -93,6 +95,7 @@ class Summary(Base):
         expires_at: when its completion window ends; its jobs have the same one. Null: never.
         traceparent: as of a job. Null: neither it nor any of its jobs has a trace.
         traced_at: as of a job.
+        api_key_id: the key that asked for it, and that its jobs count towards. Null as of a job.
     """
 
     __tablename__ = "summaries"
@@ -148,6 +151,7 @@ class Summary(Base):
     expires_at: Mapped[datetime | None]
     traceparent: Mapped[str | None]
     traced_at: Mapped[datetime | None]
+    api_key_id: Mapped[UUID | None]
 
     @property
     def public_id(self) -> str:
@@ -191,6 +195,8 @@ class Summary(Base):
         partial_index("ix_summaries_finalized", "finalized_at", where="finalized_at IS NOT NULL"),
         partial_index("ix_summaries_untraced", "id", where=UNTRACED),
         partial_index("ix_summaries_deleted", "deleted_at", where="deleted_at IS NOT NULL"),
+        # Those that wait for room in their key's quota, in line.
+        partial_index("ix_summaries_refused_of_key", "tenant_id", "api_key_id", "id", where=REFUSED_OF_KEY),
         partial_index(
             "ix_summaries_custom_id", "tenant_id", "custom_id", "id", where="custom_id IS NOT NULL"
         ),

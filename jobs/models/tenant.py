@@ -40,6 +40,9 @@ class ApiKey(Base):
             used.
         max_requests: requests per minute with this key, at least 1; operators write it. Null: what its tenant
             may send.
+        max_jobs: unfinished jobs that it submitted, at least 0; operators write it. Null: what its tenant may
+            have.
+        max_enqueued_tokens: prompt and `max_tokens` of these jobs together, at least 0. Null as above.
     """
 
     __tablename__ = "api_keys"
@@ -50,6 +53,7 @@ class ApiKey(Base):
             name="scopes",
         ),
         CheckConstraint("max_requests >= 1", name="max_requests"),
+        CheckConstraint("max_enqueued_tokens >= 0 AND max_jobs >= 0", name="quotas"),
         Index("ix_api_keys_tenant_id", "tenant_id"),
     )
 
@@ -64,6 +68,8 @@ class ApiKey(Base):
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
     max_requests: Mapped[int | None]
+    max_jobs: Mapped[int | None]
+    max_enqueued_tokens: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class TenantLimit(Base):

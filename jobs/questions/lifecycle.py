@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from jobs import summaries
+from jobs import audit, summaries
 from jobs.database import database_now
 from jobs.database.paging import Page, Range
 from jobs.models import Summary, SummaryDocument
@@ -75,7 +75,7 @@ def create_rows(
     """Create a row for each document in order, with its `own` columns; see `create`."""
     summaries.hold_documents(session, spec.document_ids, tenant_id=tenant_id)
     template_id = stored_templates.put(session, spec.template, tenant_id=tenant_id)
-    now = database_now(session)
+    now, key_id = database_now(session), audit.key_of(session)
     made = [
         Summary(
             tenant_id=tenant_id,
@@ -98,6 +98,7 @@ def create_rows(
             webhook_secret=spec.webhook_secret,
             created_at=now,
             expires_at=now + spec.window if spec.window else None,
+            api_key_id=key_id,
             **own,
         )
         for _ in spec.document_ids

@@ -148,6 +148,7 @@ def _new_job(summary: Summary, node: Node, job_id: UUID, *, task: str, form: Job
         summary_id=summary.id,
         guide_id=form.guide_id,
         is_whole=form.is_whole,
+        api_key_id=summary.api_key_id,
     )
 
 

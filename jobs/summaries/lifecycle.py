@@ -113,6 +113,8 @@ def create(session: Session, spec: SummarySpec, *, tenant_id: UUID) -> list[Summ
     now = database_now(session)
     groups = [spec.document_ids] if spec.combine else [[each] for each in spec.document_ids]
     made = [_new_summary(spec, tenant_id=tenant_id, template_id=template_id, now=now) for _ in groups]
+    for summary in made:
+        summary.api_key_id = audit.key_of(session)
     session.add_all(made)
     session.flush()
     rows = [

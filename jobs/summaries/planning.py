@@ -21,20 +21,17 @@ from jobs.models.turn import PLANNING, WorkKind
 from jobs.settings import LimitSettings, Settings
 from jobs.states.document import DocumentState
 from jobs.states.summary import OnGap, Purpose, SummaryState
-from jobs.summaries import drafts, stored_templates, tree
+from jobs.summaries import admission, drafts, stored_templates, tree
 from jobs.summaries.drafts import PlanDraft
 from jobs.summaries.own_templates import OwnTemplate
 from jobs.summaries.prompts import TextCounter
 from jobs.summaries.shape import SummaryShape, TreeShape
 from jobs.summaries.tree import Leaf, SourceDocument
-from jobs.tenants import quotas
 from jobs.tenants.quotas import QuotaUsage
 from jobs.trees import progress as tree_progress
 from jobs.turns import Turn
 from jobs.turns.work import InterruptedWorkError, Interruption, Sessions
 
-# How soon to check a full quota again: one sum over the tenant's unfinished jobs, without reading a text.
-_QUOTA_PAUSE: Final = timedelta(seconds=2)
 # The end of its last document wakes a summary. It is checked anyway, less often the longer it waits.
 _SHORTEST_RECHECK: Final = timedelta(seconds=5)
 _LONGEST_RECHECK: Final = timedelta(minutes=10)
@@ -149,10 +146,10 @@ class Planning:
         draft = PlanDraft(inputs.ready, inputs.gaps, sizes, self.tools.counter.fingerprint)
         saved = draft.saved_demand(summary.refused_demand)
         # First by what an earlier draft of this tree needed, then by what its documents need at least.
-        if not self._refuse_early(sessions, turn, draft, saved):
+        if not self._refuse_early(sessions, summary, draft, saved):
             sources = [_source(sessions, *each, self.tools) for each in enumerate(draft.documents)]
             least = QuotaUsage(tokens=sum(source.num_tokens for source in sources), jobs=len(sources))
-            if not self._refuse_early(sessions, turn, draft, least):
+            if not self._refuse_early(sessions, summary, draft, least):
                 self._cut(sessions, draft, sources, watch, summary)
         return draft
 
@@ -185,16 +182,16 @@ class Planning:
         if leaves:
             draft.add_tree(self.shapes[summary.purpose].build(summary, leaves, sizes, whole=whole))
 
-    def _refuse_early(self, sessions: Sessions, turn: Turn, draft: PlanDraft, least: QuotaUsage) -> bool:
-        """Refuse the draft if the quota cannot hold even `least`; return True if it is refused."""
+    def _refuse_early(
+        self, sessions: Sessions, summary: Summary, draft: PlanDraft, least: QuotaUsage
+    ) -> bool:
+        """Refuse the draft if the quotas cannot hold even `least`; return True if it is refused."""
         if not least.jobs:
             return False
         draft.demand = least
-        with transaction(sessions) as session:
-            limits = quotas.read_limits(session, turn.tenant_id, self.tools.limits)
-            held = quotas.current_usage(session, turn.tenant_id, limits=limits)
         try:
-            quotas.check(held + least, least, limits=limits)
+            with transaction(sessions) as session:
+                admission.check(session, summary, least, settings=self.tools.limits)
         except LimitError as error:
             draft.quota_error = error
         return draft.quota_error is not None
@@ -296,26 +293,20 @@ def _apply(
     try:
         if draft.quota_error:
             raise draft.quota_error
-        limits = quotas.read_limits(session, summary.tenant_id, planning.tools.limits)
-        quotas.admit(session, summary.tenant_id, draft.demand, limits=limits)
+        admission.admit(session, summary, draft.demand, settings=planning.tools.limits)
     except LimitError as error:
         summary.refused_demand = draft.demand_as_json()
         _postpone_or_fail(session, turn, summary, error)
     else:
         shape, max_traced = planning.shapes[summary.purpose], planning.tools.max_traced
         drafts.insert_jobs(session, summary, draft, shape, max_traced=max_traced)
+        admission.wake_next(session, summary)
 
 
 def _postpone_or_fail(session: Session, turn: Turn, summary: Summary, error: LongbatchError) -> None:
-    """Postpone the summary if the quota may have room one day; otherwise fail it.
-
-    Its tenant's younger summaries wait with it, so that none takes its room; no other tenant waits.
-    """
+    """Postpone the summary if the quota may have room one day; otherwise fail it."""
     if isinstance(error, LimitError) and error.retryable:
-        session.flush()
-        turns.pause_tenant(session, turn, lasting=_QUOTA_PAUSE)
-        turns.release(session, turn)
-        session.refresh(summary)
+        admission.wait(session, turn, summary, error)
     else:
         _fail(session, summary, {"code": error.code, "message": error.message})
 

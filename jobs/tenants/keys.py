@@ -67,11 +67,11 @@ def create(
     scopes: Collection[Scope],
     expires_at: datetime | None = None,
     secret: str | None = None,
-    max_requests: int | None = None,
+    limits: Mapping[str, int | None] | None = None,
 ) -> NewKey:
     """Create a key of this tenant, with this secret or a random one.
 
-    With `max_requests` it may send so many requests a minute, and never more than its tenant.
+    With `limits`, by the names of `LIMIT_NAMES`, it may have less than its tenant, and never more.
 
     Raises:
         ValueError: the given secret does not look like a key.
@@ -99,12 +99,15 @@ def create(
         name=name,
         scopes=sorted(scopes),
         expires_at=expires_at,
-        max_requests=max_requests,
+        **(limits or {}),
     )
     session.add(row)
     session.flush()
+    own = {name: value for name, value in limits_of(row).items() if value is not None}
     granted = list(row.scopes)
-    audit.note(session, Action.KEY_CREATE, public_id(row), tenant_id=tenant_id, name=name, scopes=granted)
+    audit.note(
+        session, Action.KEY_CREATE, public_id(row), tenant_id=tenant_id, name=name, scopes=granted, **own
+    )
     return NewKey(row, secret)
 
 
@@ -257,7 +260,7 @@ def rotate(session: Session, row: ApiKey, *, overlap: timedelta) -> NewKey:
     """Create a successor of this key; the old key stays valid for `overlap`.
 
     Its own expiry still holds. The successor of a key that expires lives as long as that key did, and has its
-    limit, counted apart from it.
+    limits, counted apart from it.
 
     Raises:
         KeyNotUsableError: the key has expired or was revoked, so it has no successor.
@@ -276,11 +279,12 @@ def rotate(session: Session, row: ApiKey, *, overlap: timedelta) -> NewKey:
         name=row.name,
         scopes=[Scope(scope) for scope in row.scopes],
         expires_at=now + lifetime if lifetime else None,
-        max_requests=row.max_requests,
+        limits=limits_of(row),
     )
 
 
-LIMIT_NAMES: Final = ("max_requests",)
+# Named as the tenant's are.
+LIMIT_NAMES: Final = ("max_enqueued_tokens", "max_jobs", "max_requests")
 
 
 def limits_of(row: ApiKey) -> dict[str, int | None]:

@@ -7,9 +7,9 @@ each other, and would have to be right at every one of those ends.
 """
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple, dataclass, fields, replace
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
 from sqlalchemy import func, select, update
@@ -19,6 +19,7 @@ from jobs.database import advisory_locks
 from jobs.database.advisory_locks import Lock
 from jobs.errors import (
     JobQuotaError,
+    LimitOf,
     OverJobQuotaError,
     OverStorageQuotaError,
     OverTokenQuotaError,
@@ -28,6 +29,7 @@ from jobs.errors import (
 from jobs.models import Job
 from jobs.models.tenant import QuotaAllowance, TenantLimit
 from jobs.settings import LimitSettings
+from jobs.states import TERMINAL
 from jobs.tenants import stored_bytes
 
 # Allowances are taken back once they hold this many times what is free: others may need it more.
@@ -104,6 +106,28 @@ def limits_of(settings: LimitSettings, own: TenantLimit | None) -> TenantLimits:
         return default if value is None else value
 
     return TenantLimits(**{name: choose(name) for name in LIMIT_NAMES})
+
+
+class Unstored(Protocol):
+    """What a quota asks of a job that is about to be stored."""
+
+    state: str
+    reserved_tokens: int
+    batch_id: UUID | None
+
+
+def taken_by(jobs: Sequence[Unstored], stored_bytes: int) -> QuotaUsage:
+    """Sum up what new jobs take of the quotas of their tenant and key.
+
+    One that never fits counts as a job too, because it has a row.
+    """
+    unfinished = [job for job in jobs if job.state not in TERMINAL]
+    of_batches = [job for job in jobs if job.state in TERMINAL and job.batch_id is not None]
+    return QuotaUsage(
+        tokens=sum(job.reserved_tokens for job in unfinished),
+        jobs=len(jobs) - len(of_batches),  # a batch is bounded by its lines, and must end
+        stored_bytes=stored_bytes,
+    )
 
 
 def current_usage(session: Session, tenant_id: UUID, *, limits: TenantLimits | None = None) -> QuotaUsage:
@@ -203,13 +227,16 @@ def _take_back(session: Session, tenant_id: UUID) -> None:
     session.execute(emptied.execution_options(synchronize_session=False))
 
 
-def check(together: QuotaUsage, more: QuotaUsage, *, limits: TenantLimits) -> None:
-    """Check that what a tenant would hold is within its limits.
+def check(
+    together: QuotaUsage, more: QuotaUsage, *, limits: TenantLimits, of: LimitOf = LimitOf.TENANT
+) -> None:
+    """Check that what a tenant, or a key, would hold is within its limits.
 
     Args:
         together: what it would hold.
         more: the part of it that the request adds.
-        limits: of the tenant.
+        limits: of the tenant or the key.
+        of: which of the two.
 
     Raises:
         LimitError: the message names the limit, what is held and what was wanted.
@@ -217,18 +244,20 @@ def check(together: QuotaUsage, more: QuotaUsage, *, limits: TenantLimits) -> No
     if together.tokens > limits.max_enqueued_tokens:
         before, limit = together.tokens - more.tokens, limits.max_enqueued_tokens
         raise (OverTokenQuotaError if more.tokens > limit else TokenQuotaError)(
-            f"Enqueued token limit reached: unfinished jobs hold {before:,} tokens and this request needs"
-            f" {more.tokens:,}. Limit: {limit:,} enqueued tokens.",
+            f"Enqueued token limit{_OF[of]} reached: unfinished jobs hold {before:,} tokens and this request"
+            f" needs {more.tokens:,}. Limit: {limit:,} enqueued tokens.",
             limit=limit,
             remaining=limit - before,
+            of=of,
         )
     if together.jobs > limits.max_jobs:
         before, limit = together.jobs - more.jobs, limits.max_jobs
         raise (OverJobQuotaError if more.jobs > limit else JobQuotaError)(
-            f"Job limit reached: {before:,} jobs are unfinished and this request adds {more.jobs:,}."
+            f"Job limit{_OF[of]} reached: {before:,} jobs are unfinished and this request adds {more.jobs:,}."
             f" Limit: {limit:,} unfinished jobs.",
             limit=limit,
             remaining=limit - before,
+            of=of,
         )
     if not QuotaUsage(stored_bytes=together.stored_bytes).is_within(limits):
         before, limit = together.stored_bytes - more.stored_bytes, limits.max_stored_bytes
@@ -237,4 +266,8 @@ def check(together: QuotaUsage, more: QuotaUsage, *, limits: TenantLimits) -> No
             f" Limit: {limit:,} stored bytes.",
             limit=limit,
             remaining=limit - before,
+            of=of,
         )
+
+
+_OF: Final = {LimitOf.TENANT: "", LimitOf.KEY: " of this API key"}

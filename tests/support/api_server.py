@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import httpx2
 
@@ -116,12 +116,16 @@ def serving(database: DatabaseSettings, broker_url: str, **variables: str) -> It
     assert process.stop() == 0
 
 
-def error_of(answer: httpx2.Response) -> dict[str, str | None]:
+QUOTA_CODES = {"token_limit_exceeded", "job_limit_exceeded", "storage_limit_exceeded"}
+
+
+def error_of(answer: httpx2.Response) -> dict[str, Any]:
     """The error in the answer, whose shape is checked first."""
     body = answer.json()
     assert set(body) == {"error"}, body
-    error: dict[str, str | None] = body["error"]
-    assert set(error) == {"message", "type", "param", "code"}
+    error: dict[str, Any] = body["error"]
+    of_quota = {"limit", "limit_of"} if error["code"] in QUOTA_CODES else set()
+    assert set(error) == {"message", "type", "param", "code"} | of_quota
     if answer.status_code == 429:
         assert error["type"] in {"requests", "tokens", "jobs", "streams", "destinations", "bytes"}
         assert int(answer.headers["retry-after"]) >= 1

@@ -15,7 +15,7 @@ from api.console.page import redirect, render
 from api.console.reading import read_for
 from api.console.session import OperatorDep, Viewer
 from api.console.tenants.tenant import LIFETIMES, KeyRow, key_row, read_tenant, render_tenant, whole_number
-from api.console.tenants.tenants import LIST
+from api.console.tenants.tenants import LIMITS, LIST
 from api.http.body import parse
 from api.http.dependencies import ServicesDep
 from api.http.errors import status_of
@@ -26,8 +26,9 @@ from api.tenants.admin_schemas import KeyRequest, KeyUpdate
 from jobs import tenants
 from jobs.database import database_now
 from jobs.errors import InvalidRequestError, NotFoundError
-from jobs.tenants import keys, quotas
+from jobs.tenants import key_quotas, keys, quotas
 from jobs.tenants.keys import Scope
+from jobs.tenants.quotas import QuotaUsage
 
 router = page_router()
 
@@ -65,14 +66,14 @@ async def set_limits(
 ) -> Response:
     """Set the key's limits; an empty field takes one back to the tenant's."""
     name, _ = await services.transactions.run_across(partial(_find, tenant=tenant, key=key))
-    filled = form.get("max_requests", "").strip()
+    filled = _filled(form)
     try:
-        limits = {"max_requests": whole_number("max_requests", filled)}
+        limits = {each: whole_number(each, given) for each, given in filled.items()}
         asked = parse(KeyUpdate, json.dumps({"limits": limits}).encode())
     except InvalidRequestError as error:
         return await _render_limits(request, services, viewer, tenant, key, error=error, filled=filled)
     await orders.update_key(services, viewer.caller, key, asked)
-    return redirect(f"{LIST}/{name}", done=f"The limit of {key} is set; it holds within seconds.")
+    return redirect(f"{LIST}/{name}", done=f"The limits of {key} are set; they hold within seconds.")
 
 
 async def _render_limits(
@@ -83,12 +84,13 @@ async def _render_limits(
     key: str,
     *,
     error: InvalidRequestError | None = None,
-    filled: str | None = None,
+    filled: Mapping[str, str] | None = None,
 ) -> Response:
     """Render the page, after a refused form with the error and what was filled in."""
     name, row = await services.transactions.run_across(partial(_find, tenant=tenant, key=key))
     details = await read_for(viewer, services, partial(read_tenant, name=name))
-    own = "" if row.max_requests is None else str(row.max_requests)
+    effective = quotas.limits_of(services.settings.limits, details.own)
+    own = {each: "" if limit is None else str(limit) for each, limit in row.limits.items()}
     return render(
         request,
         "tenant_key_limits.html",
@@ -98,7 +100,7 @@ async def _render_limits(
         tenant=name,
         key=row,
         filled=own if filled is None else filled,
-        of_tenant=quotas.limits_of(services.settings.limits, details.own).max_requests,
+        limits={each: (LIMITS[each], getattr(effective, each)) for each in row.limits},
         address=f"{LIST}/{name}",
     )
 
@@ -134,7 +136,7 @@ def _asked(form: Mapping[str, str], tenant: str) -> dict[str, Any]:
     """Translate the form to the body of `POST /v1/keys`.
 
     Raises:
-        InvalidRequestError: the form offers no such lifetime, no scope is chosen, or the limit is no number.
+        InvalidRequestError: the form offers no such lifetime, no scope is chosen, or a limit is no number.
     """
     lifetime = form.get("lifetime", "")
     if lifetime not in LIFETIMES:
@@ -147,8 +149,13 @@ def _asked(form: Mapping[str, str], tenant: str) -> dict[str, Any]:
         "name": form.get("name", "").strip() or None,
         "scopes": scopes,
         "expires_in_seconds": int(lifetime) if lifetime else None,
-        "limits": {"max_requests": whole_number("max_requests", form.get("max_requests", "").strip())},
+        "limits": {each: whole_number(each, given) for each, given in _filled(form).items()},
     }
+
+
+def _filled(form: Mapping[str, str]) -> dict[str, str]:
+    """Return what the form says of each limit of a key."""
+    return {each: form.get(each, "").strip() for each in keys.LIMIT_NAMES}
 
 
 def _find(session: Session, *, tenant: str, key: str) -> tuple[str, KeyRow]:
@@ -161,4 +168,5 @@ def _find(session: Session, *, tenant: str, key: str) -> tuple[str, KeyRow]:
     row = keys.named(session, key)
     if row.tenant_id != owner.id:
         raise NotFoundError("There is no such key.")
-    return owner.name, key_row(row, now=database_now(session))
+    held = key_quotas.read_usages(session, [row.id]).get(row.id, QuotaUsage())
+    return owner.name, key_row(row, held, now=database_now(session))

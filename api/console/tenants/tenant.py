@@ -32,7 +32,7 @@ from jobs.errors import InvalidRequestError
 from jobs.models import ApiKey, Tenant, TenantLimit
 from jobs.scheduling import halts
 from jobs.states.halt import state_of
-from jobs.tenants import keys, quotas, stored_bytes
+from jobs.tenants import key_quotas, keys, quotas, stored_bytes
 from jobs.tenants.keys import Scope
 from jobs.tenants.quotas import QuotaUsage
 
@@ -59,7 +59,12 @@ SCOPES: Final[Mapping[Scope, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """A key in the list of a tenant's keys."""
+    """A key in the list of a tenant's keys.
+
+    Attributes:
+        limits: its own, by name; None: its tenant's holds.
+        held: what its unfinished jobs take.
+    """
 
     id: str
     name: str
@@ -68,7 +73,8 @@ class KeyRow:
     created_at: datetime
     expires_at: datetime | None
     last_used_at: datetime | None
-    max_requests: int | None
+    limits: Mapping[str, int | None]
+    held: QuotaUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +152,8 @@ async def render_tenant(
         problem=error and error.message,
         found=found,
         id=ids.tenant_id(row.id),
-        limits=_limits(services, found, filled or {}),
+        # The form of a new key has fields of the same names.
+        limits=_limits(services, found, filled if filled and "weight" in filled else {}),
         weight=(filled or {}).get("weight", f"{row.weight:g}"),
         filled=filled or {},
         halt=halt,
@@ -154,6 +161,7 @@ async def render_tenant(
         guarded=guarded,
         may_halt=viewer.is_operator or viewer.may_change,
         scopes=SCOPES,
+        key_limits={each: LIMITS[each] for each in keys.LIMIT_NAMES},
         lifetimes=LIFETIMES,
         address=address,
         next_address=guarded.next_key and address + formats.query({"after": guarded.next_key}),
@@ -180,15 +188,16 @@ def read_guarded(session: Session, *, tenant_id: UUID, after: str) -> GuardedDet
         InvalidRequestError: it has no key with the public part `after`.
     """
     page = keys.read_page(session, tenant_id=tenant_id, after=after or None, limit=_KEYS)
+    held = key_quotas.read_usages(session, [each.id for each in page.items])
     now = database_now(session)
     return GuardedDetails(
         num_running=halts.count_running(session, [tenant_id]).get(tenant_id, 0),
-        keys=[key_row(each, now=now) for each in page.items],
+        keys=[key_row(each, held.get(each.id, QuotaUsage()), now=now) for each in page.items],
         next_key=keys.public_id(page.items[-1]) if page.has_more else None,
     )
 
 
-def key_row(row: ApiKey, *, now: datetime) -> KeyRow:
+def key_row(row: ApiKey, held: QuotaUsage, *, now: datetime) -> KeyRow:
     """Make the row that shows this key."""
     return KeyRow(
         id=keys.public_id(row),
@@ -198,7 +207,8 @@ def key_row(row: ApiKey, *, now: datetime) -> KeyRow:
         created_at=row.created_at,
         expires_at=row.expires_at,
         last_used_at=row.last_used_at,
-        max_requests=row.max_requests,
+        limits=keys.limits_of(row),
+        held=held,
     )
 
 

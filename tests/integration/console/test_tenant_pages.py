@@ -206,6 +206,17 @@ def test_a_key_is_limited_and_its_limit_taken_back(
         assert limit() == 1234
     operator.post(ask, max_requests="")
     assert limit() is None
+    operator.post(ask, max_jobs="12345", max_enqueued_tokens="0")
+    with sessions() as session:
+        row = session.scalars(select(ApiKey).where(ApiKey.tenant_id == tenant[0])).one()
+        assert keys.limits_of(row) == {"max_enqueued_tokens": 0, "max_jobs": 12345, "max_requests": None}
+    page = operator.page(address)
+    assert "0 of 12,345" in words(page)
+    assert page.xpath("//input[@id='max_jobs']/@value") == [""], "the tenant's own"
+    wrong = checked(operator.post(f"{address}/keys", scope_read="yes", lifetime="", max_jobs="x"))
+    assert "unfinished jobs" in words(wrong)
+    assert wrong.xpath("//input[@id='key_max_jobs']/@value") == ["x"]
+    assert wrong.xpath("//input[@id='max_jobs']/@value") == [""]
     operator.page(ask.replace(tenant[1], "default"), status=404)
 
 

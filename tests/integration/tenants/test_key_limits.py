@@ -20,6 +20,7 @@ from jobs.tenants.keys import NewKey, Scope
 from support import eventually
 
 LARGE = 3000
+NONE = {"max_enqueued_tokens": None, "max_jobs": None, "max_requests": None}
 
 
 @pytest.fixture
@@ -42,7 +43,9 @@ def beside(database_settings: DatabaseSettings, valkey: EmbeddedValkey) -> Itera
 def limited(sessions: sessionmaker[Session], tenant: str, max_requests: int | None) -> NewKey:
     with sessions.begin() as session:
         owner = tenants.find(session, tenant).id
-        return keys.create(session, tenant_id=owner, name="", scopes=list(Scope), max_requests=max_requests)
+        return keys.create(
+            session, tenant_id=owner, name="", scopes=list(Scope), limits={"max_requests": max_requests}
+        )
 
 
 def answers(*processes: ApiProcess, key: NewKey, num: int) -> list[httpx2.Response]:
@@ -121,28 +124,30 @@ def test_an_operator_sets_and_takes_back_a_limit_that_a_rotation_keeps(
     http: httpx2.Client, server: ApiProcess, tenant: str
 ) -> None:
     http.patch(f"/v1/tenants/{tenant}", json={"limits": {"max_requests": None}})
-    made = key_of(http, tenant, limits={"max_requests": 3})
-    assert made["limits"] == {"max_requests": 3}
+    made = key_of(http, tenant, limits={"max_requests": 3, "max_jobs": 9})
+    assert made["limits"] == NONE | {"max_requests": 3, "max_jobs": 9}
     path = f"/v1/keys/{made['id']}"
     successor = http.post(f"{path}/rotate").json()
-    assert successor["limits"] == {"max_requests": 3}
+    assert successor["limits"] == made["limits"]
 
     def limit() -> str:
         with server.client(api_key=successor["api_key"]) as theirs:
             return str(theirs.get("/v1/jobs").headers["x-ratelimit-limit-requests"])
 
+    def limits_after(change: object, *, of: str = path) -> object:
+        return http.patch(of, json=change).json()["limits"]
+
     assert limit() == "3"
-    successor_path = f"/v1/keys/{successor['id']}"
-    assert http.patch(successor_path, json={"limits": {"max_requests": 4}}).json()["limits"] == {
-        "max_requests": 4
-    }
+    changed = limits_after({"limits": {"max_requests": 4}}, of=f"/v1/keys/{successor['id']}")
+    assert changed == NONE | {"max_requests": 4, "max_jobs": 9}
     eventually(lambda: limit() == "4")
-    assert http.patch(path, json={}).json()["limits"] == {"max_requests": 3}, "what is left out stays"
-    assert http.patch(path, json={"limits": {"max_requests": None}}).json()["limits"] == {
-        "max_requests": None
+    assert limits_after({}) == made["limits"], "what is left out stays"
+    assert limits_after({"limits": {"max_requests": None}}) == NONE | {"max_jobs": 9}
+    assert limits_after({"limits": {"max_jobs": None, "max_enqueued_tokens": 2**40}}) == NONE | {
+        "max_enqueued_tokens": 2**40
     }
-    assert http.get(path).json()["limits"] == {"max_requests": None}
-    assert key_of(http, tenant)["limits"] == {"max_requests": None}
+    assert http.get(path).json()["limits"] == NONE | {"max_enqueued_tokens": 2**40}
+    assert key_of(http, tenant)["limits"] == NONE
 
 
 @pytest.mark.parametrize(
@@ -151,7 +156,11 @@ def test_an_operator_sets_and_takes_back_a_limit_that_a_rotation_keeps(
         ({"max_requests": 0}, "limits.max_requests"),
         ({"max_requests": 2**31}, "limits.max_requests"),
         ({"max_requests": 1.5}, "limits.max_requests"),
-        ({"max_jobs": 1}, "limits.max_jobs"),
+        ({"max_jobs": -1}, "limits.max_jobs"),
+        ({"max_jobs": 2**31}, "limits.max_jobs"),
+        ({"max_enqueued_tokens": -1}, "limits.max_enqueued_tokens"),
+        ({"max_enqueued_tokens": 2**63}, "limits.max_enqueued_tokens"),
+        ({"max_stored_bytes": 1}, "limits.max_stored_bytes"),
         (None, "limits"),
     ],
 )
@@ -165,7 +174,7 @@ def test_what_no_limit_can_be_is_refused_and_changes_nothing(
         http.post("/v1/keys", json={"tenant": tenant, "limits": limits}),
     ):
         assert (refused.status_code, error_of(refused)["param"]) == (400, param)
-    assert http.get(path).json()["limits"] == {"max_requests": 3}
+    assert http.get(path).json()["limits"] == NONE | {"max_requests": 3}
     assert len(http.get("/v1/keys", params={"tenant": tenant}).json()["data"]) == 1
 
 
@@ -174,7 +183,7 @@ def test_only_operators_limit_keys(server: ApiProcess, http: httpx2.Client, tena
     with server.client(api_key=made["api_key"]) as theirs:
         refused = theirs.patch(f"/v1/keys/{made['id']}", json={"limits": {"max_requests": None}})
     assert refused.status_code == 403
-    assert http.get(f"/v1/keys/{made['id']}").json()["limits"] == {"max_requests": 3}
+    assert http.get(f"/v1/keys/{made['id']}").json()["limits"] == NONE | {"max_requests": 3}
 
 
 def test_the_command_line_limits_a_key_and_takes_the_limit_back(
@@ -185,12 +194,16 @@ def test_the_command_line_limits_a_key_and_takes_the_limit_back(
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(application(), arguments, env={"LONGBATCH_DATABASE__URL": url})
 
+    def limits(place: int = 0) -> dict[str, object]:
+        found = json.loads(run("keys", "list", "--tenant", tenant, "--json").stdout)[place]
+        return {name: found[name] for name in NONE}
+
     def limit() -> object:
-        (found,) = json.loads(run("keys", "list", "--tenant", tenant, "--json").stdout)
-        return found["max_requests"]
+        return limits()["max_requests"]
 
     secret = run("keys", "create", "--tenant", tenant, "--max-requests", str(LARGE)).stdout.strip()
     assert limit() == LARGE
+    assert "jobs" not in run("keys", "list", "--tenant", tenant).stdout, "quotas that no key has"
     key = f"lb_{keys.handle_of(secret)}"
     assert run("keys", "set", key).exit_code == 0
     assert limit() == LARGE
@@ -200,4 +213,12 @@ def test_the_command_line_limits_a_key_and_takes_the_limit_back(
     assert limit() is None
     for wrong in ("0", "-2", "x"):
         assert run("keys", "set", key, "--max-requests", wrong).exit_code == 2
+    assert run("keys", "set", key, "--max-jobs", "0", "--max-enqueued-tokens", str(2**40)).exit_code == 0
+    assert limits() == {"max_enqueued_tokens": 2**40, "max_jobs": 0, "max_requests": None}
+    assert "jobs" in run("keys", "list", "--tenant", tenant).stdout
+    assert run("keys", "set", key, "--max-enqueued-tokens", "-1").exit_code == 0
+    assert limits() == {"max_enqueued_tokens": None, "max_jobs": 0, "max_requests": None}
+    run("keys", "revoke", key)
+    run("keys", "create", "--tenant", tenant, "--max-jobs", "5", "--max-enqueued-tokens", "6")
+    assert limits(1) == {"max_enqueued_tokens": 6, "max_jobs": 5, "max_requests": None}
     assert run("keys", "create", "--tenant", tenant, "--max-requests", "0").exit_code == 2

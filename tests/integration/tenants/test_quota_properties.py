@@ -24,7 +24,8 @@ from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import TERMINAL, FinishReason, StopReason
 from jobs.states.file import FileState
 from jobs.submission import Submitter
-from jobs.tenants import allowances, quotas, stored_bytes, usage
+from jobs.tenants import allowances, key_quotas, quotas, stored_bytes, usage
+from jobs.tenants.key_quotas import KeyQuota
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
 from support import (
     ERROR,
@@ -45,6 +46,9 @@ LIMITS = TenantLimits(max_enqueued_tokens=4000, max_jobs=8, max_requests=1)
 DAY = timedelta(days=1)
 OTHER_TENANT = UUID("00000000-0000-7000-8000-000000000002")
 TENANTS = (DEFAULT_TENANT, OTHER_TENANT)
+# Each is of both tenants: only its number matters. Their quotas together are more than a tenant's.
+KEYS = (UUID(int=1), UUID(int=2))
+KEY_LIMITS = TenantLimits(max_enqueued_tokens=2500, max_jobs=5, max_requests=1)
 # What a tenant keeps, summed over the rows themselves.
 KEPT = """
     SELECT coalesce(sum(size), 0) FROM (
@@ -76,21 +80,27 @@ class Life(JobMachine):
         sizes=st.lists(st.sampled_from([None, 10, 400, 1000, 1001]), min_size=1, max_size=6),
         max_tokens=st.integers(1, 300),
         tenant_id=st.sampled_from(TENANTS),
+        key_id=st.sampled_from([None, *KEYS]),
     )
-    def submit(self, sizes: list[int | None], max_tokens: int, tenant_id: UUID) -> None:
+    def submit(self, sizes: list[int | None], max_tokens: int, tenant_id: UUID, key_id: UUID | None) -> None:
         given = [spec(size, max_tokens=max_tokens, window=timedelta(minutes=4)) for size in sizes]
+        of_key = KeyQuota(key_id, tenant_id, KEY_LIMITS) if key_id else None
 
         def admit(session: Session, more: QuotaUsage) -> None:
+            if of_key:
+                key_quotas.admit(session, of_key, more)
             quotas.admit(session, tenant_id, more, limits=LIMITS)
 
         with self.sessions() as session:
-            before = quotas.current_usage(session, tenant_id)
+            before = quotas.current_usage(session, tenant_id), held_by_keys(session, tenant_id)
             try:
-                submission.submit(session, given, Submitter(tenant_id, SMALL, admit))
+                by = Submitter(tenant_id, SMALL, admit, api_key_id=key_id, key_quota=of_key)
+                submission.submit(session, given, by)
                 session.commit()
             except LimitError:
                 session.rollback()
-                assert quotas.current_usage(session, tenant_id) == before, "a refused request takes nothing"
+                after = quotas.current_usage(session, tenant_id), held_by_keys(session, tenant_id)
+                assert after == before, "a refused request takes nothing"
 
     @rule()
     def fill(self) -> None:
@@ -217,6 +227,21 @@ class Life(JobMachine):
                         assert row.reserved_tokens == row.prompt_tokens + row.max_tokens
 
     @invariant()
+    def what_keys_hold_is_what_of_theirs_is_unfinished(self) -> None:
+        with self.sessions() as session:
+            for tenant_id in TENANTS:
+                for key_id, found in held_by_keys(session, tenant_id).items():
+                    rows = session.scalars(
+                        select(Job.reserved_tokens).where(
+                            Job.tenant_id == tenant_id,
+                            Job.api_key_id == key_id,
+                            Job.state.not_in(sorted(TERMINAL)),
+                        )
+                    ).all()
+                    assert found == QuotaUsage(sum(rows), len(rows))
+                    assert found.jobs <= KEY_LIMITS.max_jobs
+
+    @invariant()
     def usage_counts_every_end_once(self) -> None:
         self.note_ends()
         with self.sessions() as session:
@@ -234,6 +259,14 @@ class Life(JobMachine):
             for tenant_id in TENANTS:
                 lifecycle.cancel_where(session, [], tenant_id=tenant_id)
                 assert quotas.current_usage(session, tenant_id) == QuotaUsage()
+                assert set(held_by_keys(session, tenant_id).values()) == {QuotaUsage()}
+
+
+def held_by_keys(session: Session, tenant_id: UUID) -> dict[UUID, QuotaUsage]:
+    """What each key's unfinished jobs of this tenant take."""
+    return {
+        key_id: key_quotas.current_usage(session, KeyQuota(key_id, tenant_id, KEY_LIMITS)) for key_id in KEYS
+    }
 
 
 @pytest.mark.timeout(300)

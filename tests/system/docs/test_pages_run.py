@@ -154,6 +154,16 @@ def test_who_changed_what(bash: Bash) -> None:
     assert printed.count("key.revoke") >= 3
 
 
+def test_quotas_of_a_key(bash: Bash) -> None:
+    bash("longbatch tenants create research-4")
+    (block,) = blocks("docs/access.md", "What one key may have in the queue")
+    create, change = block.splitlines()
+    key = bash(create.replace("research", "research-4")).split()[-1]
+    bash(change.replace("lb_3f9a1c2b4d5e6f70", key[:19]))
+    (found,) = json.loads(bash("longbatch keys list --tenant research-4 --json"))
+    assert (found["max_jobs"], found["max_enqueued_tokens"]) == (200, 20_000_000)
+
+
 def test_a_tenant_is_deleted(bash: Bash) -> None:
     operator = bash("longbatch tenants create research-2; longbatch keys create --scope operator").split()[-1]
     bash("longbatch tenants create development-2")
