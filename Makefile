@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards trace-picture screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full images prove-images prove-zero-retention drill docs openapi licences schemas extraction crashes lock clean
+.PHONY: help setup demo test pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards trace-picture screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full images prove-images prove-zero-retention prove-encryption drill docs openapi licences schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -115,6 +115,9 @@ prove-disk-full: setup ## Postgres' disk fills up under load and gets room again
 
 prove-zero-retention: setup ## search all stores and logs for what a tenant without retention had, before and after its delivery, about a minute
 	@$(BIN)/python -m pytest -n 0 -o faulthandler_timeout=0 tests/integration/tenants/test_zero_retention_stack.py $(PYTEST)
+
+prove-encryption: setup ## search all tables and files for what was asked and answered, encrypted or not, then replace the key, about a minute
+	@$(BIN)/python -m pytest -n 0 -o faulthandler_timeout=0 tests/integration/sealing/test_encryption_stack.py $(PYTEST)
 
 drill: setup ## machines whose clocks differ part from each other, in network namespaces, about 7 minutes (DRILL='--seed 7'); unpacks faketime and nft into .drill
 	@scripts/setup_drill.sh

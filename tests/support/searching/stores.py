@@ -1,5 +1,6 @@
 """A search of everything that is stored: each column of each table, Redis, and the files of a folder."""
 
+import base64
 import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ class Marks:
     """What must not be found.
 
     Attributes:
-        words: texts; also as UTF-16, in hexadecimal, and within what is compressed.
+        words: texts; also as UTF-16, in hexadecimal, in base64, and within what is compressed.
         token_ids: runs of token ids, in a row as int32 or as JSON writes them.
     """
 
@@ -33,6 +34,7 @@ class Marks:
             yield word.encode()
             yield word.encode("utf-16-le")
             yield word.encode().hex().encode()
+            yield from _in_base64(word.encode())
         for run in self.token_ids:
             yield struct.pack(f"<{len(run)}i", *run)
             yield ", ".join(map(str, run)).encode()
@@ -102,6 +104,13 @@ def _raw(value: object) -> bytes:
             return b""
         case _:
             return str(value).encode(errors="surrogatepass")
+
+
+def _in_base64(raw: bytes) -> Iterator[bytes]:
+    """What base64 of a longer text has of these bytes, wherever among its groups of three they begin."""
+    for before in range(3):
+        encoded = base64.b64encode(bytes(before) + raw)
+        yield encoded[-(-before * 8 // 6) : (before + len(raw)) * 8 // 6]
 
 
 def _unpacked(raw: bytes) -> Iterator[bytes]:
