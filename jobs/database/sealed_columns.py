@@ -33,6 +33,7 @@ from jobs.sealing.content import (
     TEXT_OVERHEAD_BYTES,
     ContentSealer,
     ContentUnreadableError,
+    Unreadable,
 )
 
 _SEALER: Final = "longbatch_sealer"
@@ -104,6 +105,19 @@ class SealedLabel(SealedText):
             return None
 
 
+class SealedNote(SealedText):
+    """A text column of rows that are of use without it: what cannot be opened is an `Unreadable`."""
+
+    cache_ok = True
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ANN401  # or that
+        """Open a value, if a key does."""
+        try:
+            return super().process_result_value(value, dialect)
+        except ContentUnreadableError as error:
+            return Unreadable(error)
+
+
 class SealedBytes(Sealed):
     """A bytea column of content."""
 
@@ -152,6 +166,19 @@ class SealedJson(Sealed):
             ContentUnreadableError: it cannot be opened.
         """
         return None if value is None else sealer_of(dialect).open_json(value, self.place)
+
+
+class SealedFacts(SealedJson):
+    """A jsonb column, or a json one, of rows that are of use without it, as `SealedNote`."""
+
+    cache_ok = True
+
+    def process_result_value(self, value: object, dialect: Dialect) -> object:
+        """Open a value, if a key does."""
+        try:
+            return super().process_result_value(value, dialect)
+        except ContentUnreadableError as error:
+            return Unreadable(error)
 
 
 def is_sealed(column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:

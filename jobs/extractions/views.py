@@ -10,6 +10,7 @@ from jobs import ids
 from jobs.database.base import JsonObject
 from jobs.models import DocumentFinding, Summary
 from jobs.questions.views import AnswerGapReply, DocumentReading, ReadingDetails, reading
+from jobs.sealing.content import shown
 from jobs.states.summary import JoinRule, Purpose, SummaryState
 from jobs.validation import choice, documented_as
 
@@ -88,13 +89,14 @@ class ExtractionWithValues(ExtractionObject):
 
 def extraction_object(asked: Summary, read: ReadingDetails) -> ExtractionObject:
     """Build the public shape of a document's extraction."""
+    schema, joins = shown(asked.schema), shown(asked.joins)
     return ExtractionObject(
         object=Purpose.EXTRACTION.value,
         templates=asked.templates,
-        schema=asked.schema or {},
-        joins=asked.joins or {},  # type: ignore[typeddict-item]  # as `lifecycle` wrote them
+        schema=schema or {},
+        joins=joins or {},  # type: ignore[typeddict-item]  # as `lifecycle` wrote them
         valid=asked.fault is None if asked.state == SummaryState.COMPLETED else None,
-        fault=asked.fault,
+        fault=shown(asked.fault),
         # Before it has ended they are none, and those of a document without a text are its error.
         gaps=asked.gaps if asked.planned_at else [],  # type: ignore[typeddict-item]  # as `joining` made them
         **reading(asked, ids.extraction_id(asked.id), read),

@@ -4,11 +4,12 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, SmallInteger, text
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, SmallInteger, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base, JsonObject, one_of, partial_index
+from jobs.database.sealed_columns import SealedFacts, SealedJson, SealedNote, SealedText
 from jobs.ids import ANSWERS, EXTRACTION, SUMMARY, uuid7
 from jobs.models.job import UNTRACED
 from jobs.models.turn import PLANNING, indexes
@@ -27,7 +28,8 @@ class Summary(Base):
 
     `summaries.lifecycle` creates and cancels it, a service worker plans it (`planning`, `drafts`), and
     `trees.progress` ends it with its jobs. Answers are created by `questions.lifecycle`, extractions by
-    `extractions.lifecycle`, and a service worker ends both (`questions.settling`).
+    `extractions.lifecycle`, and a service worker ends both (`questions.settling`). What callers wrote into it
+    is an `Unreadable` where it cannot be decrypted, so that rounds over many rows go on.
 
     Attributes:
         id: UUIDv7.
@@ -103,18 +105,18 @@ class Summary(Base):
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid7)
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
     purpose: Mapped[str] = mapped_column(server_default=Purpose.SUMMARY.value)
-    questions: Mapped[list[str] | None] = mapped_column(JSONB(none_as_null=True))
+    questions: Mapped[list[str] | None] = mapped_column(SealedFacts("summaries.questions"))
     # JSONB would not keep the order of the fields.
-    schema: Mapped[JsonObject | None] = mapped_column(JSON(none_as_null=True))
-    joins: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
-    fault: Mapped[str | None]
+    schema: Mapped[JsonObject | None] = mapped_column(SealedFacts("summaries.schema", keeps_order=True))
+    joins: Mapped[JsonObject | None] = mapped_column(SealedFacts("summaries.joins"))
+    fault: Mapped[str | None] = mapped_column(SealedNote("summaries.fault"))
     state: Mapped[str]
     is_combined: Mapped[bool]
     style: Mapped[str]
     length: Mapped[int]
     language: Mapped[str | None]
-    instructions: Mapped[str | None]
-    focus: Mapped[str | None]
+    instructions: Mapped[str | None] = mapped_column(SealedNote("summaries.instructions"))
+    focus: Mapped[str | None] = mapped_column(SealedNote("summaries.focus"))
     chat_template_kwargs: Mapped[JsonObject] = mapped_column(server_default=text("'{}'"))
     template_id: Mapped[UUID | None] = mapped_column(ForeignKey("texts.id"))
     on_gap: Mapped[str]
@@ -311,9 +313,9 @@ class DocumentFinding(Base):
     summary_id: Mapped[UUID] = mapped_column(ForeignKey("summaries.id", ondelete="CASCADE"), primary_key=True)
     place: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
-    value: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
-    sources: Mapped[list[JsonObject] | None] = mapped_column(JSONB(none_as_null=True))
-    quote: Mapped[str | None]
+    value: Mapped[Any] = mapped_column(SealedJson("findings.value"), nullable=True)
+    sources: Mapped[list[JsonObject] | None] = mapped_column(SealedJson("findings.sources"))
+    quote: Mapped[str | None] = mapped_column(SealedText("findings.quote"))
     is_quoted: Mapped[bool | None]
     start_char: Mapped[int | None]
     end_char: Mapped[int | None]

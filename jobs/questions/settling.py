@@ -21,6 +21,7 @@ from jobs.models.document import Document
 from jobs.models.summary import UNSETTLED
 from jobs.questions.joining import AskedPart, Conclusion, JobEnd, conclude
 from jobs.questions.quotes import QuotableText
+from jobs.sealing.content import ContentUnreadableError
 from jobs.states import JobState
 from jobs.states.summary import Purpose, SummaryState
 from jobs.trees import progress as tree_progress
@@ -131,7 +132,10 @@ def settle(
 
 
 def _settle(session: Session, asked: Summary, conclude_all: Conclude) -> None:
-    settled = conclude_all(asked, _read_trees(session, asked.id), *_read_text(session, asked.id))
+    try:
+        settled = conclude_all(asked, _read_trees(session, asked.id), *_read_text(session, asked.id))
+    except ContentUnreadableError as error:  # no other attempt could read it either
+        settled = Settled([], {"code": error.code, "message": error.message})
     own = {"summary_id": asked.id, "tenant_id": asked.tenant_id}
     if settled.rows:
         rows = [{**row, **own, "place": place} for place, row in enumerate(settled.rows)]

@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 from jobs import ids
 from jobs.database.base import JsonObject
 from jobs.models import DocumentFinding, Summary
+from jobs.sealing.content import shown
 from jobs.states.summary import Purpose
 from jobs.summaries.queries import progress_reply, usage_reply
 from jobs.summaries.stored_templates import variables_of
@@ -129,9 +130,10 @@ class ReadingDetails:
 
 def answers_object(asked: Summary, read: ReadingDetails) -> AnswersObject:
     """Build the public shape of a document's answers."""
+    questions = shown(asked.questions)
     return AnswersObject(
         object=Purpose.ANSWERS.value,
-        questions=asked.questions or [],
+        questions=questions or [],
         templates=asked.templates,
         **reading(asked, ids.answers_id(asked.id), read),
     )

@@ -5,11 +5,10 @@ is stored after `ESCAPE`, whether or not content is sealed, so that no caller an
 that is taken for a sealed one.
 """
 
-import base64
 import binascii
 import json
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Final, Never, Self, TypeVar
 
 from jobs.errors import LongbatchError
 from jobs.sealing.keys import (
@@ -20,6 +19,8 @@ from jobs.sealing.keys import (
     read_keys,
 )
 from jobs.settings import Settings
+
+Shown = TypeVar("Shown")
 
 SEALED: Final = "\x01sealed:"
 ESCAPE: Final = "\x01plain:"
@@ -40,6 +41,23 @@ class ContentUnreadableError(LongbatchError):
     """Stored content cannot be decrypted: its key is not configured, or its bytes were changed."""
 
     code = "content_unreadable"
+
+
+class Unreadable:
+    """Stands for content that cannot be decrypted, in a row that is of use without it; any use fails."""
+
+    def __init__(self, error: ContentUnreadableError) -> None:
+        self._error = error
+
+    def _fail(self, *_: object) -> Never:
+        raise self._error
+
+    __bool__ = __len__ = __iter__ = __contains__ = __getitem__ = __str__ = __format__ = __getattr__ = _fail
+
+
+def shown(content: Shown | None) -> Shown | None:
+    """Return content to be shown beside other rows; None: it cannot be decrypted."""
+    return None if isinstance(content, Unreadable) else content
 
 
 class ContentSealer:
@@ -140,7 +158,7 @@ class ContentSealer:
 
     def _as_text(self, content: bytes, place: str) -> str:
         sealed = self._ring.seal(content, _purpose(place))
-        encoded = base64.b64encode(sealed[NAME_BYTES:]).rstrip(b"=").decode()
+        encoded = binascii.b2a_base64(sealed[NAME_BYTES:], newline=False).rstrip(b"=").decode()
         return f"{SEALED}{sealed[:NAME_BYTES].hex()}:{encoded}"
 
     def _open(self, sealed: bytes, place: str) -> bytes:
@@ -172,7 +190,9 @@ def _from_text(stored: str) -> bytes:
     """Decode a sealed text into what the ring opens."""
     name, _, encoded = stored[len(SEALED) :].partition(":")
     try:
-        return bytes.fromhex(name) + base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+        return bytes.fromhex(name) + binascii.a2b_base64(
+            encoded + "=" * (-len(encoded) % 4), strict_mode=True
+        )
     except (binascii.Error, ValueError) as error:
         raise _unreadable(None, is_known=False) from error
 

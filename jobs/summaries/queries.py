@@ -5,13 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import Integer, Uuid, any_, cast, select
+from sqlalchemy import Integer, Text, Uuid, any_, cast, select, type_coerce
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
 from jobs import ids
+from jobs.database.sealed_columns import sealer_in
 from jobs.models import Job, Result, Summary, SummaryDocument, SummaryNode
 from jobs.models.document import Document
+from jobs.models.output import OUTPUT
+from jobs.sealing.content import ContentUnreadableError
 from jobs.states import TERMINAL, JobState
 from jobs.states.summary import SummaryState, SummaryStop
 from jobs.summaries import stored_templates
@@ -170,10 +173,15 @@ def _read_texts(session: Session, by_id: dict[UUID, Summary], details: _ById) ->
     }
     if not roots:
         return
-    for job_id, output in session.execute(
-        select(Result.job_id, Result.output).where(Result.job_id.in_(roots))
-    ):
-        details[roots[job_id]].text = output
+    sealer = sealer_in(session)
+    query = select(Result.job_id, type_coerce(Result.output, Text)).where(Result.job_id.in_(roots))
+    for job_id, stored in session.execute(query):
+        try:
+            details[roots[job_id]].text = sealer.open_text(stored, OUTPUT.place)
+        except ContentUnreadableError:
+            if len(by_id) == 1:
+                raise
+            # Beside others it is shown without its text.
 
 
 def _read_gaps(session: Session, by_id: dict[UUID, Summary], details: _ById, *, at_most: int | None) -> None:

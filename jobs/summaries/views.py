@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 from jobs import ids
 from jobs.database.base import JsonObject
 from jobs.models.summary import Summary
+from jobs.sealing.content import shown
 from jobs.states.summary import OnGap, Style, SummaryState
 from jobs.summaries.stored_templates import variables_of
 from jobs.validation import choice, documented_as
@@ -198,8 +199,8 @@ def summary_object(summary: Summary, details: SummaryDetails) -> SummaryObject:
         style=summary.style,
         length=summary.length,
         language=summary.language,
-        instructions=summary.instructions,
-        focus=summary.focus,
+        instructions=shown(summary.instructions),
+        focus=shown(summary.focus),
         chat_template_kwargs=variables_of(summary),
         template=details.template,
         on_gap=summary.on_gap,

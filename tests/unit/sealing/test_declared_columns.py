@@ -55,16 +55,16 @@ NO_CONTENT = {
         batches.metadata documents.filename files.filename jobs.custom_id jobs.metadata summaries.custom_id
         summaries.metadata
     """,
-    "codes and words of ours, found by SQL": """
-        batches.errors documents.error documents.warnings jobs.error summaries.error
+    "ids, codes, numbers and words of ours": """
+        idempotency_keys.answer webhook_events.payload
+        batches.errors documents.error documents.warnings jobs.error summaries.error summaries.gaps
+        summaries.plan summaries.templates findings.gaps findings.error
     """,
 }
 # docs/privacy.md says so.
 NOT_SEALED_YET = """
-    jobs.sampling webhook_events.payload idempotency_keys.answer
-    summaries.questions summaries.schema summaries.joins summaries.fault summaries.instructions
-    summaries.focus summaries.chat_template_kwargs summaries.templates summaries.plan summaries.gaps
-    findings.value findings.sources findings.quote findings.gaps findings.error
+    jobs.sampling
+    summaries.chat_template_kwargs
 """
 
 

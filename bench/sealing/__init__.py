@@ -1,0 +1,1 @@
+"""What encryption of content costs: `python -m bench.sealing`."""
