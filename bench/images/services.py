@@ -42,7 +42,8 @@ class Service:
         """Return what podman's `run` and `create` take, up to the image's name."""
         declared = self.declared
         given = {**declared.get("environment", {}), **self.environment}
-        found = [f"--env={name}={value}" for name, value in given.items()]
+        # Those without a value are of the shell that runs Compose.
+        found = [f"--env={name}={value}" for name, value in given.items() if value is not None]
         found += [f"--tmpfs={each}" for each in declared.get("tmpfs", ())]
         found += [f"--cap-drop={each.lower()}" for each in declared.get("cap_drop", ())]
         found += [f"--security-opt={each.partition(':')[0]}" for each in declared.get("security_opt", ())]

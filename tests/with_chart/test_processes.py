@@ -169,6 +169,18 @@ def test_secrets_are_references(example: Rendered) -> None:
     assert example.of("Secret") == []
 
 
+def test_every_process_that_reads_content_has_the_key_to_it(
+    render: Render, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = yaml.safe_load((EXAMPLES[0].parent / "everything.yaml").read_text())
+    found = [only_container(each) for each in render(values).of("Deployment")]
+    assert len(found) > 2
+    for each in found:
+        read = loaded(each, monkeypatch)
+        assert read.database.encrypt_content
+        assert read.webhooks.encryption_key is not None
+
+
 def test_a_worker_ends_before_its_pod_is_killed(example: Rendered, monkeypatch: pytest.MonkeyPatch) -> None:
     for deployment in example.of("Deployment"):
         if component(deployment) == "inference-worker":

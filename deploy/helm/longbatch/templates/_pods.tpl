@@ -31,16 +31,14 @@
 {{- end }}
 {{- end -}}
 
-{{/* Variables of the API and of workers: {root, database, settings, secretSettings: whether}. */}}
+{{/* Variables of the API and of workers: {root, database, settings, secretSettings: those that it gets}. */}}
 {{- define "longbatch.env" -}}
 {{- $secrets := .root.Values.secrets -}}
 {{- include "longbatch.secretEnv" (list "LONGBATCH_DATABASE__URL" .database) }}
 {{- include "longbatch.secretEnv" (list "LONGBATCH_BROKER__URL" $secrets.broker) }}
-{{- if .secretSettings }}
-{{- range $group, $fields := .root.Values.secretSettings }}
+{{- range $group, $fields := .secretSettings }}
 {{- range $name, $secret := $fields }}
 {{- include "longbatch.secretEnv" (list (printf "LONGBATCH_%s__%s" (upper $group) (upper $name)) $secret) }}
-{{- end }}
 {{- end }}
 {{- end }}
 {{- include "longbatch.secretEnv" (list "AWS_ACCESS_KEY_ID" $secrets.s3AccessKeyId) }}
