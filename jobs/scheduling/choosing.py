@@ -139,11 +139,11 @@ def _sharer(ranked: Ranked, known: EnginePrefixes) -> Sharer:
 
 def without(load: EngineLoad, lease_id: UUID) -> EngineLoad:
     """Return the engine's load once this job has ended."""
-    rest = {each: running for each, running in load.running.items() if each != lease_id}
+    rest = load.running.copy()
     budget = replace(
         load.budget,
         free_slots=load.budget.free_slots + 1,
-        free_blocks=load.budget.free_blocks + load.running[lease_id].blocks,
+        free_blocks=load.budget.free_blocks + rest.pop(lease_id).blocks,
         idle=not rest,
     )
     return replace(load, running=rest, budget=budget)

@@ -1,7 +1,7 @@
 """Head starts: the job whose request takes the slot of a run that has just ended, before a tick claims it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from jobs.ids import uuid7
@@ -44,7 +44,7 @@ class FilledSlot:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """An engine as a tick left it, from which the next choice is foretold.
+    """An engine as a tick left it, and as runs end since then; the next choice is foretold from it.
 
     Attributes:
         load: of the engine, with what the tick started.
@@ -59,7 +59,6 @@ class Outlook:
     def successor(
         self,
         candidates: Sequence[Ranked],
-        filled: Sequence[FilledSlot],
         *,
         ended: UUID,
         is_ticking: bool = False,
@@ -71,7 +70,6 @@ class Outlook:
 
         Args:
             candidates: the head of the queue, in rank order.
-            filled: the slots of runs that ended since that tick, in this order.
             ended: the lease of the run.
             is_ticking: a tick is under way that does not store this end. What else is free is the tick's.
 
@@ -79,8 +77,6 @@ class Outlook:
             None if no job starts, or if it is uncertain which.
         """
         load = self.load
-        for each in filled:
-            load = refilled(load, each)
         if ended not in load.running or load.interactive_waits or self._has_lone_job():
             return None
         if is_ticking and load.budget.free_slots > 0:
@@ -96,6 +92,10 @@ class Outlook:
         if is_ticking and chosen.candidate.room > left_blocks:
             return None
         return HeadStart(chosen, Lease(chosen.job.id, uuid7()), choice.overtakes)
+
+    def refilled(self, slot: FilledSlot) -> "Outlook":
+        """Return the outlook once the slot's run has ended and what took its place has started."""
+        return replace(self, load=refilled(self.load, slot))
 
     def _has_lone_job(self) -> bool:
         """Return True if slots without a job are not to be filled."""

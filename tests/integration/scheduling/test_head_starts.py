@@ -32,8 +32,9 @@ def foretell(result: ClaimResult, preview: Preview, ended: Sequence[Claim]) -> l
     for each in ended:
         begun = {slot.head_start.lease.job_id for slot in filled if slot.head_start is not None}
         candidates = [one for one in preview.candidates if one.job.id not in begun]
-        next_one = outlook.successor(candidates, filled, ended=each.lease.lease_id)
+        next_one = outlook.successor(candidates, ended=each.lease.lease_id)
         filled.append(FilledSlot(each.lease.lease_id, next_one))
+        outlook = outlook.refilled(filled[-1])
     return [slot.head_start for slot in filled if slot.head_start is not None]
 
 
@@ -196,8 +197,8 @@ def test_a_tick_leaves_the_blocks_to_a_head_start_whose_run_it_does_not_store(se
     preview = previews.preview_claims(session, ENGINE, POLICY)
     stored, late = result.claims
     assert result.outlook is not None
-    empty = FilledSlot(stored.lease.lease_id)
-    begun = result.outlook.successor(preview.candidates, [empty], ended=late.lease.lease_id)
+    outlook = result.outlook.refilled(FilledSlot(stored.lease.lease_id))
+    begun = outlook.successor(preview.candidates, ended=late.lease.lease_id)
     assert begun is not None
     completion = JobCompletion(stored.lease, output_of("x"), FinishReason.STOP, engine_is_done=True)
     under_way = [FilledSlot(late.lease.lease_id, begun)]
@@ -213,11 +214,11 @@ def test_while_a_tick_is_under_way_nothing_is_foretold_that_needs_more_than_the_
     preview = previews.preview_claims(session, ENGINE, POLICY)
     outlook, (first, second, *_) = full.outlook, [each.lease.lease_id for each in full.claims]
     assert outlook is not None
-    assert outlook.successor(preview.candidates, [], ended=first, is_ticking=True) is not None
-    empty = [FilledSlot(second)]
-    assert outlook.successor(preview.candidates, empty, ended=first, is_ticking=True) is None
+    assert outlook.successor(preview.candidates, ended=first, is_ticking=True) is not None
+    emptier = outlook.refilled(FilledSlot(second))
+    assert emptier.successor(preview.candidates, ended=first, is_ticking=True) is None
     large = submit_one(session, spec(900, max_tokens=100))
     preview = previews.preview_claims(session, ENGINE, POLICY)
     only = [each for each in preview.candidates if each.job.id == large.id]
-    assert outlook.successor(only, [], ended=first) is not None
-    assert outlook.successor(only, [], ended=first, is_ticking=True) is None
+    assert outlook.successor(only, ended=first) is not None
+    assert outlook.successor(only, ended=first, is_ticking=True) is None

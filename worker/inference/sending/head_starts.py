@@ -143,9 +143,11 @@ class HeadStarts:
         """Foretell from this from now on, as a tick has left it; None: begin nothing until the next one."""
         with self._lock:
             self._is_ticking = False
-            self._outlook = None if self._is_outdated else outlook
             if outlook is not None:
                 self._filled = [each for each in self._filled if each.ended in outlook.load.running]
+                for each in self._filled:
+                    outlook = outlook.refilled(each)
+            self._outlook = None if self._is_outdated else outlook
 
     def forget_outlook(self) -> None:
         """Begin nothing until a tick that begins later: less may be free than the last one left."""
@@ -165,12 +167,14 @@ class HeadStarts:
                 begun = {each.head_start.lease.job_id for each in self._sent.values()}
                 candidates = [each for each in preview.candidates if each.job.id not in begun]
                 next_one = self._outlook.successor(
-                    candidates, self._filled, ended=ended.lease_id, is_ticking=self._is_ticking
+                    candidates, ended=ended.lease_id, is_ticking=self._is_ticking
                 )
                 if next_one is not None:
                     sent = self._send(next_one, ended, model)
             if self._outlook is not None:  # else it is still taken for running, which is safe
-                self._filled.append(FilledSlot(ended.lease_id, None if sent is None else sent.head_start))
+                slot = FilledSlot(ended.lease_id, None if sent is None else sent.head_start)
+                self._filled.append(slot)
+                self._outlook = self._outlook.refilled(slot)
 
     def begin_tick(self, ended: Collection[Lease]) -> tuple[list[HeadStart], list[FilledSlot]]:
         """Tell a tick that is about to store these runs what is in the engine; `foresee` ends it.
