@@ -18,7 +18,7 @@ from jobs.states.halt import HaltKind
 
 router = APIRouter(tags=["tenants"])
 
-_CHANGED = responses(200, QueueStateReply, "The queue", 400, 404, 413, 503)
+_CHANGED = responses(200, QueueStateReply, "The queue", 400, 404, 409, 413, 503)
 
 
 @router.get(

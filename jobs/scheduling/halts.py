@@ -90,7 +90,9 @@ def halt_queue(session: Session, tenant_id: UUID, kind: HaltKind, *, reason: str
 
     Raises:
         NotFoundError: there is no such tenant.
+        ConflictError: it is being deleted, so its queue is halted for good.
     """
+    _refuse_if_deleted(session, tenant_id)
     _halt(session, Tenant, Tenant.id == tenant_id, kind, reason=reason, by=by)
     named = ids.tenant_id(tenant_id)
     audit.note(session, Action(f"queue.{kind}"), named, tenant_id=tenant_id, reason=reason)
@@ -98,6 +100,7 @@ def halt_queue(session: Session, tenant_id: UUID, kind: HaltKind, *, reason: str
 
 def resume_queue(session: Session, tenant_id: UUID) -> None:
     """Let the tenant's jobs start again; raises as `halt_queue` does."""
+    _refuse_if_deleted(session, tenant_id)
     _write(session, Tenant, Tenant.id == tenant_id, dict.fromkeys(_COLUMNS))
     audit.note(session, Action.QUEUE_RESUME, ids.tenant_id(tenant_id), tenant_id=tenant_id)
 
@@ -143,6 +146,13 @@ def count_running(session: Session, tenant_ids: Collection[UUID]) -> dict[UUID, 
         .group_by(Job.tenant_id)
     )
     return dict(rows.all())
+
+
+def _refuse_if_deleted(session: Session, tenant_id: UUID) -> None:
+    """Raise ConflictError if the tenant's deletion was ordered; otherwise the order waits for this change."""
+    mine = select(Tenant.deleted_at).where(Tenant.id == tenant_id).with_for_update(key_share=True)
+    if session.scalar(mine) is not None:
+        raise ConflictError("The tenant is being deleted; its queue stays paused.")
 
 
 _COLUMNS = ("halt", "halted_reason", "halted_by", "halted_by_name", "halted_since")

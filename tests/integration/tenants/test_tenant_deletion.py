@@ -30,6 +30,7 @@ from jobs.models import DEFAULT_TENANT, ApiKey, File, FilePart, Job, Tenant, Usa
 from jobs.models.tenant import FORMER_TENANTS
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.tokenizer import Tokenizer
+from jobs.scheduling import halts
 from jobs.scheduling.halts import Operator
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings
 from jobs.states import JobState, StopReason
@@ -156,6 +157,27 @@ def test_an_order_lets_nothing_start_and_revokes_the_keys(doomed: Doomed) -> Non
         assert claims.claim(session, ENGINE, POLICY) is None
         with pytest.raises(ConflictError, match="being deleted"):
             keys.create(session, tenant_id=doomed.tenant_id, name="late", scopes=[Scope.READ])
+
+
+def test_the_queue_of_a_tenant_that_goes_stays_paused(
+    doomed: Doomed, http: httpx2.Client, database_settings: DatabaseSettings
+) -> None:
+    doomed.order()
+    path = f"/v1/tenants/{ids.tenant_id(doomed.tenant_id)}/queue"
+    before = http.get(f"/v1/tenants/{doomed.mark}").json()["queue"]
+    for order in ("resume", "pause", "drain"):
+        refused = http.post(f"{path}/{order}", json={} if order == "resume" else {"reason": "other"})
+        assert (refused.status_code, error_of(refused)["code"]) == (409, "conflict"), order
+        assert "being deleted" in error_of(refused)["message"]
+    env = {"LONGBATCH_DATABASE__URL": database_settings.url.get_secret_value()}
+    said = CliRunner().invoke(application(), ["tenants", "resume", doomed.mark], env=env)
+    assert said.exit_code != 0
+    assert http.get(f"/v1/tenants/{doomed.mark}").json()["queue"] == before
+    with doomed.sessions.begin() as session:
+        with pytest.raises(NotFoundError):
+            halts.resume_queue(session, uuid7())
+        register_engine(session)
+        assert claims.claim(session, ENGINE, POLICY) is None
 
 
 def test_a_key_that_is_being_made_is_revoked_by_the_order_too(doomed: Doomed) -> None:
