@@ -5,7 +5,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self
 
-from sqlalchemy import ColumnElement, LargeBinary, TableClause, Text, case, column, func, table
+from sqlalchemy import (
+    ColumnElement,
+    LargeBinary,
+    TableClause,
+    Text,
+    case,
+    column,
+    func,
+    literal_column,
+    table,
+)
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.schema import Table
 from sqlalchemy.types import TypeEngine
@@ -101,7 +111,7 @@ class SealedPlace:
                 kind = func.json_typeof(own)
             case _:
                 return func.left(own, _HEAD, type_=Text)
-        text = own.op("#>>", return_type=Text())("{}")
+        text = own.op("#>>", return_type=Text())(literal_column("'{}'"))
         return case((own.is_(None), None), (kind == "string", func.left(text, _HEAD, type_=Text)), else_="")
 
     def key_of(self, head: bytes | str) -> str:
