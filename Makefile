@@ -167,4 +167,6 @@ lock: ## write the lock files anew (needs uv)
 	@for each in $(CLIENTS:=.in); do $(COMPILE) $$each -o $${each%.in}.lock; done
 
 clean: ## remove what setup and the tools made
+	@# Images that an ordinary user built belong to that user's other ids.
+	@[ ! -d .images/state ] || [ "$$(id -u)" = 0 ] || unshare --user --map-root-user --map-auto rm -rf .images
 	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .schemas .browser .prometheus .chart .hadolint .drill .images .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules tests/with_chart/objects/node_modules

@@ -20,7 +20,8 @@ debian() { # name, packages: an image of Debian's essential packages and these
     for file in /etc/apt/sources.list /etc/apt/sources.list.d/*; do
         grep -qsE "^(deb|Suites:).*\b$SUITE\b" "$file" && grep -qs debian-archive-keyring "$file" && sources+=("$file")
     done
-    mmdebstrap --quiet --variant=essential --include="$2" --dpkgopt='path-exclude=/usr/share/man/*' \
+    # Without /proc and /sys, which an ordinary user may not mount and these packages do not need.
+    mmdebstrap --quiet --variant=essential --include="$2" --skip=chroot/mount/proc,chroot/mount/sys --dpkgopt='path-exclude=/usr/share/man/*' \
         --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/doc/*' \
         --dpkgopt='path-include=/usr/share/doc/*/copyright' "$SUITE" "$IMAGES/$1.tar" "${sources[@]}"
     container=$(buildah from scratch)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Unpacks Debian's podman, buildah and mmdebstrap into .images/tools, so no root is needed. What the system has is not fetched.
+# Unpacks Debian's podman, buildah and mmdebstrap into .images/tools, which needs no root. What the system has is not fetched.
 set -euo pipefail
 # shellcheck source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
