@@ -114,8 +114,8 @@ class Containers:
         podman("wait", name)
         podman("start", name)
 
-    def until_healthy(self, name: str) -> float:
-        """Wait until the health check succeeds; return the seconds it took.
+    def until_healthy(self, name: str) -> None:
+        """Wait until the health check succeeds.
 
         Nothing runs health checks here by itself: podman leaves that to systemd.
 
@@ -123,9 +123,7 @@ class Containers:
             ContainerError: it does not in minutes.
         """
         began = time.monotonic()
-        while True:
-            if _succeeds("healthcheck", "run", name):
-                return time.monotonic() - began
+        while not _succeeds("healthcheck", "run", name):
             if time.monotonic() - began > _PATIENCE_S:
                 raise ContainerError(f"{name} is not healthy:\n{podman('logs', '--tail=30', name)}")
             time.sleep(_LOOK_EVERY_S)
