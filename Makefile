@@ -123,7 +123,7 @@ drill: setup ## machines whose clocks differ part from each other, in network na
 	@scripts/setup_drill.sh
 	@$(BIN)/python -m bench.drill $(DRILL)
 
-images: check-image ## both container images on a base of Debian's packages, with their sizes (docs/images.md); unpacks podman and buildah into .images (5 GB; needs root)
+images: check-image ## both container images on a base of Debian's packages, with their sizes (docs/images.md); unpacks podman and buildah into .images (5 GB; needs root, or newuidmap)
 	@scripts/setup_images.sh
 	@scripts/build_images.sh
 
