@@ -19,16 +19,21 @@ BYTES: Final = "application/octet-stream"
 Run = Callable[[Callable[[Session], list[FilePart]]], Awaitable[list[FilePart]]]
 
 
-def response(services: Services, file: File, run: Run, *, name: str | None = None) -> StreamingResponse:
+async def response(services: Services, file: File, run: Run, *, name: str | None = None) -> StreamingResponse:
     """Send the bytes that the file had when it was read, as a download.
 
-    The header `X-Incomplete: true` shows that its batch still writes to it.
+    The header `X-Incomplete: true` shows that its batch still writes to it. The first part is read before the
+    response begins: a file that cannot be read is an error.
 
     Args:
         services: have the store of files.
         file: to send.
         run: reads its parts.
         name: what a browser calls the download; ASCII without quotes. None: as it likes.
+
+    Raises:
+        BytesLostError: the first part is missing.
+        ContentUnreadableError: no key opens it.
     """
     headers = {
         "Content-Length": str(file.num_bytes),
@@ -37,7 +42,16 @@ def response(services: Services, file: File, run: Run, *, name: str | None = Non
     }
     if file.state != FileState.COMPLETE:
         headers["X-Incomplete"] = "true"
-    return StreamingResponse(_read(services, file, run), media_type=BYTES, headers=headers)
+    rest = _read(services, file, run)
+    first = await anext(rest, b"")
+    return StreamingResponse(_joined(first, rest), media_type=BYTES, headers=headers)
+
+
+async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if first:
+        yield first
+    async for chunk in rest:
+        yield chunk
 
 
 async def _read(services: Services, file: File, run: Run) -> AsyncIterator[bytes]:

@@ -77,9 +77,10 @@ async def get_content(
     The header `X-Incomplete: true` shows that its batch still writes to it.
     """
     file = await _get(services, file_id, tenant_id)
+    found = await contents.response(services, file, services.transactions.run)
     if file.state == FileState.COMPLETE:
         deliveries.note(request, HandedOver(file_id=file.id))
-    return contents.response(services, file, services.transactions.run)
+    return found
 
 
 @router.delete(

@@ -43,7 +43,7 @@ async def download_file(
     """Send a file of the batch, as far as it is written."""
     file = await read_for(viewer, services, partial(read_file, batch_id=batch_id, kind=kind, viewer=viewer))
     run = services.transactions.run_across if viewer.is_operator else services.transactions.run
-    return contents.response(services, file, run, name=f"{ids.batch_id(batch_id)}_{kind}.jsonl")
+    return await contents.response(services, file, run, name=f"{ids.batch_id(batch_id)}_{kind}.jsonl")
 
 
 @router.post("/batches/{batch_id}/cancel")

@@ -6,13 +6,14 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from api_server import Serve, error_of
 from batch_support import Service, lines, tools, validate_next
 from bucket_support import serving_bucket
 from document_support import Extractor, upload
-from jobs import database, documents, files
+from jobs import database, documents, files, ids
 from jobs.database.paging import SearchRange
 from jobs.documents.queries import DocumentFilter, search_documents
 from jobs.files.object_storage import ObjectStore
@@ -23,6 +24,7 @@ from jobs.sealing.content import PLAIN, ContentSealer, ContentUnreadableError, k
 from jobs.sealing.keys import name_of
 from jobs.settings import DatabaseSettings
 from jobs.states.file import FileState
+from sealed.sealers import VARIABLES
 from searching import stores
 from searching.stores import Marks
 
@@ -200,6 +202,23 @@ def test_a_part_that_no_key_opens_fails_its_batch_alone(
     service.settle()
     assert [error["code"] for error in service.batch(refused).errors or []] == ["content_unreadable"]
     assert service.outcome(good) == (["line-0", "line-1"], [])
+
+
+def test_a_file_that_no_key_opens_is_an_error_and_the_others_are_sent(
+    serve: Serve, sessions_of: MakeSessions
+) -> None:
+    with serve(**VARIABLES) as process, process.client() as http:
+        ids_of = []
+        for number in range(2):
+            file = {"file": ("b.jsonl", RAW[number:])}
+            ids_of.append(http.post("/v1/files", files=file, data={"purpose": "batch"}).json()["id"])
+        with sessions_of(STRANGER).begin() as session:
+            lost = FilePart.file_id == ids.parse_file_id(ids_of[0])
+            session.execute(update(FilePart).where(lost).values(content=b"sealed by another"))
+        answer = http.get(f"/v1/files/{ids_of[0]}/content")
+        assert (answer.status_code, error_of(answer)["code"]) == (500, "content_unreadable")
+        assert http.get(f"/v1/files/{ids_of[1]}/content").content == RAW[1:]
+        assert http.get(f"/v1/files/{ids_of[0]}").json()["bytes"] == len(RAW)
 
 
 def test_a_document_is_sealed_until_its_text_is(sessions_of: MakeSessions, tokenizer: Tokenizer) -> None:
