@@ -2,13 +2,14 @@
 
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
 from uuid import UUID
 
 import redis
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import ids, live_output, telemetry
@@ -20,7 +21,7 @@ from jobs.files.storage import PartStore
 from jobs.files.stores import make_store
 from jobs.models import Tenant
 from worker.duties import Duty, ServiceContext
-from worker.rounds import FailingRows, move_set
+from worker.rounds import FailingRows, is_disconnect, move_set
 
 _AT_ONCE: Final = 100  # tenants in a round
 _SCANNED: Final = 500  # keys of Redis that one command looks at
@@ -104,14 +105,28 @@ class ZeroRetention:
         with transaction(self._sessions) as session:
             every = session.scalars(zero_retention.due()).all()
         self._walks = {each: self._walks.get(each, Walk()) for each in every}
+        in_turn = sorted(every, key=lambda each: (each <= self._last, each))[:_AT_ONCE]
+        if not in_turn:
+            return 0
+        self._last = in_turn[-1]
         num_rows = 0
-        for tenant_id in sorted(every, key=lambda each: (each <= self._last, each))[:_AT_ONCE]:
-            self._last = tenant_id
+        for tenant_id, steps in self._find_work(in_turn).items():
             rows = zero_retention.due().where(Tenant.id == tenant_id)
-            for step, failing in self._failing.items():
+            for step in steps:
                 remove = partial(self._remove, step)
-                num_rows += sum(move_set(self._sessions, failing, rows, remove, limit=1))
+                num_rows += sum(move_set(self._sessions, self._failing[step], rows, remove, limit=1))
         return num_rows
+
+    def _find_work(self, tenant_ids: Sequence[UUID]) -> Mapping[UUID, Sequence[Step]]:
+        """Find the steps to take; all of them if that fails, as it may for one tenant's sake."""
+        try:
+            with transaction(self._sessions) as session:
+                return zero_retention.find_work(session, tenant_ids)
+        except DBAPIError as error:
+            if is_disconnect(error):
+                raise
+            telemetry.log_failure(telemetry.LOOP_FAILED, error, loop="zero-retention")
+        return dict.fromkeys(tenant_ids, zero_retention.STEPS)
 
     def _remove(self, step: Step, session: Session, *, only: Collection[UUID]) -> int:
         (tenant_id,) = only

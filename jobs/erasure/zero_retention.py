@@ -5,15 +5,16 @@ What delivers is written once, here and in the routes that call `forget_jobs`, `
 and what a lost process did not remove goes when its time is over.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import compress
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, and_, delete, exists, or_, select, update
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import ColumnElement, Exists, Select, and_, delete, exists, func, or_, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from jobs import deletion, documents, summaries
 from jobs.engines.tensor_rows import INPUT_PURPOSE, PURPOSE
@@ -47,6 +48,12 @@ _UPLOADING: Final = timedelta(hours=1)  # an upload may take longer than its con
 _FEW: Final = 20  # documents or summaries
 
 
+# A tenant, and a moment, as values or as columns.
+Of = UUID | InstrumentedAttribute[UUID]
+Before = datetime | ColumnElement[datetime]
+Conditions = tuple[ColumnElement[bool], ...]
+
+
 @dataclass(slots=True)
 class Walk:
     """How far the search has come, which begins again at its end; None: at the beginning.
@@ -69,6 +76,18 @@ def due() -> Select[UUID]:
 def tenants(session: Session) -> frozenset[UUID]:
     """Read the tenants without retention."""
     return frozenset(session.scalars(due()))
+
+
+def find_work(session: Session, tenant_ids: Collection[UUID]) -> dict[UUID, "list[Step]"]:
+    """Find which steps may have something to do for these tenants without retention, in one statement.
+
+    Omits tenants of which nothing is left, as of most in most rounds.
+    """
+    before = func.clock_timestamp() - func.make_interval(0, 0, 0, 0, 0, 0, Tenant.zero_retention_seconds)
+    conditions = [condition(Tenant.id, before).correlate(Tenant) for condition in _CONDITIONS.values()]
+    rows = session.execute(select(Tenant.id, *conditions).where(Tenant.id.in_(tenant_ids)))
+    found = {tenant_id: [*compress(STEPS, has_work)] for tenant_id, *has_work in rows}
+    return {tenant_id: steps for tenant_id, steps in found.items() if steps}
 
 
 def forget_jobs(session: Session, job_ids: Sequence[UUID], *, tenant_id: UUID) -> list[UUID]:
@@ -196,7 +215,7 @@ def _events(session: Session, over: _Over, _stores: Stores, walk: Walk) -> int:
     """Empty events whose jobs are gone; those of long ago are not delivered any more."""
     seen = (
         select(WebhookEvent.id, WebhookEvent.created_at, WebhookEvent.job_id)
-        .where(WebhookEvent.tenant_id == over.tenant_id, WebhookEvent.payload.is_not(None))
+        .where(*_are_told(over.tenant_id))
         .order_by(WebhookEvent.created_at)
         .limit(_LOOKED_AT)
     )
@@ -215,6 +234,10 @@ def _events(session: Session, over: _Over, _stores: Stores, walk: Walk) -> int:
     return num_emptied + _empty_events(session, WebhookEvent.id.in_(old))
 
 
+def _are_told(of: Of) -> Conditions:
+    return WebhookEvent.tenant_id == of, WebhookEvent.payload.is_not(None)
+
+
 def _joins(session: Session, over: _Over, _stores: Stores, _walk: Walk) -> int:
     """Remove what joins within summaries made, once the join above them has completed.
 
@@ -222,12 +245,7 @@ def _joins(session: Session, over: _Over, _stores: Stores, _walk: Walk) -> int:
     it: it goes with the whole.
     """
     below, above = aliased(SummaryNode), aliased(SummaryNode)
-    open_trees = select(Summary.id).where(
-        Summary.tenant_id == over.tenant_id,
-        Summary.purpose == Purpose.SUMMARY.value,
-        Summary.finalized_at.is_(None),
-        Summary.state == SummaryState.RUNNING.value,
-    )
+    open_trees = select(Summary.id).where(*_are_joining(over.tenant_id))
     some = (
         select(Result.job_id)
         .join(below, below.job_id == Result.job_id)
@@ -240,27 +258,35 @@ def _joins(session: Session, over: _Over, _stores: Stores, _walk: Walk) -> int:
     return len(session.execute(gone.returning(Result.job_id)).all())
 
 
+def _are_joining(of: Of) -> Conditions:
+    return (
+        Summary.tenant_id == of,
+        Summary.purpose == Purpose.SUMMARY.value,
+        Summary.finalized_at.is_(None),
+        Summary.state == SummaryState.RUNNING.value,
+    )
+
+
 def _summaries(session: Session, over: _Over, _stores: Stores, _walk: Walk) -> int:
     """Hide summaries, answers and extractions that ended long ago; a sweep removes them."""
-    old = (
-        Summary.tenant_id == over.tenant_id,
-        Summary.state.in_(sorted(ENDED)),
-        Summary.deleted_at.is_(None),
-        Summary.finalized_at < over.before,
-    )
+    old = _are_old_summaries(over.tenant_id, over.before)
     some = session.scalars(select(Summary.id).where(*old).limit(_FEW).with_for_update(skip_locked=True)).all()
     session.execute(update(Summary).where(Summary.id.in_(some)).values(deleted_at=over.now))
     return len(some)
 
 
+def _are_old_summaries(of: Of, before: Before) -> Conditions:
+    return (
+        Summary.tenant_id == of,
+        Summary.state.in_(sorted(ENDED)),
+        Summary.deleted_at.is_(None),
+        Summary.finalized_at < before,
+    )
+
+
 def _documents(session: Session, over: _Over, _stores: Stores, _walk: Walk) -> int:
     """Delete documents of long ago that no unfinished summary needs."""
-    old = (
-        Document.tenant_id == over.tenant_id,
-        Document.state.in_([DocumentState.READY, DocumentState.FAILED]),
-        Document.finalized_at < over.before,
-        ~summaries.needs_document(),
-    )
+    old = _are_old_documents(over.tenant_id, over.before)
     found = session.scalars(select(Document.id).where(*old).limit(_FEW)).all()
     num_removed = 0
     for document_id in found:
@@ -271,15 +297,30 @@ def _documents(session: Session, over: _Over, _stores: Stores, _walk: Walk) -> i
     return num_removed
 
 
+def _are_old_documents(of: Of, before: Before) -> Conditions:
+    return (
+        Document.tenant_id == of,
+        Document.state.in_([DocumentState.READY, DocumentState.FAILED]),
+        Document.finalized_at < before,
+        ~summaries.needs_document(),
+    )
+
+
 def _files(session: Session, over: _Over, stores: Stores, _walk: Walk) -> int:
     """Remove a part of one file: a deleted one, one that its batches have read, or one of long ago."""
+    one = select(File.id).where(*_are_needless_files(over.tenant_id, over.before)).limit(1)
+    file_id = session.scalar(one.with_for_update(skip_locked=True))
+    return 0 if file_id is None else remove_file(session, file_id, stores)
+
+
+def _are_needless_files(of: Of, before: Before) -> Conditions:
     of_file = Batch.input_file_id == File.id
-    is_needed = exists().where(of_file, Batch.tenant_id == over.tenant_id, Batch.state.in_(sorted(ACTIVE)))
-    was_read = exists().where(of_file, Batch.tenant_id == over.tenant_id)
-    of_tensors = exists().where(
-        JobTensors.job_id == Job.id, Job.tenant_id == over.tenant_id, Job.finalized_at.is_(None)
-    )
-    is_old, is_abandoned = File.created_at < over.before, File.created_at < over.before - _UPLOADING
+    # `of` may be a column of the tenants that are asked about, not of any tenant.
+    was_read = exists().where(of_file, Batch.tenant_id == of).correlate(File, Tenant)
+    is_needed = was_read.where(Batch.state.in_(sorted(ACTIVE)))
+    of_tensors = exists().where(JobTensors.job_id == Job.id, Job.tenant_id == of, Job.finalized_at.is_(None))
+    of_tensors = of_tensors.correlate(Tenant)
+    is_old, is_abandoned = File.created_at < before, File.created_at < before - _UPLOADING
     complete = File.state == FileState.COMPLETE
     may_go = or_(
         File.state == FileState.DELETED,
@@ -288,10 +329,18 @@ def _files(session: Session, over: _Over, stores: Stores, _walk: Walk) -> int:
         complete & File.purpose.in_([INPUT_PURPOSE, PURPOSE]) & is_old & ~of_tensors,
         (File.state == FileState.UPLOADING) & (File.purpose != PURPOSE) & is_abandoned,
     )
-    one = select(File.id).where(File.tenant_id == over.tenant_id, may_go, ~is_needed).limit(1)
-    file_id = session.scalar(one.with_for_update(skip_locked=True))
-    return 0 if file_id is None else remove_file(session, file_id, stores)
+    return File.tenant_id == of, may_go, ~is_needed
 
 
 Step = Callable[[Session, _Over, Stores, Walk], int]
-STEPS: Final[Sequence[Step]] = (_jobs, _joins, _summaries, _documents, _files, _events)
+# Each with the condition without which it would find nothing, by the tenant and the time before which content
+# has waited too long; for some also true while what is there may not go yet.
+_CONDITIONS: Final[Mapping[Step, Callable[[Of, Before], Exists]]] = {
+    _jobs: lambda of, _: exists().where(Job.tenant_id == of, Job.finalized_at.is_not(None)),
+    _joins: lambda of, _: exists().where(*_are_joining(of)),
+    _summaries: lambda of, before: exists().where(*_are_old_summaries(of, before)),
+    _documents: lambda of, before: exists().where(*_are_old_documents(of, before)),
+    _files: lambda of, before: exists().where(*_are_needless_files(of, before)),
+    _events: lambda of, _: exists().where(*_are_told(of), WebhookEvent.job_id.is_not(None)),
+}
+STEPS: Final[Sequence[Step]] = tuple(_CONDITIONS)

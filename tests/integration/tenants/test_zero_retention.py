@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import Engine, event, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner
 
@@ -17,6 +17,7 @@ from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import doorbell, files, ids, lifecycle, submission, tenants
 from jobs.checkpoints import Output
 from jobs.database import database_now
+from jobs.engines.tensor_rows import INPUT_PURPOSE
 from jobs.erasure import zero_retention
 from jobs.erasure.zero_retention import Walk
 from jobs.errors import AlreadyDeliveredError, NotFoundError
@@ -27,6 +28,7 @@ from jobs.models import (
     File,
     FilePart,
     Job,
+    JobTensors,
     PromptText,
     Result,
     Summary,
@@ -115,6 +117,47 @@ def test_what_nobody_fetched_goes_when_its_time_is_over_and_not_before(
     assert exists(sessions, others)
     assert exists(sessions, queued)
     assert stores.in_database(sessions, marks) == set()
+
+
+def test_a_round_that_finds_nothing_costs_as_little_for_many_tenants_as_for_one(
+    sessions: sessionmaker[Session], engine: Engine, tenant_id: UUID, work: ZeroRetention
+) -> None:
+    def num_statements_of_a_round() -> int:
+        found: list[str] = []
+
+        def watch(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+            found.append(statement)
+
+        event.listen(engine, "before_cursor_execute", watch)
+        try:
+            assert work.run_once() == 0
+        finally:
+            event.remove(engine, "before_cursor_execute", watch)
+        return len(found)
+
+    of_one = num_statements_of_a_round()
+    with sessions.begin() as session:
+        for number in range(5):
+            row = tenants.create(session, f"idle-{number}-{tenant_id.hex[-12:]}")
+            tenants.set_retention(session, row.id, 60)
+        submit_one(session, spec(), tenant_id=tenant_id)  # waits
+    assert num_statements_of_a_round() == of_one <= 4
+
+
+def test_a_look_that_fails_keeps_no_content(
+    sessions: sessionmaker[Session], tenant_id: UUID, work: ZeroRetention, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sessions.begin() as session:
+        job = done(session, tenant_id)
+    pass_time(sessions)
+
+    def too_slow(session: Session, _tenant_ids: Sequence[UUID]) -> None:
+        session.execute(text("SET LOCAL statement_timeout = 1"))
+        session.execute(text("SELECT pg_sleep(10)"))
+
+    monkeypatch.setattr(zero_retention, "find_work", too_slow)
+    rounds(work)
+    assert not exists(sessions, job)
 
 
 def test_jobs_behind_a_long_queue_go_without_another_look_at_the_queue(
@@ -243,14 +286,18 @@ def test_files_and_documents_go_when_nothing_needs_them(
 ) -> None:
     with sessions.begin() as session:
         ready_document(session, "a marked document", tenant_id=tenant_id)
-        for purpose in (files.INPUT, files.OUTPUT):
+        waiting = submit_one(session, spec())  # another tenant's, with tensors
+        session.add(JobTensors(job_id=waiting.id, tenant_id=DEFAULT_TENANT, text_id=waiting.text_id))
+        made_ids = {}
+        for purpose in (files.INPUT, files.OUTPUT, INPUT_PURPOSE):
             made = files.create(
                 session, tenant_id=tenant_id, purpose=purpose, filename="f", state=FileState.COMPLETE
             )
             part = RowStore().put(b"a marked document")
             files.add_part(session, made.id, part, start=0, tenant_id=tenant_id)
             made.num_bytes = part.num_bytes
-            made_id = made.id
+            made_ids[purpose] = made.id
+    made_id = made_ids[files.OUTPUT]
     rounds(work)
     marks = Marks(["marked"])
     assert stores.in_database(sessions, marks) == {"document_texts.body", "file_parts.content"}
@@ -263,7 +310,7 @@ def test_files_and_documents_go_when_nothing_needs_them(
             files.get(session, made_id, tenant_id=tenant_id)
     rounds(work)
     with sessions() as session:
-        assert session.query(FilePart).count() == 1, "the bytes of the file that was read"
+        assert session.query(FilePart).count() == 2, "the bytes of the file that was read"
     pass_time(sessions)
     rounds(work)
     assert stores.in_database(sessions, marks) == set()
