@@ -33,7 +33,7 @@ def read_each(session: Session, asked: Sequence[Summary]) -> Iterator[tuple[Summ
     documents: dict[UUID, UUID] = dict(session.execute(of_documents.where(mine)).all())
     counts, templates = tree_counts.read(session, asked), stored_templates.read_each(session, asked)
     for each in asked:
-        template = None if each.template_id is None else templates[each.template_id]
+        template = None if each.template_id is None else templates.get(each.template_id)
         yield each, ReadingDetails(documents[each.id], counts.get(each.id, TreeCounts()), template)
 
 

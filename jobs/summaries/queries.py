@@ -52,7 +52,7 @@ def describe(
     templates = stored_templates.read_each(session, summaries)
     for summary in summaries:
         if summary.template_id is not None:
-            details[summary.id].template = templates[summary.template_id]
+            details[summary.id].template = templates.get(summary.template_id)
     _read_counts(session, by_id, details)
     _read_texts(session, by_id, details)
     _read_gaps(session, by_id, details, at_most=max_gaps)

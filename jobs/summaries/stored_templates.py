@@ -2,16 +2,20 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import LargeBinary, select, type_coerce
 from sqlalchemy.orm import Session
 
+from jobs.database.sealed_columns import sealer_in
 from jobs.errors import InvalidRequestError
 from jobs.models import JsonObject, PromptText, Summary
+from jobs.models.prompt import BODY
 from jobs.prompts import store
 from jobs.prompts.store import NewText
+from jobs.sealing.content import ContentUnreadableError
 from jobs.summaries.own_templates import OwnTemplate
 
 _STORED: Final = "template"
@@ -32,16 +36,24 @@ def load(session: Session, summary: Summary) -> OwnTemplate | None:
     """Load the template of a row; None: it has none."""
     if summary.template_id is None:
         return None
-    return OwnTemplate.of(read_each(session, [summary])[summary.template_id])
+    stored = store.load(session, summary.template_id)
+    return OwnTemplate.of(json.loads(store.canonical_of(stored))[_STORED])
 
 
 def read_each(session: Session, rows: Sequence[Summary]) -> dict[UUID, dict[str, str]]:
-    """Read the templates of these rows as JSON, by their ids, in one query."""
+    """Read the templates of these rows as JSON, by their ids, in one query.
+
+    Those that cannot be decrypted are left out.
+    """
     wanted = {each.template_id for each in rows if each.template_id is not None}
     if not wanted:
         return {}
-    found = session.scalars(select(PromptText).where(PromptText.id.in_(wanted)))
-    return {each.id: json.loads(store.canonical_of(each))[_STORED] for each in found}
+    sealer, found = sealer_in(session), dict[UUID, dict[str, str]]()
+    query = select(PromptText.id, type_coerce(PromptText.body, LargeBinary))
+    for text_id, stored in session.execute(query.where(PromptText.id.in_(wanted))):
+        with suppress(ContentUnreadableError):
+            found[text_id] = store.unpacked(sealer.open_bytes(stored, BODY.place))[_STORED]
+    return found
 
 
 def drop(session: Session, template_id: UUID | None) -> None:

@@ -10,10 +10,13 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import Serve, error_of
 from batch_support import Service, lines
-from jobs import lifecycle
+from jobs import leases, lifecycle
+from jobs.checkpoints import Output
 from jobs.database import transaction
+from jobs.engines import reservations
 from jobs.models import Job
 from jobs.preparation import Counting
+from jobs.prompts.tokenizer import pack_ids
 from jobs.sealing.content import key_name
 from jobs.settings import Settings
 from jobs.states import FinishReason
@@ -47,6 +50,17 @@ def complete_next(sessions: Sessions, text: str = "said") -> UUID:
         return lease.job_id
 
 
+def sealing(settings: Settings) -> Settings:
+    """The settings of a worker that seals."""
+    changed = {
+        "database": {"encrypt_content": True},
+        "webhooks": {"encryption_key": SecretStr(VARIABLES["LONGBATCH_WEBHOOKS__ENCRYPTION_KEY"])},
+    }
+    return settings.model_copy(
+        update={name: getattr(settings, name).model_copy(update=each) for name, each in changed.items()}
+    )
+
+
 def test_a_prompt_fails_its_own_job_alone_when_it_is_counted(sealed: Sessions, otherwise: Sessions) -> None:
     submitted: dict[str, UUID] = {}
     for name, sessions in (("first", sealed), ("poison", otherwise), ("last", sealed)):
@@ -71,14 +85,7 @@ def test_a_prompt_fails_its_own_job_alone_when_it_runs(
     broken = Queue(otherwise, queue.tokenizer).submit("Broken.", max_tokens=5)
     healthy = Queue(sealed, queue.tokenizer)
     whole = [healthy.submit(f"Whole {number}.", max_tokens=100) for number in range(8)]
-    changed = {
-        "database": {"encrypt_content": True},
-        "webhooks": {"encryption_key": SecretStr(VARIABLES["LONGBATCH_WEBHOOKS__ENCRYPTION_KEY"])},
-    }
-    settings = feeding()
-    settings = settings.model_copy(
-        update={name: getattr(settings, name).model_copy(update=each) for name, each in changed.items()}
-    )
+    settings = sealing(feeding())
     with running_worker(settings, queue.tokenizer):
         assert {healthy.ended(job_id).state for job_id in whole} == {"completed"}
         job = healthy.ended(broken)
@@ -88,6 +95,26 @@ def test_a_prompt_fails_its_own_job_alone_when_it_runs(
         result = healthy.result(job_id)
         assert result is not None
         assert len(healthy.result_ids(job_id)) == 100
+
+
+def test_a_checkpoint_fails_its_own_job_alone(
+    queue: Queue, feeding: Callable[..., Settings], sealed: Sessions, otherwise: Sessions
+) -> None:
+    healthy = Queue(sealed, queue.tokenizer)
+    broken = healthy.submit("Broken.", max_tokens=50)
+    with transaction(otherwise) as session:
+        register_engine(session)
+        lease = claim_one(session).lease
+        saved = Output("said", packed_ids=pack_ids([1, 2, 3]), num_tokens=3)
+        assert leases.checkpoint(session, lease, saved)
+        assert lifecycle.release(session, lease, saved) == "queued"
+        reservations.close(session, lease.lease_id)
+    whole = healthy.submit("Whole.", max_tokens=50)
+    with running_worker(sealing(feeding()), queue.tokenizer):
+        assert healthy.ended(whole).state == "completed"
+        job = healthy.ended(broken)
+    assert job.state == "failed"
+    assert job.error == {"code": CODE, "message": MESSAGE}
 
 
 def test_a_result_is_an_error_line_of_its_batch_and_the_others_are_written(

@@ -1,6 +1,8 @@
 """Every column that could hold content is sealed, or it is said here why it is not."""
 
+import ast
 from collections.abc import Iterator
+from pathlib import Path
 
 from sqlalchemy import JSON, Column, LargeBinary, String
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -61,11 +63,9 @@ NO_CONTENT = {
         summaries.plan summaries.templates findings.gaps findings.error
     """,
 }
-# docs/privacy.md says so.
-NOT_SEALED_YET = """
-    jobs.sampling
-    summaries.chat_template_kwargs
-"""
+# Decision 30: numbers and stop strings, in rows that every loop reads; and what a CHECK looks into.
+LEFT_OPEN = "jobs.sampling summaries.chat_template_kwargs"
+MAKERS = ("make_engine", "make_async_engine")
 
 
 def columns() -> Iterator[Column[object]]:
@@ -78,7 +78,7 @@ def could_hold_content(column: Column[object]) -> bool:
 
 
 def test_every_column_is_sealed_or_said_to_hold_no_content() -> None:
-    declared = [name for names in (*NO_CONTENT.values(), NOT_SEALED_YET) for name in names.split()]
+    declared = [name for names in (*NO_CONTENT.values(), LEFT_OPEN) for name in names.split()]
     assert len(declared) == len(set(declared))
     able = {str(each): each for each in columns() if could_hold_content(each)}
     sealed = {name for name, each in able.items() if isinstance(each.type, Sealed)}
@@ -93,3 +93,18 @@ def test_a_value_opens_in_its_own_column_and_in_those_that_sql_copies_it_to() ->
         if isinstance(each.type, Sealed):
             table = "results" if each.table.name in of_results else each.table.name
             assert each.type.place == f"{table}.{each.name}"
+
+
+def test_every_process_that_serves_jobs_gives_its_connections_the_sealer() -> None:
+    """Without it a process would write plain content, and read sealed content as nothing that it can open."""
+    root = Path(__file__).resolve().parents[3]
+    files = (*root.glob("api/**/*.py"), *root.glob("worker/**/*.py"))
+    nodes = [(file, node) for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
+    calls = [
+        (file.name, any(each.arg == "sealer" for each in node.keywords))
+        for file, node in nodes
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(MAKERS)
+    ]
+    assert len(calls) >= 7
+    # It looks for keys of the API alone, before anything else begins.
+    assert {name for name, is_given in calls if not is_given} == {"server.py"}
