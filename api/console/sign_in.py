@@ -149,10 +149,8 @@ async def count_failure(
 
     Those beyond the limits are not logged: nobody fills the log from outside.
     """
-    host = request.client.host if request.client else ""
-    address_id: UUID = uuid5(NAMESPACE_URL, f"console sign-in from {host}")
     try:
-        await services.rates.hit(RateLimit(address_id, _MAX_FAILURES))
+        await services.rates.hit(failures_of(request))
     except RequestRateError as refusal:
         return refusal
     with suppress(RequestRateError):
@@ -161,6 +159,17 @@ async def count_failure(
             partial(sign_ins.note_failure, api_key=api_key, reason=reason)
         )
     return error
+
+
+def failures_of(request: Request) -> RateLimit:
+    """Return the limit of failed sign-ins from the address of this request."""
+    return RateLimit(address_id(request, "console sign-in"), _MAX_FAILURES)
+
+
+def address_id(request: Request, what: str) -> UUID:
+    """Return the id under which something is counted that comes from the address of this request."""
+    host = request.client.host if request.client else ""
+    return uuid5(NAMESPACE_URL, f"{what} from {host}")
 
 
 def show_form(

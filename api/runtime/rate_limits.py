@@ -109,6 +109,19 @@ class Rates:
         """
         return await self._on_either(partial(self._hit, limit=limit), limit.max_requests)
 
+    async def check(self, limit: RateLimit) -> None:
+        """Check that the limit has room for a request, without counting one.
+
+        Raises:
+            RequestRateError: it has none.
+        """
+
+        async def look(limiter: SlidingWindowCounterRateLimiter, item: RateLimitItemPerMinute) -> None:
+            if not await limiter.test(item, limit.owner_id.hex):
+                raise await self._refusal(limiter, item, limit)
+
+        await self._on_either(look, limit.max_requests)
+
     async def charge(self, limit: RateLimit, *, num_requests: int) -> None:
         """Count work that was done already as so many requests, as far as the limit has room.
 

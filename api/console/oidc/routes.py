@@ -14,13 +14,14 @@ from api.console.oidc.provider import Provider, ProviderError, RefusedSignInErro
 from api.console.oidc.rules import admitting, person_of
 from api.console.page import own_address, render
 from api.console.session import set_cookie
-from api.console.sign_in import count_failure, show_form
+from api.console.sign_in import address_id, count_failure, failures_of, show_form
 from api.http.actors import person_actor, unknown_actor
 from api.http.dependencies import ServicesDep
 from api.runtime.database import request_actor
+from api.runtime.rate_limits import RateLimit
 from api.runtime.services import Services
 from jobs import tenants
-from jobs.errors import AuthenticationError, ForbiddenError, NotFoundError
+from jobs.errors import AuthenticationError, ForbiddenError, NotFoundError, RequestRateError
 from jobs.settings import OidcSettings
 from jobs.settings.sign_in import CALLBACK
 from jobs.tenants import sign_ins
@@ -28,6 +29,8 @@ from jobs.tenants import sign_ins
 _MAX_CODE: Final = 4096
 _MAX_STATE: Final = 200
 _SEE_OTHER: Final = 303
+# Of one address, such as a proxy's, in a minute: many may come before the first of them has failed.
+_MAX_ANSWERS: Final = 300
 
 
 class NotBegunHereError(AuthenticationError):
@@ -78,6 +81,8 @@ def oidc_router(settings: OidcSettings) -> APIRouter:
             token = await _signed_in(request, services, provider, begun, state=state, code=code, issuer=iss)
         except ProviderError as error:
             response: Response = show_form(request, next_=begun.next if begun else "", error=error)
+        except RequestRateError as error:
+            response = show_form(request, next_=begun.next if begun else "", error=error)
         except (AuthenticationError, ForbiddenError) as error:
             shown = await count_failure(request, services, error, reason=type(error).code)
             response = show_form(request, next_=begun.next if begun else "", error=shown)
@@ -115,11 +120,14 @@ async def _signed_in(
         RefusedSignInError: the provider does not confirm it.
         NotAdmittedError: no rule admits them.
         ProviderError: the provider does not answer as it should.
+        RequestRateError: too many sign-ins of this address failed, or came; the provider was not asked.
     """
     if begun is None or len(state) > _MAX_STATE or not begun.is_answered_by(state):
         raise NotBegunHereError
     if not 0 < len(code) <= _MAX_CODE:
         raise RefusedSignInError
+    await services.rates.check(failures_of(request))
+    await services.rates.hit(RateLimit(address_id(request, "provider's answer"), _MAX_ANSWERS))
     claims = await provider.claims(code, begun, issuer=issuer)
     settings = services.settings.oidc
     rule = admitting(claims, settings.rules)

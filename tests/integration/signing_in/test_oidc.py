@@ -226,6 +226,24 @@ def test_answers_without_a_code_are_refused(people: People, sent: dict[str, str]
         assert "access_denied" not in checked(answer).text_content()
 
 
+def test_the_provider_is_not_asked_for_an_address_that_failed_too_often(people: People) -> None:
+    people.provider.claims = WRITER
+    with people.browser() as browser:
+        answer, asked = None, 0
+        for _ in range(200):
+            state = query_of(people.begin(browser))["state"]
+            asked = len(people.provider.asks)
+            answer = browser.client.get(CALLBACK, params={"state": state, "code": "wrong"})
+            if answer.status_code == 429:
+                break
+            refused(answer, 401, "did not confirm this sign-in")
+        assert answer is not None
+        refused(answer, 429, "Rate limit reached")
+        assert len(people.provider.asks) == asked
+    with people.signed_in(WRITER) as writer:
+        writer.page("/console/")
+
+
 @pytest.mark.parametrize("kept", ["", "x", "e30=", "bnVsbA==", "eyJzdGF0ZSI6ICIifQ=="])
 def test_a_cookie_that_is_not_ours_begins_nothing(people: People, kept: str) -> None:
     with people.browser() as browser:
