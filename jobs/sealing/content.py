@@ -100,7 +100,7 @@ class ContentSealer:
     def seal_bytes(self, content: bytes, place: str) -> bytes:
         """Return the bytes to store; place: such as `results.output_ids`, opened as that alone."""
         if self.seals:
-            return _SEALED_BYTES + self._ring.seal(content, _purpose(place))
+            return _SEALED_BYTES + self._ring.seal_salted(content, _purpose(place))
         return _ESCAPE_BYTES + content if content.startswith(_MARKED_BYTES) else content
 
     def open_bytes(self, stored: bytes, place: str) -> bytes:
@@ -157,13 +157,13 @@ class ContentSealer:
         return self._ring.names[:1] != (bytes.fromhex(name),)
 
     def _as_text(self, content: bytes, place: str) -> str:
-        sealed = self._ring.seal(content, _purpose(place))
+        sealed = self._ring.seal_salted(content, _purpose(place))
         encoded = binascii.b2a_base64(sealed[NAME_BYTES:], newline=False).rstrip(b"=").decode()
         return f"{SEALED}{sealed[:NAME_BYTES].hex()}:{encoded}"
 
     def _open(self, sealed: bytes, place: str) -> bytes:
         try:
-            return self._ring.open(sealed, _purpose(place))
+            return self._ring.open_salted(sealed, _purpose(place))
         except UnsealableError as error:
             name = sealed[:NAME_BYTES].hex()
             raise _unreadable(name, is_known=bytes.fromhex(name) in self._ring.names) from error

@@ -1,6 +1,7 @@
 """Keys that seal what is stored: how the setting writes them, their names, and AES-256-GCM under them."""
 
 import base64
+import hmac
 import os
 from collections.abc import Sequence
 from hashlib import sha256
@@ -16,8 +17,9 @@ KEY_BYTES: Final = 32
 NAME_BYTES: Final = 4
 NONCE_BYTES: Final = 12  # NIST SP 800-38D
 TAG_BYTES: Final = 16
-# What a sealed value has besides the format that its owner writes before it.
-OVERHEAD_BYTES: Final = NAME_BYTES + NONCE_BYTES + TAG_BYTES
+SALT_BYTES: Final = 16
+# What a salted value has besides its content and the format that its owner writes before it.
+OVERHEAD_BYTES: Final = NAME_BYTES + SALT_BYTES + TAG_BYTES
 
 
 class VaultKeyError(LongbatchError):
@@ -31,21 +33,32 @@ class UnsealableError(LongbatchError):
 
 
 class KeyRing:
-    """Seals bytes under the first of its keys, and opens what any of them sealed.
+    """Seals bytes under the first of its keys, and opens what any of them sealed. It never shows its keys.
 
-    Sealed bytes are the key's name, a random nonce, the ciphertext and its tag. It never shows its keys.
+    Sealed bytes are the key's name, a random nonce, the ciphertext and its tag: for the few secrets of
+    webhooks, as one key takes 2^32 random nonces at most. Salted ones have a random salt in place of the
+    nonce, of which each value gets a key and a nonce of its own: for any number of values.
+
+    Source: NIST SP 800-38D, section 8.3, for the bound; NIST SP 800-108 for HMAC as what derives keys.
     """
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         """Args: keys: the newest first, 32 bytes each; at least one where anything is sealed."""
         self.names: Final = tuple(name_of(key) for key in keys)
-        self._ciphers = {name: _cipher(key) for name, key in zip(self.names, keys, strict=True)}
+        self._keys = dict(zip(self.names, keys, strict=True))
 
     def seal(self, content: bytes, purpose: bytes) -> bytes:
         """Encrypt under the newest key; only `open` with the same purpose reads it."""
         nonce = os.urandom(NONCE_BYTES)
         name = self.names[0]
-        return name + nonce + self._ciphers[name].encrypt(nonce, content, purpose)
+        return name + nonce + _cipher(self._keys[name]).encrypt(nonce, content, purpose)
+
+    def seal_salted(self, content: bytes, purpose: bytes) -> bytes:
+        """Encrypt under a key that the newest one gives this value; only `open_salted` reads it."""
+        salt = os.urandom(SALT_BYTES)
+        name = self.names[0]
+        cipher, nonce = _derived(self._keys[name], salt, purpose)
+        return name + salt + cipher.encrypt(nonce, content, purpose)
 
     def open(self, sealed: bytes, purpose: bytes) -> bytes:
         """Decrypt what `seal` made.
@@ -53,16 +66,20 @@ class KeyRing:
         Raises:
             UnsealableError: under another key, or for another purpose, or the bytes were changed.
         """
-        from cryptography.exceptions import InvalidTag
+        key, nonce = self._key_of(sealed), sealed[NAME_BYTES : NAME_BYTES + NONCE_BYTES]
+        return _decrypted(_cipher(key), nonce, sealed[NAME_BYTES + NONCE_BYTES :], purpose)
 
-        name, rest = sealed[:NAME_BYTES], sealed[NAME_BYTES:]
-        cipher = self._ciphers.get(name)
-        if cipher is None:
+    def open_salted(self, sealed: bytes, purpose: bytes) -> bytes:
+        """Decrypt what `seal_salted` made; raise as `open` does."""
+        key, salt = self._key_of(sealed), sealed[NAME_BYTES : NAME_BYTES + SALT_BYTES]
+        cipher, nonce = _derived(key, salt, purpose)
+        return _decrypted(cipher, nonce, sealed[NAME_BYTES + SALT_BYTES :], purpose)
+
+    def _key_of(self, sealed: bytes) -> bytes:
+        key = self._keys.get(sealed[:NAME_BYTES])
+        if key is None:
             raise UnsealableError
-        try:
-            return cipher.decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:], purpose)
-        except (InvalidTag, ValueError) as error:  # the latter if it is truncated
-            raise UnsealableError from error
+        return key
 
 
 def read_keys(setting: "SecretStr | None") -> list[bytes]:
@@ -94,6 +111,21 @@ def _key(encoded: str) -> bytes:
     if len(key) != KEY_BYTES:
         raise VaultKeyError
     return key
+
+
+def _derived(key: bytes, salt: bytes, purpose: bytes) -> tuple["AESGCM", bytes]:
+    """Derive the key and the nonce of one value."""
+    made = hmac.digest(key, salt + purpose, "sha512")
+    return _cipher(made[:KEY_BYTES]), made[KEY_BYTES : KEY_BYTES + NONCE_BYTES]
+
+
+def _decrypted(cipher: "AESGCM", nonce: bytes, encrypted: bytes, purpose: bytes) -> bytes:
+    from cryptography.exceptions import InvalidTag
+
+    try:
+        return cipher.decrypt(nonce, encrypted, purpose)
+    except (InvalidTag, ValueError) as error:  # the latter if it is truncated
+        raise UnsealableError from error
 
 
 def _cipher(key: bytes) -> "AESGCM":

@@ -31,7 +31,7 @@ from jobs.webhooks.vault import Vault
 from owned.everything import fill
 from sealed.keys import LOST_NAME, NEW, NEW_KEY, NEW_NAME, OLD, OLD_KEY, OLD_NAME, OPENS, STRANGER, sealing
 
-MARK = "perspicacious"
+MARK = "sesquipedalian"
 Sessions = sessionmaker[Session]
 
 

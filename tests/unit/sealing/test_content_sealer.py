@@ -1,8 +1,10 @@
 """Content at rest: what was sealed opens as itself, and nothing else opens."""
 
+import hmac
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +22,8 @@ from jobs.sealing.keys import VaultKeyError, name_of
 PLACE = "results.output"
 OLD, NEW = bytes(32), bytes(range(32))
 SEALS = ContentSealer([NEW], seals=True)
+# Sealed when there was no release yet: what is stored must open for ever.
+STORED = "\x01sealed:e9df8a32:HY/aUpLhB+J69GwwbfIaO2lmL3dB11XscIKjod0dkn21r0wAtbaYN0D4YjQ"
 STARTS = st.sampled_from(["", SEALED, ESCAPE, ESCAPE + SEALED, SEALED[:-1], "\x01"])
 TEXTS = st.builds(str.__add__, STARTS, st.text())
 BYTES = st.builds(lambda start, rest: start.encode() + rest, STARTS, st.binary())
@@ -52,6 +56,20 @@ def test_what_is_stored_of_sealed_content_does_not_show_it(content: str) -> None
     assert content not in SEALS.seal_text(content, PLACE)
     assert content not in str(SEALS.seal_json([content], PLACE))
     assert encoded not in SEALS.seal_bytes(encoded, PLACE)
+
+
+def test_what_an_earlier_build_stored_still_opens() -> None:
+    assert SEALS.open_text(STORED, PLACE) == "appendicitis"
+
+
+def test_every_value_has_a_key_of_its_own() -> None:
+    """So that the number of values under one key has no bound that anybody reaches."""
+    salts = {SEALS.seal_bytes(b"content", PLACE)[12:28] for _ in range(100)}
+    assert len(salts) == 100
+    sealed = SEALS.seal_bytes(b"content", PLACE)
+    made = hmac.digest(NEW, sealed[12:28] + f"longbatch content {PLACE}".encode(), "sha512")
+    opened = AESGCM(made[:32]).decrypt(made[32:44], sealed[28:], f"longbatch content {PLACE}".encode())
+    assert opened == b"content"
 
 
 @given(content=st.binary())
