@@ -5,10 +5,11 @@ claims leave out what it holds for milliseconds. A row that another transaction 
 pass. A pass that was killed has done whole transactions, and the next one finds what is left.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Row, func, literal, select, tuple_, update
+from sqlalchemy import Row, Update, bindparam, func, literal, select, tuple_, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.database import transaction
@@ -108,35 +109,47 @@ def _renew(session: Session, due: Sequence[Found], of: SealedTable, aim: Aim, ta
     wanted = [tuple(row)[: len(key)] for row in due]
     query = select(*key, *(of.rows.c[each.name] for each in of.places)).where(tuple_(*key).in_(wanted))
     locked = session.execute(query.with_for_update(key_share=True, skip_locked=True)).all()
+    changes: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)  # by the columns that change
     for row in locked:
-        _renew_row(session, row, of, aim, tally)
+        if changed := _renewed(row, of, aim, tally):
+            keyed = {f"key_{name}": getattr(row, name) for name in of.key}
+            changes[tuple(changed)].append(keyed | {f"new_{name}": value for name, value in changed.items()})
+    for names, values in changes.items():
+        session.connection().execute(_update(of, names), values)
     taken = {tuple(row)[: len(key)] for row in locked}
     for row in due:  # as they were: another transaction changes them, or has removed them
         if tuple(row)[: len(key)] not in taken:
             _take(row, of, aim, tally, writes=False)
 
 
-def _renew_row(session: Session, row: Found, of: SealedTable, aim: Aim, tally: Tally) -> None:
-    changed = {}
+def _renewed(row: Found, of: SealedTable, aim: Aim, tally: Tally) -> dict[str, Any]:
+    """Seal the values of a row that are due; return the new ones by their columns."""
+    changed: dict[str, Any] = {}
     for place in of.places:
         stored = getattr(row, place.name)
         if stored is None:
             continue
         name = place.key_of(stored if isinstance(stored, bytes | str) else "")
-        if _is_due(place, name, aim):
-            try:
-                changed[place.name] = literal(place.renewed(stored, aim), place.stored)
-            except LongbatchError:  # its bytes were changed
-                tally.values[of.name][name] += 1
-                tally.note_unreadable(UnreadableValue(of.name, _named(row, of), place.name, None))
-                continue
+        if not _is_due(place, name, aim):
+            _count(row, place, name, of, aim, tally)
+            continue
+        try:
+            changed[place.name] = place.renewed(stored, aim)
+        except LongbatchError:  # its bytes were changed
+            tally.values[of.name][name] += 1
+            tally.note_unreadable(UnreadableValue(of.name, _named(row, of), place.name, None))
+        else:
             tally.num_resealed += 1
             tally.values[of.name][place.wanted(aim) or name] += 1
-        else:
-            _count(row, place, name, of, aim, tally)
-    if changed:
-        this = tuple_(*(of.rows.c[name] for name in of.key)).in_([tuple(row)[: len(of.key)]])
-        session.execute(update(of.rows).where(this).values(changed))
+    return changed
+
+
+def _update(of: SealedTable, names: Sequence[str]) -> Update:
+    """Write the statement that stores new values of these columns, for one row of many."""
+    stored = {place.name: place.stored for place in of.places}
+    this = [of.rows.c[name] == bindparam(f"key_{name}", type_=of.rows.c[name].type) for name in of.key]
+    new = {name: bindparam(f"new_{name}", type_=stored[name]) for name in names}
+    return update(of.rows).where(*this).values(new)
 
 
 def _named(row: Found, of: SealedTable) -> str:

@@ -44,6 +44,10 @@ STORED = {
     "webhook_events.output",
     "document_texts.body",
     "documents.title",
+    "summaries.instructions",
+    "summaries.focus",
+    "summaries.questions",
+    "summaries.schema",
 }
 Run = Callable[..., Any]
 
@@ -177,7 +181,7 @@ def test_no_store_has_a_word_and_all_is_read_under_a_new_key_alone(
 
 
 def _everything(site: Site, http: httpx2.Client, receiver: Receiver) -> Marks:
-    """Have a job read and delivered, an answer streamed, a batch run and a document summarized."""
+    """Have a job read and delivered, an answer streamed, a batch run, a document summarized and asked."""
     word = f"w{secrets.token_hex(8)}"
     outputs = [
         *_job(site, http, receiver, word),
@@ -244,11 +248,26 @@ def _summary(site: Site, http: httpx2.Client, word: str) -> list[str]:
     eventually(lambda: http.get(path).json()["state"] == "ready")
     assert site.read(http, path).json()["title"] == f"On {word}"
     assert word in site.read(http, f"{path}/text").text
-    summary = http.post("/v1/summaries", json={"documents": [made["id"]]}).json()["data"][0]
-    result = f"/v1/summaries/{summary['id']}/result"
-    eventually(lambda: http.get(f"/v1/summaries/{summary['id']}").json()["state"] == "completed")
-    found: str = site.read(http, result).json()["summary"]
+    asked = {"documents": [made["id"]]}
+    _ended(site, http, "answers", asked | {"questions": [f"What is {word}?"]})
+    _ended(site, http, "extractions", asked | {"schema": _schema_of(word)})
+    about = {"instructions": f"Mention {word}.", "focus": f"the {word}"}
+    summary = _ended(site, http, "summaries", asked | about)
+    found: str = site.read(http, f"{summary}/result").json()["summary"]
     return [found]
+
+
+def _ended(site: Site, http: httpx2.Client, kind: str, asked: dict[str, Any]) -> str:
+    """The path of what was made of a document, once it has ended."""
+    (subject,) = http.post(f"/v1/{kind}", json=asked).json()["data"]
+    path = f"/v1/{kind}/{subject['id']}"
+    eventually(lambda: http.get(path).json()["finalized_at"])
+    site.read(http, path)
+    return path
+
+
+def _schema_of(word: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {"name": {"type": "string", "description": f"Of the {word}."}}}
 
 
 def _ids(packed: bytes) -> tuple[int, ...]:
