@@ -39,6 +39,7 @@ class RefusedError(LongbatchError):
         status: HTTP status.
         server_code: the error's `code` in the server's reply.
         retry_after: seconds to wait before the next try; None if the server gave none.
+        is_final: the server says that no repetition will help.
     """
 
     code = "refused"
@@ -51,11 +52,13 @@ class RefusedError(LongbatchError):
         server_code: str,
         param: str | None = None,
         retry_after: float | None = None,
+        is_final: bool = False,
     ) -> None:
         super().__init__(message, param=param)
         self.status = status
         self.server_code = server_code
         self.retry_after = retry_after
+        self.is_final = is_final
 
 
 class Client:
@@ -268,6 +271,7 @@ def _content(answer: httpx2.Response) -> dict[str, Any]:
             server_code=error["code"],
             param=error["param"],
             retry_after=_seconds(answer.headers.get("retry-after")),
+            is_final=answer.headers.get("x-should-retry") == "false",
         )
     except (ValueError, KeyError, TypeError):
         message = f"status {answer.status_code} from something that is not a Longbatch server"

@@ -23,7 +23,8 @@ _MAX_PAUSE_SECONDS: Final = 10.0
 _MAX_FAULTS: Final = 4  # server errors in a row; that many are no accident
 _MAX_WANTED_SECONDS: Final = 60.0  # of a Retry-After
 _AWAY: Final = frozenset({502, 503, 504})
-_LATER: Final = 429  # too many requests, or too much queued
+_LATER: Final = 429  # too many requests, or too much queued or stored
+_FULL_SECONDS: Final = 3600.0  # a rate limit ends in a minute, a full queue in the time of its longest jobs
 
 
 class StoppedError(LongbatchError):
@@ -78,11 +79,21 @@ class SummaryClient:
         patience: seconds to keep trying a server that does not answer.
         stop: once set, ends every wait with StoppedError.
         kind: of what is made of documents.
+        full_patience: seconds to keep trying while a limit is reached, if that is longer than `patience`.
     """
 
-    def __init__(self, client: Client, *, patience: float, stop: Event, kind: Kind = SUMMARIES) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        patience: float,
+        stop: Event,
+        kind: Kind = SUMMARIES,
+        full_patience: float = _FULL_SECONDS,
+    ) -> None:
         self._client = client
         self._patience = patience
+        self._full_patience = max(patience, full_patience)
         self._stop = stop
         self._kind = kind
 
@@ -208,10 +219,10 @@ class SummaryClient:
     def _patiently(self, send: Callable[[], T]) -> T:
         """Call `send` until it succeeds.
 
-        Retries an unavailable server for as long as the patience lasts, and a server that answers 429 without
-        limit.
+        Retries an unavailable server for as long as the patience lasts, and one that answers 429 for longer:
+        what fills a queue ends in time. A 429 that no wait would help is not tried again.
         """
-        pause, faults, away_since = _FIRST_PAUSE_SECONDS, 0, None
+        pause, faults, away_since, full_since = _FIRST_PAUSE_SECONDS, 0, None, None
         while True:
             if self._stop.is_set():
                 raise StoppedError
@@ -220,15 +231,18 @@ class SummaryClient:
                 return send()
             except RefusedError as error:
                 is_away, requested = error.status in _AWAY, error.retry_after
+                is_full = error.status == _LATER and not error.is_final
                 faults += not is_away
-                if not is_away and (error.status < 500 or faults >= _MAX_FAULTS) and error.status != _LATER:
+                if not is_away and not is_full and (error.status < 500 or faults >= _MAX_FAULTS):
                     raise
-                unreachable: LongbatchError = error
+                refusal: LongbatchError = error
             except ServerUnreachableError as error:
-                is_away, unreachable = True, error
-            away_since = (away_since or time.monotonic()) if is_away else None
-            if away_since is not None and time.monotonic() - away_since > self._patience:
-                raise unreachable
+                is_away, is_full, refusal = True, False, error
+            now = time.monotonic()
+            away_since = (away_since or now) if is_away else None
+            full_since = (full_since or now) if is_full else None
+            if now - (away_since or now) > self._patience or now - (full_since or now) > self._full_patience:
+                raise refusal
             self._sleep(min(requested or pause, _MAX_WANTED_SECONDS))
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 

@@ -53,6 +53,23 @@ def test_a_full_queue_is_waited_out(httpserver: HTTPServer, stop: Event) -> None
         assert SummaryClient(client, patience=0.1, stop=stop).document("doc_1")["id"] == "doc_1"
 
 
+def test_a_limit_that_no_wait_would_help_is_reported_at_once(
+    httpserver: HTTPServer, server: SummaryClient
+) -> None:
+    refuses(httpserver, *[429] * 10, headers={"Retry-After": "1", "x-should-retry": "false"})
+    with pytest.raises(RefusedError):
+        server.document("doc_1")
+    assert len(httpserver.log) == 1
+
+
+def test_a_limit_that_stays_reached_is_reported_after_a_while(httpserver: HTTPServer, stop: Event) -> None:
+    refuses(httpserver, *[429] * 1000)
+    with Client(httpserver.url_for("")) as client, pytest.raises(RefusedError) as raised:
+        SummaryClient(client, patience=0.1, stop=stop, full_patience=0.6).document("doc_1")
+    assert raised.value.status == 429
+    assert len(httpserver.log) > 1
+
+
 def test_a_refusal_is_reported_at_once(httpserver: HTTPServer, server: SummaryClient) -> None:
     refuses(httpserver, 404)
     with pytest.raises(RefusedError):
