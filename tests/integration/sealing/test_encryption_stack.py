@@ -7,9 +7,11 @@ import base64
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx2
@@ -23,13 +25,19 @@ from typer.testing import CliRunner
 from api_server import ApiProcess, serving
 from cli.main import application
 from jobs import ids
+from jobs.files.storage import DirectoryStore, RowStore
 from jobs.models import Job, PromptText, Result
+from jobs.resealing import passes
+from jobs.resealing.places import Aim
+from jobs.sealing.content import ContentSealer
+from jobs.sealing.keys import name_of
 from jobs.settings import FileSettings, Settings
+from jobs.webhooks.vault import Vault
 from openai_support import chat_line, jsonl
 from sealed.keys import NEW, NEW_KEY, NEW_NAME, OLD_KEY, OLD_NAME, sealing, setting_of
 from searching import stores
 from searching.stores import Marks
-from support import eventually
+from support import PATIENCE, eventually
 from webhook_support import WEBHOOKS, Receiver
 from worker_support import MODEL, WorkerProcess
 
@@ -122,6 +130,34 @@ class Site:
         found: Mapping[str, Any] = json.loads(done.stdout)
         return found
 
+    @contextmanager
+    def resealing(
+        self, sessions: sessionmaker[Session], background: Callable[..., Future[object]]
+    ) -> Iterator[None]:
+        """Everything changes its key again and again, while others read and write it."""
+        is_over = Event()
+
+        def reseal() -> int:
+            num_resealed = 0
+            while not is_over.is_set():
+                for keys in ([OLD_KEY, NEW_KEY], [NEW_KEY, OLD_KEY]):
+                    sealer = ContentSealer(keys, seals=True)
+                    store = RowStore() if self.folder is None else DirectoryStore(self.folder, sealer)
+                    aim = Aim(sealer, Vault(keys), [name_of(key).hex() for key in keys])
+                    tally = passes.reseal(sessions, store, aim, tell=lambda *_: None)
+                    assert tally.unreadable == []
+                    num_resealed += tally.num_resealed
+            return num_resealed
+
+        going_on = background(reseal)
+        try:
+            yield
+        finally:
+            is_over.set()
+        num_resealed = going_on.result(PATIENCE)
+        assert isinstance(num_resealed, int)
+        assert num_resealed > 0
+
     def traces(self, sessions: sessionmaker[Session], marks: Marks) -> set[str]:
         """The columns and files that have any of it; no log ever does."""
         assert not stores.in_files(self.logs, marks)
@@ -153,7 +189,10 @@ def site(
 
 
 def test_no_store_has_a_word_and_all_is_read_under_a_new_key_alone(
-    site: Site, sessions: sessionmaker[Session], receiver: Receiver
+    site: Site,
+    sessions: sessionmaker[Session],
+    receiver: Receiver,
+    background: Callable[..., Future[object]],
 ) -> None:
     old, both, new = setting_of(OLD_KEY), setting_of(NEW_KEY, OLD_KEY), setting_of(NEW_KEY)
     with site.api(old, encrypts=False) as api, site.workers(old, encrypts=False), api.client() as http:
@@ -163,7 +202,8 @@ def test_no_store_has_a_word_and_all_is_read_under_a_new_key_alone(
     site.reseal(old)
     assert site.traces(sessions, in_plain) == set()
     with site.api(both, encrypts=True) as api, site.workers(both, encrypts=True), api.client() as http:
-        sealed = _everything(site, http, receiver)
+        with site.resealing(sessions, background):
+            sealed = _everything(site, http, receiver)
         assert site.traces(sessions, sealed) == set()
         assert site.read_again(http) == site.said
     before = {each["key"]: each["values"] for each in site.reseal(both)["keys"]}
