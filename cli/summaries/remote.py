@@ -23,7 +23,7 @@ _MAX_PAUSE_SECONDS: Final = 10.0
 _MAX_FAULTS: Final = 4  # server errors in a row; that many are no accident
 _MAX_WANTED_SECONDS: Final = 60.0  # of a Retry-After
 _AWAY: Final = frozenset({502, 503, 504})
-_LATER: Final = 429  # too many requests, or too much queued or stored
+LATER: Final = 429  # too many requests, or too much queued or stored
 _FULL_SECONDS: Final = 3600.0  # a rate limit ends in a minute, a full queue in the time of its longest jobs
 
 
@@ -231,7 +231,7 @@ class SummaryClient:
                 return send()
             except RefusedError as error:
                 is_away, requested = error.status in _AWAY, error.retry_after
-                is_full = error.status == _LATER and not error.is_final
+                is_full = error.status == LATER and not error.is_final
                 faults += not is_away
                 if not is_away and not is_full and (error.status < 500 or faults >= _MAX_FAULTS):
                     raise

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from cli.client import RefusedError, ServerUnreachableError
 from cli.summaries import options, results
 from cli.summaries.progress import ProgressDisplay
-from cli.summaries.remote import FileChangedError, StoppedError, SummaryClient, content_of
+from cli.summaries.remote import LATER, FileChangedError, StoppedError, SummaryClient, content_of
 from cli.summaries.results import DocumentResult
 from cli.summaries.sources import SourceFile
 
@@ -203,9 +203,11 @@ class SummaryRun:
             self.fatal_error = error
             return _failed(source, error.code, error.message, is_final=False)
         except RefusedError as error:
-            if error.status in _REFUSED_FOR_ALL:
+            # A limit that stayed reached for as long as one waits keeps the others out too.
+            refuses_all = error.status in _REFUSED_FOR_ALL or (error.status == LATER and not error.is_final)
+            if refuses_all:
                 self.fatal_error = error
-            is_final = error.status < 500 and error.status not in _REFUSED_FOR_ALL
+            is_final = error.status < 500 and not refuses_all
             return _failed(source, error.server_code, error.message, is_final=is_final)
 
 

@@ -8,9 +8,11 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from cli.client import Client, RefusedError, ServerUnreachableError
+from cli.output import notes
 from cli.stack.ports import free_port
+from cli.summaries.progress import progress
 from cli.summaries.remote import FileChangedError, StoppedError, SummaryClient, content_of
-from cli.summaries.run import in_threads
+from cli.summaries.run import DocumentFailure, SummaryRun, in_threads
 from cli.summaries.sources import SourceFile
 
 ERROR = {"message": "not now", "code": "unavailable", "param": None, "type": "server_error"}
@@ -68,6 +70,23 @@ def test_a_limit_that_stays_reached_is_reported_after_a_while(httpserver: HTTPSe
         SummaryClient(client, patience=0.1, stop=stop, full_patience=0.6).document("doc_1")
     assert raised.value.status == 429
     assert len(httpserver.log) > 1
+
+
+@pytest.mark.parametrize("is_final", [False, True])
+def test_a_limit_that_stays_reached_ends_the_run_and_one_that_a_file_exceeds_its_own(
+    httpserver: HTTPServer, stop: Event, tmp_path: Path, *, is_final: bool
+) -> None:
+    headers = {"x-should-retry": "false"} if is_final else {}
+    refused = Response(json.dumps({"error": ERROR}), 429, headers)
+    httpserver.expect_request("/v1/documents", method="POST").respond_with_response(refused)
+    file = tmp_path / "a.txt"
+    file.write_text("a")
+    with Client(httpserver.url_for("")) as client, progress(notes, total=None, live=False) as shown:
+        server = SummaryClient(client, patience=0.1, stop=stop, full_patience=0.3)
+        run = SummaryRun(server, {}, model="m", progress=shown)
+        failure = run.add(SourceFile(file, "a.txt", Path("a.txt")))
+    assert isinstance(failure, DocumentFailure)
+    assert (failure.is_final, run.fatal_error is None) == (is_final, is_final)
 
 
 def test_a_refusal_is_reported_at_once(httpserver: HTTPServer, server: SummaryClient) -> None:
