@@ -1,10 +1,10 @@
 """Keys that seal what is stored: how the setting writes them, their names, and AES-256-GCM under them."""
 
 import base64
-import hmac
 import os
 from collections.abc import Sequence
-from hashlib import sha256
+from functools import cache
+from hashlib import blake2b, sha256
 from typing import TYPE_CHECKING, Final
 
 from jobs.errors import LongbatchError
@@ -39,7 +39,7 @@ class KeyRing:
     webhooks, as one key takes 2^32 random nonces at most. Salted ones have a random salt in place of the
     nonce, of which each value gets a key and a nonce of its own: for any number of values.
 
-    Source: NIST SP 800-38D, section 8.3, for the bound; NIST SP 800-108 for HMAC as what derives keys.
+    Source: NIST SP 800-38D, section 8.3, for the bound; RFC 7693 for BLAKE2b with a key.
     """
 
     def __init__(self, keys: Sequence[bytes]) -> None:
@@ -115,21 +115,27 @@ def _key(encoded: str) -> bytes:
 
 def _derived(key: bytes, salt: bytes, purpose: bytes) -> tuple["AESGCM", bytes]:
     """Derive the key and the nonce of one value."""
-    made = hmac.digest(key, salt + purpose, "sha512")
-    return _cipher(made[:KEY_BYTES]), made[KEY_BYTES : KEY_BYTES + NONCE_BYTES]
+    made = blake2b(salt + purpose, key=key, digest_size=KEY_BYTES + NONCE_BYTES).digest()
+    return _cipher(made[:KEY_BYTES]), made[KEY_BYTES:]
 
 
 def _decrypted(cipher: "AESGCM", nonce: bytes, encrypted: bytes, purpose: bytes) -> bytes:
-    from cryptography.exceptions import InvalidTag
-
+    _, invalid_tag = _library()
     try:
         return cipher.decrypt(nonce, encrypted, purpose)
-    except (InvalidTag, ValueError) as error:  # the latter if it is truncated
+    except (invalid_tag, ValueError) as error:  # the latter if it is truncated
         raise UnsealableError from error
 
 
 def _cipher(key: bytes) -> "AESGCM":
-    # Imported where there is a key: most commands need none, and the library takes milliseconds.
+    aesgcm, _ = _library()
+    return aesgcm(key)
+
+
+@cache
+def _library() -> tuple[type["AESGCM"], type[Exception]]:
+    """Import it where there is a key: most commands need none, and it takes milliseconds."""
+    from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    return AESGCM(key)
+    return AESGCM, InvalidTag

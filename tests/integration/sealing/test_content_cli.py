@@ -42,7 +42,7 @@ WAITS = text(
 def variables(database_settings: DatabaseSettings, sessions: Sessions, tmp_path: Path) -> dict[str, str]:
     """The settings of a site with everything of one tenant in plain, and with one old key."""
     with sessions.begin() as session:
-        fill(session, DEFAULT_TENANT, "perspicacious", DirectoryStore(tmp_path))
+        fill(session, DEFAULT_TENANT, "sesquipedalian", DirectoryStore(tmp_path))
         for table in {*SECRETS} - {"jobs", "batches", "summaries"}:
             sealed = Vault([OLD_KEY]).seal("whsec_x")
             session.execute(text(f"UPDATE {table} SET secret = :sealed"), {"sealed": sealed})  # noqa: S608
