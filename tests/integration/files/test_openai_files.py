@@ -323,7 +323,8 @@ def test_an_estimate_reports_what_a_batch_would_take_and_submits_nothing(
     file = upload(sdk, jsonl(lines))
     asked = {"input_file_id": file.id, "endpoint": CHAT}
     found = sdk.post("/batches/estimate", body=asked, cast_to=httpx2.Response).json()
-    assert EstimateReply.model_validate(found).model_dump() == found
+    # An error has the facts of quotas only if it is of one.
+    assert EstimateReply.model_validate(found).model_dump(exclude_unset=True) == found
     assert found["request_counts"] == {"total": 5, "runnable": 1, "refused": 2, "never_fit": 1, "faulty": 1}
     assert (found["prompt_tokens"], found["max_output_tokens"], found["kv_blocks"]) == (16, 7, 1)
     assert [line["custom_id"] for line in found["never_fit"]] == ["b"]
