@@ -53,7 +53,7 @@ class GroupCommit:
         # Jobs of several requests and keys share a transaction, and no trace.
         traceparent = spec.traceparent if by.trace is None else by.trace.of(0, among=1)
         spec = replace(spec, traceparent=traceparent, api_key_id=by.api_key_id)
-        by = by if by.trace is None else replace(by, trace=None)
+        by = replace(by, trace=None, api_key_id=None)
         entry = _Entry(spec, by, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(by.tenant_id, deque()).append(entry)
         self._changed.set()

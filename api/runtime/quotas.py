@@ -39,14 +39,14 @@ class QuotaCache:
         """Return the function that admits or refuses a submission of this tenant, by a key with quotas."""
 
         def admit(session: Session, more: QuotaUsage) -> None:
-            if of_key is not None:
-                held = key_quotas.admit(session, of_key, more)
-                self._keep(of_key.key_id, _Known(held, time.monotonic() + _SHOWN_SECONDS))
-            known = self._known.get(tenant_id)
-            if known is None or time.monotonic() >= known.until:
+            held = key_quotas.admit(session, of_key, more) if of_key is not None else None
+            known = self._shown(tenant_id)
+            if known is None:
                 known = _Known(quotas.current_usage(session, tenant_id), time.monotonic() + _SHOWN_SECONDS)
             allowances.take(session, tenant_id, self._shard, more, limits=limits)
             self._keep(tenant_id, _Known(known.held + more, known.until))
+            if of_key is not None and held is not None:
+                self._keep(of_key.key_id, _Known(held, time.monotonic() + _SHOWN_SECONDS))
 
         return admit
 
@@ -57,18 +57,26 @@ class QuotaCache:
 
         Empty if not cached.
         """
-        owners = [(tenant_id, limits)] + ([] if of_key is None else [(of_key.key_id, of_key.limits)])
-        left = [
-            (max(0, of.max_enqueued_tokens - known.held.tokens), of.max_enqueued_tokens)
-            for owner_id, of in owners
-            if (known := self._known.get(owner_id)) is not None and time.monotonic() < known.until
-        ]
-        if not left:
+        known = self._shown(tenant_id)
+        if known is None:
             return {}
+        left = [_left(known, limits)]
+        if of_key is not None and (of_its_own := self._shown(of_key.key_id)) is not None:
+            left.append(_left(of_its_own, of_key.limits))
         remaining, limit = min(left)
         return {"x-ratelimit-limit-tokens": str(limit), "x-ratelimit-remaining-tokens": str(remaining)}
+
+    def _shown(self, owner_id: UUID) -> _Known | None:
+        """Return what headers may say; None: nothing, or nothing any more."""
+        known = self._known.get(owner_id)
+        return known if known is not None and time.monotonic() < known.until else None
 
     def _keep(self, owner_id: UUID, known: _Known) -> None:
         if len(self._known) >= _MAX_OWNERS:
             self._known.clear()
         self._known[owner_id] = known
+
+
+def _left(known: _Known, limits: TenantLimits) -> tuple[int, int]:
+    """Return the remaining tokens, and of how many."""
+    return max(0, limits.max_enqueued_tokens - known.held.tokens), limits.max_enqueued_tokens

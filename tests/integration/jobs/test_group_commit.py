@@ -4,13 +4,16 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
+from uuid import UUID
 
 from sqlalchemy import func, literal_column, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.runtime.database import Transactions
 from api.runtime.group_commit import NUM_LANES, GroupCommit
+from api.runtime.quotas import QuotaCache
 from jobs import tenants
 from jobs.database import transaction
 from jobs.errors import LimitError
@@ -20,6 +23,7 @@ from jobs.settings import DatabaseSettings
 from jobs.states import JobState
 from jobs.submission import Submitter
 from jobs.tenants import allowances
+from jobs.tenants.key_quotas import KeyQuota
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
 from support import CAPACITY, PATIENCE, refusing, register_engine, spec
 
@@ -115,6 +119,30 @@ def test_a_quota_with_room_for_some_is_filled_exactly(
     assert [type(each) is Job for each in found] == [True, True, False]
     assert isinstance(found[2], LimitError)
     assert custom_ids(sessions) == ["a", "b"]
+
+
+def test_a_keys_quota_bounds_its_own_jobs_among_those_that_arrive_together(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    wide = TenantLimits(max_enqueued_tokens=10**9, max_jobs=10**6, max_requests=1)
+    cache, limited, other = QuotaCache(), UUID(int=1), UUID(int=2)
+    quota = KeyQuota(limited, DEFAULT_TENANT, replace(wide, max_jobs=2))
+    admit = partial(cache.admit_for, DEFAULT_TENANT, wide)
+    by_limited = Submitter(DEFAULT_TENANT, CAPACITY, admit(of_key=quota), api_key_id=limited, key_quota=quota)
+    others = [Submitter(DEFAULT_TENANT, CAPACITY, admit(), api_key_id=each) for each in (other, None)]
+
+    async def submit() -> list[Job | BaseException]:
+        async with committing(database_settings) as group_commit, asyncio.timeout(PATIENCE):
+            names = [(str(number), by) for number in range(4) for by in (by_limited, *others)]
+            each = (group_commit.submit(spec(prompt=name, custom_id=name), by) for name, by in names)
+            return await asyncio.gather(*each, return_exceptions=True)
+
+    found = asyncio.run(submit())
+    assert [isinstance(each, LimitError) for each in found[::3]] == [False, False, True, True]
+    assert not any(isinstance(each, BaseException) for each in [*found[1::3], *found[2::3]])
+    with sessions() as session:
+        counts = dict(session.execute(select(Job.api_key_id, func.count()).group_by(Job.api_key_id)).all())
+    assert counts == {limited: 2, other: 4, None: 4}
 
 
 def test_a_caller_that_leaves_harms_no_other(

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from api.runtime.api_keys import caller_of_person
 from api_server import ApiProcess, error_of
 from batch_support import Service, lines, validate_next
 from cli.stack.servers.valkey import EmbeddedValkey
@@ -22,7 +23,8 @@ from jobs.settings import DatabaseSettings
 from jobs.tenants import key_quotas, keys
 from jobs.tenants.key_quotas import KeyQuota
 from jobs.tenants.keys import Scope
-from jobs.tenants.quotas import QuotaUsage
+from jobs.tenants.persons import Person
+from jobs.tenants.quotas import QuotaUsage, TenantLimits
 from openai_support import chat_line
 from summary_support import SMALL, create, plan_all, plan_next, ready_document, text_of
 from support import MODEL, eventually, register_engine
@@ -206,6 +208,12 @@ def test_the_jobs_of_a_revoked_key_go_on_and_its_limit_ends(team: Team, http: ht
     assert team.client().get(f"/v1/jobs/{job['id']}").json()["state"] == job["state"]
     with team.sessions() as session:
         assert key_quotas.read(session, team.key_ids[0]) is None
+
+
+def test_a_person_submits_for_no_key() -> None:
+    person = Person("https://id.example", "1", "Ada", frozenset({"submit"}))
+    caller = caller_of_person(person, DEFAULT_TENANT, TenantLimits(1, 1, 1))
+    assert (caller.api_key_id, caller.quota) == (None, None)
 
 
 def new_key(session: Session, **limits: int) -> KeyQuota:
