@@ -1,13 +1,14 @@
 """Where the bytes of files are kept: one interface over Postgres, a directory or object storage."""
 
 import errno
+import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
 import zstandard
 
@@ -185,17 +186,25 @@ class DirectoryStore(RowStore):
         return self._read(key, HEAD_BYTES)
 
     def reseal(self, key: str) -> None:
-        """Seal a part as the settings say now; raise as `get` and `put` do.
+        """Seal a part as the settings say now; raise as `get` and `put` do, also while another process does.
 
-        What an interrupted call wrote beside the part the next one removes, or `drop` does.
+        What an interrupted call wrote beside the part the next one overwrites, and `drop` removes.
         """
         packed = opened(self._read(key), key, self._sealer)
         new = self._new_path(key)
-        new.unlink(missing_ok=True)
-        with _telling_full():
-            self._write(new, sealed(packed, key, self._sealer))
-            new.replace(self._path(key))
-            _sync_names(new.parent)
+        with _telling_full(), new.open("ab") as file:
+            if not _is_ours(file, new):
+                raise UnavailableError("Another process writes this part anew.")
+            try:
+                file.truncate(0)
+                file.write(sealed(packed, key, self._sealer))
+                file.flush()
+                os.fsync(file.fileno())
+                new.replace(self._path(key))
+            except OSError:
+                new.unlink(missing_ok=True)  # it would take the room that is left
+                raise
+        _sync_names(new.parent)
 
     def list_keys(self, folder: str) -> Iterator[list[str]]:
         """List the keys of one of FOLDERS, up to LISTED_AT_ONCE at a time."""
@@ -255,6 +264,15 @@ class DirectoryStore(RowStore):
             with suppress(PermissionError):  # above our own folders, so it existed before
                 _sync_names(each.parent)
         self._durable.add(folder)
+
+
+def _is_ours(file: BinaryIO, path: Path) -> bool:
+    """Lock an open file until it is closed; return False if another process has it, or has moved it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Sealed parts of files in a directory or bucket: written anew in their places, one at a time.
 
-A part's file is locked meanwhile as by a row that refers to it, which keeps others from removing the file
-with its parts: what was removed must not come back.
+A part's file is locked meanwhile, which keeps others from removing the file with its parts: what was removed
+must not come back. It also keeps a second command away from the part.
 """
 
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ def _reseal(sessions: Sessions, store: PartStore, part: Found) -> bool:
     with transaction(sessions) as session:
         is_rewritten = (File.state == FileState.GROWING) & (File.purpose == INPUT)  # truncated from outside
         file = select(File.id).where(File.id == part.file_id, ~is_rewritten)
-        if session.scalar(file.with_for_update(read=True, key_share=True, skip_locked=True)) is None:
+        if session.scalar(file.with_for_update(key_share=True, skip_locked=True)) is None:
             return False
         if not _names(session, part):
             return False

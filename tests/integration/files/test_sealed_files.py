@@ -1,5 +1,6 @@
 """Files and texts of documents, encrypted at rest: sealed in every store, and to readers as they were."""
 
+import fcntl
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from document_support import Extractor, upload
 from jobs import database, documents, files, ids
 from jobs.database.paging import SearchRange
 from jobs.documents.queries import DocumentFilter, search_documents
+from jobs.errors import UnavailableError
 from jobs.files.object_storage import ObjectStore
 from jobs.files.storage import DirectoryStore, PartStore, RowStore
 from jobs.models import DEFAULT_TENANT, Document, File, FilePart
@@ -184,6 +186,21 @@ def test_what_an_interrupted_resealing_left_goes_with_the_part(
     assert store.get(part) == RAW
     store.drop([part.key])
     assert not [each for each in tmp_path.rglob("*") if each.is_file()]
+
+
+def test_two_processes_do_not_write_one_part_at_once(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path, NEW)
+    part = store.put(RAW)
+    assert part.key is not None
+    with next(tmp_path.rglob(f"{part.key}.zst")).with_suffix(".new").open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        other.write(b"half of it")
+        with pytest.raises(UnavailableError):
+            store.reseal(part.key)
+    assert store.get(part) == RAW
+    store.reseal(part.key)
+    assert store.get(part) == RAW
+    assert len([each for each in tmp_path.rglob("*") if each.is_file()]) == 1
 
 
 def test_a_part_that_no_key_opens_fails_its_batch_alone(
