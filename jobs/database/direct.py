@@ -27,7 +27,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.types import TypeEngine
 
 from jobs.database import hot
-from jobs.database.packed_arrays import as_stored, packer_of
+from jobs.database.packed_arrays import as_stored, holds_content, packer_of
 from jobs.database.sealed_columns import Sealed
 
 Statement = TextClause | TextualSelect | Insert | ReturningInsert[Any]
@@ -228,7 +228,7 @@ def _opened(rows: Rows, statement: Statement, dialect: Dialect) -> Rows:
 class _Compiled:
     sql: bytes
     types: Sequence[int]
-    packers: Sequence[tuple[str, TypeEngine[Any], Callable[[Any], bytes]]]
+    packers: Sequence[tuple[str, TypeEngine[Any] | None, Callable[[Any], bytes]]]  # a type if it is sealed
     sealed: Sequence[tuple[int, Sealed]]  # of the columns that it returns
 
 
@@ -237,7 +237,10 @@ def _compile(statement: Statement) -> _Compiled:
     compiled = statement.compile(dialect=_DIALECT)
     kinds = [(name, compiled.binds[name].type) for name in compiled.positiontup or []]
     written = [packer_of(kind) for _, kind in kinds]
-    packers = [(name, kind, pack) for (name, kind), (_, pack) in zip(kinds, written, strict=True)]
+    packers = [
+        (name, kind if holds_content(kind) else None, pack)
+        for (name, kind), (_, pack) in zip(kinds, written, strict=True)
+    ]
     returned = enumerate(getattr(statement, "exported_columns", ()))
     sealed = [(place, each.type) for place, each in returned if isinstance(each.type, Sealed)]
     return _Compiled(str(compiled).encode(), [oid for oid, _ in written], packers, sealed)
@@ -250,7 +253,9 @@ _Written = tuple[_Compiled, _Values]
 def _written(query: Query, dialect: Dialect) -> _Written:
     compiled, given = _compile(query.statement), query.given
     return compiled, [
-        None if given[name] is None else pack(as_stored(kind, given[name], dialect))
+        None
+        if (value := given[name]) is None
+        else pack(value if kind is None else as_stored(kind, value, dialect))
         for name, kind, pack in compiled.packers
     ]
 

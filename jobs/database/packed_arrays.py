@@ -117,6 +117,11 @@ def as_stored(kind: TypeEngine[Any], value: Any, dialect: Dialect) -> Any:  # no
     return value
 
 
+def holds_content(kind: TypeEngine[Any]) -> bool:
+    """Return True if `as_stored` seals values of this type."""
+    return isinstance(kind, Sealed) or isinstance(_item_of(kind), Sealed)
+
+
 def is_packable(kind: TypeEngine[Any]) -> bool:
     """Return True if arrays can have items of this type, as `PackedArrayType`."""
     return _stored_type(kind) in PACKABLE
