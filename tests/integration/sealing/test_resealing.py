@@ -7,7 +7,10 @@ import pytest
 from sqlalchemy import Engine, LargeBinary, event, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from bucket_support import serving_bucket
 from jobs import files
+from jobs.errors import UnavailableError
+from jobs.files.object_storage import ObjectStore
 from jobs.files.storage import DirectoryStore, RowStore, StoredPart
 from jobs.models import (
     DEFAULT_TENANT,
@@ -27,6 +30,7 @@ from jobs.resealing.tally import PLAIN as UNDER_NONE
 from jobs.resealing.tally import Tally
 from jobs.sealing.content import PLAIN, ContentSealer
 from jobs.settings import DatabaseSettings
+from jobs.states.file import FileState
 from jobs.webhooks.vault import Vault
 from owned.everything import fill
 from sealed.keys import LOST_NAME, NEW, NEW_KEY, NEW_NAME, OLD, OLD_KEY, OLD_NAME, OPENS, STRANGER, sealing
@@ -186,6 +190,34 @@ def test_a_value_that_no_key_opens_is_named_and_stops_nothing(site: Site) -> Non
     assert tally.num_unreadable == 3
     assert tally.values["documents"] == {NEW_NAME: 1}
     assert tally.by_key()[OLD_NAME] == 1, "of what could not be opened"
+
+
+def test_parts_in_a_bucket_are_sealed_anew_where_it_answers(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving_bucket() as bucket:
+        for name, value in bucket.environment.items():
+            monkeypatch.setenv(name, value)
+
+        def store_of(sealer: ContentSealer) -> ObjectStore:
+            return ObjectStore("s3://bucket/some/prefix", sealer)
+
+        with sessions.begin() as session:
+            file = files.create(
+                session, tenant_id=DEFAULT_TENANT, purpose=files.OUTPUT, filename="", state=FileState.GROWING
+            )
+            for _ in range(3):
+                files.append(session, file, [MARK.encode() * 10], store_of(PLAIN))
+        for sealer, name in ((OLD, OLD_NAME), (NEW, NEW_NAME)):
+            tally = passes.reseal(sessions, store_of(sealer), aim_of(sealer), tell=lambda *_: None)
+            assert (tally.values[PARTS], tally.num_left) == ({name: 3}, 0)
+        assert not [each for each in bucket.objects.values() if MARK.encode() in each]
+        with sessions() as session:
+            read = files.read_chunks(session, file.id, store_of(NEW))
+            assert b"".join(read) == MARK.encode() * 30
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody else")
+        with pytest.raises(UnavailableError):
+            passes.reseal(sessions, store_of(OPENS), aim_of(OPENS), tell=lambda *_: None)
 
 
 def test_a_file_that_is_removed_meanwhile_does_not_come_back(site: Site) -> None:
