@@ -1,6 +1,7 @@
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -82,16 +83,17 @@ def test_1200_waits_share_one_connection_and_hinder_nobody(
 ) -> None:
     num_waits = 1200  # more than the soft limit of open files that the service started with
     assert num_waits > SOFT_FILES
+    wait_for_open_requests(http, 1)  # those of other tests have ended
     with ThreadPoolExecutor(1) as pool:
         states = pool.submit(asyncio.run, many_waits(server, running, num_waits))
         busiest = 0
 
-        def all_wait() -> bool:
+        def look() -> None:
             nonlocal busiest
             busiest = max(busiest, num_busy_connections(sessions))
-            return f"longbatch_http_open_requests {num_waits + 1}.0" in http.get("/metrics").text
+            assert not states.done(), states.result()
 
-        eventually(all_wait)
+        wait_for_open_requests(http, num_waits + 1, look=look)
         for _ in range(50):
             busiest = max(busiest, num_busy_connections(sessions))
         assert busiest <= 2  # one of them may be the scrape's
@@ -103,6 +105,22 @@ def test_1200_waits_share_one_connection_and_hinder_nobody(
             assert not states.done()
         complete(sessions, running)
         assert states.result() == {"completed"}
+
+
+def wait_for_open_requests(http: httpx2.Client, num: int, *, look: Callable[[], None] = lambda: None) -> None:
+    """Wait until the service has so many, of which the scrape is one; call `look` before each scrape."""
+    seen: list[str] = []
+
+    def has_so_many() -> bool:
+        look()
+        lines = http.get("/metrics").text.splitlines()
+        seen.extend(line for line in lines if line.startswith("longbatch_http_open_requests "))
+        return seen[-1] == f"longbatch_http_open_requests {num}.0"
+
+    try:
+        eventually(has_so_many)
+    except AssertionError as error:
+        raise AssertionError(f"{num} requests are not open; seen: {seen[-20:]}") from error
 
 
 async def many_waits(server: ApiProcess, lease: Lease, num_waits: int) -> set[str]:
