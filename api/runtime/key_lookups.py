@@ -56,12 +56,16 @@ class KeyLookups:
             self._waiting[secret] = asyncio.get_running_loop().create_future()
         answer = self._waiting[secret]
         if len(self._queries) < _MAX_QUERIES:
-            query = asyncio.create_task(self._query_waiting())
-            self._queries.add(query)
-            query.add_done_callback(self._queries.discard)
+            self._queries.add(asyncio.create_task(self._query_waiting()))
         return await asyncio.shield(answer)
 
     async def _query_waiting(self) -> None:
+        try:
+            await self._query_all()
+        finally:  # at once: a callback would run later, and what is asked until then would wait for no query
+            self._queries.discard(asyncio.current_task())
+
+    async def _query_all(self) -> None:
         while self._waiting:
             asked = {
                 secret: self._waiting.pop(secret)

@@ -13,12 +13,14 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api.runtime.api_keys import ApiKeys
 from api.runtime.database import Transactions
+from api.runtime.key_lookups import KeyLookups, KeyRecord
 from jobs.database import database_now
 from jobs.errors import AuthenticationError
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings
 from jobs.tenants import keys
 from jobs.tenants.keys import NewKey, Scope
+from support import PATIENCE
 
 T = TypeVar("T")
 NUM_GUESSES = 400
@@ -86,6 +88,40 @@ async def guess_of(api_keys: ApiKeys, made: NewKey) -> str:
     with pytest.raises(AuthenticationError) as refused:
         await api_keys.verify(f"Bearer lb_{made.row.handle}_{secrets.token_urlsafe(32)}")
     return refused.value.message
+
+
+def test_a_key_that_is_asked_for_as_the_last_queries_end_is_looked_up(
+    database_settings: DatabaseSettings, made: NewKey
+) -> None:
+    class Held(Transactions):
+        """Its look-ups end together."""
+
+        read = asyncio.Semaphore(0)
+        may_end = asyncio.Event()
+
+        async def run_across(self, verb: Callable[[Session], T]) -> T:
+            found = await super().run_across(verb)
+            self.read.release()
+            await self.may_end.wait()
+            return found
+
+    async def test() -> None:
+        transactions = Held(database_settings)
+        lookups = KeyLookups(transactions)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                ending: list[asyncio.Task[KeyRecord]] = []
+                for _ in range(2):
+                    ending.append(asyncio.create_task(lookups.find("lb_0_x" + str(len(ending)))))
+                    await transactions.read.acquire()
+                transactions.may_end.set()
+                last = await asyncio.create_task(lookups.find(made.secret))
+                assert last.row is not None
+                await asyncio.gather(*ending)
+        finally:
+            await transactions.close()
+
+    asyncio.run(test())
 
 
 @pytest.fixture
