@@ -24,12 +24,14 @@ class _Ask:
     Attributes:
         waits: True: answer once the job has ended; False: answer with its row now.
         future: gets the row; None: the tenant has no such job.
+        has_failed: the read that it came with failed; another one follows, since it waits anyway.
     """
 
     job_id: UUID
     tenant_id: UUID
     waits: bool
     future: asyncio.Future[Job | None]
+    has_failed: bool = False
 
 
 class JobPoller:
@@ -99,14 +101,22 @@ class JobPoller:
             try:
                 await self._poll(self._reading)
             except Exception as error:  # noqa: BLE001  # the loop must outlive any one failure
-                _fail(self._reading, error)
+                _fail([ask for ask in self._reading if ask.has_failed or not ask.waits], error)
                 await asyncio.sleep(INTERVAL)
+                self._read_again([ask for ask in self._reading if not ask.future.done()])
 
     def _ask(self, job_id: UUID, tenant_id: UUID, *, waits: bool) -> _Ask:
         ask = _Ask(job_id, tenant_id, waits, asyncio.get_running_loop().create_future())
         self._new.append(ask)
         self._asked.set()
         return ask
+
+    def _read_again(self, asks: Sequence[_Ask]) -> None:
+        for ask in asks:
+            ask.has_failed = True
+        self._new[:0] = asks
+        if asks:
+            self._asked.set()
 
     async def _until_due(self) -> None:
         """Return on a new request, or when the next poll for waiting callers is due."""

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import httpx2
 import pytest
+from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.runtime import job_polling
@@ -17,6 +18,7 @@ from api.runtime.database import Transactions
 from api.runtime.job_polling import INTERVAL, JobPoller
 from api_server import ApiProcess
 from jobs import ids, lifecycle, queries, tenants
+from jobs.errors import UnavailableError
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.settings import DatabaseSettings
 from jobs.tenants import keys
@@ -187,6 +189,45 @@ def test_nothing_is_read_while_nobody_asks_and_for_nobody_who_has_his_answer(
         for _ in range(3):
             assert await poller.now(job_id, tenant_id=DEFAULT_TENANT) is not None
         assert reads == [([job_id], [])] * 3
+
+    watching(database_settings, test)
+
+
+@pytest.mark.parametrize("num_failed", [1, 2])
+def test_a_wait_outlives_one_failed_read_and_no_second(
+    database_settings: DatabaseSettings,
+    sessions: sessionmaker[Session],
+    job_id: UUID,
+    monkeypatch: pytest.MonkeyPatch,
+    num_failed: int,
+) -> None:
+    read = queries.find_jobs
+    num_left = num_failed
+
+    def failing(session: Session, **given: Sequence[UUID]) -> dict[UUID, Job]:
+        nonlocal num_left
+        if num_left:
+            num_left -= 1
+            session.execute(text("SELECT 1 / 0"))
+        return read(session, **given)
+
+    monkeypatch.setattr(queries, "find_jobs", failing)
+
+    async def test(poller: JobPoller) -> None:
+        waiting = asyncio.create_task(poller.until_ended(job_id, tenant_id=DEFAULT_TENANT, seconds=30))
+        await asyncio.sleep(0)  # it asks first, and both share a read
+        with pytest.raises(UnavailableError):  # its caller decides whether to ask again
+            await poller.now(job_id, tenant_id=DEFAULT_TENANT)
+        if num_failed == 2:
+            with pytest.raises(UnavailableError):
+                await waiting
+            return
+        assert await poller.now(job_id, tenant_id=DEFAULT_TENANT) is not None
+        assert not waiting.done()
+        await asyncio.to_thread(cancel, sessions, job_id)
+        ended = await waiting
+        assert ended is not None
+        assert ended.state == "cancelled"
 
     watching(database_settings, test)
 
