@@ -19,6 +19,7 @@ from api.answers.replies import (
 )
 from api.answers.requests import AnswersEstimateRequest, AnswersRequest, ReadingListQuery
 from api.http.body import parse, read_body
+from api.http.departures import unless_gone
 from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.event_responses import EventResponse
 from api.http.fields import wait_seconds
@@ -92,6 +93,7 @@ async def list_answers(
     responses=responses(200, AnswersWithEachReply, "The document's answers", 400, 404, 503),
 )
 async def get_answers(
+    request: Request,
     answers_id: AnswersIdDep,
     services: ServicesDep,
     tenant_id: TenantDep,
@@ -101,7 +103,7 @@ async def get_answers(
     """Get the answers now or, with `wait`, once they have ended or the time is up."""
     if wait:
         await services.transact(questions.get, answers_id=answers_id, tenant_id=tenant_id)
-        await until_ended(services, answers_id, seconds=wait)
+        await unless_gone(request, until_ended(services, answers_id, seconds=wait))
     return JSONResponse(
         await services.transact(_read, answers_id=answers_id, tenant_id=tenant_id, with_each=with_each)
     )

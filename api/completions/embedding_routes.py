@@ -9,10 +9,11 @@ from starlette.responses import Response
 from api.completions import embeddings
 from api.completions.placement import REPLAYED, repetition_of
 from api.completions.replies import EmbeddingsReply
-from api.completions.routes import error_of, give_up, unless_gone
+from api.completions.routes import error_of, give_up
 from api.http import deliveries
 from api.http.body import read_body
 from api.http.deliveries import HandedOver
+from api.http.departures import unless_gone
 from api.http.dependencies import CallerDep, ServicesDep
 from api.http.idempotency import IdempotencyDep
 from api.http.openapi import json_body, responses

@@ -1,17 +1,16 @@
 """Interactive routes: chat and text completions compatible with OpenAI's, and plain generate."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from uuid import UUID
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic_core import to_json
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from api.completions import choices, formats, interactive
@@ -24,6 +23,7 @@ from api.completions.requests import GenerateRequest
 from api.http import deliveries
 from api.http.body import read_body
 from api.http.deliveries import HandedOver
+from api.http.departures import unless_gone
 from api.http.dependencies import CallerDep, ServicesDep
 from api.http.errors import envelope, status_of
 from api.http.event_responses import EventResponse
@@ -48,7 +48,6 @@ from jobs.states.batch import Endpoint
 
 router = APIRouter(tags=["interactive"])
 
-T = TypeVar("T")
 _SCORE_BYTES: Final = 70  # of a log probability as JSON
 _ERRORS: Final = (400, 404, 409, 413, 500, 503, 504)
 _CHAT_EVENTS: Final = {
@@ -269,26 +268,3 @@ async def give_up(services: Services, *job_ids: UUID, tenant_id: UUID) -> None:
         await interactive.cancel(services, job_ids, tenant_id=tenant_id)
     except LongbatchError as error:  # the job runs to its end, bounded by its window
         telemetry.logger().warning(telemetry.LOOP_FAILED, loop="interactive-cancel", error=error.code)
-
-
-async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Run the work until it returns or the caller disconnects.
-
-    Raises:
-        ClientDisconnect: the caller closed the connection first.
-    """
-    working, gone = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
-    try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
-    finally:
-        for task in (working, gone):
-            task.cancel()
-        await asyncio.gather(working, gone, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

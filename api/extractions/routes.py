@@ -23,6 +23,7 @@ from api.extractions.requests import (
     ExtractionRequest,
 )
 from api.http.body import parse, read_body
+from api.http.departures import unless_gone
 from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.event_responses import EventResponse
 from api.http.fields import wait_seconds
@@ -97,6 +98,7 @@ async def list_extractions(
     responses=responses(200, ExtractionWithValuesReply, "The document's extraction", 400, 404, 503),
 )
 async def get_extraction(
+    request: Request,
     extraction_id: ExtractionIdDep,
     services: ServicesDep,
     tenant_id: TenantDep,
@@ -106,7 +108,7 @@ async def get_extraction(
     """Get the extraction now or, with `wait`, once it has ended or the time is up."""
     if wait:
         await services.transact(extractions.get, extraction_id=extraction_id, tenant_id=tenant_id)
-        await until_ended(services, extraction_id, seconds=wait)
+        await unless_gone(request, until_ended(services, extraction_id, seconds=wait))
     return JSONResponse(
         await services.transact(
             _read, extraction_id=extraction_id, tenant_id=tenant_id, with_values=with_values

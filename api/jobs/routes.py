@@ -1,6 +1,5 @@
 """Jobs over HTTP: submit, get, list, read the result, cancel, delete."""
 
-from functools import partial
 from typing import Annotated
 from uuid import UUID
 
@@ -13,6 +12,7 @@ from starlette.responses import Response
 from api.http import deliveries
 from api.http.body import has_many_names, parse, read_body
 from api.http.deliveries import HandedOver
+from api.http.departures import unless_gone
 from api.http.dependencies import ServicesDep, TenantDep, caller_of, services_of
 from api.http.fields import wait_seconds
 from api.http.idempotency import IdempotencyDep, IdempotencyHeaders
@@ -114,6 +114,7 @@ async def list_jobs(
     | {304: {"description": "Unchanged since the version in If-None-Match"}},
 )
 async def get_job(
+    request: Request,
     job_id: JobIdDep,
     services: ServicesDep,
     tenant_id: TenantDep,
@@ -125,8 +126,11 @@ async def get_job(
     Only this operation returns `queue`. The ETag does not cover it, so omit If-None-Match to follow it.
     """
     poller = services.poller
-    read = partial(poller.until_ended, seconds=wait) if wait else poller.now
-    job = await read(job_id, tenant_id=tenant_id)
+    if wait:
+        ended = poller.until_ended(job_id, tenant_id=tenant_id, seconds=wait)
+        job = await unless_gone(request, ended)
+    else:
+        job = await poller.now(job_id, tenant_id=tenant_id)
     if job is None:
         raise NotFoundError("There is no such job.")
     return await polled_job_response(job, services.queue_positions.of, if_none_match=if_none_match)

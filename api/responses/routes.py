@@ -14,10 +14,11 @@ from starlette.responses import Response
 
 from api.completions import interactive
 from api.completions.placement import REPLAYED, repetition_of
-from api.completions.routes import error_of, give_up, unless_gone
+from api.completions.routes import error_of, give_up
 from api.http import deliveries
 from api.http.body import read_body
 from api.http.deliveries import HandedOver
+from api.http.departures import unless_gone
 from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.event_responses import EventResponse
 from api.http.idempotency import IdempotencyDep, IdempotencyHeaders

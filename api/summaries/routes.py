@@ -12,7 +12,8 @@ from starlette.responses import Response
 from api.http import deliveries
 from api.http.body import parse, read_body
 from api.http.deliveries import HandedOver
-from api.http.dependencies import CallerDep, ServicesDep, TenantDep
+from api.http.departures import unless_gone
+from api.http.dependencies import CallerDep, ServicesDep, TenantDep, services_of
 from api.http.event_responses import EventResponse
 from api.http.fields import wait_seconds
 from api.http.idempotency import IdempotencyDep
@@ -110,8 +111,8 @@ async def list_summaries(
     responses=responses(200, SummaryWithChunksReply, "The summary, with its chunks", 400, 404, 503),
 )
 async def get_summary(
+    request: Request,
     summary_id: SummaryIdDep,
-    services: ServicesDep,
     tenant_id: TenantDep,
     wait: Annotated[float, wait_seconds("summary")] = 0,
     chunks: Chunks = True,  # noqa: FBT002  # a query parameter
@@ -120,10 +121,11 @@ async def get_summary(
     with_quotes: Quotes = False,  # noqa: FBT002  # a query parameter
 ) -> JSONResponse:
     """Get the summary now or, with `wait`, once it has ended or the time is up."""
+    services = services_of(request)
     wanted = ChunkRange(chunks_start, chunks_limit) if chunks else None
     if wait:
         await services.transact(summaries.get, summary_id=summary_id, tenant_id=tenant_id)
-        await verbs.until_ended(services, summary_id, seconds=wait)
+        await unless_gone(request, verbs.until_ended(services, summary_id, seconds=wait))
     found = await services.transact(_read, summary_id=summary_id, tenant_id=tenant_id, chunks=wanted)
     if not with_quotes:
         return JSONResponse(found)
