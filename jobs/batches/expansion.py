@@ -124,9 +124,8 @@ class _Quota:
         texts = {text.sha256: text for spec in specs for text in spec.texts}
         stored_bytes = sum(text.stored_bytes(self.sealer) for text in texts.values())
         need = QuotaUsage(tokens=tokens, jobs=len(specs), stored_bytes=stored_bytes)
-        alone = QuotaUsage(tokens=tokens, stored_bytes=stored_bytes)
         for room in self.rooms:
-            quotas.check(alone, need, limits=room.limits, of=room.of)
+            quotas.check(need, need, limits=room.limits, of=room.of)
         if not all(room.has_room_for(need) for room in self.rooms):
             return False
         for room in self.rooms:

@@ -18,6 +18,7 @@ from jobs.errors import (
     AdapterForbiddenError,
     LongbatchError,
     ModelNotFoundError,
+    OverJobQuotaError,
     OverStorageQuotaError,
     OverTokenQuotaError,
 )
@@ -165,6 +166,7 @@ class LineReader:
 _STATUSES: Final[Mapping[type[LongbatchError], int]] = {
     ModelNotFoundError: 404,
     AdapterForbiddenError: 403,
+    OverJobQuotaError: 429,
     OverTokenQuotaError: 429,
     OverStorageQuotaError: 429,
 }

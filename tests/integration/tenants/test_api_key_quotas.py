@@ -265,6 +265,23 @@ def test_a_line_larger_than_the_quota_of_its_key_fails_alone(sessions: sessionma
     assert "Enqueued token limit of this API key reached" in json.dumps(line)
 
 
+def test_a_line_of_more_jobs_than_its_key_may_ever_have_fails_alone(sessions: sessionmaker[Session]) -> None:
+    service = Service(sessions)
+    batch_id = service.create(
+        [*lines(1), chat_line("many", model=MODEL, n=4), chat_line("fits", model=MODEL, n=3)]
+    )
+    with sessions.begin() as session:
+        of_key = new_key(session, max_jobs=3)
+        session.execute(update(Batch).values(api_key_id=of_key.key_id))
+    assert validate_next(service.sessions, service.tools)
+    for _ in range(3):
+        service.settle()
+        service.complete()
+    assert service.outcome(batch_id) == (["fits", "line-0"], ["many"])
+    (line,) = service.read(service.batch(batch_id).error_file_id)
+    assert "Job limit of this API key reached" in json.dumps(line)
+
+
 def test_a_batch_goes_on_without_limit_once_its_key_is_revoked(sessions: sessionmaker[Session]) -> None:
     service = Service(sessions)
     batch_id = service.create(lines(10))
