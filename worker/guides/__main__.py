@@ -25,7 +25,7 @@ def main() -> None:
     for line in sys.stdin.buffer:
         asked = json.loads(line)
         signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)  # its signal ends the process
-        fault = find_fault(Guide.read(asked["guide"]), asked["text"])
+        fault = find_fault(Guide.read(asked["guide"]), asked["text"], quotes=asked["quotes"])
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         sys.stdout.write(f"{json.dumps(fault)}\n")
         sys.stdout.flush()

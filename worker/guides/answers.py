@@ -33,5 +33,6 @@ async def _fault_of_calls(
             guide = Guide(GuideKind.JSON, schema)
             fault = await checker.fault_of(call.arguments, guide, tenant_id=tenant_id)
             if fault is not None:
-                return f"the arguments of call {index}, of {call.name}: {fault}"
+                of_call = f"call {index}, of {call.name}" if checker.quotes else f"call {index}"
+                return f"the arguments of {of_call}: {fault}"
     return None

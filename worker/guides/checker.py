@@ -30,9 +30,14 @@ class CheckerLostError(LongbatchError):
 
 
 class FormChecker:
-    """Checks answers in processes of their own. Its coroutines run on one event loop."""
+    """Checks answers in processes of their own. Its coroutines run on one event loop.
 
-    def __init__(self) -> None:
+    Attributes:
+        quotes: what it says of an answer may quote it.
+    """
+
+    def __init__(self, *, quotes: bool = True) -> None:
+        self.quotes: Final = quotes
         self._threads = ThreadPoolExecutor(_NUM_PROCESSES, thread_name_prefix="form")
         self._turns: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
         self._lock = threading.Lock()
@@ -51,7 +56,7 @@ class FormChecker:
 
     def check(self, text: str, guide: Guide) -> str | None:
         """Find a fault like `fault_of`, in the caller's thread."""
-        asked = json.dumps({"guide": guide.written(), "text": text}).encode() + b"\n"
+        asked = json.dumps({"guide": guide.written(), "text": text, "quotes": self.quotes}).encode() + b"\n"
         process = self._take()
         told = _tell(process, asked)
         if not told.endswith(b"\n"):

@@ -12,14 +12,19 @@ _MAX_CHARS: Final = 300  # of a message, which may quote the answer
 _FENCED: Final = re.compile(r"\s*```[a-zA-Z]*[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
 
 
-def find_fault(guide: Guide, text: str) -> str | None:
+def find_fault(guide: Guide, text: str, *, quotes: bool = True) -> str | None:
     """Return what keeps the text from having the form; None: nothing does.
 
     A grammar is the engine's own matter: it is not checked.
+
+    Args:
+        guide: the form.
+        text: the answer.
+        quotes: what is returned may quote the answer and its schema.
     """
     match guide.kind:
         case GuideKind.JSON:
-            return _json_fault(guide.content, text)
+            return _json_fault(guide.content, text, quotes=quotes)
         case GuideKind.REGEX:
             is_right = _validator(json.dumps(whole_match(guide.content))).is_valid(text)
             return None if is_right else "it does not match the regular expression"
@@ -35,7 +40,7 @@ def unfenced(text: str) -> str:
     return found[1] if found else text
 
 
-def _json_fault(content: str, text: str) -> str | None:
+def _json_fault(content: str, text: str, *, quotes: bool) -> str | None:
     try:
         answer = json.loads(text, parse_constant=_refuse)
         error = next(iter(_validator(content).iter_errors(answer)), None)
@@ -43,6 +48,8 @@ def _json_fault(content: str, text: str) -> str | None:
         return f"it is not JSON that can be read: {str(broken)[:_MAX_CHARS]}"
     if error is None:
         return None
+    if not quotes:
+        return f"it is not valid by the keyword {error.kind.name!r} of its schema"
     place = "".join(f"/{each}" for each in error.instance_path)
     return f"at {place or 'its root'}: {error.message}"[:_MAX_CHARS]
 

@@ -97,7 +97,8 @@ class InferenceWorker:
         self._live = LiveOutput(doorbell.broker)
         stopping = threading.Event()
         self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="slot")
-        self._forms = FormChecker()
+        # Errors of jobs are not encrypted.
+        self._forms = FormChecker(quotes=not sealer.seals)
         self._metrics = RunMetrics((metrics or ProcessMetrics()).registry, settings.engine.name)
         self._metrics.watch(
             num_running=lambda: len(list(self.keeper.running())),

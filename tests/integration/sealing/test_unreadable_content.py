@@ -5,7 +5,6 @@ from uuid import UUID
 
 import httpx2
 import pytest
-from pydantic import SecretStr
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import Serve, error_of
@@ -20,7 +19,7 @@ from jobs.prompts.tokenizer import pack_ids
 from jobs.sealing.content import key_name
 from jobs.settings import Settings
 from jobs.states import FinishReason
-from sealed.sealers import SEALS_OTHERWISE, VARIABLES
+from sealed.sealers import SEALS_OTHERWISE, VARIABLES, sealing
 from support import (
     CAPACITY,
     WordCounter,
@@ -48,17 +47,6 @@ def complete_next(sessions: Sessions, text: str = "said") -> UUID:
         lease = claim_one(session).lease
         assert lifecycle.complete(session, lease, output_of(text), FinishReason.STOP)
         return lease.job_id
-
-
-def sealing(settings: Settings) -> Settings:
-    """The settings of a worker that seals."""
-    changed = {
-        "database": {"encrypt_content": True},
-        "webhooks": {"encryption_key": SecretStr(VARIABLES["LONGBATCH_WEBHOOKS__ENCRYPTION_KEY"])},
-    }
-    return settings.model_copy(
-        update={name: getattr(settings, name).model_copy(update=each) for name, each in changed.items()}
-    )
 
 
 def test_a_prompt_fails_its_own_job_alone_when_it_is_counted(sealed: Sessions, otherwise: Sessions) -> None:

@@ -63,6 +63,30 @@ def test_a_fault_names_the_place() -> None:
     assert (find_fault(by_schema(PERSON), '{"age": 1, "tags": ["a", 2]}') or "").startswith("at /tags/1: ")
 
 
+@pytest.mark.parametrize(
+    ("guide", "answer", "named"),
+    [
+        (by_schema(PERSON), '{"age": "Oslo"}', "'type'"),
+        (by_schema({"enum": ["Paris"]}), '"Oslo"', "'enum'"),
+        (
+            by_schema({"properties": {}, "additionalProperties": False}),
+            '{"Oslo": 1}',
+            "'additionalProperties'",
+        ),
+        (by_schema({"properties": {"Oslo": False}}), '{"Oslo": 1}', "'falseSchema'"),
+        (by_schema({}), '{"Oslo": NaN}', "NaN"),
+        (by_schema({}), "Oslo", "JSON"),
+        (Guide(GuideKind.REGEX, "Paris"), "Oslo", "expression"),
+        (Guide(GuideKind.CHOICE, '["Paris"]'), "Oslo", "choices"),
+    ],
+)
+def test_a_fault_need_not_quote_the_answer_nor_its_form(guide: Guide, answer: str, named: str) -> None:
+    fault = find_fault(guide, answer, quotes=False)
+    assert fault is not None
+    assert named in fault
+    assert not {"Oslo", "Paris"} & set(fault.replace("'", " ").replace('"', " ").split())
+
+
 def test_a_grammar_is_the_engine_s_own_matter() -> None:
     assert find_fault(Guide(GuideKind.GRAMMAR, "root ::= x"), "anything") is None
 
