@@ -16,6 +16,7 @@ from sqlalchemy import (
     case,
     func,
     literal,
+    or_,
     type_coerce,
 )
 from sqlalchemy import cast as sql_cast
@@ -27,6 +28,7 @@ from sqlalchemy.types import TypeEngine
 from jobs.sealing.content import (
     ADDED_BYTES,
     ESCAPE,
+    NAME_CHARS,
     PLAIN,
     SEALED,
     TEXT_HEAD_CHARS,
@@ -35,6 +37,7 @@ from jobs.sealing.content import (
     ContentUnreadableError,
     Unreadable,
 )
+from jobs.sealing.keys import NAME_BYTES
 
 _SEALER: Final = "longbatch_sealer"
 
@@ -184,6 +187,23 @@ class SealedFacts(SealedJson):
 def is_sealed(column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
     """Match rows in which a column of text is sealed: SQL cannot search those."""
     return type_coerce(column, Text).startswith(SEALED)
+
+
+def has_key(column: InstrumentedAttribute[Any], sealer: ContentSealer) -> ColumnElement[bool]:
+    """Match rows in which a column is plain, NULL, or sealed by a key that the sealer has."""
+    key: ColumnElement[Any]
+    known: list[ColumnElement[Any]]
+    if isinstance(column.type, SealedBytes):
+        packed = sql_cast(column, LargeBinary)
+        begins = func.substring(packed, 1, len(SEALED), type_=LargeBinary) == SEALED.encode()
+        key = func.substring(packed, len(SEALED) + 1, NAME_BYTES, type_=LargeBinary)
+        known = [literal(bytes.fromhex(name), LargeBinary) for name in sealer.key_names]
+    else:
+        written = sql_cast(column, Text)
+        begins = func.left(written, len(SEALED), type_=Text) == SEALED
+        key = func.substr(written, len(SEALED) + 1, NAME_CHARS, type_=Text)
+        known = [literal(name, Text) for name in sealer.key_names]
+    return or_(column.is_(None), ~begins, key.in_(known))
 
 
 def plain_length(column: InstrumentedAttribute[Any]) -> ColumnElement[int]:

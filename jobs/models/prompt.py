@@ -24,7 +24,7 @@ class PromptText(Base):
         id: UUIDv7.
         tenant_id: the owner. Equal prompts of two tenants are two rows.
         sha256: of the canonical JSON in UTF-8. Unique within a tenant.
-        body: the canonical JSON in UTF-8, zstd-compressed. Never changes.
+        body: the canonical JSON in UTF-8, zstd-compressed. What it says never changes.
         token_ids: int32 little-endian, zstd-compressed. Null until counted; replaced when a tokenizer with
             another fingerprint counts the prompt.
         num_tokens: number of token ids. Null until counted.

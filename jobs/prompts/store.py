@@ -12,6 +12,7 @@ from sqlalchemy import (
     LargeBinary,
     Text,
     Uuid,
+    and_,
     bindparam,
     delete,
     exists,
@@ -29,7 +30,7 @@ from jobs.database.direct import Query, Statement
 from jobs.database.hot import PREPARED
 from jobs.database.packed_arrays import PackedArrayType
 from jobs.database.row_sets import insert_set
-from jobs.database.sealed_columns import plain_length, sealer_in
+from jobs.database.sealed_columns import has_key, plain_length, sealer_in
 from jobs.ids import uuid7
 from jobs.models import Job, JobTensors, PromptText, StoredResponse, Summary
 from jobs.models.prompt import BODY, TOKEN_IDS
@@ -136,7 +137,7 @@ def store(session: Session, texts: Sequence[NewText], *, tenant_id: UUID) -> Sto
         found.ids |= new
         found.num_new_bytes += sum(wanted[digest].stored_bytes(sealer) for digest in new)
         if existing := [digest for digest in missing if digest not in new]:
-            found.ids |= _lock_existing(session, existing, tenant_id)
+            found.ids |= _lock_existing(session, {digest: wanted[digest] for digest in existing}, tenant_id)
     return found
 
 
@@ -350,14 +351,28 @@ def drop_unused(session: Session, text_ids: Sequence[UUID]) -> int:
     return len(deleted)
 
 
-def _lock_existing(session: Session, digests: Sequence[bytes], tenant_id: UUID) -> dict[bytes, UUID]:
+def _lock_existing(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -> dict[bytes, UUID]:
+    sealer = sealer_in(session)
+    is_readable = and_(*(has_key(each, sealer) for each in _CONTENT))
     rows = session.execute(
-        select(PromptText.sha256, PromptText.id)
-        .where(PromptText.tenant_id == tenant_id, PromptText.sha256.in_(digests))
+        select(PromptText.sha256, PromptText.id, is_readable)
+        .where(PromptText.tenant_id == tenant_id, PromptText.sha256.in_(texts))
         .order_by(PromptText.sha256)
         .with_for_update(key_share=True, read=True)
-    )
-    return dict(rows.all())
+    ).all()
+    for digest, text_id, can_be_read in rows:
+        if not can_be_read:
+            _store_anew(session, text_id, texts[digest], tenant_id)
+    return {digest: text_id for digest, text_id, _ in rows}
+
+
+def _store_anew(session: Session, text_id: UUID, text: NewText, tenant_id: UUID) -> None:
+    """Replace what a missing key sealed by the same content, for all jobs that use it."""
+    values: dict[str, object] = {"body": text.packed, "token_ids": None}
+    if (found := text.counted) is not None:
+        values |= {"token_ids": found.packed_ids, "num_tokens": found.num_tokens}
+        values |= {"fingerprint": found.fingerprint, "prefixes": keyed(found.prefixes, tenant_id)}
+    session.execute(update(PromptText).where(PromptText.id == text_id).values(values))
 
 
 def _insert(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -> dict[bytes, UUID]:

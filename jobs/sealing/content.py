@@ -97,6 +97,11 @@ class ContentSealer:
         """How much longer new content gets that is bytes."""
         return ADDED_BYTES if self.seals else 0
 
+    @property
+    def key_names(self) -> Sequence[str]:
+        """The names of its keys, in hexadecimal, the newest first."""
+        return [name.hex() for name in self._ring.names]
+
     def seal_bytes(self, content: bytes, place: str) -> bytes:
         """Return the bytes to store; place: such as `results.output_ids`, opened as that alone."""
         if self.seals:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from jobs.database.sealed_columns import sealer_in
 from jobs.job_rows import NewJob
 from jobs.models import Job
 from jobs.sharing import ends
@@ -31,7 +32,7 @@ def find(
     }
     if not taking:
         return {}
-    sources = session.scalars(ends.newest_results(set(taking.values())))
+    sources = session.scalars(ends.newest_results(set(taking.values()), sealer_in(session)))
     newest = {source.request_digest: source for source in sources}
     found: dict[UUID, Job] = {}
     for job_id, digest in taking.items():

@@ -31,8 +31,10 @@ from sqlalchemy.orm import Session, aliased
 
 from jobs import checkpoints
 from jobs.database import note_ended
+from jobs.database.sealed_columns import has_key
 from jobs.job_rows import move
 from jobs.models import Checkpoint, Job, Result
+from jobs.sealing.content import ContentSealer
 from jobs.states import JobState
 from jobs.tenants import usage
 from jobs.trees.progress import HOPELESS
@@ -136,12 +138,16 @@ def settle(session: Session, only: Sequence[UUID]) -> int:
     return num_moved
 
 
-def newest_results(digests: Collection[bytes]) -> Select[Job]:
-    """Select the newest run of each of these requests that left a result, as `_newest` does."""
+def newest_results(digests: Collection[bytes], sealer: ContentSealer) -> Select[Job]:
+    """Select the newest run of each of these requests that left a result, as `_newest` does.
+
+    One whose key the sealer has not is no answer to give.
+    """
     given = (
         func.unnest(literal(sorted(digests), ARRAY(LargeBinary()))).table_valued("digest").render_derived()
     )
-    newest = _newest(Job.request_digest == given.c.digest, Job.state == _COMPLETED).lateral()
+    mine = select(Result.job_id).where(Result.job_id == Job.id, has_key(Result.output, sealer))
+    newest = _newest(Job.request_digest == given.c.digest, Job.state == _COMPLETED, mine.exists()).lateral()
     return select(aliased(Job, newest)).select_from(given).join(newest, literal_column("true"))
 
 
