@@ -95,7 +95,7 @@ async def submit(
             return make(session), False
         return repetition.run(session, make, tenant_id=caller.tenant_id)
 
-    jobs, is_repeated = await services.transact(run)
+    jobs, is_repeated = await services.submit(by, run)
     if not is_repeated:
         services.doorbell.ring_for(jobs)
     return jobs, is_repeated

@@ -132,10 +132,11 @@ async def submit_choices(
         AdapterForbiddenError: the tenant may not name this adapter.
         ContextLengthExceededError: it can never fit; nothing was stored.
     """
+    by = services.submitter(caller)
     make = partial(
         _submit,
         parsed=parsed,
-        by=services.submitter(caller),
+        by=by,
         default_max_tokens=services.settings.batches.default_max_tokens,
         served=services.settings.engine.model,
     )
@@ -145,7 +146,7 @@ async def submit_choices(
             return make(session), False
         return repetition.run(session, make, tenant_id=caller.tenant_id)
 
-    jobs, is_repeated = await services.transact(run)
+    jobs, is_repeated = await services.submit(by, run)
     if not is_repeated:
         services.doorbell.ring_for(jobs)
     return jobs, is_repeated

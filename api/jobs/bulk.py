@@ -159,11 +159,9 @@ async def _submit_slice(
     try:
         named_urls = {spec.webhook_url for spec in specs.values() if spec.webhook_url is not None}
         await services.register_destinations(named_urls, tenant_id=caller.tenant_id)
-        job_ids, new, refused = await services.transact(
-            submission.submit_slice_once,
-            specs=list(specs.values()),
-            guard=guard,
-            by=_submitter(services, report, caller),
+        by = _submitter(services, report, caller)
+        job_ids, new, refused = await services.submit(
+            by, submission.submit_slice_once, specs=list(specs.values()), guard=guard, by=by
         )
     except (UnavailableError, LimitError, IdempotencyConflictError) as error:
         for number in specs:

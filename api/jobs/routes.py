@@ -222,8 +222,8 @@ async def _submit(
     """
     by = services.submitter(caller)
     if guard is None:
-        return await services.group_commit.submit(spec, by), False
-    return await services.transact(submission.submit_once, spec=spec, guard=guard, by=by)
+        return await services.submit_one(spec, by), False
+    return await services.submit(by, submission.submit_once, spec=spec, guard=guard, by=by)
 
 
 def _read_result(

@@ -2,7 +2,7 @@
 
 A job alone costs five round trips and a flush of Postgres' log to disk; fifty together cost the same.
 A tenant has one transaction at a time, since two would wait for each other at its quota; what arrives
-meanwhile forms the next one.
+meanwhile forms the next one. So has a key with quotas of its own, which its tenant's others do not wait for.
 """
 
 import asyncio
@@ -20,6 +20,8 @@ from jobs.submission import JobSpec, Submitter
 
 # Transactions at a time, each of another tenant.
 NUM_LANES: Final = 2
+# Those of keys with quotas: each may wait for seconds for its key's lock.
+NUM_LANES_OF_KEYS: Final = 4
 _MAX_JOBS: Final = 100
 _MAX_BYTES: Final = 4 * 2**20  # of compressed text in one transaction
 # Turns of the event loop, in pairs, that a transaction waits at most for requests that are being read.
@@ -38,7 +40,7 @@ class GroupCommit:
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
-        # By tenant, in the order of their turns.
+        # By tenant, or by key if that has quotas, in the order of their turns.
         self._waiting: dict[UUID, deque[_Entry]] = {}
         self._storing: set[UUID] = set()
         self._changed = asyncio.Event()
@@ -55,29 +57,30 @@ class GroupCommit:
         spec = replace(spec, traceparent=traceparent, api_key_id=by.api_key_id)
         by = replace(by, trace=None, api_key_id=None)
         entry = _Entry(spec, by, asyncio.get_running_loop().create_future())
-        self._waiting.setdefault(by.tenant_id, deque()).append(entry)
+        owner_id = by.tenant_id if by.key_quota is None else by.key_quota.key_id
+        self._waiting.setdefault(owner_id, deque()).append(entry)
         self._changed.set()
         return await entry.future
 
     async def run(self) -> None:
         """Store submissions as they arrive, until cancelled; several tasks may run this."""
         while True:
-            tenant_id = next((each for each in self._waiting if each not in self._storing), None)
-            if tenant_id is None:
+            owner_id = next((each for each in self._waiting if each not in self._storing), None)
+            if owner_id is None:
                 self._changed.clear()
                 await self._changed.wait()
                 continue
-            self._storing.add(tenant_id)
+            self._storing.add(owner_id)
             try:
-                await self._gather(tenant_id)
-                await self._store(self._take(tenant_id))
+                await self._gather(owner_id)
+                await self._store(self._take(owner_id))
             finally:
-                self._storing.discard(tenant_id)
+                self._storing.discard(owner_id)
                 self._changed.set()
 
-    async def _gather(self, tenant_id: UUID) -> None:
-        """Wait for requests of the tenant that have arrived and are being read."""
-        waiting, num_before = self._waiting[tenant_id], 0
+    async def _gather(self, owner_id: UUID) -> None:
+        """Wait for requests of the tenant, or the key, that have arrived and are being read."""
+        waiting, num_before = self._waiting[owner_id], 0
         for _ in range(_MAX_GATHERINGS):
             if not num_before < len(waiting) < _MAX_JOBS:
                 return
@@ -85,27 +88,20 @@ class GroupCommit:
             await asyncio.sleep(0)  # their bytes are read
             await asyncio.sleep(0)  # and their tasks run
 
-    def _take(self, tenant_id: UUID) -> list[_Entry]:
-        """Take the tenant's next entries, in order of arrival; what is left waits for its next turn.
-
-        Those of a key that has quotas go without others, which its quotas do not bound.
-        """
-        waiting = self._waiting.pop(tenant_id)
+    def _take(self, owner_id: UUID) -> list[_Entry]:
+        """Take the owner's next entries, in order of arrival; what is left waits for its next turn."""
+        waiting = self._waiting.pop(owner_id)
         key_quota = waiting[0].by.key_quota
         taken: list[_Entry] = []
-        passed: list[_Entry] = []
         num_bytes = 0
-        while waiting and len(taken) < _MAX_JOBS:
-            if waiting[0].by.key_quota != key_quota:
-                passed.append(waiting.popleft())
-                continue
+        # A key's quotas may have changed between two of its requests.
+        while waiting and waiting[0].by.key_quota == key_quota and len(taken) < _MAX_JOBS:
             num_bytes += sum(len(text.packed) for text in waiting[0].spec.texts)
             if taken and num_bytes > _MAX_BYTES:
                 break
             taken.append(waiting.popleft())
-        waiting.extendleft(reversed(passed))
         if waiting:
-            self._waiting[tenant_id] = waiting
+            self._waiting[owner_id] = waiting
         return taken
 
     async def _store(self, together: list[_Entry]) -> None:

@@ -16,8 +16,9 @@ from api.runtime.database import Transactions, request_tenant
 from api.runtime.destinations import Destinations
 from api.runtime.doorbell import Doorbell
 from api.runtime.event_streams import EventStreams
-from api.runtime.group_commit import NUM_LANES, GroupCommit
+from api.runtime.group_commit import NUM_LANES, NUM_LANES_OF_KEYS, GroupCommit
 from api.runtime.job_polling import JobPoller
+from api.runtime.key_places import KeyPlaces
 from api.runtime.live_output import LiveReader
 from api.runtime.queue_positions import QueuePositions
 from api.runtime.quotas import QuotaCache
@@ -34,6 +35,7 @@ from jobs.engines import registry
 from jobs.engines.tensors import ModelTensors
 from jobs.erasure import zero_retention
 from jobs.errors import LongbatchError
+from jobs.models import Job
 from jobs.prompts.abilities import Takes
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.queries import JobStatus
@@ -73,6 +75,8 @@ class Services:
     """The services that routes use.
 
     Attributes:
+        group_commit: stores single jobs.
+        key_commit: likewise, of keys with quotas.
         followers: what else polls rows for readers who wait; the bell of ended rows wakes it.
         takes: what engines can be asked for, as of a few seconds ago.
         tensors: what their models declare by name, likewise.
@@ -88,6 +92,8 @@ class Services:
     doorbell: Doorbell
     destinations: Destinations
     group_commit: GroupCommit
+    key_commit: GroupCommit
+    key_places: KeyPlaces
     poller: JobPoller
     live: LiveReader
     job_changes: RowChanges[JobStatus]
@@ -191,6 +197,18 @@ class Services:
         """Run `verb` in a transaction of the request's tenant and commit; see `Transactions.run`."""
         return await self.transactions.run(lambda session: verb(session, *args, **kwargs))
 
+    async def submit(
+        self, by: Submitter, verb: Callable[Concatenate[Session, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run `verb`, which submits jobs, as `transact` does, in a place of the key that submits them."""
+        async with self.key_places.place(by.key_quota):
+            return await self.transact(verb, *args, **kwargs)
+
+    async def submit_one(self, spec: JobSpec, by: Submitter) -> Job:
+        """Submit a job, together with others that arrive now; see `GroupCommit.submit`."""
+        commit = self.group_commit if by.key_quota is None else self.key_commit
+        return await commit.submit(spec, by)
+
     async def compute(self, num_bytes: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on about `num_bytes` in a thread, on the request's tenant's turn."""
         return await self.cpu.run(request_tenant.get(), num_bytes, work, *args, **kwargs)
@@ -240,6 +258,8 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         doorbell=Doorbell(settings.broker).start(),
         destinations=Destinations(),
         group_commit=GroupCommit(transactions),
+        key_commit=GroupCommit(transactions),
+        key_places=KeyPlaces(max_seconds=settings.database.pool_timeout_seconds),
         poller=poller,
         live=LiveReader(settings.broker, on_ended=look_now),
         job_changes=job_changes,
@@ -263,6 +283,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         services.summary_changes.run(),
         services.event_streams.run(),
         *(services.group_commit.run() for _ in range(NUM_LANES)),
+        *(services.key_commit.run() for _ in range(NUM_LANES_OF_KEYS)),
     ]
     announcing: set[asyncio.Task[None]] = set()
 
