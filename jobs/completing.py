@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Boolean, Integer, Interval, Text, Uuid, select, text
+from sqlalchemy import Boolean, Integer, Interval, Text, Uuid, text
 from sqlalchemy.orm import Session
 
 from jobs import job_rows
@@ -114,26 +114,26 @@ def completing(completions: Sequence[JobCompletion], *, free_trees: Sequence[UUI
 
 def completed(session: Session, rows: Rows) -> Completed:
     """Read the rows of `completing`, and tell and advance what follows from these ends."""
-    ended = [job_id for job_id, _ in rows]
+    ended = [job_id for job_id, *_ in rows]
     job_rows.expire_loaded(session, ended)
     note_ended(session, ended)
     note_outcomes(session, [JobState.COMPLETED] * len(ended))
-    followed = [job_id for job_id, is_followed in rows if is_followed]
+    followed = [job_rows.written(session, row) for _, is_followed, *row in rows if is_followed]
     return Completed(frozenset(ended), bool(followed) and _follow(session, followed))
 
 
-def _follow(session: Session, ended: Sequence[UUID]) -> bool:
+def _follow(session: Session, ended: Sequence[Job]) -> bool:
     """Tell receivers of these ends, advance the trees of these jobs, and end their twins.
 
     Returns:
         True if a webhook wants one of the ends.
     """
-    jobs = session.scalars(select(Job).where(Job.id.in_(ended))).all()
-    has_deliveries = outbox.publish(session, [events.job_ended(job) for job in jobs])
-    tree_progress.advance(session, jobs)
-    return ends.share(session, jobs) or has_deliveries
+    has_deliveries = outbox.publish(session, [events.job_ended(job) for job in ended])
+    tree_progress.advance(session, ended)
+    return ends.share(session, ended) or has_deliveries
 
 
+_ROW: Final = {f"job_{each.name}": each for each in job_rows.JOB_ROW.values()}
 # One statement, as each costs more than the rows in it. An end that a receiver may want, or for which a
 # tree or twins wait, is left to `_follow`; of the others, hardly anyone has more than their events' rows.
 COMPLETE: Final = (
@@ -161,7 +161,8 @@ COMPLETE: Final = (
         RETURNING jobs.id, tenant_id, model, task, state, finish_reason, prompt_tokens, cached_tokens,
             completion_tokens, started_at, first_token_at, finalized_at, engine_name, choice, given.lease_id,
             given.cached AS cached_now, finalized_at - given.waited AS answered_at,
-            summary_id IS NOT NULL OR has_twins OR {events.MAY_BE_WANTED} AS is_followed
+            summary_id IS NOT NULL OR has_twins OR {events.MAY_BE_WANTED} AS is_followed,
+            {", ".join(f"jobs.{each.name} AS {name}" for name, each in _ROW.items())}
     ), dropped AS (
         DELETE FROM checkpoints USING ended WHERE checkpoints.job_id = ended.id
     ), stored AS (
@@ -189,7 +190,7 @@ COMPLETE: Final = (
         ) END AS produced, given.cached
         FROM given LEFT JOIN ended USING (id) WHERE is_done
     ), noted AS ({usage.NOTE_ENDED}), {reservations.CLOSED}, settled AS ({reservations.SETTLE_WITH_LATE})
-    SELECT id, is_followed FROM ended
+    SELECT id, is_followed, {", ".join(f"CASE WHEN is_followed THEN {name} END" for name in _ROW)} FROM ended
     """)  # noqa: S608  # built from constants
     .bindparams(
         *array_parameters(
@@ -213,6 +214,6 @@ COMPLETE: Final = (
             free_trees=Uuid(),
         )
     )
-    .columns(id=Uuid, is_followed=Boolean)
+    .columns(id=Uuid, is_followed=Boolean, **{name: each.type for name, each in _ROW.items()})
     .execution_options(**PREPARED)
 )

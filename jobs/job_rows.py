@@ -111,7 +111,25 @@ _COLUMNS: Final = {"labels": "metadata"}
 
 def inserted(session: Session, new: NewJob) -> Job:
     """Return the row of a job that this transaction inserted, without reading it."""
-    job = new_job(**{name: getattr(new, name) for name in _FIELDS}, **_UNTOUCHED)
+    return _known(session, new_job(**{name: getattr(new, name) for name in _FIELDS}, **_UNTOUCHED))
+
+
+# The columns of a row, by the attributes that they are of a job.
+JOB_ROW: Final = {each.key: each.columns[0] for each in Job.__mapper__.column_attrs}
+
+
+def job_of(row: Sequence[Any]) -> Job:
+    """Return the job of a row with the columns `JOB_ROW`; no session tracks it."""
+    return new_job(**dict(zip(JOB_ROW, row, strict=True)))
+
+
+def written(session: Session, row: Sequence[Any]) -> Job:
+    """Return the job of a row with the columns `JOB_ROW` that a statement in SQL has just written."""
+    job = job_of(row)
+    return session.identity_map.get(Job.__mapper__.identity_key_from_instance(job)) or _known(session, job)
+
+
+def _known(session: Session, job: Job) -> Job:
     make_transient_to_detached(job)
     session.add(job)
     return job

@@ -21,7 +21,7 @@ from jobs.webhooks.rules import JOB_STARTED
 
 # The column of the outbox that holds the subject's id.
 _COLUMNS: Final = {Job: "job_id", Batch: "batch_id", Summary: "summary_id", WebhookEndpoint: "endpoint_id"}
-
+SUBJECT_COLUMNS: Final = tuple(_COLUMNS.values())
 
 # Conditions in SQL on a row of `jobs`. Lines of a batch and jobs of a tree are not announced; interactive
 # clients wait anyway, unless they asked for a response in the background.

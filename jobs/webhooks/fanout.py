@@ -4,13 +4,15 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
-from sqlalchemy import Table, func, select, text, update
+from sqlalchemy import Table, Uuid, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from jobs.database.direct import Query, Rows
+from jobs.database.row_sets import array_parameters
 from jobs.ids import uuid7
 from jobs.models.webhook import WebhookEndpoint, WebhookEvent
 from jobs.models.webhook_delivery import WebhookDispatch
@@ -65,28 +67,48 @@ def for_url(tenant_id: UUID, url: str, *, secret: bytes | None, includes_output:
     return Destination(server_id(tenant_id, url), tenant_id, None, url, secret, includes_output)
 
 
-def of_endpoint(endpoint: WebhookEndpoint) -> Destination:
+class Subscriber(NamedTuple):
+    """What fan-out needs of an endpoint; `WebhookEndpoint` describes the fields. No session tracks it."""
+
+    id: UUID
+    tenant_id: UUID
+    events: Sequence[str]
+    includes_output: bool
+    disabled_reason: str | None
+
+
+def of_endpoint(endpoint: WebhookEndpoint | Subscriber) -> Destination:
     """Return the endpoint as a destination."""
     return Destination(endpoint.id, endpoint.tenant_id, endpoint.id, None, None, endpoint.includes_output)
 
 
-def endpoints_of(session: Session, tenant_ids: Collection[UUID]) -> defaultdict[UUID, list[WebhookEndpoint]]:
-    """Read all endpoints of these tenants, disabled ones included."""
-    found: defaultdict[UUID, list[WebhookEndpoint]] = defaultdict(list)
-    if tenant_ids:
-        query = select(WebhookEndpoint).where(WebhookEndpoint.tenant_id.in_(tenant_ids))
-        for endpoint in session.scalars(query.execution_options(populate_existing=True)):
-            found[endpoint.tenant_id].append(endpoint)
+def asking_endpoints(tenant_ids: Collection[UUID]) -> Query:
+    """Return the query of all endpoints of these tenants, disabled ones included, for `endpoints_in`."""
+    return Query(_ENDPOINTS, {"tenant_ids": list(tenant_ids)})
+
+
+def endpoints_in(rows: Rows) -> defaultdict[UUID, list[Subscriber]]:
+    """Return the endpoints that `asking_endpoints` found, by tenant."""
+    found: defaultdict[UUID, list[Subscriber]] = defaultdict(list)
+    for endpoint in (Subscriber(*row) for row in rows):
+        found[endpoint.tenant_id].append(endpoint)
     return found
 
 
-def wanted_types(endpoint: WebhookEndpoint) -> list[str]:
+_ENDPOINTS: Final = (
+    text(f"SELECT {', '.join(Subscriber._fields)} FROM webhook_endpoints WHERE tenant_id = ANY(:tenant_ids)")  # noqa: S608
+    .bindparams(*array_parameters(tenant_ids=Uuid()))
+    .columns(*(WebhookEndpoint.__table__.c[name] for name in Subscriber._fields))
+)
+
+
+def wanted_types(endpoint: WebhookEndpoint | Subscriber) -> list[str]:
     """List the event types that the endpoint's filter accepts."""
     takes_all = ALL_EVENTS in endpoint.events
     return [kind for kind in EVENT_TYPES if kind in endpoint.events or (takes_all and kind not in ON_REQUEST)]
 
 
-def subscribed(endpoints: Iterable[WebhookEndpoint], kind: str) -> list[Destination]:
+def subscribed(endpoints: Iterable[Subscriber], kind: str) -> list[Destination]:
     """Return the enabled endpoints that want this type of event."""
     return [
         of_endpoint(each) for each in endpoints if each.disabled_reason is None and kind in wanted_types(each)

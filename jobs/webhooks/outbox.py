@@ -1,35 +1,28 @@
 """Append one event per subject and type, in the transaction that made it happen."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Table, Text, bindparam, case, select, type_coerce
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Boolean, Integer, LargeBinary, Text, Uuid, select, text, type_coerce
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
+from jobs.database import direct
+from jobs.database.direct import Query
+from jobs.database.row_sets import array_parameters
 from jobs.database.sealed_columns import plain_length
-from jobs.models import Result, WebhookEndpoint, WebhookEvent
+from jobs.ids import uuid7
+from jobs.models import Result
 from jobs.webhooks import fanout
-from jobs.webhooks.events import Event
-from jobs.webhooks.fanout import Destination
+from jobs.webhooks.events import SUBJECT_COLUMNS, Event
+from jobs.webhooks.fanout import Destination, Subscriber
 
-# Per statement, each with 7 parameters: Postgres takes 65,535 at most.
+# Events in one statement, with their payloads and outputs.
 _MAX_ROWS: Final = 1000
 # An event carries no more output than this; a client that wants more reads `result_url`.
 MAX_OUTPUT_BYTES: Final = 16 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class _Generated:
-    """What an event tells of a job's result; `output`, as it is stored, is None if it is not sent along."""
-
-    reasoning_tokens: int
-    output: str | None
-
-
-_NOTHING: Final = _Generated(0, None)
 
 
 def publish(session: Session, events: Sequence[Event]) -> bool:
@@ -49,60 +42,111 @@ def publish(session: Session, events: Sequence[Event]) -> bool:
 
 def _publish(session: Session, events: Sequence[Event]) -> bool:
     tenants = {event.subject.tenant_id for event in events if event.is_announced}
-    endpoints = fanout.endpoints_of(session, tenants)
+    # Jobs are many: the content of those that no endpoint could ever want is not kept.
+    of_jobs = [event.subject.id for event in events if event.is_of_job and (event.own or event.is_announced)]
+    endpoints, reasoning_tokens = _ask(session, tenants, of_jobs)
     near = {event.id: endpoints[event.subject.tenant_id] if event.is_announced else [] for event in events}
     to = {event.id: _destinations(event, near[event.id]) for event in events}
-    # Jobs are many: the content of those that no endpoint could ever want is not kept.
     kept = [event for event in events if to[event.id] or near[event.id] or not event.is_of_job]
     with_output = {event.subject.id for event in kept if any(each.includes_output for each in to[event.id])}
-    generated = _generated(session, [event.subject.id for event in kept if event.is_of_job], with_output)
+    outputs = _outputs(session, with_output)
     payloads = {
-        event.id: event.payload(reasoning_tokens=generated.get(event.subject.id, _NOTHING).reasoning_tokens)
-        for event in kept
+        event.id: event.payload(reasoning_tokens=reasoning_tokens.get(event.subject.id, 0)) for event in kept
     }
-    rows = [
-        {
-            "id": event.id,
-            "tenant_id": event.subject.tenant_id,
-            event.column: event.subject.id,
-            "type": event.type,
-            "payload": payloads.get(event.id),
-            "stored_output": generated.get(event.subject.id, _NOTHING).output,
-            "traceparent": event.traceparent,
-        }
-        for event in events
-    ]
-    added = set(session.scalars(_APPEND, rows)) if rows else set()
-    due = [(event.id, each) for event in events if event.id in added for each in to[event.id]]
-    fanout.insert_dispatches(session, due)
-    return bool(due)
+    due = [(event.id, each) for event in events for each in to[event.id]]
+    given = {
+        "ids": [event.id for event in events],
+        "tenant_ids": [event.subject.tenant_id for event in events],
+        **{
+            f"{name}s": [event.subject.id if event.column == name else None for event in events]
+            for name in SUBJECT_COLUMNS
+        },
+        "types": [event.type for event in events],
+        "payloads": [payloads.get(event.id) for event in events],
+        "outputs": [outputs.get(event.subject.id) for event in events],
+        "traceparents": [event.traceparent for event in events],
+        "due_ids": [uuid7() for _ in due],
+        "event_ids": [event_id for event_id, _ in due],
+        "destination_ids": [each.id for _, each in due],
+        "to_endpoint_ids": [each.endpoint_id for _, each in due],
+        "urls": [each.url for _, each in due],
+        "secrets": [each.secret for _, each in due],
+        "include_output": [each.includes_output for _, each in due],
+    }
+    return bool(events) and bool(direct.fetch(session, _APPEND, given))
 
 
-# Past the ORM, which has nothing to add; rows as parameters, so that it is built once.
-_EVENTS: Final = cast("Table", WebhookEvent.__table__)
-# The output is copied as it is stored: one that cannot be decrypted must not stop the others.
-_APPEND: Final = (
-    insert(_EVENTS)
-    .values(output=bindparam("stored_output", type_=Text()))
-    .on_conflict_do_nothing()
-    .returning(_EVENTS.c.id)
+# The output is copied as it is stored: one that cannot be decrypted must not stop the others. Of the
+# dispatches of a destination only the first is marked unnoticed: that is enough for a claim to schedule it.
+_APPEND: Final = text(f"""
+    WITH added AS (
+        INSERT INTO webhook_events
+            (id, tenant_id, {", ".join(SUBJECT_COLUMNS)}, type, payload, output, traceparent)
+        SELECT * FROM unnest(
+            :ids, :tenant_ids, {", ".join(f":{name}s" for name in SUBJECT_COLUMNS)}, :types, :payloads,
+            :outputs, :traceparents
+        )
+        ON CONFLICT DO NOTHING RETURNING id, tenant_id
+    )
+    INSERT INTO webhook_dispatches
+        (id, tenant_id, event_id, destination_id, endpoint_id, url, secret, includes_output, state,
+        is_noticed, next_attempt_at)
+    SELECT due.id, added.tenant_id, added.id, destination_id, endpoint_id, url, secret, includes_output,
+        'pending', row_number() OVER (PARTITION BY destination_id ORDER BY due.id) > 1, clock_timestamp()
+    FROM unnest(
+        :due_ids, :event_ids, :destination_ids, :to_endpoint_ids, :urls, :secrets, :include_output
+    ) AS due(id, event_id, destination_id, endpoint_id, url, secret, includes_output)
+        JOIN added ON added.id = due.event_id
+    RETURNING event_id
+""").bindparams(  # noqa: S608  # built from constants
+    *array_parameters(
+        ids=Uuid(),
+        tenant_ids=Uuid(),
+        **{f"{name}s": Uuid() for name in SUBJECT_COLUMNS},
+        types=Text(),
+        payloads=JSONB(none_as_null=True),
+        outputs=Text(),
+        traceparents=Text(),
+        due_ids=Uuid(),
+        event_ids=Uuid(),
+        destination_ids=Uuid(),
+        to_endpoint_ids=Uuid(),
+        urls=Text(),
+        secrets=LargeBinary(),
+        include_output=Boolean(),
+    )
 )
 
 
-def _destinations(event: Event, endpoints: Sequence[WebhookEndpoint]) -> list[Destination]:
+def _ask(
+    session: Session, tenant_ids: Collection[UUID], job_ids: Sequence[UUID]
+) -> tuple[Mapping[UUID, Sequence[Subscriber]], Mapping[UUID, int]]:
+    """Read all endpoints of these tenants, and how many tokens of these jobs' results were thinking."""
+    if not tenant_ids and not job_ids:
+        return defaultdict(list), {}
+    asked = [fanout.asking_endpoints(tenant_ids), Query(_REASONING, {"job_ids": job_ids})]
+    endpoints, reasoning_tokens = direct.fetch_all(session, asked)
+    return fanout.endpoints_in(endpoints), dict(reasoning_tokens)
+
+
+_REASONING: Final = (
+    text("SELECT job_id, reasoning_tokens FROM results WHERE job_id = ANY(:job_ids)")
+    .bindparams(*array_parameters(job_ids=Uuid()))
+    .columns(job_id=Uuid, reasoning_tokens=Integer)
+)
+
+
+def _destinations(event: Event, endpoints: Sequence[Subscriber]) -> list[Destination]:
     to = fanout.subscribed(endpoints, event.type)
     return [*to, event.own] if event.own else to
 
 
-def _generated(
-    session: Session, job_ids: Sequence[UUID], with_output: Collection[UUID]
-) -> Mapping[UUID, _Generated]:
-    """Read what ended jobs generated; the outputs only of `with_output`, if small enough to send."""
+def _outputs(session: Session, job_ids: Collection[UUID]) -> Mapping[UUID, str | None]:
+    """Read what these jobs generated, as it is stored, where it is small enough to send."""
     if not job_ids:
         return {}
-    is_sent = Result.job_id.in_(with_output) & (plain_length(Result.output) <= MAX_OUTPUT_BYTES)
-    stored = type_coerce(Result.output, Text)
-    query = select(Result.job_id, Result.reasoning_tokens, case((is_sent, stored)).label("output")).where(
-        Result.job_id.in_(job_ids)
+    is_small = plain_length(Result.output) <= MAX_OUTPUT_BYTES
+    query = select(Result.job_id, type_coerce(Result.output, Text)).where(
+        Result.job_id.in_(job_ids), is_small
     )
-    return {row.job_id: _Generated(row.reasoning_tokens, row.output) for row in session.execute(query)}
+    return dict(session.execute(query).tuples().all())

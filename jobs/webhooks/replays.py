@@ -13,6 +13,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 
 from jobs import audit, ids
 from jobs.audit import Action
+from jobs.database import direct
 from jobs.database.rows import require
 from jobs.errors import ConflictError
 from jobs.models.webhook import WebhookEndpoint, WebhookEvent
@@ -75,7 +76,8 @@ def replay_event(session: Session, event_id: UUID, *, tenant_id: UUID) -> Replay
         .tuples()
         .all()
     )
-    endpoints = fanout.endpoints_of(session, [tenant_id])[tenant_id]
+    rows = direct.fetch(session, *fanout.asking_endpoints([tenant_id]))
+    endpoints = fanout.endpoints_in(rows)[tenant_id]
     new = [to for to in fanout.subscribed(endpoints, event.type) if to.id not in {*again, *known}]
     num_over_limit = sum(known.values())
     if num_over_limit and not again and not new:

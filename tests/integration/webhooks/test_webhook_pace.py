@@ -90,7 +90,7 @@ def test_queueing_events_is_written_as_sql_once(engine: Engine, sessions: sessio
         context: DefaultExecutionContext,
         _many: bool,  # noqa: FBT001  # as SQLAlchemy calls it
     ) -> None:
-        if statement.startswith("INSERT INTO webhook_dispatches"):
+        if "INSERT INTO webhook_dispatches" in statement:
             hits.append(context.cache_hit)
 
     event.listen(engine, "before_cursor_execute", note)

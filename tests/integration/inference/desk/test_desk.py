@@ -19,7 +19,7 @@ from cli.stack.ports import free_port
 from jobs.checkpoints import Output
 from jobs.database import make_engine, make_sessions, transaction
 from jobs.ids import uuid7
-from jobs.models import Job, Reservation, Result, Summary, WebhookEvent
+from jobs.models import Job, Reservation, Result, Summary, WebhookDispatch, WebhookEvent
 from jobs.models.tenant import UsageEntry
 from jobs.scheduling import previews
 from jobs.scheduling.claims import Claim
@@ -60,6 +60,36 @@ def test_a_tick_takes_four_statements_however_many_jobs_end_and_start_in_it(
 ) -> None:
     with sessions() as session:
         preview = previews.preview_claims(session, ENGINE, POLICY)
+    with executed_on(engine) as executed:
+        for each in running[:2]:
+            hand_in(desk, each)
+        assert len(desk.tick(POLICY, preview).claims) == 2
+    assert len(executed) == 4, executed
+
+
+def test_receivers_are_told_in_three_more_however_many_jobs_end(
+    engine: Engine, sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+) -> None:
+    add_endpoint(sessions, "https://receiver.example/endpoint")
+    with transaction(sessions) as session:
+        session.execute(update(Job).values(webhook_url="https://receiver.example/own"))
+    for some in (running[:1], running[1:]):
+        with executed_on(engine) as executed:
+            stored = [hand_in(desk, each) for each in some]
+            desk.tick(None)
+        assert [each.result(timeout=0).may_have_deliveries for each in stored] == [True] * len(some)
+        assert len(executed) == 2 + 3, executed
+    with sessions() as session:
+        told = select(WebhookEvent.job_id, WebhookDispatch.endpoint_id, WebhookDispatch.is_noticed)
+        due = session.execute(told.join(WebhookDispatch, WebhookDispatch.event_id == WebhookEvent.id)).all()
+    assert {each.job_id for each in due} == {each.lease.job_id for each in running}
+    assert len(due) == len({each[:2] for each in due}) == 2 * len(running)
+    assert sum(not each.is_noticed for each in due) == 2 * 2, "of each destination one in each tick"
+
+
+@contextmanager
+def executed_on(engine: Engine) -> Iterator[list[str]]:
+    """List the statements that are executed meanwhile."""
     executed: list[str] = []
 
     def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
@@ -67,12 +97,9 @@ def test_a_tick_takes_four_statements_however_many_jobs_end_and_start_in_it(
 
     event.listen(engine, "before_cursor_execute", note)
     try:
-        for each in running[:2]:
-            hand_in(desk, each)
-        assert len(desk.tick(POLICY, preview).claims) == 2
+        yield executed
     finally:
         event.remove(engine, "before_cursor_execute", note)
-    assert len(executed) == 4, executed
 
 
 def test_an_answer_that_cannot_be_stored_fails_alone(desk: Desk, running: list[Claim]) -> None:
