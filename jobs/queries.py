@@ -10,25 +10,27 @@ from sqlalchemy import (
     ColumnElement,
     Subquery,
     Uuid,
-    and_,
     any_,
     cast,
     func,
     literal_column,
-    or_,
     select,
+    text,
     union_all,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Session
 
-from jobs.database import paging
+from jobs.database import direct, paging
 from jobs.database.paging import FoundRows, Page, Range, SearchRange
+from jobs.database.row_sets import array_parameters
 from jobs.database.rows import matches, require
 from jobs.engines import reservations
 from jobs.ids import first_uuid7
+from jobs.job_rows import JOB_ROW, job_of
 from jobs.models import Engine, Job, Result, WebhookDispatch
 from jobs.states import TERMINAL, JobState, StopReason
+from jobs.tenants import isolation
 
 # A job ranks one priority higher in the last part of its window.
 URGENT_PART: Final = 0.25
@@ -96,11 +98,20 @@ def find_jobs(session: Session, *, job_ids: Sequence[UUID], ended_ids: Sequence[
 
     The session's binding decides which tenants are visible; callers that serve several compare `tenant_id`.
     """
-    wanted = or_(
-        Job.id == any_(cast(job_ids, ARRAY(Uuid))),
-        and_(Job.id == any_(cast(ended_ids, ARRAY(Uuid))), Job.finalized_at.is_not(None)),
-    )
-    return {job.id: job for job in session.scalars(select(Job).where(wanted))}
+    tenant_ids = isolation.tenants_of(session)
+    given = {"job_ids": job_ids, "ended_ids": ended_ids, "tenant_ids": tenant_ids and list(tenant_ids)}
+    return {job.id: job for job in map(job_of, direct.fetch(session, _FOUND, given))}
+
+
+_FOUND: Final = (
+    text(f"""
+    SELECT {", ".join(each.name for each in JOB_ROW.values())} FROM jobs
+    WHERE (id = ANY(:job_ids) OR id = ANY(:ended_ids) AND finalized_at IS NOT NULL)
+        AND (:tenant_ids IS NULL OR tenant_id = ANY(:tenant_ids))
+    """)  # noqa: S608  # built from constants
+    .bindparams(*array_parameters(job_ids=Uuid(), ended_ids=Uuid(), tenant_ids=Uuid()))
+    .columns(*JOB_ROW.values())
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,12 @@ def enter(session: Session, tenant_ids: Collection[UUID]) -> None:
     _take(session, APP_ROLE, _SET_TENANTS, tenant_ids=",".join(str(each) for each in tenant_ids))
 
 
+def tenants_of(session: Session) -> frozenset[UUID] | None:
+    """Return the tenants that the session is bound to; None: to none, it reaches all rows."""
+    found: frozenset[UUID] | None = session.info.get(_BOUND_TO)
+    return found
+
+
 def enter_across(session: Session) -> None:
     """Let the transaction read the rows of all tenants and write nothing.
 
@@ -107,7 +113,7 @@ def _add_conditions(state: ORMExecuteState) -> None:
 
     Tables that it only mentions have the second wall.
     """
-    tenant_ids: frozenset[UUID] | None = state.session.info.get(_BOUND_TO)
+    tenant_ids = tenants_of(state.session)
     is_bound_kind = state.is_orm_statement and (state.is_select or state.is_update or state.is_delete)
     if tenant_ids is None or not is_bound_kind:
         return

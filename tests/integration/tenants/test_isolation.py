@@ -128,6 +128,8 @@ def test_a_query_that_forgot_its_filter_gets_it(engine: Engine, mine: Job, their
         assert session.scalar(text("SELECT count(*) FROM jobs")) == 3, "nothing binds this session"
         assert session.scalars(select(Job.id)).all() == [mine.id]
         assert session.get(Job, theirs.done.id) is None
+        both = [mine.id, theirs.done.id]
+        assert set(queries.find_jobs(session, job_ids=both, ended_ids=both)) == {mine.id}
         assert session.scalars(select(Tenant.name)).all() == ["default"]
         assert session.scalar(select(func.count()).select_from(PromptText)) == 1
         assert session.scalar(select(func.count(WebhookEvent.id))) == 0
