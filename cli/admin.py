@@ -16,8 +16,18 @@ from jobs import audit, database
 from jobs.errors import LongbatchError
 from jobs.settings import DatabaseSettings
 
+# The largest limits that columns hold: of jobs and requests, and of tokens and bytes.
+MOST: Final = 2**31 - 1
+MOST_LONG: Final = 2**63 - 1
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 _SPAN: Final = re.compile(r"(\d{1,6})([mhd])")
+
+
+def not_zero(value: int | None) -> int | None:
+    """Refuse 0 as the value of an option where -1 means that there is none."""
+    if value == 0:
+        raise typer.BadParameter("0 is not in the range x>=1; -1 takes the limit back")
+    return value
 
 
 @contextmanager

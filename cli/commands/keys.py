@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from cli.admin import parse_span, shown, transaction
+from cli.admin import MOST, MOST_LONG, not_zero, parse_span, shown, transaction
 from cli.output import AsJson, notes, output, print_json, print_text
 from jobs import tenants
 from jobs.database import database_now
@@ -24,12 +24,13 @@ MaxTokens = Annotated[
     typer.Option(
         "--max-enqueued-tokens",
         min=-1,
+        max=MOST_LONG,
         help="Prompt tokens plus max_tokens of its unfinished jobs; -1: its tenant's limit.",
     ),
 ]
 MaxJobs = Annotated[
     int | None,
-    typer.Option("--max-jobs", min=-1, help="Its unfinished jobs; -1: its tenant's limit."),
+    typer.Option("--max-jobs", min=-1, max=MOST, help="Its unfinished jobs; -1: its tenant's limit."),
 ]
 KeyName = Annotated[str, typer.Argument(metavar="KEY", help="lb_ and 16 digits, as `keys list` shows it.")]
 
@@ -49,7 +50,8 @@ def create(
     ] = None,
     expires_in: Annotated[str | None, typer.Option(help="30m, 12h or 7d.", show_default="never")] = None,
     max_requests: Annotated[
-        int | None, typer.Option(min=1, help="Requests per minute.", show_default="its tenant's limit")
+        int | None,
+        typer.Option(min=1, max=MOST, help="Requests per minute.", show_default="its tenant's limit"),
     ] = None,
     max_jobs: MaxJobs = None,
     max_enqueued_tokens: MaxTokens = None,
@@ -74,15 +76,15 @@ def set_(
     key: KeyName,
     *,
     max_requests: Annotated[
-        int | None, typer.Option(min=-1, help="Requests per minute; -1: its tenant's limit.")
+        int | None,
+        typer.Option(
+            min=-1, max=MOST, callback=not_zero, help="Requests per minute; -1: its tenant's limit."
+        ),
     ] = None,
     max_jobs: MaxJobs = None,
     max_enqueued_tokens: MaxTokens = None,
 ) -> None:
     """Change a key's limits; options left out change nothing. Servers hold it to them within seconds."""
-    if max_requests == 0:
-        said = "0 is not in the range x>=1; -1 takes the limit back"
-        raise typer.BadParameter(said, param_hint="--max-requests")
     with transaction() as session:
         row = keys.named(session, key)
         keys.set_limits(session, row, _given(max_enqueued_tokens, max_jobs, max_requests))

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from sqlalchemy import select
 
-from cli.admin import shown, transaction
+from cli.admin import MOST, MOST_LONG, not_zero, shown, transaction
 from cli.commands import halts
 from cli.output import AsJson, output, print_json, print_text
 from jobs import tenants
@@ -26,15 +26,31 @@ app = typer.Typer(no_args_is_help=True, help="Manage tenants in the database LON
 TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant.")]
 MaxTokens = Annotated[
     int | None,
-    typer.Option("--max-enqueued-tokens", min=-1, help="Prompt tokens plus max_tokens; -1: the default."),
+    typer.Option(
+        "--max-enqueued-tokens", min=-1, max=MOST_LONG, help="Prompt tokens plus max_tokens; -1: the default."
+    ),
 ]
-MaxJobs = Annotated[int | None, typer.Option("--max-jobs", min=-1, help="Unfinished jobs; -1: the default.")]
+MaxJobs = Annotated[
+    int | None, typer.Option("--max-jobs", min=-1, max=MOST, help="Unfinished jobs; -1: the default.")
+]
 MaxRequests = Annotated[
-    int | None, typer.Option("--max-requests", min=-1, help="Requests per minute; -1: the default.")
+    int | None,
+    typer.Option(
+        "--max-requests",
+        min=-1,
+        max=MOST,
+        callback=not_zero,
+        help="Requests per minute; -1: the default.",
+    ),
 ]
 MaxStored = Annotated[
     int | None,
-    typer.Option("--max-stored-bytes", min=-1, help="Kept in the database; 0: no limit; -1: the default."),
+    typer.Option(
+        "--max-stored-bytes",
+        min=-1,
+        max=MOST_LONG,
+        help="Kept in the database; 0: no limit; -1: the default.",
+    ),
 ]
 Weight = Annotated[
     float | None, typer.Option("--weight", min=0.001, help="Share of an engine relative to other tenants.")

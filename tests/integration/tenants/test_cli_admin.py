@@ -124,6 +124,24 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_1(
     assert said in done.stderr
 
 
+@pytest.mark.parametrize("command", [("tenants", "set", "default"), ("keys", "set", "lb_0000000000000000")])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--max-jobs", 2**31),
+        ("--max-requests", 2**31),
+        ("--max-requests", 0),
+        ("--max-enqueued-tokens", 2**63),
+    ],
+)
+def test_a_limit_that_cannot_be_stored_is_wrong_usage(
+    run: Run, command: tuple[str, ...], option: str, value: int
+) -> None:
+    done = run(*command, option, str(value))
+    assert done.exit_code == 2, done.stderr
+    assert option in done.stderr
+
+
 def test_a_span_of_no_unit_is_wrong_usage(run: Run) -> None:
     assert run("keys", "create", "--expires-in", "5").exit_code == 2
 
