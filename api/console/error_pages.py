@@ -16,6 +16,7 @@ from api.console.session import SignInNeededError
 from api.http.errors import internal_response, status_of
 from api.http.scopes import CONSOLE, is_console
 from jobs.errors import LimitError, LongbatchError
+from jobs.sealing.content import ContentUnreadableError
 from jobs.validation import from_validation
 
 SIGN_IN: Final = f"{CONSOLE}/sign-in"
@@ -51,7 +52,8 @@ def page_router() -> APIRouter:
 def error_page(request: Request, error: LongbatchError) -> HTMLResponse:
     """Render the error; internal ones reveal nothing about the server."""
     status = status_of(error)
-    message = _INTERNAL if status == HTTPStatus.INTERNAL_SERVER_ERROR else error.message
+    is_told = status != HTTPStatus.INTERNAL_SERVER_ERROR or isinstance(error, ContentUnreadableError)
+    message = error.message if is_told else _INTERNAL
     response = _page(request, status, message)
     if isinstance(error, LimitError):
         response.headers["Retry-After"] = str(error.retry_after_seconds)

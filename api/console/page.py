@@ -18,6 +18,7 @@ from api.console.forms import CSRF_FIELD
 from api.console.session import Viewer
 from api.http.scopes import CONSOLE
 from jobs import ids
+from jobs.sealing.content import shown
 from jobs.version import version
 
 HOME: Final = f"{CONSOLE}/"
@@ -163,5 +164,6 @@ def _environment() -> Environment:
     functions: Mapping[str, object] = {"asset": address_of, "query": formats.query}
     made.globals.update(functions)
     made.filters.update(moment=formats.moment, span=formats.span, number=formats.number, size=formats.size)
-    made.filters.update(event_id=ids.event_id, job_id=ids.job_id)
+    # Of content: none if it cannot be decrypted, so that no row breaks its list.
+    made.filters.update(event_id=ids.event_id, job_id=ids.job_id, readable=shown)
     return made
