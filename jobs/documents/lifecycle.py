@@ -17,6 +17,7 @@ from jobs.database import advisory_locks, database_now, paging
 from jobs.database.advisory_locks import Lock
 from jobs.database.paging import Page, Range
 from jobs.database.rows import matches, require
+from jobs.database.sealed_columns import has_key, sealer_in
 from jobs.errors import NotFoundError
 from jobs.models.document import Document, DocumentText
 from jobs.models.file import File
@@ -57,7 +58,7 @@ def finish_upload(
     """Create the document of these bytes, or return the one that exists.
 
     The same bytes are the same document: an existing one stays as it is and expires `lifetime` from now, and
-    the new bytes are discarded. One that failed is extracted again.
+    the new bytes are discarded. One that failed is extracted again, and so is one whose text no key opens.
 
     Returns:
         The document; True if its text must now be extracted.
@@ -75,7 +76,7 @@ def finish_upload(
     )
     document = session.scalar(known.with_for_update())
     now = database_now(session)
-    if document is not None and document.state != DocumentState.FAILED:
+    if document is not None and document.state != DocumentState.FAILED and _can_be_read(session, document):
         files.discard(session, file_id=new.file_id, tenant_id=tenant_id)
         if document.state == DocumentState.READY:
             document.expires_at = now + lifetime
@@ -101,6 +102,8 @@ def finish_upload(
             created_at=now,
         )
         session.add(document)
+    if document.state == DocumentState.READY:
+        session.execute(delete(DocumentText).where(DocumentText.document_id == document.id))
     document.state = DocumentState.EXTRACTING
     document.file_id = new.file_id
     document.attempt = 0
@@ -108,6 +111,12 @@ def finish_upload(
     document.error = document.finalized_at = document.expires_at = None
     session.flush()
     return document, True
+
+
+def _can_be_read(session: Session, document: Document) -> bool:
+    """Return False if the key is missing that sealed the document's text."""
+    has_its_key = select(has_key(DocumentText.body, sealer_in(session)))
+    return session.scalar(has_its_key.where(DocumentText.document_id == document.id)) is not False
 
 
 def get(session: Session, document_id: UUID, *, tenant_id: UUID) -> Document:

@@ -252,6 +252,24 @@ def test_a_document_is_sealed_until_its_text_is(sessions_of: MakeSessions, token
     assert not stores.in_database(sessions_of(PLAIN), Marks([WORD, "voluminous"]))
 
 
+@pytest.mark.parametrize(("sealer", "is_again"), [(STRANGER, True), (OLD, False), (PLAIN, False)])
+def test_a_document_whose_text_no_key_opens_is_read_again_when_it_comes_again(
+    sessions_of: MakeSessions, tokenizer: Tokenizer, sealer: ContentSealer, *, is_again: bool
+) -> None:
+    content = f"It says {WORD} things twice.".encode()
+    before, ours = sessions_of(sealer), sessions_of(NEW)
+    with before.begin() as session:
+        document, _ = upload(session, content)
+    Extractor(before, tokenizer).run_once()
+    with ours.begin() as session:
+        again, must_be_extracted = upload(session, content)
+    assert (again.id, must_be_extracted) == (document.id, is_again)
+    Extractor(ours, tokenizer).run_once()
+    with ours() as session:
+        assert session.get_one(Document, document.id).state == "ready"
+        assert documents.load_text(session, document.id) == content.decode()
+
+
 def test_titles_are_found_by_their_words_however_they_are_stored(
     sessions_of: MakeSessions, tokenizer: Tokenizer
 ) -> None:
