@@ -5,24 +5,26 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Subquery, Uuid, bindparam, case, delete, func, select, text, update
+from sqlalchemy import (
+    Integer,
+    Subquery,
+    TextClause,
+    Uuid,
+    bindparam,
+    case,
+    delete,
+    func,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs.engines import served_tokens
 from jobs.models import Job, Reservation
 
-_SETTLED = (
-    Reservation.engine_name,
-    Reservation.job_id,
-    Reservation.output_tokens,
-    Reservation.charged_prompt,
-    Reservation.state,
-)
-
-
 # Parts of a statement that has rows `freed(lease_id, produced, cached)`: delete their reservations, and
-# correct accounts as `served_tokens.settle` does.
+# correct accounts from what was expected to what was generated.
 CLOSED: Final = """
     closed AS (
         DELETE FROM reservations USING freed WHERE reservations.lease_id = freed.lease_id
@@ -71,6 +73,36 @@ _CHARGE_LATE: Final = text("""
 """).bindparams(bindparam("job_id", type_=Uuid()), bindparam("lease_id", type_=Uuid()))
 
 
+def _releasing(released: str) -> TextClause:
+    """Return the statement that corrects an account by reservations that are held no more.
+
+    Args:
+        released: takes them out of the state `held`, and returns what they were; executed in any case.
+    """
+    # Nothing is known of the prompt unless this paid for it and the engine told what it had of it.
+    settling = _settling("""
+        SELECT jobs.tenant_id, jobs.model, released.engine_name,
+            coalesce(:produced, jobs.completion_tokens) - released.output_tokens
+            + coalesce(jobs.prompt_tokens - jobs.cached_tokens - released.charged_prompt, 0) AS num_tokens
+        FROM released JOIN jobs ON jobs.id = released.job_id
+        WHERE released.was_held
+    """)
+    return text(f"WITH released AS ({released}) {settling}").bindparams(
+        bindparam("lease_id", type_=Uuid()), bindparam("produced", type_=Integer())
+    )
+
+
+_CLOSE: Final = _releasing("""
+    DELETE FROM reservations WHERE lease_id = :lease_id
+    RETURNING engine_name, job_id, output_tokens, charged_prompt, state = 'held' AS was_held
+""")
+_DRAIN: Final = _releasing("""
+    UPDATE reservations SET state = 'draining', draining_since = clock_timestamp()
+    WHERE lease_id = :lease_id AND state = 'held'
+    RETURNING engine_name, job_id, output_tokens, charged_prompt, true AS was_held
+""")
+
+
 def booked() -> Subquery:
     """Select what is reserved on each engine: `engine_name`, `slots` and `blocks`, shared ones once."""
     owned = (Job.id == Reservation.job_id) & (Job.lease_id == Reservation.lease_id)
@@ -97,9 +129,7 @@ def close(session: Session, lease_id: UUID, *, produced: int | None = None) -> N
         lease_id: whose reservation; nothing happens if it is already deleted.
         produced: tokens that the job has generated in all; None: what its row says.
     """
-    deleted = delete(Reservation).where(Reservation.lease_id == lease_id).returning(*_SETTLED).cte("deleted")
-    held = select(deleted).where(deleted.c.state == "held").cte("held")
-    served_tokens.settle(session, held, produced=produced)
+    session.execute(_CLOSE, {"lease_id": lease_id, "produced": produced})
 
 
 def charge_late(session: Session, job_id: UUID, lease_id: UUID, *, produced: int) -> None:
@@ -115,13 +145,7 @@ def drain(session: Session, lease_id: UUID) -> None:
 
     The engine may go on generating for a while.
     """
-    drains = (
-        update(Reservation)
-        .where(Reservation.lease_id == lease_id, Reservation.state == "held")
-        .values(state="draining", draining_since=func.clock_timestamp())
-        .returning(*_SETTLED)
-    )
-    served_tokens.settle(session, drains.cte("drains"))
+    session.execute(_DRAIN, {"lease_id": lease_id, "produced": None})
 
 
 def keep_places(session: Session, engine_name: str, places: Sequence[tuple[UUID, UUID, int]]) -> None:

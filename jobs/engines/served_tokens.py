@@ -11,16 +11,13 @@ from typing import Final
 from uuid import UUID
 
 from sqlalchemy import (
-    CTE,
     BigInteger,
     Float,
     Select,
     Text,
     Uuid,
     bindparam,
-    cast,
     func,
-    literal,
     select,
     text,
 )
@@ -30,7 +27,7 @@ from sqlalchemy.orm import Session
 from jobs.database import advisory_locks, direct
 from jobs.database.advisory_locks import Lock
 from jobs.database.hot import PREPARED
-from jobs.models import AccountShard, Job, Tenant, TenantAccount
+from jobs.models import AccountShard, Tenant, TenantAccount
 
 _CHARGE = text("""
     INSERT INTO account_shards AS shard (tenant_id, model, engine_name, served)
@@ -100,40 +97,6 @@ def charge(session: Session, engine_name: str, charges: Mapping[tuple[UUID, str]
     for tenant_id, model, is_active in rows:
         if not is_active:
             activate_charged(session, tenant_id, model, num_tokens=charges[tenant_id, model])
-
-
-def settle(session: Session, released: CTE, *, produced: int | None = None) -> None:
-    """Correct accounts from what was reserved and expected to what jobs generated and engines computed.
-
-    Args:
-        session: the caller's transaction.
-        released: a statement that takes reservations out of the state `held` and returns their `engine_name`,
-            `job_id`, `output_tokens` and `charged_prompt`; it is executed in any case.
-        produced: tokens that their one job has generated in all; None: what its row says.
-    """
-    generated = Job.completion_tokens if produced is None else literal(produced)
-    # Null unless this reservation paid for the prompt and the engine told what it had of it.
-    misjudged = Job.prompt_tokens - Job.cached_tokens - released.c.charged_prompt
-    correction = generated - released.c.output_tokens + func.coalesce(misjudged, 0)
-    corrections = (
-        select(
-            Job.tenant_id,
-            Job.model,
-            released.c.engine_name,
-            func.sum(cast(correction, Float) / Tenant.weight).label("served"),
-        )
-        .join(released, released.c.job_id == Job.id)
-        .join(Tenant, Tenant.id == Job.tenant_id)
-        .group_by(Job.tenant_id, Job.model, released.c.engine_name)
-        .order_by(Job.tenant_id, Job.model, released.c.engine_name)
-    )
-    statement = insert(AccountShard).from_select(["tenant_id", "model", "engine_name", "served"], corrections)
-    session.execute(
-        statement.on_conflict_do_update(
-            index_elements=["tenant_id", "model", "engine_name"],
-            set_={"served": AccountShard.served + statement.excluded.served},
-        )
-    )
 
 
 def fold(session: Session, *, before: datetime, limit: int = 1000) -> int:
