@@ -77,6 +77,7 @@ class Dispatcher:
         self._ticked_at = float("-inf")
         self._tick_took = 0.0
         self._patience = _MIN_GATHER_SECONDS
+        self._prefetches_at = float("-inf")
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
         self.prefetch_loop = Loop("prefetch", self._prefetch, interval=settings.jobs.claim_poll_seconds)
         desk.wake, desk.wake_within = self.loop.wake, self.loop.wake_within
@@ -130,6 +131,13 @@ class Dispatcher:
     def _prefetch(self) -> None:
         if self._monitor.model is not None:
             self._runner.prefetcher.refresh()
+
+    def _prefetch_within(self, seconds: float) -> None:
+        """Prefetch after this time at the latest, as what has started changes what starts next."""
+        now = self._clock()
+        if not now < self._prefetches_at <= now + seconds:
+            self._prefetches_at = now + seconds
+            engine_loop.call_later(seconds, self.prefetch_loop.wake)
 
     def _gather(self) -> None:
         """Wait a moment for runs that are about to end, if the last tick was a moment ago.
@@ -191,8 +199,8 @@ class Dispatcher:
         if result.left is not None:
             self._runner.prefetcher.keep(result.left)
         self._runner.prefetcher.forget(claim.job.id for claim in result.claims)
-        if result.claims and self._runner.prefetcher.is_due():
-            engine_loop.call_later(_AFTER_START_SECONDS, self.prefetch_loop.wake)
+        if result.claims:
+            self._prefetch_within(max(self._runner.prefetcher.due_in(), _AFTER_START_SECONDS))
 
     def _in_order_of_readiness(self, claims: Sequence[Claim]) -> Iterator[Sequence[Claim]]:
         """Yield the jobs whose prompts are here, then the others, whose prompts are read together."""

@@ -28,6 +28,8 @@ from jobs.starting import StartedJob
 _LOOK_SECONDS: Final = 0.2
 # While at least half of its candidates are left, a preview may be this old before the next one.
 _LAZY_SECONDS: Final = 0.5
+# The same where it has none of the candidates: many jobs have come since.
+_NEW_SECONDS: Final = 0.05
 # The queue changes little in this time; jobs that arrive meanwhile are seen by the next preview.
 _FRESH_SECONDS: Final = 1.0
 # A prompt of 96k ids takes less than 400 KB, packed: at least 16 of the longest, and many short ones.
@@ -49,7 +51,10 @@ class PromptPrefetcher:
         engine_name: str,
         policy: Callable[[], ClaimPolicy],
         counter: PromptCounter,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._sessions = sessions
         self._engine_name = engine_name
         self._policy = policy
@@ -61,12 +66,12 @@ class PromptPrefetcher:
         self._lock = threading.Lock()
         self._preview = Preview()
         self._rows: Mapping[UUID, StartedJob] = {}
-        self._num_found = 0
+        self._found: frozenset[UUID] = frozenset()
         self._looked_at = self._read_at = float("-inf")
 
     def refresh(self) -> None:
         """Load the prompts of the jobs that would start next, unless the last preview is recent."""
-        if not self.is_due():
+        if self.due_in():
             return
         with self._lock:
             self._started.clear()
@@ -78,25 +83,29 @@ class PromptPrefetcher:
         with self._lock:
             self._preview, self._rows = preview, rows
             self._drop_started()
-            self._looked_at = self._read_at = time.monotonic()
-            self._num_found = len(preview.candidates)
+            self._looked_at = self._read_at = self._clock()
+            self._found = frozenset(each.job.id for each in preview.candidates)
         wanted = self.missing(text_id for text_id in preview.text_ids if text_id not in self._unreadable)
         self.load(wanted)
         for text_id in self.missing(wanted):
             self._try(text_id)
         self._unreadable.intersection_update(preview.text_ids)
 
-    def is_due(self) -> bool:
-        """Return True if the last preview is too old, or has too few candidates left."""
+    def due_in(self) -> float:
+        """Return in how many seconds the last preview is too old for the present candidates."""
         with self._lock:
-            has_many = 2 * len(self._preview.candidates) > self._num_found
-            return time.monotonic() - self._looked_at >= (_LAZY_SECONDS if has_many else _LOOK_SECONDS)
+            num_left = sum(each.job.id in self._found for each in self._preview.candidates)
+            if not num_left and self._preview.candidates:
+                oldest = _NEW_SECONDS
+            else:
+                oldest = _LAZY_SECONDS if 2 * num_left > len(self._found) else _LOOK_SECONDS
+            return max(0.0, self._looked_at + oldest - self._clock())
 
     def keep(self, candidates: Sequence[Ranked]) -> None:
         """Let later claims choose from these, which one has just read and left over."""
         with self._lock:
             self._preview = replace(self._preview, candidates=candidates)
-            self._read_at = time.monotonic()
+            self._read_at = self._clock()
 
     def missing(self, text_ids: Iterable[UUID]) -> list[UUID]:
         """Return those of these prompts that are not ready."""
@@ -133,7 +142,7 @@ class PromptPrefetcher:
             None if the queue was read too long ago.
         """
         with self._lock:
-            is_fresh = time.monotonic() - self._read_at < _FRESH_SECONDS
+            is_fresh = self._clock() - self._read_at < _FRESH_SECONDS
             return self._preview if is_fresh else None
 
     def forget(self, job_ids: Iterable[UUID]) -> None:

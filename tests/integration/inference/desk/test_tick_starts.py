@@ -43,6 +43,32 @@ def test_a_start_reads_the_prompts_of_its_jobs_unless_they_are_long(
     }
 
 
+def test_a_preview_that_has_none_of_the_candidates_is_due_at_once(
+    sessions: sessionmaker[Session], tokenizer: Tokenizer
+) -> None:
+    """A preview of an idle engine has nothing of the hundreds of jobs that come after it."""
+    now = 0.0
+    counter = PromptCounter(tokenizer)
+    prefetcher = PromptPrefetcher(sessions, ENGINE, lambda: POLICY, counter, clock=lambda: now)
+    with transaction(sessions) as session:
+        register_engine(session)
+    prefetcher.refresh()
+    assert prefetcher.due_in() == 0.2
+    with transaction(sessions) as session:
+        for each in range(8):
+            prompt = json.dumps([{"role": "user", "content": str(each)}])
+            submit_one(session, replace(spec(), text=NewText(prompt, counter.count_prompt(prompt))))
+        left = ticks.tick(session, ENGINE, POLICY, ended=[]).claimed.left
+    assert left
+    prefetcher.keep(left)
+    assert prefetcher.due_in() == 0.05
+    now = 0.06
+    prefetcher.refresh()
+    assert all(prefetcher.find(each.job) for each in left)
+    prefetcher.keep(left)
+    assert prefetcher.due_in() == pytest.approx(0.5)
+
+
 def test_the_statements_of_ticks_are_planned_before_the_first_one(
     database_settings: DatabaseSettings, feeding: Callable[..., Settings]
 ) -> None:
