@@ -11,7 +11,7 @@ from asking import answers, fields
 from asking.answers import settle_all
 from jobs.database import transaction
 from jobs.ids import uuid7
-from jobs.models import Summary
+from jobs.models import Job, Summary
 from jobs.models.document import Document
 from jobs.questions import queries as answer_queries
 from jobs.sealing.content import ContentUnreadableError
@@ -19,6 +19,7 @@ from jobs.summaries import queries as summary_queries
 from sealed.sealers import OPENS, Connect
 from searching.stores import Marks, in_database
 from summary_support import SMALL, claim_next, complete, create, plan_all, prepare_all, ready_document
+from summary_support import planned as planned_summary
 from support import register_engine
 
 Sessions = sessionmaker[Session]
@@ -188,3 +189,24 @@ def test_a_list_shows_a_summary_without_the_text_that_cannot_be_read(
         assert [each["focus"] for each in described] == [None, f"the {FEE}"]
         with pytest.raises(ContentUnreadableError):
             summary_queries.describe(session, rows[:1])
+
+
+def test_a_part_that_cannot_be_read_is_a_gap_of_its_own_summary_alone(
+    sealed: Sessions, otherwise: Sessions
+) -> None:
+    with transaction(sealed) as session:
+        made = [planned_summary(session, num_words).id for num_words in (1000, 1001)]
+        prepare_all(session)
+    with transaction(otherwise) as session:
+        claimed = claim_next(session)
+        assert claimed is not None
+        complete(session, claimed, "It is lost.")
+        broken = session.get_one(Job, claimed.job.id).summary_id
+        assert broken is not None
+    with transaction(sealed) as session:
+        run_summaries(session)
+        described = summary_queries.describe(session, [session.get_one(Summary, each) for each in made])
+        assert [each["state"] for each in described] == ["completed"] * 2
+        gaps = {each: [gap["error"] for gap in of["gaps"]] for each, of in zip(made, described, strict=True)}
+        assert [each and each["code"] for each in gaps.pop(broken)] == ["content_unreadable"] * 2
+        assert [*gaps.values()] == [[]]
