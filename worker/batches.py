@@ -3,11 +3,12 @@
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from itertools import chain
 from typing import Final
+from uuid import UUID
 
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -48,11 +49,13 @@ class Moved:
         num_steps: number of transactions that changed something.
         any_queued: the round queued jobs for engines.
         any_preparing: the round created jobs whose prompts must be counted.
+        full: tenants and keys whose quotas it found full. Each look sums all of their unfinished jobs.
     """
 
     num_steps: int = 0
     any_queued: bool = False
     any_preparing: bool = False
+    full: set[UUID] = field(default_factory=set)
 
 
 def duties(context: ServiceContext) -> list[Duty]:
@@ -175,7 +178,7 @@ def _advance_one(sessions: Sessions, tools: BatchTools, batch: DueBatch, moved: 
         jobs = None
         try:
             with suppress(LimitError), transaction(sessions) as session:  # queue full: its lines wait
-                jobs = expansion.expand(session, batch.id, tools)
+                jobs = expansion.expand(session, batch.id, tools, full=moved.full)
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -193,10 +196,11 @@ def _advance_one(sessions: Sessions, tools: BatchTools, batch: DueBatch, moved: 
         with transaction(sessions) as session:
             moved.num_steps += results.collect(session, batch.id, tools.store, lifetime=tools.lifetime)
 
+    has_room = not batch.needs_room or moved.full.isdisjoint(batch.quota_owners)
     do_each(
         [
             *([stop] if batch.state is BatchState.CANCELLING else []),
-            *([expand] if batch.state is not BatchState.FINALIZING else []),
+            *([expand] if batch.state is not BatchState.FINALIZING and has_room else []),
             *([] if batch.only_expands else [collect]),
         ]
     )

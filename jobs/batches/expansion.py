@@ -60,11 +60,13 @@ class _Room:
     """What a batch's tenant, or its key, holds, including the lines expanded since.
 
     Attributes:
+        owner_id: of the tenant or the key.
         held: read without a lock; `_Quota.admit` decides under it.
         filled: the part of the limits that batches may fill.
     """
 
     of: LimitOf
+    owner_id: UUID
     limits: TenantLimits
     held: QuotaUsage
     filled: TenantLimits = field(init=False)
@@ -102,17 +104,18 @@ class _Quota:
         """Read the current quotas and their use."""
         limits = quotas.read_limits(session, batch.tenant_id, tools.limits)
         held = quotas.current_usage(session, batch.tenant_id, limits=limits)
-        rooms = [_Room(LimitOf.TENANT, limits, held)]
+        rooms = [_Room(LimitOf.TENANT, batch.tenant_id, limits, held)]
         of_key = key_quotas.read(session, batch.api_key_id)
         if of_key is not None:
-            rooms.append(_Room(LimitOf.KEY, of_key.limits, key_quotas.current_usage(session, of_key)))
+            held = key_quotas.current_usage(session, of_key)
+            rooms.append(_Room(LimitOf.KEY, of_key.key_id, of_key.limits, held))
         return cls(batch.tenant_id, limits, of_key, rooms, sealer_in(session))
 
     @property
-    def is_full(self) -> bool:
-        """True if not even the smallest line fits."""
+    def full(self) -> list[UUID]:
+        """The tenant, or the key, for which not even the smallest line fits."""
         least = QuotaUsage(tokens=1, jobs=1, stored_bytes=1)
-        return not all(room.has_room_for(least) for room in self.rooms)
+        return [room.owner_id for room in self.rooms if not room.has_room_for(least)]
 
     def take(self, specs: Sequence[JobSpec], capacities: Sequence[Capacity]) -> bool:
         """Take room for a line's jobs out of the quotas, and return False if there is none now.
@@ -139,12 +142,20 @@ class _Quota:
         quotas.admit(session, self.tenant_id, more, limits=self.limits)
 
 
-def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[NewJob] | None:
+def expand(
+    session: Session, batch_id: UUID, tools: BatchTools, *, full: set[UUID]
+) -> Sequence[NewJob] | None:
     """Turn the batch's next lines into jobs, or into lines of its error file.
 
     Lines that exceed the quota of the tenant or the key wait until there is room. Once the batch is being
     cancelled or its window has ended, its remaining lines end without becoming jobs. The row's lock and the
     offset in it are the fence: each line is expanded once, whichever process dies.
+
+    Args:
+        session: of the transaction.
+        batch_id: of the batch.
+        tools: of the service worker.
+        full: gets the tenant, or the key, whose quota has no room for any line.
 
     Returns:
         The new jobs; None: the batch has no lines to expand, or none now.
@@ -165,7 +176,8 @@ def expand(session: Session, batch_id: UUID, tools: BatchTools) -> Sequence[NewJ
         return _give_up(session, batch, has_failed=True)
     is_stopping = batch.state == BatchState.CANCELLING or database_now(session) >= batch.expires_at
     quota = None if is_stopping else _Quota.of(session, batch, tools)
-    if quota is not None and quota.is_full:
+    if quota is not None and quota.full:
+        full.update(quota.full)
         return None
     try:
         lines, following, is_end = _next_lines(session, batch, tools)

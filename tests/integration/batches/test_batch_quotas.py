@@ -3,12 +3,14 @@
 from uuid import UUID
 
 import pytest
+from sqlalchemy import Engine, event, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from batch_support import Service, lines, tools, validate_next
-from jobs.models import DEFAULT_TENANT
+from jobs.models import DEFAULT_TENANT, Batch
 from jobs.settings import LimitSettings
-from jobs.tenants import quotas, stored_bytes
+from jobs.tenants import keys, quotas, stored_bytes
+from jobs.tenants.keys import Scope
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
 from openai_support import chat_line
 from support import MODEL
@@ -91,3 +93,43 @@ def test_a_batch_that_waits_for_room_can_be_cancelled(sessions: sessionmaker[Ses
     service.settle()
     assert service.batch(batch_id).state == "cancelled"
     assert held(sessions) == QuotaUsage()
+
+
+@pytest.mark.parametrize(
+    ("of_key", "summing"), [(False, "sum(jobs.reserved_tokens)"), (True, "sum(reserved_tokens)")]
+)
+def test_a_round_looks_once_at_a_full_quota_however_many_batches_wait_for_it(
+    sessions: sessionmaker[Session], engine: Engine, *, of_key: bool, summing: str
+) -> None:
+    service = service_with(sessions, max_jobs=100 if of_key else 2)
+    waiting = [service.create(lines(2)) for _ in range(4)]
+    if of_key:
+        with sessions.begin() as session:
+            limits = {"max_jobs": 2}
+            key = keys.create(
+                session, tenant_id=DEFAULT_TENANT, name="", scopes=[Scope.SUBMIT], limits=limits
+            ).row
+            session.execute(update(Batch).values(api_key_id=key.id))
+    service.settle_validation()
+    service.settle()
+    late, cancelled = service.create(lines(2)), waiting.pop()
+    service.settle_validation()
+    service.cancel(cancelled)
+    sums: list[str] = []
+
+    def watch(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        sums.extend([statement] if summing in statement else [])
+
+    event.listen(engine, "before_cursor_execute", watch)
+    try:
+        service.advance()
+    finally:
+        event.remove(engine, "before_cursor_execute", watch)
+    assert len(sums) == 1
+    assert len(service.jobs(late)) == (2 if of_key else 0), "its tenant has room"
+    assert sum(len(service.jobs(each)) for each in waiting) <= 2
+    assert service.batch(cancelled).num_stopped == 2, "what needs no room waits for none"
+    for _ in range(10):
+        service.complete()
+        service.settle()
+    assert {service.batch(each).state for each in (*waiting, late)} == {"completed"}
