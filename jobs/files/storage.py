@@ -94,6 +94,9 @@ class PartStore(Protocol):
             ContentUnreadableError: no key opens it.
         """
 
+    def tidy(self, key: str) -> None:
+        """Remove what an interrupted `reseal` left beside a part, in whatever form it was to be."""
+
     def list_keys(self, folder: str) -> Iterator[list[str]]:
         """List the keys of one of FOLDERS, up to LISTED_AT_ONCE at a time."""
 
@@ -131,6 +134,9 @@ class RowStore:
     def reseal(self, key: str) -> None:  # noqa: ARG002  # as of every store
         """Raise BytesLostError: the part was stored in a directory that is no longer configured."""
         raise BytesLostError(_ELSEWHERE)
+
+    def tidy(self, key: str) -> None:
+        """Do nothing: there is nothing beside a row."""
 
     def list_keys(self, folder: str) -> Iterator[list[str]]:  # noqa: ARG002  # as of every store
         """List nothing: a part always has its row."""
@@ -188,7 +194,7 @@ class DirectoryStore(RowStore):
     def reseal(self, key: str) -> None:
         """Seal a part as the settings say now; raise as `get` and `put` do, also while another process does.
 
-        What an interrupted call wrote beside the part the next one overwrites, and `drop` removes.
+        What an interrupted call wrote beside the part the next one overwrites, and `tidy` and `drop` remove.
         """
         packed = opened(self._read(key), key, self._sealer)
         new = self._new_path(key)
@@ -205,6 +211,13 @@ class DirectoryStore(RowStore):
                 new.unlink(missing_ok=True)  # it would take the room that is left
                 raise
         _sync_names(new.parent)
+
+    def tidy(self, key: str) -> None:
+        """Remove what an interrupted `reseal` left beside a part, unless another process is writing it."""
+        new = self._new_path(key)
+        with suppress(FileNotFoundError), new.open("rb") as file:
+            if _is_ours(file, new):
+                new.unlink()
 
     def list_keys(self, folder: str) -> Iterator[list[str]]:
         """List the keys of one of FOLDERS, up to LISTED_AT_ONCE at a time."""

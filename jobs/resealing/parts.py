@@ -58,6 +58,8 @@ def _do(sessions: Sessions, store: PartStore, part: Found, aim: Aim, tally: Tall
     try:
         name = key_name(store.head(part.key)) or PLAIN
         if name == aim.content:
+            if writes:
+                store.tidy(part.key)
             tally.values[PARTS][name] += 1
         elif not aim.opens(name):
             raise ContentUnreadableError  # noqa: TRY301  # as one that fails to open

@@ -34,6 +34,8 @@ from jobs.states.file import FileState
 from jobs.webhooks.vault import Vault
 from owned.everything import fill
 from sealed.keys import LOST_NAME, NEW, NEW_KEY, NEW_NAME, OLD, OLD_KEY, OLD_NAME, OPENS, STRANGER, sealing
+from searching import stores
+from searching.stores import Marks
 
 MARK = "sesquipedalian"
 Sessions = sessionmaker[Session]
@@ -235,3 +237,20 @@ def test_a_file_that_is_removed_meanwhile_does_not_come_back(site: Site) -> None
     tally = passes.reseal(site.sessions, Removing(site.folder, OLD), aim_of(OLD), tell=lambda *_: None)
     assert not [each for each in site.folder.rglob("*") if each.is_file()]
     assert tally.unreadable == []
+
+
+def test_what_an_interrupted_opening_wrote_is_gone_after_the_next_run(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.reseal(NEW)
+
+    def killed(_path: Path, _to: Path) -> Path:
+        raise DiedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        with pytest.raises(DiedError):
+            site.reseal(OPENS)
+    assert stores.in_files(site.folder, Marks([MARK])), "the plain form is beside a part"
+    assert site.reseal(NEW).unreadable == []
+    assert stores.in_files(site.folder, Marks([MARK])) == set()
