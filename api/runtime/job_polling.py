@@ -150,6 +150,8 @@ class JobPoller:
 
     def _resolve(self, asks: Sequence[_Ask], due: Sequence[_Ask], found: Mapping[UUID, Job]) -> None:
         for ask in asks:
+            if ask.future.done():  # its caller left during the read
+                continue
             job = _of_its_tenant(found, ask)
             if ask.waits and job is not None and job.finalized_at is None and not self._released:
                 if not self._waiting and self._polled_at != _AT_ONCE:

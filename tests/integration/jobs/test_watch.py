@@ -232,6 +232,29 @@ def test_a_wait_outlives_one_failed_read_and_no_second(
     watching(database_settings, test)
 
 
+def test_a_caller_that_leaves_while_its_job_is_read_waits_no_longer(
+    database_settings: DatabaseSettings, job_id: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, leaving = queries.find_jobs, list[asyncio.Task[Job | None]]()
+
+    def leaves_meanwhile(session: Session, **given: Sequence[UUID]) -> dict[UUID, Job]:
+        if leaving:
+            leaving.pop().cancel()  # as a request does whose caller has closed the connection
+        return read(session, **given)
+
+    monkeypatch.setattr(queries, "find_jobs", leaves_meanwhile)
+
+    async def test(poller: JobPoller) -> None:
+        waiting = asyncio.create_task(poller.until_ended(job_id, tenant_id=DEFAULT_TENANT, seconds=30))
+        leaving.append(waiting)
+        await asyncio.wait([waiting])
+        assert await poller.now(job_id, tenant_id=DEFAULT_TENANT) is not None  # by the next read
+        assert waiting.cancelled()
+        assert not poller._waiting
+
+    watching(database_settings, test)
+
+
 def test_a_stranger_s_requests_are_404_while_the_owner_follows(
     server: ApiProcess, http: httpx2.Client, stranger: NewKey, job_id: UUID
 ) -> None:
