@@ -5,15 +5,17 @@ from uuid import UUID
 
 import httpx2
 import pytest
+from sqlalchemy import update
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import Serve, error_of
 from batch_support import Service, lines
 from jobs import leases, lifecycle
+from jobs.batches.expansion import MAX_FAILURES
 from jobs.checkpoints import Output
 from jobs.database import transaction
 from jobs.engines import reservations
-from jobs.models import Job
+from jobs.models import Batch, FilePart, Job
 from jobs.preparation import Counting
 from jobs.prompts.tokenizer import pack_ids
 from jobs.sealing.content import key_name
@@ -125,6 +127,29 @@ def test_a_result_is_an_error_line_of_its_batch_and_the_others_are_written(
     assert response["status_code"] == 500
     assert (response["body"]["error"]["code"], response["body"]["error"]["message"]) == (CODE, MESSAGE)
     assert len(service.read(batch.output_file_id)) == 4
+
+
+def test_lines_that_cannot_be_read_any_more_hold_up_no_other_batch(
+    sealed: Sessions, otherwise: Sessions
+) -> None:
+    service = Service(sealed)
+    broken, good = service.create(lines(3)), service.create(lines(2))
+    service.settle_validation()
+    with transaction(otherwise) as session:  # as if the key were gone since
+        file_id = service.batch(broken).input_file_id
+        session.execute(update(FilePart).where(FilePart.file_id == file_id).values(content=b"lines"))
+    service.settle()
+    service.complete()
+    service.settle()
+    assert service.outcome(good) == (["line-0", "line-1"], [])
+    waiting = service.batch(broken)
+    assert (waiting.state, waiting.num_failures > 0) == ("in_progress", True)
+    with transaction(sealed) as session:
+        tried = update(Batch).where(Batch.id == broken)
+        session.execute(tried.values(num_failures=MAX_FAILURES, run_after=None))
+    service.settle()
+    ended = service.batch(broken)
+    assert (ended.state, ended.num_failed, service.jobs(broken)) == ("completed", 3, [])
 
 
 def test_a_result_costs_its_own_webhook_alone(
