@@ -39,6 +39,8 @@ def server(serve: Serve) -> Iterator[ApiProcess]:
         "LONGBATCH_WEBHOOKS__SECRET": WEBHOOK_SECRET,
         "LONGBATCH_WEBHOOKS__ENCRYPTION_KEY": key,
         "LONGBATCH_API__MAX_STREAMS": "1000",
+        # Or one test could leave the others of the next minute none.
+        "LONGBATCH_LIMITS__MAX_REQUESTS": "1000000",
         # Or a request would be checked against the engines of the test before.
         "LONGBATCH_API__ENGINE_CACHE_SECONDS": "0",
     }
