@@ -146,7 +146,7 @@ def _outputs(session: Session, job_ids: Collection[UUID]) -> Mapping[UUID, str |
     if not job_ids:
         return {}
     is_small = plain_length(Result.output) <= MAX_OUTPUT_BYTES
-    query = select(Result.job_id, type_coerce(Result.output, Text)).where(
+    query = select(Result.job_id, type_coerce(Result.output, Text).label("stored")).where(
         Result.job_id.in_(job_ids), is_small
     )
-    return dict(session.execute(query).tuples().all())
+    return {row.job_id: row.stored for row in session.execute(query)}
