@@ -1,9 +1,11 @@
 """One request on its own stream: what the engine's words and silences mean."""
 
+import asyncio
 import queue
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -160,3 +162,108 @@ def test_a_server_that_answered_a_probe_in_the_last_two_seconds_is_not_asked_bef
 
     #  new, after 1.9 s and 1.9 s more, 2.1 s, right after a probe, a minute later
     assert loop.run(course(), timeout=PATIENCE) == [1, 1, 1, 2, 2, 3]
+
+
+def ask(channels: Channels, settings: TritonSettings, *, max_tokens: int = 2) -> TritonCall:
+    request = Request(uuid7().hex, np.full(20, 1000, dtype=np.int32), max_tokens, END_OF_TURN, END_OF_TURN)
+    return TritonCall(settings, request, adapter=IdsAdapter("tensorrt_llm", INPUTS), channels=channels)
+
+
+class CountedChannels(Channels):
+    """Connections that keep every stream they open."""
+
+    def __init__(self, settings: TritonSettings) -> None:
+        super().__init__(settings)
+        self.streams: list[Any] = []
+        self.noted: set[TritonConnection] = set()
+
+    async def take(self) -> TritonConnection:
+        connection = await super().take()
+        if connection not in self.noted:
+            self.noted.add(connection)
+            infer = connection.infer
+
+            def noted(*given: Any, **named: Any) -> Any:  # noqa: ANN401  # as gRPC takes and returns them
+                self.streams.append(infer(*given, **named))
+                return self.streams[-1]
+
+            connection.infer = noted
+        return connection
+
+
+@pytest.fixture
+def counted(synthetic: RunningEngine) -> CountedChannels:
+    return CountedChannels(TritonSettings(url=f"{LOOPBACK}:{synthetic.launch.grpc_port}"))
+
+
+async def answered(call: TritonCall) -> int:
+    """The number of tokens of a whole answer."""
+    came = list[EngineDelta]()
+    assert await call.run(came.append, sent=lambda: None) == StreamEnd(None, confirmed=True)
+    await call.close()
+    return sum(len(each.ids) for each in came if isinstance(each, TokenDelta))
+
+
+def test_one_stream_serves_one_request_after_another(counted: CountedChannels) -> None:
+    async def course() -> list[int]:
+        found = [await answered(ask(counted, counted._settings, max_tokens=each)) for each in (3, 5, 2, 4)]
+        await counted.close()
+        return found
+
+    assert loop.run(course(), timeout=PATIENCE) == [3, 5, 2, 4]
+    # The first one's end shows that the model marks it; the second one opens the stream that is kept.
+    assert len(counted.streams) == 2
+
+
+def test_a_stream_that_no_request_uses_is_closed_soon(counted: CountedChannels) -> None:
+    async def course() -> int:
+        for _ in range(2):
+            await answered(ask(counted, counted._settings))
+        assert not counted.streams[-1].done()
+        async with asyncio.timeout(PATIENCE):
+            assert await counted.streams[-1].code() is grpc.StatusCode.OK
+        found = await answered(ask(counted, counted._settings))
+        await counted.close()
+        return found
+
+    assert loop.run(course(), timeout=PATIENCE) == 2
+    assert len(counted.noted) == 1, "its connection goes on"
+
+
+def test_a_request_that_fails_or_is_stopped_leaves_no_stream(counted: CountedChannels) -> None:
+    async def course() -> list[StreamEnd]:
+        for _ in range(2):
+            await answered(ask(counted, counted._settings))
+        wrong = ask(counted, counted._settings, max_tokens=0)
+        ends = [await wrong.run(lambda _: None, sent=lambda: None)]
+        await wrong.close()
+        assert await answered(ask(counted, counted._settings)) == 2
+        long = ask(counted, counted._settings, max_tokens=100_000)
+        running = asyncio.create_task(long.run(lambda _: long.stop(), sent=lambda: None))
+        ends.append(await running)
+        await long.close()
+        assert counted.streams[-2].done(), "the last one carried the request to stop"
+        assert await answered(ask(counted, counted._settings)) == 2
+        await counted.close()
+        return ends
+
+    failed, stopped = loop.run(course(), timeout=PATIENCE)
+    assert isinstance(failed.error, EngineError)
+    assert stopped == StreamEnd(None, confirmed=True)
+
+
+def test_what_is_cut_after_its_end_harms_no_later_request(counted: CountedChannels) -> None:
+    async def course() -> int:
+        for _ in range(2):
+            await answered(ask(counted, counted._settings))
+        early = ask(counted, counted._settings)
+        await answered(early)
+        late = ask(counted, counted._settings, max_tokens=200)
+        running = asyncio.create_task(answered(late))
+        await asyncio.sleep(0)
+        early.cancel()
+        found = await running
+        await counted.close()
+        return found
+
+    assert loop.run(course(), timeout=PATIENCE) == 200

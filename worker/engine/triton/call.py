@@ -1,4 +1,4 @@
-"""One request to a model behind Triton, on its own gRPC stream."""
+"""One request to a model behind Triton, alone on a gRPC stream for as long as it lasts."""
 
 import asyncio
 import contextlib
@@ -20,12 +20,10 @@ from worker.engine.request import Request
 from worker.engine.storable import storable
 from worker.engine.triton import errors
 from worker.engine.triton.adapter import Adapter, Tensors, cached_in
-from worker.engine.triton.channel import Channels, TritonConnection
+from worker.engine.triton.channel import CUT, Channels, TritonConnection
 from worker.engine.triton.errors import AdapterMissError
 
 _END_SECONDS: Final = 2.0  # an engine ends a stopped request within an iteration
-# What a call raises once it is cut or its channel is closed.
-_CUT: Final = (grpc.RpcError, grpc.aio.UsageError)
 _DATATYPES: Final[Mapping[str, str]] = {
     "<i4": "INT32",
     "<f4": "FP32",
@@ -81,7 +79,8 @@ class TritonCall:
         self._stopping: list[asyncio.Task[None]] = []
         self._is_cancelled = False
         self._ended_well = False
-        self._has_output = False
+        self._has_output = self._is_final = False
+        self._error: EngineError | None = None
         self._has_ended = asyncio.Event()
 
     async def connect(self) -> None:
@@ -96,9 +95,10 @@ class TritonCall:
             connection = await self._open()
             if not await self._can_be_sent(connection):
                 return NOT_SENT
-            self._call = connection.infer(iter([self._written]))
+            keeps = self._channels is not None and self._channels.marks_end(self._adapter.model_name)
+            self._call = connection.stream()
             sent()
-            end = await self._follow(put)
+            end = await self._follow(self._written, put, keeps=keeps)
             if isinstance(end.error, AdapterMissError):
                 end = await self._send_with_weights(connection, put)
             self._ended_well = end.confirmed and end.error is None
@@ -134,11 +134,12 @@ class TritonCall:
         if connection is not None and channels is not None and self._ended_well and not self._is_cancelled:
             self._connection = None
             channels.note_ready(self._adapter.model_name)
+            channels.note_marks_end(self._adapter.model_name)
             await channels.give_back(connection)
             return
         self.cancel()
         if connection is not None:
-            await connection.channel.close()
+            await connection.close()
         await self._wait_for_end()
 
     async def _send_with_weights(
@@ -154,11 +155,11 @@ class TritonCall:
         tensors = self._adapter.tensors(self._request) | weights
         message = self._message(self._adapter.model_name, tensors)
         _add_inputs(message, self._request.tensors, is_batched=self._is_batched)
-        self._call = connection.infer(iter([message]))
-        return await self._follow(put)
+        self._call = connection.stream()
+        return await self._follow(message, put, keeps=False)
 
     async def _send_stop(self, connection: TritonConnection, message: Any) -> None:  # noqa: ANN401  # generated code has no types
-        with contextlib.suppress(*_CUT, asyncio.CancelledError):
+        with contextlib.suppress(*CUT, asyncio.CancelledError):
             async for _ in connection.infer(iter([message]), timeout=CONNECT_SECONDS):
                 pass
 
@@ -179,7 +180,7 @@ class TritonCall:
         asked = service_pb2.ModelReadyRequest(name=name)
         try:
             answer = await connection.ready(asked, timeout=CONNECT_SECONDS)
-        except _CUT:
+        except CUT:
             return False
         except asyncio.CancelledError:  # the channel was closed
             if not self._is_cancelled:
@@ -187,36 +188,63 @@ class TritonCall:
             return False
         return bool(answer.ready) and not self._is_cancelled
 
-    async def _follow(self, put: Callable[[EngineDelta], None]) -> StreamEnd:
-        """Read to the end of the stream, even past an error: the server must have nothing left to send."""
-        error: EngineError | None = None
-        is_final = False
+    async def _follow(self, message: Any, put: Callable[[EngineDelta], None], *, keeps: bool) -> StreamEnd:  # noqa: ANN401  # generated code has no types
+        """Send the request, and read until the server has nothing left to send for it.
+
+        Args:
+            message: the request.
+            put: receives its deltas.
+            keeps: keep the stream for the next request if all goes well. Otherwise this one is read to its
+                end, even past an error.
+        """
+        stream, self._error, self._is_final = self._call, None, False
         try:
-            async for response in self._call:
-                if response.error_message:
-                    error = error or errors.stream_error(response.error_message, has_said=self._has_output)
-                    continue
-                outputs = _outputs_of(response.infer_response)
-                if (cached := cached_in(outputs)) is not None:
-                    put(cached)  # before the last tokens, at which a run may end
-                if self._wanted:
-                    for each in self._wanted_of(response.infer_response):
-                        put(each)
-                if (delta := self._adapter.delta(outputs)) is not None:
-                    self._has_output = True
-                    put(delta)
-                    error = error or self._given_up(delta)
-                is_final = is_final or _is_final(response.infer_response)
-        except (*_CUT, asyncio.CancelledError) as broken:
+            await stream.write(message)
+            if not keeps:
+                await stream.done_writing()
+            while (response := await stream.read()) is not grpc.aio.EOF:
+                self._take(response, put)
+                if keeps and (self._is_final or self._error is not None):
+                    if self._connection is not None and self._error is None and not self._stopping:
+                        self._connection.keep(stream)
+                        self._call = None  # what is cut from now on is no longer this request's
+                        break
+                    await stream.done_writing()
+                    keeps = False
+        except (*CUT, asyncio.CancelledError) as broken:
             if isinstance(broken, asyncio.CancelledError) and not self._is_cancelled:
                 raise
             # A failure after the final response loses nothing.
-            return StreamEnd(error or (None if is_final else errors.call_error(broken)), confirmed=is_final)
-        if error is None and not is_final:
+            error = self._error or (None if self._is_final else errors.call_error(broken))
+            return StreamEnd(error, confirmed=self._is_final)
+        if self._error is None and not self._is_final:
             error = RetryableEngineError(said="the stream ended without its final response")
             return StreamEnd(error, confirmed=False)
         # An error of a model around the engine proves nothing about the engine.
-        return StreamEnd(error, confirmed=error is None or self._adapter.abilities.reports_own_end)
+        is_certain = self._error is None or self._adapter.abilities.reports_own_end
+        return StreamEnd(self._error, confirmed=is_certain)
+
+    def _take(self, response: Any, put: Callable[[EngineDelta], None]) -> None:  # noqa: ANN401  # generated code has no types
+        """Pass on what a response brings, and note whether it fails or ends the request."""
+        if response.error_message:
+            self._error = self._error or errors.stream_error(
+                response.error_message, has_said=self._has_output
+            )
+            return
+        if response.infer_response.id not in ("", self._request_id):
+            self._error = self._error or RetryableEngineError(said="a response is for another request")
+            return
+        outputs = _outputs_of(response.infer_response)
+        if (cached := cached_in(outputs)) is not None:
+            put(cached)  # before the last tokens, at which a run may end
+        if self._wanted:
+            for each in self._wanted_of(response.infer_response):
+                put(each)
+        if (delta := self._adapter.delta(outputs)) is not None:
+            self._has_output = True
+            put(delta)
+            self._error = self._error or self._given_up(delta)
+        self._is_final = self._is_final or _is_final(response.infer_response)
 
     def _wanted_of(self, response: Any) -> Iterator[OutputDelta]:  # noqa: ANN401  # generated code has no types
         """Read those tensors of a response that the request asks for by name."""

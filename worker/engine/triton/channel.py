@@ -1,5 +1,7 @@
-"""gRPC connections to Triton."""
+"""gRPC connections to Triton, and the stream that each keeps open from one request to the next."""
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -15,6 +17,10 @@ _SLOW_PING_MS: Final = 310_000
 # A server that answered a probe or ended a stream well so recently is ready for the next one; asking takes as
 # long as sending. A little longer than the time between two probes.
 _READY_SECONDS: Final = 2.0
+# A server that shuts down waits for open streams: one that no request uses is closed after this time.
+_IDLE_SECONDS: Final = 1.0
+# What a call raises once it is cut or its channel is closed.
+CUT: Final = (grpc.RpcError, grpc.aio.UsageError)
 
 
 def open_channel(settings: TritonSettings) -> grpc.aio.Channel:
@@ -43,7 +49,7 @@ def open_channel(settings: TritonSettings) -> grpc.aio.Channel:
 
 
 class TritonConnection:
-    """A gRPC connection for one stream at a time. Used on the engine loop alone.
+    """A gRPC connection for one request at a time. Used on the engine loop alone.
 
     Attributes:
         infer: the call `ModelStreamInfer`.
@@ -56,18 +62,51 @@ class TritonConnection:
         stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)
         self.infer: Any = stub.ModelStreamInfer
         self.ready: Any = stub.ModelReady
+        self._kept: Any = None
+        self._closing: asyncio.TimerHandle | None = None
+        self._closed: asyncio.Task[None] | None = None  # keeps it alive
 
     @property
     def is_open(self) -> bool:
         """True if the server has not closed the connection."""
         return self.channel.get_state() is grpc.ChannelConnectivity.READY
 
+    def stream(self) -> Any:  # noqa: ANN401  # generated code has no types
+        """Return the stream that was kept, or open one."""
+        kept, self._kept = self._kept, None
+        if self._closing is not None:
+            self._closing.cancel()
+        return self.infer() if kept is None or kept.done() else kept
+
+    def keep(self, stream: Any) -> None:  # noqa: ANN401  # generated code has no types
+        """Keep a stream on which the server has nothing left to send, for the next request."""
+        self._kept = stream
+        self._closing = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._close_idle)
+
+    async def close(self) -> None:
+        """Close it, with what is open on it."""
+        if self._closing is not None:
+            self._closing.cancel()
+        await self.channel.close()
+
+    def _close_idle(self) -> None:
+        if self._kept is not None:
+            self._closed = asyncio.create_task(_end(self._kept))
+            self._kept = None
+
+
+async def _end(stream: Any) -> None:  # noqa: ANN401  # generated code has no types
+    """Send the end of a stream, and await the server's."""
+    with contextlib.suppress(*CUT, asyncio.CancelledError):
+        await stream.done_writing()
+        await stream.read()
+
 
 class Channels:
-    """Connections that serve one stream at a time. Used on the engine loop alone.
+    """Connections that serve one request at a time. Used on the engine loop alone.
 
-    One loss never ends two streams. A connection whose stream ended well serves a later one, since a new one
-    costs more than a short request.
+    One loss never ends two requests. A connection whose request ended well serves a later one, on the same
+    stream: a new one of either costs more than a short request.
     """
 
     def __init__(self, settings: TritonSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -77,6 +116,15 @@ class Channels:
         self._idle: list[TritonConnection] = []
         self._is_closed = False
         self._ready_at: dict[str, float] = {}
+        self._marking: set[str] = set()
+
+    def note_marks_end(self, model_name: str) -> None:
+        """Record that the server marks the last response of this model's requests."""
+        self._marking.add(model_name)
+
+    def marks_end(self, model_name: str) -> bool:
+        """Return True if the end of a request to this model is certain without the end of its stream."""
+        return model_name in self._marking
 
     def note_ready(self, model_name: str) -> None:
         """Record that the server has just shown that it serves this model."""
@@ -87,23 +135,23 @@ class Channels:
         return self._clock() - self._ready_at.get(model_name, float("-inf")) < _READY_SECONDS
 
     async def take(self) -> TritonConnection:
-        """Return a connection that no stream uses."""
+        """Return a connection that no request uses."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open:
                 return connection
-            await connection.channel.close()
+            await connection.close()
         return TritonConnection(self._settings)
 
     async def give_back(self, connection: TritonConnection) -> None:
-        """Keep a connection whose stream ended well."""
+        """Keep a connection whose request ended well."""
         if self._is_closed or len(self._idle) >= _MAX_IDLE:
-            await connection.channel.close()
+            await connection.close()
         else:
             self._idle.append(connection)
 
     async def close(self) -> None:
-        """Close the connections that no stream uses, and those given back later."""
+        """Close the connections that no request uses, and those given back later."""
         self._is_closed = True
         while self._idle:
-            await self._idle.pop().channel.close()
+            await self._idle.pop().close()
