@@ -221,9 +221,11 @@ def _tell(session: Session, wanted: Sequence[UUID]) -> None:
         outbox.publish(session, [events.job_started(job) for job in jobs])
 
 
-# What a claim checks of a job, by its id: the columns that decide the size of its reservation.
+# What a claim checks of a job, by its id: the columns that decide the size of its reservation, and its
+# prompt, which may have been sent to an engine. Nothing changes what else it asks.
 _EXPECTED: Final[dict[str, Any]] = {
     "id": Uuid(),
+    "text_id": Uuid(),
     "prompt_tokens": Integer(),
     "completion_tokens": Integer(),
     "num_yields": Integer(),

@@ -1,16 +1,18 @@
 """The choice among candidates on an engine, and the engine's load as jobs start and end."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
 from jobs.queries import QueuedJob
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import EnginePrefixes
-from jobs.scheduling.followers import Reuse, Sharer, choose_sharer, postponement
+from jobs.scheduling.followers import Family, Reader, Reuse, Sharer, choose_sharer, postponement
 from jobs.scheduling.packing import Choice, Packer, PackingPolicy, Running, choose
-from jobs.scheduling.ranking import Ranked, charge_of
+from jobs.scheduling.prefix_replay import Guest, Overtaking
+from jobs.scheduling.ranking import Ranked, charge_of, prompt_charge_of
+from jobs.starting import Start
 from jobs.states import Lane
 from jobs.transitions import Lease
 
@@ -20,6 +22,68 @@ class Postponed(NamedTuple):
 
     job_id: UUID
     steps: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenJob:
+    """A candidate that may start, and what its claim needs.
+
+    Attributes:
+        ranked: the candidate.
+        lease: the fence that it will have.
+        overtakes: a better ranked job that its growth must not postpone.
+        reuse: what the engine has of its prompt.
+        family: with which it shares what it reads; None: it has none, or reads what another one has, into
+            blocks of its own.
+        postponed: the job that it overtakes as a follower.
+    """
+
+    ranked: Ranked
+    lease: Lease
+    overtakes: UUID | None
+    reuse: Reuse
+    family: Family | None
+    postponed: Postponed | None
+
+    def guest(self) -> Guest:
+        """Describe it as a running job, for its family if it has one."""
+        job, size, reader = self.ranked.job, self.ranked.size, None
+        if self.family is not None:
+            reader = Reader(
+                self.family,
+                job.id,
+                job.text_id,
+                size.blocks,
+                has_read=False,
+                rank=job.rank,
+                prompt_tokens=job.prompt_tokens,
+            )
+        return Guest(reader, size.blocks, size.output_tokens)
+
+    def overtaking(self) -> Overtaking | None:
+        """Tell which job it postpones as a follower."""
+        size = self.ranked.size
+        likely_tokens = size.output_tokens - size.unlikely_tokens
+        return Overtaking(self.postponed.job_id, likely_tokens) if self.postponed else None
+
+    def start(self) -> Start:
+        """Describe how it starts."""
+        job, size = self.ranked.job, self.ranked.size
+        return Start(
+            self.lease,
+            job,
+            blocks=size.blocks,
+            output_tokens=size.output_tokens,
+            overtakes=self.overtakes,
+            alone=self.ranked.candidate.alone,
+            charge=charge_of(job, size, reused_tokens=self.reuse.tokens),
+            charged_prompt=prompt_charge_of(job, reused_tokens=self.reuse.tokens),
+            shared_blocks=self.reuse.blocks,
+            anchor=self.reuse.anchor,
+            family=None if self.family is None else self.family.digest,
+            postponed_id=self.postponed.job_id if self.postponed else None,
+            postponed_steps=self.postponed.steps if self.postponed else None,
+        )
 
 
 def choose_ranked(

@@ -13,18 +13,18 @@ from jobs.engines.registry import EngineRow
 from jobs.ids import uuid7
 from jobs.scheduling import engine_load
 from jobs.scheduling.candidates import WaitingTenants
-from jobs.scheduling.choosing import Choices, Postponed, note_start, with_started
+from jobs.scheduling.choosing import Choices, ChosenJob, note_start, with_started
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import family_of
 from jobs.scheduling.engine_queue import EngineQueue
-from jobs.scheduling.followers import Family, Reader, Reuse
-from jobs.scheduling.head_starts import FilledSlot, HeadStart, Outlook, refilled
+from jobs.scheduling.followers import Reuse
+from jobs.scheduling.head_starts import NOTHING_BEGUN, Begun, HeadStart, Outlook, refilled
 from jobs.scheduling.preemption import choose_preemptions
-from jobs.scheduling.prefix_replay import Answered, Guest, Overtaking
+from jobs.scheduling.prefix_replay import Answered
 from jobs.scheduling.previews import Preview
-from jobs.scheduling.ranking import Ranked, charge_of, prompt_charge_of
+from jobs.scheduling.ranking import Ranked
 from jobs.scheduling.sizing import ClaimPolicy
-from jobs.starting import Start, StartedJob
+from jobs.starting import StartedJob
 from jobs.states import Lane
 from jobs.transitions import Lease
 
@@ -74,13 +74,11 @@ class ReadAhead:
         load: of the engine, since reservations were closed too.
         queued: ids of the preview's candidates that are queued yet, if other engines take from the queue.
         waiting: who waits for the engine's model.
-        under_way: slots of runs that have ended and hold reservations yet, with what is in them.
     """
 
     load: EngineLoad | None = None
     queued: Collection[UUID] | None = None
     waiting: WaitingTenants | None = None
-    under_way: Sequence[FilledSlot] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,7 @@ def start_jobs(
     preview: Preview | None = None,
     limit: int | None = None,
     ended: Sequence[FreedSlot] = (),
-    begun: Sequence[HeadStart] = (),
+    begun: Begun = NOTHING_BEGUN,
 ) -> ClaimResult:
     """Start every job that may start on this engine now and reserve its blocks; `ticks.tick` calls this.
 
@@ -127,22 +125,21 @@ def start_jobs(
             wait that begin with what the engine has, and it has none of them.
         limit: most jobs to start; None: as many as there are slots.
         ended: jobs whose reservations this transaction has closed.
-        begun: requests that are in the slots of some of these.
+        begun: what is in the engine already.
     """
     if locked is None:
         return ClaimResult()
     result = _start_jobs(
         session, locked, policy, ahead=ahead, preview=preview, limit=limit, ended=ended, begun=begun
     )
-    taken = {each.lease for each in result.claims}
-    keep_places(session, locked[0].name, [each for each in begun if each.lease not in taken])
+    keep_places(session, locked[0].name, begun.places({each.lease for each in result.claims}))
     return result
 
 
-def keep_places(session: Session, engine_name: str, begun: Sequence[HeadStart]) -> None:
+def keep_places(session: Session, engine_name: str, left: Sequence[HeadStart]) -> None:
     """Let the places of head starts whose jobs are not claimed drain, until their requests are over."""
-    if begun:
-        places = [(each.lease.lease_id, each.lease.job_id, each.ranked.candidate.blocks) for each in begun]
+    if left:
+        places = [(each.lease.lease_id, each.lease.job_id, each.ranked.candidate.blocks) for each in left]
         reservations.keep_places(session, engine_name, places)
 
 
@@ -155,7 +152,7 @@ def _start_jobs(
     preview: Preview | None,
     limit: int | None,
     ended: Sequence[FreedSlot],
-    begun: Sequence[HeadStart],
+    begun: Begun,
 ) -> ClaimResult:
     engine, now = locked
     if engine.paused_reason is not None:
@@ -167,15 +164,16 @@ def _start_jobs(
         policy.replay.observe(load.guests, capacity=load.capacity, answered=answered)
     if engine.halt is not None:
         return ClaimResult()
-    for each in ahead.under_way:
+    in_reserved, following = begun.split()
+    for each in in_reserved:
         load = refilled(load, each)
     queue = EngineQueue(session, engine, now, load, policy, marks_idle=not ended, waiting=ahead.waiting)
     if load.budget.free_slots < 1 and not load.interactive_waits:
         return ClaimResult(outlook=queue.outlook(load))
-    sent = [*begun, *(each.head_start for each in ahead.under_way if each.head_start is not None)]
-    starting = _Starting(queue, load, limit, frozenset(each.lease.job_id for each in sent))
-    if begun:
-        starting.start_begun(begun)
+    starting = _Starting(queue, load, limit, begun.job_ids)
+    starting.start_begun(begun.claimed_now, begun.answered)
+    for each in following:
+        starting.load = refilled(starting.load, each)
     # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
     is_usable = preview is not None and not load.interactive_waits and not starting.is_full
     if preview is not None and is_usable and not queue.has_followers_beyond(preview.candidates):
@@ -249,29 +247,33 @@ class _Starting:
         )
         return bool(leaving) and lifecycle.request_preemption(self.queue.session, leaving) > 0
 
-    def start_begun(self, begun: Sequence[HeadStart]) -> None:
+    def start_begun(self, begun: Sequence[HeadStart], answered: Collection[Lease]) -> None:
         """Start the jobs of head starts, as a tick at the moment of each would have; hold the room of others.
 
-        Of those that cannot start the requests are in the engine, until they are stopped.
+        Of those that cannot start the requests are in the engine, until they are stopped. Those that are
+        answered take no room: their ends are stored in this transaction.
         """
-        known, chosen = self.queue.known, list[_Chosen]()
+        known, chosen = self.queue.known, list[ChosenJob]()
         if known is not None:
             known.know([each.ranked.job for each in begun])
         load = self.load
         for each in begun:
+            if each.lease in answered:
+                chosen.append(self._describe(each.ranked, each.lease, each.overtakes, (), load))
+                continue
             if load.budget.free_slots < 1 or load.budget.free_blocks < each.ranked.candidate.room:
                 load = self.load = with_started(self.load, each.ranked, each.lease, Reuse())
                 continue
             chosen.append(self._describe(each.ranked, each.lease, each.overtakes, (), load))
             load = with_started(load, each.ranked, each.lease, chosen[-1].reuse)
-        started = {job.id for job in self._start(chosen)} if chosen else set()
+        started = {job.id for job in self._start(chosen, answered=answered)} if chosen else set()
         for late in chosen:
-            if late.lease.job_id not in started:
+            if late.lease.job_id not in started and late.lease not in answered:
                 self.load = with_started(self.load, late.ranked, late.lease, Reuse())
 
-    def _choose(self, candidates: list[Ranked]) -> list["_Chosen"]:
+    def _choose(self, candidates: list[Ranked]) -> list[ChosenJob]:
         """Take those that fit together out of the candidates, as if each started at once."""
-        known, found = self.queue.known, list[_Chosen]()
+        known, found = self.queue.known, list[ChosenJob]()
         choices = Choices(candidates, self.load, self.queue.packing, known)
         while self.limit is None or len(self.claims) + len(found) < self.limit:
             chosen = choices.choose()
@@ -291,18 +293,24 @@ class _Starting:
         overtakes: UUID | None,
         candidates: Iterable[Ranked],
         load: EngineLoad,
-    ) -> "_Chosen":
+    ) -> ChosenJob:
         """Note that this candidate is to start, out of these, and describe what its claim needs."""
         known = self.queue.known
         family = known.family_of(ranked.job) if known is not None else family_of(ranked.job)
         reads_twice = known is not None and known.reads_twice(ranked.job)
         reuse, postponed = note_start(ranked, candidates, load, self.queue.packing, known)
-        return _Chosen(ranked, lease, overtakes, reuse, None if reads_twice else family, postponed)
+        return ChosenJob(ranked, lease, overtakes, reuse, None if reads_twice else family, postponed)
 
-    def _start(self, chosen: Sequence["_Chosen"]) -> list[StartedJob]:
-        """Claim these jobs, all but those that another engine was faster with or that were recounted."""
+    def _start(self, chosen: Sequence[ChosenJob], *, answered: Collection[Lease] = ()) -> list[StartedJob]:
+        """Claim these jobs, all but those that another engine was faster with or that were recounted.
+
+        Args:
+            chosen: the jobs.
+            answered: leases of those that are answered.
+        """
         policy, known = self.queue.policy, self.queue.known
-        keep_prompts = policy.read_prompts(self.queue.session, [each.ranked.job for each in chosen])
+        unsent = [each.ranked.job for each in chosen if each.lease.job_id not in self.sent]
+        keep_prompts = policy.read_prompts(self.queue.session, unsent)
         started = lifecycle.claim(
             self.queue.session,
             [each.start() for each in chosen],
@@ -315,7 +323,8 @@ class _Starting:
         for each in chosen:
             if job := jobs.get(each.lease.job_id):
                 size, guest = each.ranked.size, each.guest()
-                self.load = with_started(self.load, each.ranked, each.lease, each.reuse)
+                if each.lease not in answered:
+                    self.load = with_started(self.load, each.ranked, each.lease, each.reuse)
                 is_awaited = known is not None and guest.reader is not None
                 is_first = each.ranked.job.started_at is None
                 self.claims.append(
@@ -329,65 +338,3 @@ class _Starting:
                         overtaking=each.overtaking(),
                     )
         return started
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """A candidate that may start.
-
-    Attributes:
-        ranked: the candidate.
-        lease: the fence that it will have.
-        overtakes: a better ranked job that its growth must not postpone.
-        reuse: what the engine has of its prompt.
-        family: with which it shares what it reads; None: it has none, or reads what another one has, into
-            blocks of its own.
-        postponed: the job that it overtakes as a follower.
-    """
-
-    ranked: Ranked
-    lease: Lease
-    overtakes: UUID | None
-    reuse: Reuse
-    family: Family | None
-    postponed: Postponed | None
-
-    def guest(self) -> Guest:
-        """Describe it as a running job, for its family if it has one."""
-        job, size, reader = self.ranked.job, self.ranked.size, None
-        if self.family is not None:
-            reader = Reader(
-                self.family,
-                job.id,
-                job.text_id,
-                size.blocks,
-                has_read=False,
-                rank=job.rank,
-                prompt_tokens=job.prompt_tokens,
-            )
-        return Guest(reader, size.blocks, size.output_tokens)
-
-    def overtaking(self) -> Overtaking | None:
-        """Tell which job it postpones as a follower."""
-        size = self.ranked.size
-        likely_tokens = size.output_tokens - size.unlikely_tokens
-        return Overtaking(self.postponed.job_id, likely_tokens) if self.postponed else None
-
-    def start(self) -> Start:
-        """Describe how it starts."""
-        job, size = self.ranked.job, self.ranked.size
-        return Start(
-            self.lease,
-            job,
-            blocks=size.blocks,
-            output_tokens=size.output_tokens,
-            overtakes=self.overtakes,
-            alone=self.ranked.candidate.alone,
-            charge=charge_of(job, size, reused_tokens=self.reuse.tokens),
-            charged_prompt=prompt_charge_of(job, reused_tokens=self.reuse.tokens),
-            shared_blocks=self.reuse.blocks,
-            anchor=self.reuse.anchor,
-            family=None if self.family is None else self.family.digest,
-            postponed_id=self.postponed.job_id if self.postponed else None,
-            postponed_steps=self.postponed.steps if self.postponed else None,
-        )

@@ -1,7 +1,8 @@
 """Head starts: the job whose request takes the slot of a run that has just ended, before a tick claims it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 from uuid import UUID
 
 from jobs.ids import uuid7
@@ -22,11 +23,13 @@ class HeadStart:
         ranked: the job as a candidate.
         lease: that its claim is to give it.
         overtakes: a better ranked job that its growth must not postpone.
+        is_answered: its answer is whole, and stored with its claim; so it needs no place.
     """
 
     ranked: Ranked
     lease: Lease
     overtakes: UUID | None = None
+    is_answered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,61 @@ class FilledSlot:
 
     ended: UUID
     head_start: HeadStart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What a tick finds in the engine whose jobs are not claimed.
+
+    Attributes:
+        claimed_now: head starts whose jobs it claims: each began in the slot of a run whose end it stores. In
+            the order in which they began.
+        under_way: slots of other runs that have ended, with what is in them, in the order in which it began.
+            These runs hold their reservations yet, or are themselves claimed now or under way.
+    """
+
+    claimed_now: Sequence[HeadStart] = ()
+    under_way: Sequence[FilledSlot] = ()
+
+    @property
+    def job_ids(self) -> frozenset[UUID]:
+        """The jobs of all of them."""
+        others = (each.head_start for each in self.under_way if each.head_start is not None)
+        return frozenset(each.lease.job_id for each in (*self.claimed_now, *others))
+
+    @property
+    def answered(self) -> frozenset[Lease]:
+        """The leases of those that are answered."""
+        return frozenset(each.lease for each in self.claimed_now if each.is_answered)
+
+    def split(self) -> tuple[Sequence[FilledSlot], Sequence[FilledSlot]]:
+        """Divide what is under way: in slots that are reserved, and in slots of what is claimed now."""
+        reserved, following = list[FilledSlot](), list[FilledSlot]()
+        leases = {each.lease.lease_id for each in self.claimed_now}
+        for each in self.under_way:
+            if each.ended not in leases:
+                reserved.append(each)
+                continue
+            following.append(each)
+            if each.head_start is not None:
+                leases.add(each.head_start.lease.lease_id)
+        return reserved, following
+
+    def places(self, taken: Collection[Lease]) -> list[HeadStart]:
+        """Return what needs a place, as not all of those to claim now were taken: what is in their slots."""
+        inside = {each.ended: each.head_start for each in self.under_way if each.head_start is not None}
+        found = list[HeadStart]()
+        for each in self.claimed_now:
+            if each.is_answered or each.lease in taken:
+                continue
+            last = each
+            while (later := inside.get(last.lease.lease_id)) is not None:
+                last = later
+            found.append(last)
+        return found
+
+
+NOTHING_BEGUN: Final = Begun()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +162,14 @@ class Outlook:
 
 
 def refilled(load: EngineLoad, slot: FilledSlot) -> EngineLoad:
-    """Return the load once the slot's run has ended and what took its place has started."""
+    """Return the load once the slot's run has ended and what took its place has started.
+
+    Its end is not stored yet: blocks that the run leaves besides are reserved until then.
+    """
+    free_blocks = load.budget.free_blocks
     if slot.ended in load.running:
         load = without(load, slot.ended)
     if slot.head_start is not None and slot.head_start.lease.lease_id not in load.running:
         load = with_started(load, slot.head_start.ranked, slot.head_start.lease, Reuse())
-    return load
+    free_blocks = min(free_blocks, load.budget.free_blocks)
+    return replace(load, budget=replace(load.budget, free_blocks=free_blocks))

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy.orm import Session
@@ -10,10 +11,13 @@ from sqlalchemy.orm import Session
 from jobs import completing, starting
 from jobs.completing import Completed, JobCompletion
 from jobs.database import direct
-from jobs.engines import reservations
+from jobs.engines import registry, reservations
+from jobs.engines.capacity import Capacity
+from jobs.engines.registry import EngineRow
 from jobs.scheduling import candidates, claims, engine_load
 from jobs.scheduling.claims import ClaimResult, FreedSlot, ReadAhead
-from jobs.scheduling.head_starts import FilledSlot, HeadStart
+from jobs.scheduling.head_starts import NOTHING_BEGUN, Begun
+from jobs.scheduling.prefix_replay import Answered
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.trees import progress as tree_progress
@@ -43,8 +47,8 @@ def tick(
     ended: Sequence[JobCompletion],
     preview: Preview | None = None,
     model: str | None = None,
-    begun: Sequence[HeadStart] = (),
-    under_way: Sequence[FilledSlot] = (),
+    begun: Begun = NOTHING_BEGUN,
+    early: Sequence[JobCompletion] = (),
 ) -> TickResult:
     """Store the answers of these runs, free their slots, and start every job that fits then.
 
@@ -57,13 +61,59 @@ def tick(
         policy: of the claims; None: start nothing.
         ended: runs of this engine.
         preview: as in `claims.start_jobs`.
-        begun: requests that are in the slots of some of these runs, as in `claims.start_jobs`.
-        under_way: requests that are in the slots of others, whose ends a later tick stores.
+        begun: as in `claims.start_jobs`.
+        early: the answers of those that began before their claims and are answered; each is stored if its job
+            is claimed.
         model: of the engine; if nothing has ended, who waits for it is read in the same message. None: later.
     """
+    locked, completed, ahead, free_trees = _read(
+        session, engine_name, policy, ended=ended, preview=preview, model=model, early=early
+    )
+    for each in ended:
+        # A job that is not stored yet does not say what it generated; whoever stores it lets it drain.
+        if not each.engine_is_done and each.lease.job_id in completed.job_ids:
+            reservations.drain(session, each.lease.lease_id)
+    if policy is None or locked is None:
+        if locked is not None:
+            claims.keep_places(session, engine_name, begun.places(()))
+        return TickResult(completed, ClaimResult())
+    freed = [
+        FreedSlot(each.lease.lease_id, each.output.num_tokens, each.output.cached_tokens) for each in ended
+    ]
+    claimed = claims.start_jobs(
+        session, locked, policy, ahead=ahead, preview=preview, ended=freed, begun=begun
+    )
+    started = {each.lease for each in claimed.claims}
+    if answered := [each for each in early if each.lease in started]:
+        query = completing.completing(answered, free_trees=free_trees)
+        completed = completed.joined(completing.completed(session, direct.fetch(session, *query)))
+        _note_ends(policy, answered, registry.capacity_of(locked[0]))
+    return TickResult(completed, claimed)
+
+
+class _FirstRead(NamedTuple):
+    """What the first message of a tick brings: the engine and the time, what is stored, and what is there."""
+
+    locked: tuple[EngineRow, datetime] | None
+    completed: Completed
+    ahead: ReadAhead
+    free_trees: Sequence[UUID]
+
+
+def _read(
+    session: Session,
+    engine_name: str,
+    policy: ClaimPolicy | None,
+    *,
+    ended: Sequence[JobCompletion],
+    preview: Preview | None,
+    model: str | None,
+    early: Sequence[JobCompletion],
+) -> _FirstRead:
+    """Lock the engine, store the answers of its runs, and read what the claims need."""
     found, free_trees = [], list[UUID]()
     asked = [engine_load.locking(engine_name)]  # before any job's row, here as everywhere
-    if trees := completing.trees_of(ended):  # they come between
+    if trees := completing.trees_of([*ended, *early]):  # they come between
         found, asked = direct.fetch_all(session, asked), []
         free_trees = tree_progress.lock_free(session, trees)
     if ended:
@@ -72,31 +122,28 @@ def tick(
     is_done = all(each.engine_is_done for each in ended)
     if policy is not None and is_done:
         asked.append(engine_load.reading(engine_name))
-    is_shared = policy is not None and policy.has_rivals and preview is not None
-    if is_shared and preview is not None:
-        asked.append(candidates.asking_queued([each.job.id for each in preview.candidates]))
-    reads_queue = policy is not None and not ended and preview is None and model is not None
-    if reads_queue and model is not None:
-        asked.append(candidates.asking_waiting(model, engine_name))
+    queued_ids = None
+    if policy is not None and policy.has_rivals and preview is not None:
+        queued_ids = [each.job.id for each in preview.candidates]
+        asked.append(candidates.asking_queued(queued_ids))
+    waits_for = None if policy is None or ended or preview is not None else model
+    if waits_for is not None:
+        asked.append(candidates.asking_waiting(waits_for, engine_name))
     rows = iter([*found, *direct.fetch_all(session, asked)])
     locked = engine_load.locked(next(rows))
     completed = completing.completed(session, next(rows)) if ended else Completed()
-    for each in ended:
-        # A job that is not stored yet does not say what it generated; whoever stores it lets it drain.
-        if not each.engine_is_done and each.lease.job_id in completed.job_ids:
-            reservations.drain(session, each.lease.lease_id)
     if policy is None or locked is None:
-        if locked is not None:
-            claims.keep_places(session, engine_name, begun)
-        return TickResult(completed, ClaimResult())
-    freed = [
-        FreedSlot(each.lease.lease_id, each.output.num_tokens, each.output.cached_tokens) for each in ended
-    ]
+        return _FirstRead(locked, completed, ReadAhead(), free_trees)
     load = engine_load.load_of(locked[0], next(rows)) if is_done else None
-    queued = candidates.queued_of(next(rows)) if is_shared else None
-    waiting = candidates.waiting_of(next(rows)) if reads_queue and locked[0].model == model else None
-    ahead = ReadAhead(load, queued, waiting, under_way)
-    claimed = claims.start_jobs(
-        session, locked, policy, ahead=ahead, preview=preview, ended=freed, begun=begun
-    )
-    return TickResult(completed, claimed)
+    queued = candidates.queued_of(next(rows)) if queued_ids is not None else None
+    is_waited_for = waits_for is not None and locked[0].model == waits_for
+    waiting = candidates.waiting_of(next(rows)) if is_waited_for else None
+    return _FirstRead(locked, completed, ReadAhead(load, queued, waiting), free_trees)
+
+
+def _note_ends(policy: ClaimPolicy, answered: Sequence[JobCompletion], capacity: Capacity) -> None:
+    """Tell the replay of the engine's cache of jobs that have no reservation for it to observe."""
+    if policy.replay is not None:
+        for each in answered:
+            end = Answered(each.output.num_tokens, each.output.cached_tokens)
+            policy.replay.end(each.lease.lease_id, end, capacity=capacity)

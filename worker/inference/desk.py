@@ -2,10 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from datetime import timedelta
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
@@ -16,18 +15,19 @@ from jobs.completing import JobCompletion
 from jobs.database import direct, transaction
 from jobs.scheduling import ticks
 from jobs.scheduling.claims import Claim, ClaimResult
-from jobs.scheduling.head_starts import FilledSlot, HeadStart
+from jobs.scheduling.head_starts import NOTHING_BEGUN, Begun
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.scheduling.ticks import TickResult
 from jobs.settings import Settings
 from jobs.starting import StartRefusedError
 from jobs.states import JobState
 from jobs.transitions import Lease
 from worker.inference.leases import RunningJob
-from worker.inference.lone_ends import EndedRun, LoneEnds, StoredEnd
+from worker.inference.lone_ends import NOT_STORED, EndedRun, LoneEnds, StoredEnd
 from worker.inference.outcome import Finished, RunEnd
 from worker.inference.refused_starts import RefusedStarts
-from worker.inference.sending.head_starts import HeadStarts
+from worker.inference.sending.head_starts import EarlyRun, HeadStarts
 
 
 class Desk:
@@ -86,9 +86,18 @@ class Desk:
         self._came.wait(seconds)
         return self._num_handed_in > num_before
 
-    def hand_in(self, running: RunningJob, end: RunEnd, output: Output) -> "Future[StoredEnd]":
-        """Leave the end of a run for the next tick, which is soon."""
-        ended = EndedRun(running, end, output, time.monotonic(), Future())
+    def hand_in(
+        self, running: RunningJob, end: RunEnd, output: Output, *, early: EarlyRun | None = None
+    ) -> "Future[StoredEnd]":
+        """Leave the end of a run for the next tick, which is soon.
+
+        Args:
+            running: the job.
+            end: how its run ended.
+            output: what it generated.
+            early: the run, if it began before its claim; until then only whole answers are handed in.
+        """
+        ended = EndedRun(running, end, output, time.monotonic(), Future(), early=early)
         ended.stored.set_running_or_notify_cancel()  # a run that is cancelled must not fail the tick
         is_shared = isinstance(end.outcome, Finished) and not output.has_files
         if not is_shared:
@@ -119,8 +128,7 @@ class Desk:
             preview: as in `claims.start_jobs`; used only if a run has ended.
             start: called with what was claimed, before ends that may have to wait are stored.
         """
-        with self._lock:
-            together, self._waiting = self._waiting, []
+        together = self._take_waiting()
         result, outlook = ClaimResult(), None
         try:
             if together or policy is not None:
@@ -136,6 +144,20 @@ class Desk:
             regrouped = self._apart.store(wake=self.wake, wake_within=self.wake_within)
             with self._lock:
                 self._waiting[:0] = regrouped
+            self._put_back(self._take_waiting())
+
+    def _take_waiting(self) -> list[EndedRun]:
+        """Take the ends that wait, but those of jobs that will never be ours."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if each.is_refused:
+                each.stored.set_result(NOT_STORED)
+        return [each for each in waiting if not each.is_refused]
+
+    def _put_back(self, ended: Sequence[EndedRun]) -> None:
+        with self._lock:
+            self._waiting[:0] = ended
 
     def renew_plans(self) -> None:
         """Let Postgres plan the statements of ticks anew, if that is due, so that no tick waits for it."""
@@ -148,10 +170,11 @@ class Desk:
     def _store_together(
         self, together: Sequence[EndedRun], policy: ClaimPolicy | None, preview: Preview | None
     ) -> ClaimResult:
-        ended = [
-            _completion(each, each.end.outcome) for each in together if isinstance(each.end.outcome, Finished)
-        ]
-        begun, under_way = self._begin_tick(together)
+        ours = [each for each in together if not each.is_early]
+        early = {each.running.lease: each for each in together if each.is_early}
+        begun = self._begin_tick(ours, early)
+        answered = [early.pop(each.lease) for each in begun.claimed_now if each.is_answered]
+        self._put_back(list(early.values()))  # their slots are not free by what this tick stores
         try:
             with transaction(self._sessions) as session:
                 self._refused.leave_out(session)
@@ -160,38 +183,48 @@ class Desk:
                     session,
                     engine.name,
                     policy,
-                    ended=ended,
+                    ended=[_completion(each) for each in ours],
                     preview=preview,
                     model=engine.model,
                     begun=begun,
-                    under_way=under_way,
+                    early=[_completion(each) for each in answered],
                 )
         except BaseException as error:
-            self._add_apart(together)
+            self._add_apart(ours)
+            self._settle(())
+            self._put_back(answered)
             if isinstance(error, StartRefusedError) and self._refused.set_aside(error.starts):
                 self.wake()
             elif not together:
                 raise
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="tick", error=type(error).__name__)
             return ClaimResult()
-        self._settle(together, result.claimed.claims)
-        for each in together:
-            if each.running.lease.job_id in result.completed.job_ids:
-                wants = result.completed.has_deliveries
-                each.stored.set_result(StoredEnd(JobState.COMPLETED, may_have_deliveries=wants))
-        self._apart.add(each for each in together if not each.stored.done())
+        self._settle(result.claimed.claims)
+        self._tell([*ours, *answered], result)
         return result.claimed
+
+    def _tell(self, ended: Sequence[EndedRun], result: TickResult) -> None:
+        """Tell runs that their ends are stored, and leave the others for later."""
+        wants = result.completed.has_deliveries
+        for each in ended:
+            if each.running.lease.job_id in result.completed.job_ids:
+                each.running.is_stored = True
+                each.stored.set_result(StoredEnd(JobState.COMPLETED, may_have_deliveries=wants))
+            elif each.is_refused:
+                each.stored.set_result(NOT_STORED)
+            else:
+                self._apart.add([each])
 
     def forget_head_start(self, ended: Lease) -> None:
         """Stop what was sent for a run whose end is not handed in, and what is in its slot."""
         if self.head_starts is not None:
             self.head_starts.drop(ended)
 
-    def _begin_tick(self, ended: Sequence[EndedRun]) -> tuple[Sequence[HeadStart], Sequence[FilledSlot]]:
-        """Return what is in the slots of these runs, and of others that have ended."""
+    def _begin_tick(self, ours: Sequence[EndedRun], early: Collection[Lease]) -> Begun:
+        """Return what is in the engine that is not claimed."""
         if self.head_starts is None:
-            return (), ()
-        return self.head_starts.begin_tick([each.running.lease for each in ended])
+            return NOTHING_BEGUN
+        return self.head_starts.begin_tick([each.running.lease for each in ours], early)
 
     def _add_apart(self, ended: Sequence[EndedRun]) -> None:
         """Leave these to be stored alone, each with the place of what is in its slot, which is stopped."""
@@ -202,20 +235,21 @@ class Desk:
             left = self.head_starts.leave(each.running.lease, each.stored)
             self._apart.add([replace(each, left=left)])
 
-    def _settle(self, ended: Sequence[EndedRun], claims: Sequence[Claim]) -> None:
-        """Tell what became of the head starts in the slots of these runs."""
+    def _settle(self, claims: Sequence[Claim]) -> None:
+        """Tell what became of the head starts whose jobs the tick was to claim."""
         if self.head_starts is not None:
-            self.head_starts.settle([each.running.lease for each in ended], claims)
+            self.head_starts.settle(claims)
 
 
-def _completion(ended: EndedRun, outcome: Finished) -> JobCompletion:
+def _completion(ended: EndedRun) -> JobCompletion:
     running = ended.running
+    assert isinstance(ended.end.outcome, Finished), "nothing else shares a transaction"  # noqa: S101
     return JobCompletion(
         running.lease,
         ended.output,
-        outcome.reason,
+        ended.end.outcome.reason,
         running.unreported_since(),
-        timedelta(seconds=time.monotonic() - ended.handed_in_at),
+        running.since(ended.handed_in_at),
         running.summary_id,
         engine_is_done=ended.end.engine_is_done,
     )

@@ -17,6 +17,7 @@ from worker.inference.desk import Desk
 from worker.inference.execute import Runner
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.monitor import EngineMonitor
+from worker.inference.sending.head_starts import EarlyRun
 from worker.loop import Loop
 from worker.metrics.runs import NO_JOBS, NO_ROOM, NOT_GIVEN, STOPPING, UNAVAILABLE, RunMetrics
 
@@ -81,6 +82,8 @@ class Dispatcher:
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
         self.prefetch_loop = Loop("prefetch", self._prefetch, interval=settings.jobs.claim_poll_seconds)
         desk.wake, desk.wake_within = self.loop.wake, self.loop.wake_within
+        if desk.head_starts is not None:
+            desk.head_starts.run = self._run_early
 
     def ring(self) -> None:
         """Tick as soon as the present tick ends, because the doorbell rang."""
@@ -182,19 +185,18 @@ class Dispatcher:
     def _start_all(self, result: ClaimResult, model: EngineModel, *, valid_until: float) -> None:
         if result.asked_for_room:
             self._keeper.loop.wake()  # it delivers the stop requests
-        running = {
-            claim.lease: RunningJob(
-                claim.lease,
-                valid_until,
-                claim.job.summary_id,
-                claim.job.batch_id,
-                on_first_token=self._keeper.loop.wake if claim.is_awaited else None,
-            )
-            for claim in result.claims
-        }
-        for each in running.values():
-            self._keeper.hold(each)
-        for claims in self._in_order_of_readiness(result.claims):
+        early = self._desk.head_starts.take_claimed() if self._desk.head_starts is not None else {}
+        running = dict[Lease, RunningJob]()
+        for claim in result.claims:
+            job, claimed = claim.job, early.get(claim.lease)
+            each = claimed.job if claimed else RunningJob(claim.lease, 0, job.summary_id, job.batch_id)
+            each.valid_until = valid_until
+            each.on_first_token = self._keeper.loop.wake if claim.is_awaited else None
+            running[claim.lease] = each
+            if not each.is_stored:
+                self._keeper.hold(each)
+        new = [claim for claim in result.claims if claim.lease not in early]
+        for claims in self._in_order_of_readiness(new):
             self._start(claims, running, model)
         if result.left is not None:
             self._runner.prefetcher.keep(result.left)
@@ -224,11 +226,22 @@ class Dispatcher:
             for claim, ended in zip(claims, ends, strict=True)
         )
 
+    def _run_early(self, early: EarlyRun, model: EngineModel) -> None:
+        ended = Future[None]()
+        self._runs.add(ended)
+        engine_loop.start_all([self._run(early.claim, early.job, model, ended, early=early)])
+
     async def _run(
-        self, claim: Claim, running: RunningJob, model: EngineModel, ended: "Future[None]"
+        self,
+        claim: Claim,
+        running: RunningJob,
+        model: EngineModel,
+        ended: "Future[None]",
+        *,
+        early: EarlyRun | None = None,
     ) -> None:
         try:
-            await self._runner.run(claim, running, model)
+            await self._runner.run(claim, running, model, early=early)
         except Exception:  # noqa: BLE001  # the coroutine's entry point
             # The lease runs out and the job is rescued.
             self._desk.forget_head_start(claim.lease)

@@ -29,7 +29,6 @@ from jobs.errors import (
     EngineUnavailableError,
     LongbatchError,
     RetryableEngineError,
-    StreamTimeoutError,
 )
 from jobs.files.storage import PartStore
 from jobs.prompts import store
@@ -64,6 +63,7 @@ from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import JobRun, Recorder
 from worker.inference.refusals import Refusals, Verdict
 from worker.inference.run_stream import RunStream
+from worker.inference.sending.head_starts import EarlyRun
 from worker.inference.sending.requests import RequestMaker, Wanted
 from worker.inference.tensors.files import with_files
 from worker.metrics.runs import RunMetrics
@@ -72,6 +72,10 @@ T = TypeVar("T")
 
 # A stopped request ends at the engine's next iteration: at once, or after a prefill chunk (seconds).
 _SETTLE_SECONDS: Final = 0.5
+# For the request of a job that was not claimed to end: a real engine ends it after a chunk of its prompt. It
+# gets less while the worker shuts down; to cut it is the worse choice.
+_END_SECONDS: Final = 30.0
+_LAST_END_SECONDS: Final = 5.0
 # How often a job that waits for blocks asks for them; each request is one short transaction.
 _ASK_AGAIN_SECONDS: Final = 0.2
 # The server's own words may name hosts and keys: they go to the log.
@@ -116,60 +120,81 @@ class Runner:
     store: PartStore
     metrics: RunMetrics = field(default_factory=RunMetrics.of_nobody)
 
-    async def run(self, claim: Claim, running: RunningJob, model: EngineModel) -> None:
-        """Run one claimed job and record how its run ended.
+    async def run(
+        self, claim: Claim, running: RunningJob, model: EngineModel, *, early: EarlyRun | None = None
+    ) -> None:
+        """Run one job and record how its run ended.
 
         Afterwards the job has ended, is queued again, or its lease is lost; its reservation is deleted or
         draining.
 
         Args:
-            claim: the job.
+            claim: the job, as it is or as it is foreseen.
             running: what the run and the keeper of the leases share about it.
             model: the engine's model, abilities and capacity.
+            early: the run, if it begins before its claim. If that does not come, it leaves nothing.
         """
-        run = self._begin(claim, running, model)
+        run = self._begin(claim, running, model, early)
         end = await self._try(run, model)
         running.is_ending = True
-        await self.recorder.end(run, await self._leave_slot(run, end))
+        if early is not None:
+            early.is_over = end.engine_is_done
+        await self._pass_slot_on(run, end)
+        if early is None or await self._may_be_recorded(run, end, early):
+            await self.recorder.end(run, end)
+        if early is not None and not early.is_claimed:
+            await self._give_up(run, early)
 
-    def _begin(self, claim: Claim, running: RunningJob, model: EngineModel) -> JobRun:
+    def _begin(self, claim: Claim, running: RunningJob, model: EngineModel, early: EarlyRun | None) -> JobRun:
         job = claim.job
         log = telemetry.logger().bind(
             job_id=ids.job_id(job.id), attempt=job.attempt, **telemetry.in_trace(job.traceparent)
         )
-        waited = job.started_at - job.created_at if claim.is_first and job.started_at else None
-        self.metrics.claimed(job.lane, waited=waited)
-        log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=job.prompt_tokens)
         answer = self.requests.empty_answer(job, model)
-        run = JobRun(claim, running, answer, self.live.publisher(job, answer), log)
-        if self.recorder.desk.head_starts is not None:
-            run.sent = self.recorder.desk.head_starts.take(claim.lease)
+        run = JobRun(claim, running, answer, self.live.publisher(job, answer), log, early=early)
+        if early is None:
+            self._note_claim(run, claim)
+        else:
+            early.listen(partial(self._note_claim, run))
         return run
 
-    async def _leave_slot(self, run: JobRun, end: RunEnd) -> RunEnd:
-        """Give the slot of a run that has ended to the next job, if that is foreseen.
+    def _note_claim(self, run: JobRun, claim: Claim) -> None:
+        run.claim, job = claim, claim.job
+        waited = job.started_at - job.created_at if claim.is_first and job.started_at else None
+        self.metrics.claimed(job.lane, waited=waited)
+        run.log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=job.prompt_tokens)
 
-        Returns:
-            How the run ended, now that its own head start is over.
-        """
-        if run.sent is not None:  # the run needed no engine, or another request
-            is_over = await run.sent.stop()
-            return replace(end, engine_is_done=end.engine_is_done and is_over)
+    async def _pass_slot_on(self, run: JobRun, end: RunEnd) -> None:
+        """Give the slot of a run that has ended to the next job, if that is foreseen."""
         try:
             await self._begin_next(run, end)
         except Exception:  # the answer matters more
             run.log.exception(telemetry.LOOP_FAILED, loop="head-start")
-        return end
 
     async def _begin_next(self, run: JobRun, end: RunEnd) -> None:
-        """Send the request of the job that is foreseen in the slot of a run that has ended."""
+        """Begin the run of the job that is foreseen in the slot of a run that has ended."""
         head_starts = self.recorder.desk.head_starts
-        if head_starts is None or self.stopping.is_set() or run.stream is None or not end.engine_is_done:
+        if head_starts is None or self.stopping.is_set() or run.stream is None or not _is_plain(run, end):
             return
-        # What may end otherwise than it seems is stored alone.
-        if isinstance(end.outcome, Finished) and run.form == ANY_FORM and run.outputs is None:
-            await run.stream.close()  # its connection serves the next request
+        await run.stream.close()  # its connection serves the next request
+        if run.early is None or not run.early.is_refused:
             head_starts.begin(run.claim.lease)
+
+    async def _may_be_recorded(self, run: JobRun, end: RunEnd, early: EarlyRun) -> bool:
+        """Wait until the job of an early run is claimed, unless its end can be stored with the claim."""
+        return not early.is_refused and (_is_plain(run, end) or await early.decided())
+
+    async def _give_up(self, run: JobRun, early: EarlyRun) -> None:
+        """Let go of a run whose job was not claimed, once the engine is done with it."""
+        until = time.monotonic() + _END_SECONDS
+        while not early.is_over and time.monotonic() < until:
+            early.is_over = await wait_for_end(run.job, seconds=_SETTLE_SECONDS)
+            if self.stopping.is_set():
+                until = min(until, time.monotonic() + _LAST_END_SECONDS)
+        if run.stream is not None:
+            await run.stream.close()
+        if (head_starts := self.recorder.desk.head_starts) is not None:
+            await head_starts.give_up(early)
 
     async def _try(self, run: JobRun, model: EngineModel) -> RunEnd:
         """Generate the answer; whatever goes wrong becomes the outcome."""
@@ -255,13 +280,6 @@ class Runner:
             await self._in_thread(self.requests.salts.load)
         request = self.requests.salted(request, run.claim.job, model)
         put = partial(run.put, tokens_per_block=model.capacity.tokens_per_block)
-        if (sent := run.sent) is not None:
-            taken = sent.take_over(request, put)
-            if taken is None and not await sent.stop():
-                raise StreamTimeoutError("The engine did not end a request in time.")
-            run.sent = None
-            if taken is not None:
-                return taken
         stream = RunStream(model.served.call(request), put=put)
         stream.start()
         return stream
@@ -280,7 +298,7 @@ class Runner:
             running,
             answer,
             deadlines if is_streaming else replace(deadlines, first_token=deadlines.total),
-            publish=run.publisher.publish,
+            publish=run.publish,
             lease_seconds=self.settings.jobs.lease_seconds,
             snapshot_seconds=self.settings.jobs.checkpoint_seconds,
             ends_itself=model.served.abilities.ends_itself,
@@ -320,6 +338,8 @@ class Runner:
 
     async def _extend(self, run: JobRun) -> Granted | Outcome:
         """Ask for more blocks until there are some, or the run ends."""
+        if run.early is not None and not await run.early.decided():
+            return LeaseLost()
         while True:
             match await self._in_thread(partial(self._ask_for_blocks, run)):
                 case WaitForBlocks():
@@ -344,6 +364,12 @@ class Runner:
         except SQLAlchemyError as error:  # the lease bounds the retries
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="extend", error=type(error).__name__)
             return WaitForBlocks()
+
+
+def _is_plain(run: JobRun, end: RunEnd) -> bool:
+    """Return True for a whole answer that nothing is yet to be done about."""
+    is_whole = isinstance(end.outcome, Finished) and end.engine_is_done
+    return is_whole and run.form == ANY_FORM and run.outputs is None
 
 
 def _outcome_without_engine(run: JobRun, prompt: CountedPrompt) -> Outcome | None:

@@ -31,7 +31,7 @@ from jobs.states import JobState
 from jobs.trees import progress as tree_progress
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.outcome import Failed, Finished, RunEnd, write_outcome
-from worker.inference.sending.head_starts import SentRequest
+from worker.inference.sending.head_starts import EarlyRun
 
 # One thread stores the ends of all tenants and claims for them, and whoever holds a row may keep it for as
 # long as it likes. A statement gets this long at first, twice as long each time it was tried.
@@ -79,7 +79,7 @@ class StoredEnd:
     may_have_deliveries: bool = True
 
 
-_NOT_STORED: Final = StoredEnd(None, may_have_deliveries=False)
+NOT_STORED: Final = StoredEnd(None, may_have_deliveries=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,8 @@ class EndedRun:
         stored: gets what became of it.
         num_tries: how often storing it alone failed.
         is_tree_held: the last time, because another transaction held its tree.
-        left: the request in its slot, which is being stopped; None: there is none.
+        left: the run in its slot, which is being stopped; None: there is none.
+        early: itself, if it began before its claim.
     """
 
     running: RunningJob
@@ -104,7 +105,18 @@ class EndedRun:
     stored: "Future[StoredEnd]"
     num_tries: int = 0
     is_tree_held: bool = False
-    left: SentRequest | None = None
+    left: EarlyRun | None = None
+    early: EarlyRun | None = None
+
+    @property
+    def is_early(self) -> bool:
+        """True if its job is not claimed yet."""
+        return self.early is not None and not self.early.is_claimed
+
+    @property
+    def is_refused(self) -> bool:
+        """True if its job is not ours and never will be."""
+        return self.early is not None and self.early.is_refused
 
     @property
     def can_share(self) -> bool:
@@ -215,13 +227,13 @@ class LoneEnds:
             # Another worker has the job by then.
             limit = _EXIT_SECONDS if is_stopping else 2 * self._settings.lease_seconds
             if is_away or self._clock() > ended.handed_in_at + limit:
-                ended.stored.set_result(_NOT_STORED)
+                ended.stored.set_result(NOT_STORED)
             else:
                 is_held = isinstance(error, TreeHeldError)
                 self.add([replace(ended, num_tries=ended.num_tries + 1, is_tree_held=is_held)])
         except BaseException:  # noqa: BLE001  # the lease runs out and the job is rescued
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="record")
-            ended.stored.set_result(_NOT_STORED)
+            ended.stored.set_result(NOT_STORED)
         return True
 
     def _can_connect(self) -> bool:
@@ -255,14 +267,14 @@ class LoneEnds:
                 self._store(ended, num_violations=num_violations + 1)
                 return
             if ended.end.outcome == _UNRECORDABLE:
-                ended.stored.set_result(_NOT_STORED)
+                ended.stored.set_result(NOT_STORED)
                 return
             end = replace(ended.end, outcome=_UNRECORDABLE)
             self._store(replace(ended, end=end, output=_NOTHING))
         else:
             ended.stored.set_result(StoredEnd(state))
 
-    def _keep_place(self, session: Session, left: SentRequest) -> None:
+    def _keep_place(self, session: Session, left: EarlyRun) -> None:
         """Reserve what the request in the slot occupies until it has ended.
 
         Should the database refuse that, the answer of the run goes before.

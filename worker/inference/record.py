@@ -36,7 +36,7 @@ from worker.inference.live_output import OutputPublisher
 from worker.inference.lone_ends import StoredEnd
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, Stopped
 from worker.inference.run_stream import RunStream
-from worker.inference.sending.head_starts import SentRequest
+from worker.inference.sending.head_starts import EarlyRun
 from worker.inference.tensors.outputs import EngineOutputs, OutputFiles, OutputsNotStoredError
 from worker.inference.text_answer import AnyAnswer
 from worker.metrics.runs import RunFigures, RunMetrics
@@ -68,7 +68,7 @@ class JobRun:
         adapter: that generates; None: the model as it is.
         tensors: what goes to the engine and comes from it by name besides.
         outputs: what of it has come; None: the job asks for nothing.
-        sent: its request that was sent before the claim, until the run takes it over; None: there is none.
+        early: itself, if it began before its claim; None: it began with it.
     began_at: monotonic time of the claim.
     num_before: tokens that earlier runs have generated.
     resent_tokens: of prompt and answer, in requests after the job's first.
@@ -86,7 +86,7 @@ class JobRun:
     adapter: WantedAdapter | None = None
     tensors: TensorRequest = NO_TENSORS
     outputs: EngineOutputs | None = None
-    sent: SentRequest | None = None
+    early: EarlyRun | None = None
     began_at: float = field(default_factory=time.monotonic)
     num_before: int = 0
     resent_tokens: int = 0
@@ -96,6 +96,11 @@ class JobRun:
         self.tensors = tensors
         if tensors.outputs:
             self.outputs = EngineOutputs(tensors.outputs, max_bytes=max_bytes)
+
+    def publish(self) -> None:
+        """Publish new output, once the job is claimed."""
+        if self.early is None or self.early.is_claimed:
+            self.publisher.publish()
 
     def put(self, event: EngineDelta | StreamEnd, *, tokens_per_block: int) -> None:
         """Pass an event of the stream on, and keep what it says of the prompt.
@@ -155,7 +160,10 @@ class Recorder:
             outcome, output = await self._checked(run, end.outcome, run.output())
             outcome, output = await self._kept(run, _judged(run, outcome, output), output)
             end = replace(end, outcome=outcome)
-            stored = await asyncio.wrap_future(self.desk.hand_in(run.job, end, output))
+            handed_in = self.desk.hand_in(run.job, end, output, early=run.early)
+            stored = await asyncio.wrap_future(handed_in)
+            if run.early is not None and run.early.is_refused:
+                return
             state = stored.state
             if output.has_files and state is not JobState.COMPLETED:
                 await self._in_thread(self.files.discard, run.claim.lease)

@@ -107,13 +107,14 @@ class InferenceWorker:
         prefetcher = PromptPrefetcher(work, settings.engine.name, self.policy, counter)
         self._policy = replace(self._policy, read_prompts=prefetcher.read_with)
         requests = RequestMaker(counter, CacheSalts(work))
-        self._head_starts = head_starts = HeadStarts(
+        head_starts = HeadStarts(
             prefetcher,
             requests,
             model=lambda: self.monitor.model,
             close_reservation=self._close_reservation,
             threads=self._threads,
             metrics=self._metrics,
+            lease_seconds=settings.jobs.lease_seconds,
         )
         desk = Desk(
             settings,
@@ -201,7 +202,6 @@ class InferenceWorker:
     def stop(self) -> None:
         """Stop all threads. No job stays with this worker."""
         self.dispatcher.stop(grace_seconds=self._settings.jobs.shutdown_grace_seconds)
-        self._head_starts.finish()
         for part in (self.monitor, self.keeper.loop, self._live.loop, self._doorbell.loop):
             part.begin_stop()
         for loop in (self.monitor.loop, self.keeper.loop, self._live.loop, self._doorbell.loop):

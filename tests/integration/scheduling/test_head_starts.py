@@ -15,7 +15,7 @@ from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation
 from jobs.scheduling import engine_load, previews, ticks
 from jobs.scheduling.claims import Claim, ClaimResult
-from jobs.scheduling.head_starts import FilledSlot, HeadStart
+from jobs.scheduling.head_starts import Begun, FilledSlot, HeadStart
 from jobs.scheduling.previews import Preview
 from jobs.states import FinishReason, Lane
 from support import ENGINE, POLICY, output_of, register_engine, spec, submit_one
@@ -48,7 +48,7 @@ def end(
     completions = [
         JobCompletion(each.lease, output_of("x"), FinishReason.STOP, engine_is_done=True) for each in ended
     ]
-    return ticks.tick(session, ENGINE, POLICY, ended=completions, preview=preview, begun=begun).claimed
+    return ticks.tick(session, ENGINE, POLICY, ended=completions, preview=preview, begun=Begun(begun)).claimed
 
 
 def places(session: Session) -> list[Reservation]:
@@ -165,7 +165,7 @@ def test_a_tick_that_starts_nothing_keeps_the_places(session: Session, full: Cla
     preview = previews.preview_claims(session, ENGINE, POLICY)
     (begun,) = foretell(full, preview, full.claims[:1])
     completion = JobCompletion(full.claims[0].lease, output_of("x"), FinishReason.STOP, engine_is_done=True)
-    ticks.tick(session, ENGINE, None, ended=[completion], begun=[begun])
+    ticks.tick(session, ENGINE, None, ended=[completion], begun=Begun([begun]))
     assert [each.lease_id for each in places(session)] == [begun.lease.lease_id]
 
 
@@ -175,11 +175,9 @@ def test_a_tick_does_not_start_the_job_of_a_head_start_whose_run_it_does_not_sto
     preview = previews.preview_claims(session, ENGINE, POLICY)
     stored, late = full.claims[:2]
     (begun,) = foretell(full, preview, [late])
-    under_way = [FilledSlot(late.lease.lease_id, begun)]
+    there = Begun(under_way=[FilledSlot(late.lease.lease_id, begun)])
     completion = JobCompletion(stored.lease, output_of("x"), FinishReason.STOP, engine_is_done=True)
-    result = ticks.tick(
-        session, ENGINE, POLICY, ended=[completion], preview=preview, under_way=under_way
-    ).claimed
+    result = ticks.tick(session, ENGINE, POLICY, ended=[completion], preview=preview, begun=there).claimed
     assert len(result.claims) == 1
     assert result.claims[0].lease.job_id != begun.lease.job_id
     last = end(session, [late], preview=preview, begun=[begun])
@@ -201,9 +199,9 @@ def test_a_tick_leaves_the_blocks_to_a_head_start_whose_run_it_does_not_store(se
     begun = outlook.successor(preview.candidates, ended=late.lease.lease_id)
     assert begun is not None
     completion = JobCompletion(stored.lease, output_of("x"), FinishReason.STOP, engine_is_done=True)
-    under_way = [FilledSlot(late.lease.lease_id, begun)]
+    there = Begun(under_way=[FilledSlot(late.lease.lease_id, begun)])
     claimed = ticks.tick(
-        session, ENGINE, POLICY, ended=[completion], preview=preview, under_way=under_way
+        session, ENGINE, POLICY, ended=[completion], preview=preview, begun=there
     ).claimed.claims
     assert sum(each.blocks for each in claimed) + begun.ranked.candidate.blocks <= TIGHT.max_blocks
 

@@ -1,106 +1,115 @@
-"""Head starts: the next job's request is sent as soon as a run's request is over, and its tick comes after.
+"""Head starts: the next job's run begins as soon as a run's request is over, and its claim comes after.
 
 A tick takes longer than the engine's next iteration. What one would start now is foretold from what the last
-one left, and its request takes the slot at once. The next tick claims the job, and its run takes the request
-over; if the job is no longer to be had, the request is stopped, and keeps its place until it has ended.
+one left, and its request takes the slot at once. The tick that stores the run's end then claims the job; one
+that is already answered by then is stored with its claim. If the job is no longer to be had, its request is
+stopped, and keeps its place until it has ended.
 """
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Executor, Future, wait
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
-import numpy as np
-
-from jobs import telemetry
 from jobs.scheduling.claims import Claim
-from jobs.scheduling.head_starts import FilledSlot, HeadStart, Outlook
+from jobs.scheduling.head_starts import Begun, FilledSlot, HeadStart, Outlook
+from jobs.states import StopReason
 from jobs.transitions import Lease
 from worker.engine import loop as engine_loop
 from worker.engine.client import EngineModel
-from worker.engine.deltas import EngineDelta
-from worker.engine.engine import StreamEnd
-from worker.engine.request import Request
+from worker.inference.leases import RunningJob, StopAsked
 from worker.inference.prefetch import PromptPrefetcher
-from worker.inference.run_stream import RunStream
 from worker.inference.sending.requests import RequestMaker
 from worker.metrics.runs import RunMetrics
 
-# For the request of a job that was not claimed to end: a real engine ends it after a chunk of its prompt.
-_END_SECONDS: Final = 30.0
 _MAX_STOPPED: Final = 1000
-# A worker that shuts down waits this long for stopped requests to end: to cut one is the worse choice.
-_FINISH_SECONDS: Final = 5.0
-Put = Callable[[EngineDelta | StreamEnd], None]
+# Unclaimed jobs of one slot, all but the last of them answered: their answers are lost if the worker dies.
+_MAX_AHEAD: Final = 4
 
 
 @dataclass(eq=False)
-class SentRequest:
-    """A request that was sent before its job was claimed, and what came of it. Used on the engine loop.
+class EarlyRun:
+    """A run that began before its job's claim. Its coroutine lives on the engine loop.
 
     Attributes:
         head_start: the job.
-        request: as it was sent.
+        claim: as it was foreseen, later as it is.
+        job: what the run shares with the keeper of the leases, once the job is claimed.
+        is_claimed: the job is ours.
+        is_refused: it never will be.
+        is_over: the engine certainly holds nothing for it.
+        left: done once it was refused and has let go; True: its slot is certainly empty.
     """
 
     head_start: HeadStart
-    request: Request
-    _stream: RunStream = field(init=False)
-    _events: list[EngineDelta | StreamEnd] = field(default_factory=list)
-    _put: Put | None = None
-    _end: StreamEnd | None = None
-    _has_ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def send(self, model: EngineModel) -> None:
-        """Send it soon; raises EngineError if it cannot be sent."""
-        self._stream = RunStream(model.served.call(self.request), put=self._take)
-        self._stream.start()
-
-    def take_over(self, request: Request, put: Put) -> RunStream | None:
-        """Pass all events on from now on, also those that came; None: the run needs another request."""
-        is_same = np.array_equal(self.request.ids, request.ids)
-        # Two arrays compare as equal only if they are one.
-        if not is_same or replace(request, ids=self.request.ids) != self.request:
-            return None
-        for each in self._events:
-            put(each)
-        self._events.clear()
-        self._put = put
-        return self._stream
+    claim: Claim
+    job: RunningJob
+    is_claimed: bool = False
+    is_refused: bool = False
+    is_over: bool = False
+    left: "Future[bool]" = field(default_factory=Future)
+    _decided: asyncio.Event = field(default_factory=asyncio.Event)
+    _on_claim: Callable[[Claim], object] | None = None
+    _waits_for: "Future[Any] | None" = None
 
     @property
-    def is_over(self) -> bool:
-        """True if the engine certainly holds nothing for it."""
-        return self._end is not None and self._end.confirmed
+    def lease(self) -> Lease:
+        """The lease that its claim gives it."""
+        return self.head_start.lease
 
-    async def stop(self) -> bool:
-        """Let the engine end it. Returns True once it is certain that the engine holds nothing for it."""
-        if self._end is None:
-            self._stream.stop()
+    def confirm(self, claim: Claim) -> None:
+        """Go on as the run of this claim, which is committed. The ticking thread calls it."""
+        self.claim, self.is_claimed, self.job.claimed_at = claim, True, time.monotonic()
+
+    def tell(self) -> None:
+        """Tell the run that it was claimed. On the engine loop."""
+        self._decided.set()
+        if self._on_claim is not None:
+            self._on_claim(self.claim)
+
+    def listen(self, on_claim: Callable[[Claim], object]) -> None:
+        """Call this with the claim once it has come. On the engine loop."""
+        self._on_claim = on_claim
+        if self._decided.is_set() and self.is_claimed:
+            on_claim(self.claim)
+
+    def refuse(self, waits_for: "Future[Any] | None" = None) -> None:
+        """Stop: the job is not ours. Any thread may call it.
+
+        Args:
+            waits_for: done once its place may be left; False: it may not. None: as soon as it is over.
+        """
+        self.is_refused, self._waits_for = True, waits_for
+        self.job.inbox.put(StopAsked(StopReason.SHUTDOWN))
+        engine_loop.call(self._decided.set)
+
+    async def decided(self) -> bool:
+        """Wait until it is certain whether the job is ours, no longer than its lease would last."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_END_SECONDS):
-                await self._has_ended.wait()
-        await self._stream.close()
-        return self.is_over
+            async with asyncio.timeout(self.job.valid_until - time.monotonic()):
+                await self._decided.wait()
+        return self.is_claimed
 
-    def _take(self, event: EngineDelta | StreamEnd) -> None:
-        if isinstance(event, StreamEnd):
-            self._end = event
-            self._has_ended.set()
-        if self._put is not None:
-            self._put(event)
-        else:
-            self._events.append(event)
+    async def may_leave(self) -> bool:
+        """Wait until its place may be left. Returns False if something may be in its slot."""
+        if self._waits_for is None:
+            return self.is_over
+        return self.is_over and await asyncio.wrap_future(self._waits_for) is not False
 
 
 class HeadStarts:
     """The head starts of one engine's worker.
 
     Runs begin them on the engine loop; the thread that ticks tells what became of them.
+
+    Attributes:
+        run: runs an early run on the engine loop.
+        on_room: called once a stopped request has left its place.
     """
 
     def __init__(
@@ -112,16 +121,18 @@ class HeadStarts:
         close_reservation: Callable[[Lease], None],
         threads: Executor,
         metrics: RunMetrics,
+        lease_seconds: float,
     ) -> None:
         """Set up without an outlook: nothing begins before the first tick.
 
         Args:
             prefetcher: has the head of the queue, and its prompts.
-            requests: makes the requests.
+            requests: tells which requests can be made at once.
             model: of the engine; None: it is not available.
             close_reservation: deletes the place that a stopped request kept; it may block.
             threads: where that runs.
             metrics: of this worker.
+            lease_seconds: of a claim.
         """
         self._prefetcher = prefetcher
         self._requests = requests
@@ -129,14 +140,17 @@ class HeadStarts:
         self._close_reservation = close_reservation
         self._threads = threads
         self._metrics = metrics
+        self._lease_seconds = lease_seconds
         self._lock = threading.Lock()
         self._outlook: Outlook | None = None
         self._is_ticking = self._is_outdated = False
-        self._stops: set[Future[None]] = set()
         self._filled: list[FilledSlot] = []
-        self._sent: dict[UUID, SentRequest] = {}  # by the lease of the run that ended
-        self._claimed: dict[Lease, SentRequest] = {}
+        # By the lease of the run in whose slot each began, in the order in which they did.
+        self._begun: dict[UUID, EarlyRun] = {}
+        self._ticked: list[UUID] = []  # of these, those whose jobs the present tick claims
+        self._claimed: dict[Lease, EarlyRun] = {}
         self._stopped: set[UUID] = set()  # jobs that a tick did not claim: the next one need not either
+        self.run: Callable[[EarlyRun, EngineModel], object] = lambda _early, _model: None
         self.on_room: Callable[[], object] = lambda: None
 
     def foresee(self, outlook: Outlook | None) -> None:
@@ -144,9 +158,11 @@ class HeadStarts:
         with self._lock:
             self._is_ticking = False
             if outlook is not None:
-                self._filled = [each for each in self._filled if each.ended in outlook.load.running]
-                for each in self._filled:
-                    outlook = outlook.refilled(each)
+                filled, self._filled = self._filled, []
+                for each in filled:
+                    if each.ended in outlook.load.running:
+                        self._filled.append(each)
+                        outlook = outlook.refilled(each)
             self._outlook = None if self._is_outdated else outlook
 
     def forget_outlook(self) -> None:
@@ -155,122 +171,141 @@ class HeadStarts:
             self._outlook, self._is_outdated = None, True
 
     def begin(self, ended: Lease) -> None:
-        """Send the request of the job that will probably start in the slot of this run, if that is foreseen.
+        """Begin the run of the job that will probably start in the slot of this run, if that is foreseen.
 
         On the engine loop, once the run's own request is over, and before its end is handed in.
         """
         model = self._model()
         preview = self._prefetcher.candidates()
-        sent: SentRequest | None = None
+        early: EarlyRun | None = None
         with self._lock:
-            if self._outlook is not None and preview is not None and model is not None:
-                begun = {each.head_start.lease.job_id for each in self._sent.values()}
+            if self._outlook is None or model is None:
+                return  # it is still taken for running, which is safe
+            if preview is not None and len(self._begun) < _MAX_AHEAD * model.capacity.max_batch_size:
+                begun = {each.lease.job_id for each in self._begun.values()}
                 candidates = [each for each in preview.candidates if each.job.id not in begun]
                 next_one = self._outlook.successor(
                     candidates, ended=ended.lease_id, is_ticking=self._is_ticking
                 )
-                if next_one is not None:
-                    sent = self._send(next_one, ended, model)
-            if self._outlook is not None:  # else it is still taken for running, which is safe
-                slot = FilledSlot(ended.lease_id, None if sent is None else sent.head_start)
-                self._filled.append(slot)
-                self._outlook = self._outlook.refilled(slot)
+                if next_one is not None and (early := self._early_run(next_one, model)) is not None:
+                    self._begun[ended.lease_id] = early
+            slot = FilledSlot(ended.lease_id, None if early is None else early.head_start)
+            self._filled.append(slot)
+            self._outlook = self._outlook.refilled(slot)
+        if early is not None:
+            self.run(early, model)
 
-    def begin_tick(self, ended: Collection[Lease]) -> tuple[list[HeadStart], list[FilledSlot]]:
+    def begin_tick(self, ended: Collection[Lease], answered: Collection[Lease]) -> Begun:
         """Tell a tick that is about to store these runs what is in the engine; `foresee` ends it.
 
-        Returns:
-            What is in their slots, and in the slots of runs that it does not store.
+        Args:
+            ended: leases of runs whose ends it stores.
+            answered: leases of early runs whose answers are whole.
         """
-        stored = [each.lease_id for each in ended]
+        stored = {each.lease_id for each in ended}
+        begun, others = list[HeadStart](), list[FilledSlot]()
         with self._lock:
-            self._is_ticking, self._is_outdated = True, False
-            begun = [sent.head_start for each in stored if (sent := self._sent.get(each)) is not None]
-            others = [
-                FilledSlot(each, sent.head_start) for each, sent in self._sent.items() if each not in stored
-            ]
-        return begun, others
+            self._is_ticking, self._is_outdated, self._ticked = True, False, []
+            for place, early in self._begun.items():
+                if place not in stored:
+                    others.append(FilledSlot(place, early.head_start))
+                    continue
+                is_answered = early.lease in answered
+                begun.append(replace(early.head_start, is_answered=is_answered))
+                self._ticked.append(place)
+                stored |= {early.lease.lease_id} if is_answered else set()
+        return Begun(begun, others)
 
-    def settle(self, ended: Collection[Lease], claims: Iterable[Claim]) -> None:
-        """Keep the requests of jobs that were claimed for their runs, and stop the others in these slots."""
-        claimed = {each.lease for each in claims}
-        num_taken = 0
+    def settle(self, claims: Iterable[Claim]) -> None:
+        """Let the runs whose jobs the tick claimed go on, and stop the others that it should have claimed."""
+        claimed = {each.lease: each for each in claims}
         with self._lock:
-            for each in ended:
-                sent = self._sent.get(each.lease_id)
-                if sent is not None and sent.head_start.lease in claimed:
-                    self._claimed[sent.head_start.lease] = self._sent.pop(each.lease_id)
-                    num_taken += 1
-        self._metrics.settled(num_taken=num_taken)
-        for each in ended:
-            self.leave(each)
+            runs = [self._begun.pop(place) for place in self._ticked if place in self._begun]
+            self._ticked = []
+            taken = [each for each in runs if each.lease in claimed]
+            self._claimed |= {each.lease: each for each in taken}
+        for each in taken:
+            each.confirm(claimed[each.lease])
+        engine_loop.call(lambda: _tell(taken))
+        self._metrics.settled(num_taken=len(taken))
+        for each in runs:
+            if each.lease not in claimed:
+                last = self.leave(each.lease)  # what began in its slot during the tick has no place but this
+                self._refuse(each, None if last is None else last.left)
 
-    def leave(self, ended: Lease, stored: "Future[Any] | None" = None) -> SentRequest | None:
-        """Stop what is in the slot of a run if no tick claims it.
+    def leave(self, ended: Lease, stored: "Future[Any] | None" = None) -> EarlyRun | None:
+        """Stop what began in the slot of a run whose end no tick stores, one after the other.
 
         Args:
             ended: the run's lease.
-            stored: the end of the run, if that is stored without a tick: the request's place comes with it.
+            stored: done once the run's end is stored, with the place of what is in its slot.
 
         Returns:
-            The request, which needs a place where the end is stored, if it is not over by then.
+            The run that is in the slot, which needs a place if it is not over by then.
         """
-        with self._lock:
-            if (sent := self._sent.pop(ended.lease_id, None)) is None:
-                return None
-            if len(self._stopped) >= _MAX_STOPPED:
-                self._stopped.clear()
-            self._stopped.add(sent.head_start.lease.job_id)
-        self._metrics.settled(num_stopped=1)
-        self._start_stop(sent, stored)
-        return sent
+        last, lease_id = None, ended.lease_id
+        while True:
+            with self._lock:
+                early = self._begun.pop(lease_id, None)
+            if early is None:
+                return last
+            self._refuse(early, stored)
+            last, lease_id = early, early.lease.lease_id
 
     def drop(self, lease: Lease) -> None:
-        """Stop what was sent for a run that came to nothing, or is in its slot."""
+        """Stop what began in the slot of a run that came to nothing, and the run itself if it was early."""
         self.leave(lease)
-        if (sent := self.take(lease)) is not None:
-            self._start_stop(sent)
-
-    def finish(self) -> None:
-        """Wait for the stopped requests to end."""
         with self._lock:
-            stops = set(self._stops)
-        wait(stops, _FINISH_SECONDS)
+            place = next((key for key, each in self._begun.items() if each.lease == lease), None)
+            early = None if place is None else self._begun.pop(place)
+        if early is not None:
+            self._refuse(early)
 
-    def take(self, lease: Lease) -> SentRequest | None:
-        """Take the request that was sent for this claim; None: there is none."""
+    def take_claimed(self) -> Mapping[Lease, EarlyRun]:
+        """Take the early runs whose jobs were claimed since the last call."""
         with self._lock:
-            return self._claimed.pop(lease, None)
+            claimed, self._claimed = self._claimed, {}
+            return claimed
 
-    def _send(self, head_start: HeadStart, ended: Lease, model: EngineModel) -> SentRequest | None:
+    async def give_up(self, early: EarlyRun) -> None:
+        """Let a refused run leave its place, if the engine is certainly done with it.
+
+        Otherwise the place stays until the monitor finds that it is.
+        """
+        self.drop(early.lease)
+        may_leave = False
+        try:
+            if may_leave := await early.may_leave():
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._threads, self._close_reservation, early.lease)
+                self.on_room()
+        finally:
+            early.left.set_result(may_leave)
+
+    def _early_run(self, head_start: HeadStart, model: EngineModel) -> EarlyRun | None:
+        """Make the run of a job, unless its claim must be awaited."""
         ranked = head_start.ranked
         found = self._prefetcher.find(ranked.job)
         if found is None or ranked.job.num_rescues or ranked.job.id in self._stopped:
             return None
         row, prompt = found
-        try:
-            claim = Claim(head_start.lease, ranked.size.blocks, ranked.size.output_tokens, row)
-            if (request := self._requests.first(claim, prompt, model)) is None:
-                return None
-            sent = SentRequest(head_start, request)
-            sent.send(model)
-        except Exception as error:  # noqa: BLE001  # whatever is wrong with the job, its own run tells
-            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="head-start", error=type(error).__name__)
+        if not self._requests.can_be_early(row, prompt, model):
             return None
-        self._sent[ended.lease_id] = sent
-        return sent
+        size, is_first = ranked.size, row.started_at is None
+        claim = Claim(head_start.lease, size.blocks, size.output_tokens, row, is_first=is_first)
+        valid_until = time.monotonic() + self._lease_seconds
+        job = RunningJob(head_start.lease, valid_until, row.summary_id, row.batch_id, claimed_at=float("inf"))
+        return EarlyRun(head_start, claim, job)
 
-    def _start_stop(self, sent: SentRequest, stored: "Future[Any] | None" = None) -> None:
-        stop = engine_loop.start(self._stop(sent, stored))
+    def _refuse(self, early: EarlyRun, waits_for: "Future[Any] | None" = None) -> None:
         with self._lock:
-            self._stops.add(stop)
-        stop.add_done_callback(self._stops.discard)
+            if len(self._stopped) >= _MAX_STOPPED:
+                self._stopped.clear()
+            self._stopped.add(early.lease.job_id)
+        self._metrics.settled(num_stopped=1)
+        early.refuse(waits_for)
 
-    async def _stop(self, sent: SentRequest, stored: "Future[Any] | None") -> None:
-        # If its end is not certain, the place stays until the monitor finds that the engine is done with it.
-        if await sent.stop():
-            if stored is not None:
-                await asyncio.wrap_future(stored)  # with which its place may have come
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._threads, self._close_reservation, sent.head_start.lease)
-            self.on_room()
+
+def _tell(runs: Iterable[EarlyRun]) -> None:
+    for each in runs:
+        each.tell()

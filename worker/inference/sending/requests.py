@@ -17,7 +17,6 @@ from jobs.tenants.cache_salts import CacheSalts
 from worker.engine.client import EngineModel
 from worker.engine.request import Request, WantedAdapter, prompt_text
 from worker.inference.answer import Answer, EndTokens
-from worker.inference.parts import split
 from worker.inference.sampling import dimensions_of, num_top_of, sampling_of, stop_ids_of, stops_of
 from worker.inference.text_answer import AnyAnswer, EmbeddingAnswer, TextAnswer
 
@@ -105,19 +104,10 @@ class RequestMaker:
             return request
         return replace(request, cache_salt=self.salts.of(job.tenant_id))
 
-    def first(self, claim: Claim, prompt: CountedPrompt, model: EngineModel) -> Request | None:
-        """Make the first request of a job that asks for nothing but an answer.
-
-        Returns:
-            None if it cannot be made at once and from this alone.
-        """
-        job, abilities = claim.job, model.served.abilities
+    def can_be_early(self, job: StartedJob, prompt: CountedPrompt, model: EngineModel) -> bool:
+        """Return True if the first request of a job can be made at once, from this alone."""
+        abilities = model.served.abilities
         is_plain = job.guide_id is None and job.adapter is None and not job.is_whole
         if not is_plain or job.completion_tokens or prompt.num_tokens != job.prompt_tokens:
-            return None
-        if not abilities.takes_ids or (abilities.takes_cache_salt and not self.salts.is_ready):
-            return None
-        answer = self.empty_answer(job, model)
-        split(answer, ANY_FORM, prompt, self.counter.tokenizer)
-        answer.begin_segment(until=claim.output_tokens)
-        return self.salted(self.make(claim, prompt, answer, Wanted(), model), job, model)
+            return False
+        return abilities.takes_ids and (not abilities.takes_cache_salt or self.salts.is_ready)

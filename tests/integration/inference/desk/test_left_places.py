@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -17,10 +16,9 @@ from jobs.scheduling.head_starts import HeadStart
 from jobs.settings import Settings
 from jobs.transitions import Lease
 from support import ENGINE, POLICY, output_of
-from worker.engine.request import Request
 from worker.inference.leases import RunningJob
 from worker.inference.lone_ends import EndedRun, LoneEnds, StoredEnd
-from worker.inference.sending.head_starts import SentRequest
+from worker.inference.sending.head_starts import EarlyRun
 
 
 def test_the_request_in_the_slot_of_an_end_that_is_stored_alone_keeps_its_place(
@@ -30,14 +28,7 @@ def test_the_request_in_the_slot_of_an_end_that_is_stored_alone_keeps_its_place(
     with sessions() as session:
         ranked = previews.preview_claims(session, ENGINE, POLICY).candidates[0]
     begun = HeadStart(ranked, Lease(ranked.job.id, uuid7()))
-    request = Request(
-        request_id=begun.lease.lease_id.hex,
-        ids=np.array([1], dtype=np.int32),
-        max_tokens=1,
-        end_id=0,
-        pad_id=0,
-    )
-    left = SentRequest(begun, request)
+    left = EarlyRun(begun, ending, RunningJob(begun.lease, float("inf")))
     stored: Future[StoredEnd] = Future()
     ended = EndedRun(RunningJob(ending.lease, float("inf")), STOPPED, output_of("x"), 0.0, stored, left=left)
     ends = LoneEnds(feeding(), sessions, stopping=threading.Event())

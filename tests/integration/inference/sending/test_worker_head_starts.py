@@ -10,10 +10,13 @@ from sqlalchemy import select, text
 
 from jobs.database import transaction
 from jobs.models import Job
+from jobs.models.attempt import Attempt
 from jobs.scheduling.head_starts import Outlook
 from jobs.settings import Settings
 from support import PATIENCE, eventually
-from worker.inference.sending.head_starts import HeadStarts, SentRequest
+from worker.inference import execute
+from worker.inference.dispatcher import Dispatcher
+from worker.inference.sending.head_starts import EarlyRun
 from worker.metrics.process import ProcessMetrics
 from worker_support import ENGINE, Queue, running_worker
 
@@ -78,20 +81,20 @@ def fill(queue: Queue) -> list[UUID]:
 def test_a_worker_that_shuts_down_waits_for_the_requests_that_it_stops(
     queue: Queue, feeding: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics, stop, finish = ProcessMetrics(), SentRequest.stop, HeadStarts.finish
+    metrics, leave, stop = ProcessMetrics(), EarlyRun.may_leave, Dispatcher.stop
     is_shutting_down, left = threading.Event(), list[int]()
 
-    async def stop_late(sent: SentRequest) -> bool:
+    async def leave_late(early: EarlyRun) -> bool:
         await asyncio.to_thread(is_shutting_down.wait, PATIENCE)
-        return await stop(sent)
+        return await leave(early)
 
-    def finish_noted(head_starts: HeadStarts) -> None:
+    def stop_noted(dispatcher: Dispatcher, *, grace_seconds: float) -> None:
         is_shutting_down.set()
-        finish(head_starts)
-        left.append(sum(not each.done() for each in list(head_starts._stops)))
+        stop(dispatcher, grace_seconds=grace_seconds)
+        left.append(len(dispatcher._runs))
 
-    monkeypatch.setattr(SentRequest, "stop", stop_late)
-    monkeypatch.setattr(HeadStarts, "finish", finish_noted)
+    monkeypatch.setattr(EarlyRun, "may_leave", leave_late)
+    monkeypatch.setattr(Dispatcher, "stop", stop_noted)
     running = fill(queue)
     with transaction(queue.sessions) as holding:
         with running_worker(feeding(), queue.tokenizer, metrics=metrics):
@@ -118,25 +121,47 @@ def test_whatever_goes_wrong_with_foretelling_no_answer_is_lost(
     assert {(job.state, job.attempt, job.num_rescues) for job in jobs} == {("completed", 0, 0)}
 
 
-def test_a_request_of_which_no_end_is_known_keeps_the_reservation_of_its_job(
+def test_a_request_of_which_no_end_is_known_keeps_its_place(
     queue: Queue, feeding: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop = SentRequest.stop
-
-    async def stop_unsure(sent: SentRequest) -> bool:
-        await stop(sent)
+    async def never(*_: object, seconds: float, **__: object) -> bool:
+        await asyncio.sleep(seconds / 10)
         return False
 
-    monkeypatch.setattr(SentRequest, "stop", stop_unsure)
-    monkeypatch.setattr(SentRequest, "take_over", lambda *_: None)
-    running = fill(queue)
-    with running_worker(feeding(retry_backoff_seconds=60), queue.tokenizer):
-        for each in running:
-            queue.streaming(each)
-        waiting = queue.submit("The last. [[tokens=100]]", max_tokens=200)
-        failed = queue.when(waiting, lambda job: job.attempt)
+    monkeypatch.setattr(execute, "wait_for_end", never)
+    monkeypatch.setattr(execute, "_END_SECONDS", 0.2)
+    metrics, running = ProcessMetrics(), fill(queue)
+    with transaction(queue.sessions) as holding:
+        with running_worker(feeding(), queue.tokenizer, metrics=metrics):
+            for each in running:
+                queue.streaming(each)
+            waiting = queue.submit("The last. [[tokens=190]]", max_tokens=200)
+            holding.scalars(select(Job).where(Job.id == waiting).with_for_update()).one()
+            eventually(lambda: counted(metrics, "stopped"))
         draining = {each.job_id for each in queue.reservations() if each.state == "draining"}
-    assert (failed.state, draining) == ("queued", {waiting})
+    assert draining == {waiting}
+    assert queue.job(waiting).state == "queued"
+
+
+def test_short_jobs_are_answered_before_their_claims_and_end_once(
+    queue: Queue, feeding: Callable[..., Settings]
+) -> None:
+    metrics = ProcessMetrics()
+    asked = [queue.submit(f"Number {number}. [[tokens=2]]", max_tokens=8) for number in range(60)]
+    with running_worker(feeding(), queue.tokenizer, metrics=metrics):
+        jobs = [queue.ended(each) for each in asked]
+    assert {(job.state, job.attempt, job.num_rescues) for job in jobs} == {("completed", 0, 0)}
+    for job in jobs:
+        assert job.started_at is not None
+        assert job.first_token_at is not None
+        assert job.finalized_at is not None
+        assert job.created_at <= job.started_at <= job.first_token_at <= job.finalized_at
+    with queue.sessions() as session:
+        tries = session.scalars(select(Attempt)).all()
+    assert sorted(each.job_id for each in tries) == sorted(asked)
+    assert all(each.started_at <= each.answered_at <= each.ended_at for each in tries if each.answered_at)
+    assert counted(metrics, "taken") > 30
+    assert queue.reservations() == []
 
 
 @pytest.fixture
