@@ -10,7 +10,7 @@ from jobs.scheduling.choosing import choose_ranked, may_share, with_started, wit
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import EnginePrefixes
 from jobs.scheduling.followers import Reuse
-from jobs.scheduling.packing import PackingPolicy
+from jobs.scheduling.packing import PackingPolicy, is_ours
 from jobs.scheduling.ranking import Ranked
 from jobs.transitions import Lease
 
@@ -124,7 +124,8 @@ class Outlook:
         """Foretell which job the next tick starts in the slot of a run that has just ended.
 
         It fits into what the run leaves, and what was free. Nothing is foretold where a tick weighs more than
-        the packing does: jobs that share prompts, interactive jobs that wait, a job that must run alone.
+        the packing does: jobs that share prompts, interactive jobs that wait, a job that must run alone. Nor
+        is a job that another engine probably takes.
 
         Args:
             candidates: the head of the queue, in rank order.
@@ -145,7 +146,7 @@ class Outlook:
             return None
         choice = choose_ranked(candidates, load, self.packing, None)
         chosen = next((each for each in candidates if each.job.id == choice.start), None)
-        if chosen is None or chosen.candidate.alone:
+        if chosen is None or chosen.candidate.alone or not is_ours(chosen.job.id, self.packing):
             return None
         if is_ticking and chosen.candidate.room > left_blocks:
             return None

@@ -262,6 +262,11 @@ def place_of(job_id: UUID, policy: PackingPolicy) -> tuple[int, int]:
     return sum((job_id.int ^ each) * _MIXER % _PLACES < own for each in others), own
 
 
+def is_ours(job_id: UUID, policy: PackingPolicy) -> bool:
+    """Return True unless another engine takes the job before this one, if it can."""
+    return place_of(job_id, policy)[0] == 0
+
+
 def fits(candidate: Candidate, budget: Budget) -> bool:
     """Return True if this job may start within this budget."""
     if candidate.alone and not budget.idle:

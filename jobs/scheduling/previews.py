@@ -13,7 +13,7 @@ from jobs.scheduling import engine_load
 from jobs.scheduling.choosing import Choices, choose_ranked, emptied, without
 from jobs.scheduling.engine_queue import EngineQueue
 from jobs.scheduling.followers import Reuse
-from jobs.scheduling.packing import PackingPolicy, Running, place_of
+from jobs.scheduling.packing import Running, is_ours
 from jobs.scheduling.ranking import Ranked
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.transitions import Lease
@@ -60,18 +60,14 @@ def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> P
         choice = choose_ranked(candidates, left, packing, queue.known)
         text_ids.update({each.job.text_id: None for each in candidates if each.job.id == choice.start})
     text_ids.update(dict.fromkeys(_texts_of_next_round(queue, candidates)))
-    text_ids.update(dict.fromkeys(_short_texts([each for each in candidates if _is_ours(each, packing)])))
+    ours = [each for each in candidates if is_ours(each.job.id, packing)]
+    text_ids.update(dict.fromkeys(_short_texts(ours)))
     return Preview(candidates, list(text_ids))
 
 
 def _different(running: Mapping[UUID, Running]) -> Iterable[UUID]:
     """Return one of all jobs whose ends would leave the same room, by its lease."""
     return {(each.blocks, each.lane): lease_id for lease_id, each in running.items()}.values()
-
-
-def _is_ours(each: Ranked, packing: PackingPolicy) -> bool:
-    """Return True unless another engine takes the job before this one, if it can."""
-    return place_of(each.job.id, packing)[0] == 0
 
 
 def _short_texts(candidates: Sequence[Ranked]) -> Iterator[UUID]:

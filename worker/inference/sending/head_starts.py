@@ -28,7 +28,8 @@ from worker.inference.sending.requests import RequestMaker
 from worker.metrics.runs import RunMetrics
 
 _MAX_STOPPED: Final = 1000
-# Unclaimed jobs of one slot, all but the last of them answered: their answers are lost if the worker dies.
+# Unclaimed jobs for each slot, most of them answered: their answers are lost if the worker dies, or another
+# engine takes the jobs. So there is one, and twice as many with each tick that claims all, up to these.
 _MAX_AHEAD: Final = 4
 
 
@@ -149,6 +150,7 @@ class HeadStarts:
         self._begun: dict[UUID, EarlyRun] = {}
         self._ticked: list[UUID] = []  # of these, those whose jobs the present tick claims
         self._claimed: dict[Lease, EarlyRun] = {}
+        self._ahead = 1
         self._stopped: set[UUID] = set()  # jobs that a tick did not claim: the next one need not either
         self.run: Callable[[EarlyRun, EngineModel], object] = lambda _early, _model: None
         self.on_room: Callable[[], object] = lambda: None
@@ -181,7 +183,7 @@ class HeadStarts:
         with self._lock:
             if self._outlook is None or model is None:
                 return  # it is still taken for running, which is safe
-            if preview is not None and len(self._begun) < _MAX_AHEAD * model.capacity.max_batch_size:
+            if preview is not None and len(self._begun) < self._ahead * model.capacity.max_batch_size:
                 begun = {each.lease.job_id for each in self._begun.values()}
                 candidates = [each for each in preview.candidates if each.job.id not in begun]
                 next_one = self._outlook.successor(
@@ -224,6 +226,8 @@ class HeadStarts:
             self._ticked = []
             taken = [each for each in runs if each.lease in claimed]
             self._claimed |= {each.lease: each for each in taken}
+            if runs:
+                self._ahead = min(2 * self._ahead, _MAX_AHEAD) if len(taken) == len(runs) else 1
         for each in taken:
             each.confirm(claimed[each.lease])
         engine_loop.call(lambda: _tell(taken))
