@@ -130,15 +130,14 @@ class Outlook:
         Args:
             candidates: the head of the queue, in rank order.
             ended: the lease of the run.
-            is_ticking: a tick is under way that does not store this end. What else is free is the tick's.
+            is_ticking: a tick is under way that does not store this end. What else is free is the tick's;
+                `ticked` tells what it starts there.
 
         Returns:
             None if no job starts, or if it is uncertain which.
         """
         load = self.load
         if ended not in load.running or load.interactive_waits or self._has_lone_job():
-            return None
-        if is_ticking and load.budget.free_slots > 0:
             return None
         left_blocks = load.running[ended].blocks
         load = without(load, ended)
@@ -151,6 +150,23 @@ class Outlook:
         if is_ticking and chosen.candidate.room > left_blocks:
             return None
         return HeadStart(chosen, Lease(chosen.job.id, uuid7()), choice.overtakes)
+
+    def ticked(self, candidates: Sequence[Ranked]) -> tuple["Outlook", frozenset[UUID]]:
+        """Foretell what a tick that begins now starts in free slots.
+
+        Returns:
+            The outlook with these jobs, and their ids.
+        """
+        load, started = self.load, set[UUID]()
+        while load.budget.free_slots > 0:
+            left = [each for each in candidates if each.job.id not in started]
+            choice = choose_ranked(left, load, self.packing, None)
+            chosen = next((each for each in left if each.job.id == choice.start), None)
+            if chosen is None:
+                break
+            started.add(chosen.job.id)
+            load = with_started(load, chosen, Lease(chosen.job.id, uuid7()), Reuse())
+        return replace(self, load=load), frozenset(started)
 
     def refilled(self, slot: FilledSlot) -> "Outlook":
         """Return the outlook once the slot's run has ended and what took its place has started."""

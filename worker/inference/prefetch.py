@@ -28,7 +28,7 @@ from jobs.starting import StartedJob
 _LOOK_SECONDS: Final = 0.2
 # While at least half of its candidates are left, a preview may be this old before the next one.
 _LAZY_SECONDS: Final = 0.5
-# The same where it has none of the candidates: many jobs have come since.
+# The same where many jobs start, or have come since: half of its candidates have started, or it has none.
 _NEW_SECONDS: Final = 0.05
 # The queue changes little in this time; jobs that arrive meanwhile are seen by the next preview.
 _FRESH_SECONDS: Final = 1.0
@@ -95,10 +95,12 @@ class PromptPrefetcher:
         """Return in how many seconds the last preview is too old for the present candidates."""
         with self._lock:
             num_left = sum(each.job.id in self._found for each in self._preview.candidates)
-            if not num_left and self._preview.candidates:
+            if 2 * num_left > len(self._found):
+                oldest = _LAZY_SECONDS
+            elif self._preview.candidates or len(self._found) > 1:
                 oldest = _NEW_SECONDS
             else:
-                oldest = _LAZY_SECONDS if 2 * num_left > len(self._found) else _LOOK_SECONDS
+                oldest = _LOOK_SECONDS
             return max(0.0, self._looked_at + oldest - self._clock())
 
     def keep(self, candidates: Sequence[Ranked]) -> None:

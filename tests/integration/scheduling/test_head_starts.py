@@ -14,6 +14,7 @@ from jobs.completing import JobCompletion
 from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation
 from jobs.scheduling import engine_load, previews, ticks
+from jobs.scheduling.choosing import without
 from jobs.scheduling.claims import Claim, ClaimResult
 from jobs.scheduling.head_starts import Begun, FilledSlot, HeadStart
 from jobs.scheduling.previews import Preview
@@ -206,6 +207,26 @@ def test_a_tick_leaves_the_blocks_to_a_head_start_whose_run_it_does_not_store(se
     assert sum(each.blocks for each in claimed) + begun.ranked.candidate.blocks <= TIGHT.max_blocks
 
 
+def test_what_a_tick_starts_in_free_slots_is_foretold_too(session: Session) -> None:
+    rng = random.Random(9)  # noqa: S311
+    register_engine(session, capacity=replace(TIGHT, max_blocks=60))
+    for _ in range(40):
+        submit_one(session, spec(rng.randint(20, 900), max_tokens=rng.choice([16, 64, 256])))
+    result = claims.claim_all(session, ENGINE, POLICY)
+    running = list(result.claims)
+    while running:
+        preview = previews.preview_claims(session, ENGINE, POLICY)
+        leaving = rng.sample(running, rng.randint(1, len(running)))
+        assert result.outlook is not None
+        outlook = result.outlook
+        for each in leaving:
+            outlook = replace(outlook, load=without(outlook.load, each.lease.lease_id))
+        _, foretold = outlook.ticked(preview.candidates)
+        result = end(session, leaving, preview=preview)
+        assert {each.job.id for each in result.claims} == foretold
+        running = [each for each in running if each not in leaving] + list(result.claims)
+
+
 def test_while_a_tick_is_under_way_nothing_is_foretold_that_needs_more_than_the_run_leaves(
     session: Session, full: ClaimResult
 ) -> None:
@@ -214,7 +235,7 @@ def test_while_a_tick_is_under_way_nothing_is_foretold_that_needs_more_than_the_
     assert outlook is not None
     assert outlook.successor(preview.candidates, ended=first, is_ticking=True) is not None
     emptier = outlook.refilled(FilledSlot(second))
-    assert emptier.successor(preview.candidates, ended=first, is_ticking=True) is None
+    assert emptier.successor(preview.candidates, ended=first, is_ticking=True) is not None
     large = submit_one(session, spec(900, max_tokens=100))
     preview = previews.preview_claims(session, ENGINE, POLICY)
     only = [each for each in preview.candidates if each.job.id == large.id]

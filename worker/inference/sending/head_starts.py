@@ -145,6 +145,8 @@ class HeadStarts:
         self._lock = threading.Lock()
         self._outlook: Outlook | None = None
         self._is_ticking = self._is_outdated = False
+        # Jobs that the present tick starts in slots that were free; None: nobody has asked.
+        self._starting: frozenset[UUID] | None = frozenset()
         self._filled: list[FilledSlot] = []
         # By the lease of the run in whose slot each began, in the order in which they did.
         self._begun: dict[UUID, EarlyRun] = {}
@@ -158,7 +160,7 @@ class HeadStarts:
     def foresee(self, outlook: Outlook | None) -> None:
         """Foretell from this from now on, as a tick has left it; None: begin nothing until the next one."""
         with self._lock:
-            self._is_ticking = False
+            self._is_ticking, self._starting = False, frozenset()
             if outlook is not None:
                 filled, self._filled = self._filled, []
                 for each in filled:
@@ -186,6 +188,9 @@ class HeadStarts:
             if preview is not None and len(self._begun) < self._ahead * model.capacity.max_batch_size:
                 begun = {each.lease.job_id for each in self._begun.values()}
                 candidates = [each for each in preview.candidates if each.job.id not in begun]
+                if self._starting is None:
+                    self._outlook, self._starting = self._outlook.ticked(candidates)
+                candidates = [each for each in candidates if each.job.id not in self._starting]
                 next_one = self._outlook.successor(
                     candidates, ended=ended.lease_id, is_ticking=self._is_ticking
                 )
@@ -207,7 +212,7 @@ class HeadStarts:
         stored = {each.lease_id for each in ended}
         begun, others = list[HeadStart](), list[FilledSlot]()
         with self._lock:
-            self._is_ticking, self._is_outdated, self._ticked = True, False, []
+            self._is_ticking, self._is_outdated, self._ticked, self._starting = True, False, [], None
             for place, early in self._begun.items():
                 if place not in stored:
                     others.append(FilledSlot(place, early.head_start))
