@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import accumulate, chain
 from typing import Final, TypeVar
 
 import numpy as np
@@ -84,20 +85,23 @@ class PlainEncoder:
         """
         return concatenate(self._collect(text, lambda _text, part: part.ids, limit=limit))
 
-    def encode_together(self, texts: Sequence[str]) -> list[TokenIds | None]:
+    def encode_together(self, texts: Iterable[str]) -> dict[str, TokenIds | None]:
         """Encode many short texts in one call, on all cores; each as `encode` would.
 
         Returns:
-            None in the place of a text that must be encoded by itself: it is long, or holds control tokens.
+            The ids by text; None: it must be encoded by itself, as it is long or holds control tokens.
         """
-        short = list(dict.fromkeys(text for text in texts if len(text) <= SHORT_CHARS))
-        found: dict[str, TokenIds | None] = {}
-        for text, encoding in zip(
-            short, self._tokenizer.encode_batch_fast(short, add_special_tokens=False), strict=True
-        ):
-            ids = np.array(encoding.ids, dtype=np.int32)
-            found[text] = None if self._has_control(ids) else ids
-        return [found.get(text) for text in texts]
+        found: dict[str, TokenIds | None] = dict.fromkeys(texts)
+        short = [text for text in found if len(text) <= SHORT_CHARS]
+        encodings = self._tokenizer.encode_batch_fast(short, add_special_tokens=False)
+        ids = [encoding.ids for encoding in encodings]
+        ends = list(accumulate(map(len, ids), initial=0))
+        tokens = np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=ends[-1])
+        may_control = self._has_control(tokens)
+        for text, start, end in zip(short, ends, ends[1:], strict=False):
+            its_own = tokens[start:end]
+            found[text] = None if may_control and self._has_control(its_own) else its_own
+        return found
 
     def count(self, text: str, *, limit: int | None = None) -> int:
         """Count the tokens of the text; arguments and errors are those of `encode`."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, get_args
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from jobs.errors import InvalidRequestError
 from jobs.prompts.delimiters import delimiters
@@ -211,9 +211,9 @@ def parse(text: str) -> Conversation:
     Raises:
         ValueError: the text is not canonical JSON of a conversation.
     """
+    if text.startswith("["):
+        return Conversation([_message(turn) for turn in from_json(text)])
     match json.loads(text):
-        case list(turns):
-            return Conversation([_message(turn) for turn in turns])
         case {"chat_template_kwargs": dict(variables), "messages": list(turns), **rest} if not rest:
             return Conversation([_message(turn) for turn in turns], _write(variables))
         case {

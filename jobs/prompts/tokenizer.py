@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Final, Self, get_args
 
@@ -51,6 +52,7 @@ __all__ = [
 # Part of the fingerprint: raise it when the same messages would give different ids.
 RENDERING_VERSION: Final = 1
 _OF_THREAD: Final = threading.local()
+_ROLES: Final = get_args(Role)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -221,20 +223,20 @@ class Tokenizer:
         """
         if self._template is None:
             raise ChatTemplateError("The model has no chat template; send it plain text.")
-        if strange := {message.role for message in messages}.difference(get_args(Role)):
+        roles = tuple([message.role for message in messages])
+        if strange := set(roles).difference(_ROLES):
             raise ChatTemplateError(
-                f"A message's role must be one of {get_args(Role)}; {len(strange)} other roles were given."
+                f"A message's role must be one of {_ROLES}; {len(strange)} other roles were given."
             )
         if tools and self.calls is None:
             raise ToolsNotTakenError
         if tools or not all(message.is_plain for message in messages):
             return self._template.pieces(Conversation(list(messages), variables, tuple(tools)))
-        skeleton = self._template.skeleton(tuple(message.role for message in messages), variables)
         return [
             piece
             if isinstance(piece, int)
-            else "".join(messages[p].content if isinstance(p, int) else p for p in piece)
-            for piece in skeleton
+            else "".join([messages[p].content if isinstance(p, int) else p for p in piece])
+            for piece in self._template.skeleton(roles, variables)
         ]
 
     def encode_together(self, prompts: Sequence[Sequence[int | str]]) -> list[TokenIds | None]:
@@ -244,13 +246,21 @@ class Tokenizer:
             None in the place of a prompt that must be encoded by itself.
         """
         texts = [piece for pieces in prompts for piece in pieces if isinstance(piece, str)]
-        encoded = iter(self._plain.encode_together(texts))
-        found: list[TokenIds | None] = []
+        encoded = self._plain.encode_together(texts)
+        parts: list[TokenIds] = []
+        lengths: list[int | None] = []
         for pieces in prompts:
-            ids = [next(encoded) if isinstance(piece, str) else _one(piece) for piece in pieces]
+            ids = [encoded[piece] if isinstance(piece, str) else _one(piece) for piece in pieces]
             whole = [each for each in ids if each is not None]
-            found.append(concatenate(whole) if len(whole) == len(ids) else None)
-        return found
+            is_whole = len(whole) == len(ids)
+            lengths.append(sum(map(len, whole)) if is_whole else None)
+            parts += whole if is_whole else ()
+        # One array for all of them: most are a few tokens long.
+        tokens, ends = concatenate(parts), accumulate(each or 0 for each in lengths)
+        return [
+            None if length is None else tokens[end - length : end]
+            for length, end in zip(lengths, ends, strict=True)
+        ]
 
     def encode_plain(self, text: str, *, limit: int | None = None) -> TokenIds:
         """Encode a prompt without a chat template: any `bos_id`, then the text.
