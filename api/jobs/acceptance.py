@@ -39,6 +39,7 @@ _NEWER: Final = (
     *LogProbFields.model_fields,
     *TensorFields.model_fields,
 )
+_SAMPLED: Final = tuple(name for name in JobRequest.model_fields if name in SAMPLING)
 
 
 def request_sha256(request: JobRequest) -> bytes:
@@ -119,7 +120,7 @@ def draft(request: JobRequest, acceptance: Acceptance) -> Draft:
     form, tools = request.form_on(model, takes)
     if tools and request.task != "generate":
         raise InvalidRequestError("tools: only the task generate can have tools.", param="tools")
-    sampling = request.model_dump(include=SAMPLING, exclude_none=True)
+    sampling: JsonObject = {name: value for name in _SAMPLED if (value := getattr(request, name)) is not None}
     sampling |= request.picked(model, takes, max_tokens=request.max_tokens)
     sampling |= request.scored(model, takes, max_tokens=request.max_tokens)
     tensors = request.tensors_on(model, acceptance.tensors)

@@ -93,11 +93,12 @@ class SamplingFields(Closed):
         """
         if not generates(takes.get(model, ALWAYS)):
             raise refusal("model", ["requests for text"], model, takes)
-        given = {name: getattr(self, name) for name in _SAMPLING_NAMES}
         found = {
             name: value
-            for name, value in given.items()
-            if value is not None and value != PENALTIES.get(name) and (value or name in PENALTIES)
+            for name in _SAMPLING_NAMES
+            if (value := getattr(self, name)) is not None
+            and value != PENALTIES.get(name)
+            and (value or name in PENALTIES)
         }
         for name in found:
             if is_lacking(name, model, takes):

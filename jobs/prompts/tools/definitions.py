@@ -98,6 +98,8 @@ class ToolFields(Closed):
         Raises:
             InvalidRequestError: a definition or the choice is invalid, or all exceed a limit.
         """
+        if not self.tools and self.tool_choice is None:
+            return []
         names: set[str] = set()
         for index, tool in enumerate(self.tools or ()):
             param = f"tools.{index}.function"
