@@ -1,6 +1,8 @@
 """Bulk submission: turns lines into jobs, one slice per transaction, with flat memory."""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
@@ -33,6 +35,8 @@ _SLICE_LINES: Final = 300
 _SLICE_BYTES: Final = 4 * 2**20
 # The inline limit here is this fraction of a single request's: counting a slice then takes 0.2 s of CPU.
 _INLINE_FRACTION: Final = 8
+# The jobs, and the errors of the others, by line number.
+Parsed = tuple[dict[int, JobSpec], list[tuple[int, LongbatchError]]]
 
 
 @dataclass(slots=True)
@@ -71,14 +75,22 @@ async def submit_lines(
     destinations = LineDestinations(services.check_destination)
     failure: LongbatchError | None = None
     number = 0
-    async for group in _sliced(_within_limit(lines, report, max_lines=services.settings.api.max_bulk_lines)):
-        if failure is None:
-            guard = _guard_of(idempotency, group, number=number)
-            failure = await _submit_slice(services, group, report, destinations, caller=caller, guard=guard)
-            number += 1
-        else:  # read to the end, so that the caller sees the report
-            for line in group:
-                report.reject(line.number, failure)
+
+    async def parse_slice(lines: Sequence[Line]) -> Parsed:
+        return ({}, []) if failure else await _parse_slice(services, lines, caller)
+
+    slices = _sliced(_within_limit(lines, report, max_lines=services.settings.api.max_bulk_lines))
+    async with aclosing(_ahead(slices, parse_slice)) as parsed_slices:
+        async for group, parsed in parsed_slices:
+            if failure is None:
+                guard = _guard_of(idempotency, group, number=number)
+                failure = await _submit_slice(
+                    services, parsed, report, destinations, caller=caller, guard=guard
+                )
+                number += 1
+            else:  # read to the end, so that the caller sees the report
+                for line in group:
+                    report.reject(line.number, failure)
     if failure is not None and not report.ids:
         raise failure
     report.errors.sort(key=lambda error: error["line"])
@@ -123,9 +135,34 @@ async def _sliced(lines: AsyncIterator[Line]) -> AsyncIterator[list[Line]]:
         yield pending
 
 
+async def _ahead(
+    slices: AsyncIterator[list[Line]], parse_slice: Callable[[Sequence[Line]], Awaitable[Parsed]]
+) -> AsyncGenerator[tuple[list[Line], Parsed], None]:
+    """Yield each slice parsed; read and parse the next one while the caller stores it."""
+
+    async def read() -> tuple[list[Line], Parsed] | None:
+        lines = await anext(slices, None)
+        return None if lines is None else (lines, await parse_slice(lines))
+
+    reading = asyncio.create_task(read())
+    try:
+        while (found := await reading) is not None:
+            reading = asyncio.create_task(read())
+            yield found
+    finally:
+        reading.cancel()
+
+
+async def _parse_slice(services: Services, lines: Sequence[Line], caller: Caller) -> Parsed:
+    chars = services.settings.api.inline_count_chars // _INLINE_FRACTION
+    acceptance = await services.acceptance(max_inline_chars=chars, scopes=caller.scopes)
+    num_bytes = sum(len(line.content or b"") for line in lines)
+    return await services.compute_apart(num_bytes, _parse_lines, lines, acceptance)
+
+
 async def _submit_slice(
     services: Services,
-    lines: Sequence[Line],
+    parsed: Parsed,
     report: BulkReport,
     destinations: LineDestinations,
     *,
@@ -137,10 +174,7 @@ async def _submit_slice(
     Returns:
         The error that keeps later lines from being stored; None if they may go on.
     """
-    chars = services.settings.api.inline_count_chars // _INLINE_FRACTION
-    acceptance = await services.acceptance(max_inline_chars=chars, scopes=caller.scopes)
-    num_bytes = sum(len(line.content or b"") for line in lines)
-    specs, errors = await services.compute_apart(num_bytes, _parse_lines, lines, acceptance)
+    specs, errors = parsed
     for number, located in zip([*specs], await services.locate([*specs.values()]), strict=True):
         if isinstance(located, LongbatchError):
             errors.append((number, located))
@@ -220,9 +254,7 @@ def _guard_of(
     return guard.for_slice(f"part {number}") if guard else None
 
 
-def _parse_lines(
-    lines: Sequence[Line], acceptance: Acceptance
-) -> tuple[dict[int, JobSpec], list[tuple[int, LongbatchError]]]:
+def _parse_lines(lines: Sequence[Line], acceptance: Acceptance) -> Parsed:
     """Parse lines into specifications and errors, by line number; count short prompts together."""
     drafts: dict[int, Draft] = {}
     errors: list[tuple[int, LongbatchError]] = []
