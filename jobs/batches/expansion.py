@@ -38,9 +38,9 @@ from jobs.tenants.quotas import QuotaUsage, TenantLimits
 from jobs.traces import subjects
 from jobs.traces.context import JobsTrace
 
-# A slice is one transaction: large enough that its commit does not matter, small enough to hold in memory and
-# to let other writers of the batch in between.
-_MAX_LINES: Final = 500
+# A slice is one transaction: large enough that its commit and its 25 other statements do not matter, small
+# enough to hold in memory and to let other writers of the batch in between.
+_MAX_LINES: Final = 1000
 _MAX_BYTES: Final = 4 * 2**20
 # The choices of one line are stored together.
 _MAX_JOBS: Final = 2000
@@ -344,7 +344,7 @@ def _traced(request: LineRequest, batch: Batch, trace: JobsTrace | None) -> Sequ
 
 
 def _first_of(requests: Iterable[LineRequest]) -> list[LineRequest]:
-    """List requests up to the jobs of one slice: 500 lines may have a million inputs to embed."""
+    """List requests up to the jobs of one slice: 1000 lines may have a million inputs."""
     found: list[LineRequest] = []
     num_jobs = 0
     for each in requests:

@@ -136,11 +136,11 @@ def test_a_worker_that_dies_after_any_statement_loses_and_doubles_nothing(
 
 
 def test_a_batch_of_many_parts_has_each_line_once(service: Service) -> None:
-    num = 1203
+    num = 2203
     batch_id = service.create(lines(num))
     assert validate_next(service.sessions, service.tools)
     assert service.advance() == 1
-    assert len(service.jobs(batch_id)) == 500
+    assert len(service.jobs(batch_id)) == 1000
     service.settle()
     assert [job.batch_line for job in service.jobs(batch_id)] == list(range(1, num + 1))
     together = {job.created_at for job in service.jobs(batch_id)}
@@ -189,17 +189,22 @@ def test_a_batch_cancelled_while_it_is_validated_ends_without_files(service: Ser
 
 
 def test_cancelling_keeps_results_and_ends_lines_that_are_no_jobs_yet(service: Service) -> None:
-    batch_id = service.create(lines(700))
+    batch_id = service.create(lines(1200))
     assert validate_next(service.sessions, service.tools)
     service.advance()
     service.complete(3)
     service.cancel(batch_id)
     service.settle()
     batch = service.batch(batch_id)
-    assert (batch.state, batch.num_completed, batch.num_failed, batch.num_stopped) == ("cancelled", 3, 0, 697)
-    assert len(service.jobs(batch_id)) == 500
+    assert (batch.state, batch.num_completed, batch.num_failed, batch.num_stopped) == (
+        "cancelled",
+        3,
+        0,
+        1197,
+    )
+    assert len(service.jobs(batch_id)) == 1000
     output, errors = service.outcome(batch_id)
-    assert sorted(output + errors) == sorted(f"line-{number}" for number in range(700))
+    assert sorted(output + errors) == sorted(f"line-{number}" for number in range(1200))
     assert {line["error"]["code"] for line in service.read(batch.error_file_id)} == {"batch_cancelled"}  # type: ignore[index]
 
 
@@ -320,7 +325,7 @@ class PartlyAway(RowStore):
 
 def test_lines_become_jobs_though_those_after_them_cannot_be_read_now(service: Service) -> None:
     service.tools = tools(store := PartlyAway())
-    filler = b"\n" * 499 + (b" " * 200_000 + b"\n") * 60
+    filler = b"\n" * 999 + (b" " * 200_000 + b"\n") * 60
     batch_id = service.create(jsonl(lines(1)) + filler + jsonl([chat_line("last", "Last.", model=MODEL)]))
     assert validate_next(service.sessions, service.tools)
     store.is_away = True

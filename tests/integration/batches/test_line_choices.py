@@ -194,9 +194,9 @@ def test_lines_with_many_jobs_are_read_ahead_up_to_a_slice_and_none_is_left_out(
     many = [
         line | {"custom_id": f"many-{place}"} for place, line in enumerate(lines(150, n=16, temperature=1.0))
     ]
-    batch_id = service.accepted([*lines(500), *many])
+    batch_id = service.accepted([*lines(1000), *many])
     assert ahead.num_jobs == [2000]
     jobs = service.jobs(batch_id)
-    assert len(jobs) == 500 + 150 * 16
-    assert {job.batch_line for job in jobs} == set(range(1, 651))
+    assert len(jobs) == 1000 + 150 * 16
+    assert {job.batch_line for job in jobs} == set(range(1, 1151))
     assert service.batch(batch_id).is_expanded
