@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate, chain
 from typing import Final, TypeVar
 
@@ -85,8 +85,22 @@ class PlainEncoder:
         """
         return concatenate(self._collect(text, lambda _text, part: part.ids, limit=limit))
 
-    def encode_together(self, texts: Iterable[str]) -> dict[str, TokenIds | None]:
-        """Encode many short texts in one call, on all cores; each as `encode` would.
+    def encode_together(self, prompts: Sequence[Sequence[int | str]]) -> list[TokenIds | None]:
+        """Encode the pieces of many short prompts, ids and texts, in one call, on all cores.
+
+        Returns:
+            None in the place of a prompt with a text that must be encoded by itself.
+        """
+        encoded = self._encode_texts(
+            piece for pieces in prompts for piece in pieces if isinstance(piece, str)
+        )
+        return _concatenate_each(
+            [encoded[piece] if isinstance(piece, str) else _one(piece) for piece in pieces]
+            for pieces in prompts
+        )
+
+    def _encode_texts(self, texts: Iterable[str]) -> dict[str, TokenIds | None]:
+        """Encode short texts in one call, each as `encode` would.
 
         Returns:
             The ids by text; None: it must be encoded by itself, as it is long or holds control tokens.
@@ -251,6 +265,30 @@ def control_tokens(backend: tokenizers.Tokenizer) -> tuple[ControlToken, ...]:
 def concatenate(parts: Sequence[TokenIds]) -> TokenIds:
     """Concatenate the ids; no parts give an empty array."""
     return np.concatenate([np.empty(0, dtype=np.int32), *parts])
+
+
+@lru_cache(maxsize=256)
+def _one(token_id: int) -> TokenIds:
+    return np.array([token_id], dtype=np.int32)
+
+
+def _concatenate_each(prompts: Iterable[Sequence[TokenIds | None]]) -> list[TokenIds | None]:
+    """Concatenate the ids of each prompt; None: a part of it is missing.
+
+    One array holds all of them, as most are a few tokens long.
+    """
+    parts: list[TokenIds] = []
+    lengths: list[int | None] = []
+    for ids in prompts:
+        whole = [each for each in ids if each is not None]
+        is_whole = len(whole) == len(ids)
+        lengths.append(sum(map(len, whole)) if is_whole else None)
+        parts += whole if is_whole else ()
+    tokens, ends = concatenate(parts), accumulate(each or 0 for each in lengths)
+    return [
+        None if length is None else tokens[end - length : end]
+        for length, end in zip(lengths, ends, strict=True)
+    ]
 
 
 def _within(limit: int | None, parts: Iterable[TokenSpan], take: Callable[[TokenSpan], T]) -> list[T]:

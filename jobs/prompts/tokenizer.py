@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Final, Self, get_args
 
@@ -245,22 +244,7 @@ class Tokenizer:
         Returns:
             None in the place of a prompt that must be encoded by itself.
         """
-        texts = [piece for pieces in prompts for piece in pieces if isinstance(piece, str)]
-        encoded = self._plain.encode_together(texts)
-        parts: list[TokenIds] = []
-        lengths: list[int | None] = []
-        for pieces in prompts:
-            ids = [encoded[piece] if isinstance(piece, str) else _one(piece) for piece in pieces]
-            whole = [each for each in ids if each is not None]
-            is_whole = len(whole) == len(ids)
-            lengths.append(sum(map(len, whole)) if is_whole else None)
-            parts += whole if is_whole else ()
-        # One array for all of them: most are a few tokens long.
-        tokens, ends = concatenate(parts), accumulate(each or 0 for each in lengths)
-        return [
-            None if length is None else tokens[end - length : end]
-            for length, end in zip(lengths, ends, strict=True)
-        ]
+        return self._plain.encode_together(prompts)
 
     def encode_plain(self, text: str, *, limit: int | None = None) -> TokenIds:
         """Encode a prompt without a chat template: any `bos_id`, then the text.
@@ -307,11 +291,6 @@ class Tokenizer:
         """Decode the tokens, without special ones; invalid UTF-8 becomes U+FFFD."""
         text = b"".join([self.token_bytes[int(token_id)] for token_id in ids]).decode(errors="replace")
         return text.removeprefix(" ") if self.token_bytes.drops_first_space else text
-
-
-@functools.lru_cache(maxsize=256)
-def _one(token_id: int) -> TokenIds:
-    return np.array([token_id], dtype=np.int32)
 
 
 @functools.cache
