@@ -90,7 +90,7 @@ async def read_idempotency_headers(request: Request, key: IdempotencyKeyHeader =
     return IdempotencyHeaders(
         key=key,
         num_retries=int(count) if count.isdecimal() and len(count) < 4 else None,
-        sender=f"{caller.key_id.hex} {request.method} {request.url.path}",
+        sender=f"{caller.key_id.hex} {request.method} {request.scope['path']}",
         valid_for=timedelta(hours=services.settings.jobs.idempotency_hours),
     )
 

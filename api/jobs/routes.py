@@ -15,7 +15,8 @@ from api.http.deliveries import HandedOver
 from api.http.departures import unless_gone
 from api.http.dependencies import ServicesDep, TenantDep, caller_of, services_of
 from api.http.fields import wait_seconds
-from api.http.idempotency import IdempotencyDep, IdempotencyHeaders
+from api.http.hot_routes import HotRoute
+from api.http.idempotency import IdempotencyDep, IdempotencyHeaders, read_idempotency_headers
 from api.http.identifiers import JobIdDep, parse_optional
 from api.http.openapi import json_body, responses
 from api.http.replies import page
@@ -89,6 +90,13 @@ async def create_job(request: Request, idempotency: IdempotencyDep) -> Response:
     else:
         services.doorbell.ring_for([job])
     return job_response(job, status=202, headers=headers)
+
+
+async def _create_without_key(request: Request) -> Response:
+    return await create_job(request, await read_idempotency_headers(request))
+
+
+HOT_ROUTES = (HotRoute("POST", "/v1/jobs", checked=b"idempotency-key", answer=_create_without_key),)
 
 
 @router.get("/v1/jobs", summary="List jobs", responses=responses(200, JobListReply, "One page", 400, 503))

@@ -119,6 +119,8 @@ def test_a_wrong_body_is_refused_with_its_field(
     error = error_of(answer)
     assert (answer.status_code, error["param"], error["code"]) == (400, param, code)
     assert answer.headers["x-request-id"]
+    with_key = http.post("/v1/jobs", content=raw, headers={"Idempotency-Key": "a"})
+    assert (with_key.status_code, with_key.json()) == (400, answer.json()), "the framework's way"
     assert http.get("/health/live").status_code == 200
 
 
