@@ -1,19 +1,32 @@
 """Jobs as responses: JSON and entity tags, so that a repeated poll can get 304."""
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 
 from fastapi.responses import JSONResponse
+from pydantic_core import to_json
 from starlette.responses import Response
 
-from jobs.models import Job
-from jobs.views import JobObject, JobWithQueueObject, QueuePosition, job_object, queue_object
+from jobs import ids
+from jobs.job_rows import NewJob
+from jobs.models import Address, Job
+from jobs.views import (
+    PRIORITY_NAMES,
+    JobObject,
+    JobWithQueueObject,
+    QueuePosition,
+    job_object,
+    optional_rfc3339,
+    queue_object,
+    rfc3339,
+)
 
 
-def job_response(job: Job, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def job_response(
+    job: Job | NewJob, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     """Render the job with its entity tag."""
-    body = _json(job_object(job))
+    body = _json(job_object(job) if isinstance(job, Job) else _new_job_object(job))
     return Response(
         body, status, {**_tagged(_tag(body)), **(headers or {})}, media_type=JSONResponse.media_type
     )
@@ -38,8 +51,35 @@ async def polled_job_response(
     return Response(body, headers=_tagged(tag), media_type=JSONResponse.media_type)
 
 
+def _new_job_object(job: NewJob) -> JobObject:
+    """Convert a job that was just inserted, as `job_object` converts its row."""
+    return JobObject(
+        id=ids.job_id(job.id),
+        object="job",
+        state=job.state,
+        task=job.task,
+        model=str(Address(job.model, job.adapter)),
+        custom_id=job.custom_id,
+        metadata=job.labels,
+        priority=PRIORITY_NAMES[job.rank],
+        max_tokens=job.max_tokens,
+        prompt_tokens=job.prompt_tokens,
+        cached_tokens=None,
+        completion_tokens=0,
+        finish_reason=None,
+        attempt=0,
+        cancel_requested=False,
+        error=job.error,
+        created_at=rfc3339(job.created_at),
+        started_at=None,
+        first_token_at=None,
+        finalized_at=optional_rfc3339(job.finalized_at),
+        expires_at=optional_rfc3339(job.expires_at),
+    )
+
+
 def _json(shown: JobObject) -> bytes:
-    return json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode()
+    return to_json(shown)
 
 
 def _tag(body: bytes) -> str:

@@ -32,6 +32,7 @@ from jobs.answers import log_probs
 from jobs.database.paging import Range
 from jobs.embeddings.vectors import unpack
 from jobs.errors import JobNotFinishedError, LongbatchError, NotFoundError
+from jobs.job_rows import NewJob
 from jobs.models import Job, JsonObject, Result
 from jobs.prompts.openai import usage_object
 from jobs.prompts.tools.calls import call_objects, read_calls
@@ -223,7 +224,7 @@ def _parse_job(
 
 async def _submit(
     services: Services, spec: JobSpec, guard: IdempotencyGuard | None, caller: Caller
-) -> tuple[Job, bool]:
+) -> tuple[Job | NewJob, bool]:
     """Store the job; return it, and whether an earlier request had made it.
 
     Without an idempotency key it is stored together with others that arrive now.

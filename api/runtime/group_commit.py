@@ -8,14 +8,20 @@ meanwhile forms the next one. So has a key with quotas of its own, which its ten
 import asyncio
 import functools
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
 from api.runtime.database import Transactions
 from jobs import submission
 from jobs.errors import UnavailableError
+from jobs.job_rows import NewJob
 from jobs.models import Job
+from jobs.states import JobState
 from jobs.submission import JobSpec, Submitter
 
 # Transactions at a time, each of another tenant.
@@ -26,13 +32,15 @@ _MAX_JOBS: Final = 100
 _MAX_BYTES: Final = 4 * 2**20  # of compressed text in one transaction
 # Turns of the event loop, in pairs, that a transaction waits at most for requests that are being read.
 _MAX_GATHERINGS: Final = 8
+# Others may have ended, with an equal job's result or since they never fit.
+_AS_INSERTED: Final = frozenset({JobState.QUEUED, JobState.PREPARING})
 
 
 @dataclass(eq=False, slots=True)
 class _Entry:
     spec: JobSpec
     by: Submitter
-    future: asyncio.Future[Job]
+    future: asyncio.Future[Job | NewJob]
 
 
 class GroupCommit:
@@ -45,17 +53,13 @@ class GroupCommit:
         self._storing: set[UUID] = set()
         self._changed = asyncio.Event()
 
-    async def submit(self, spec: JobSpec, by: Submitter) -> Job:
+    async def submit(self, spec: JobSpec, by: Submitter) -> Job | NewJob:
         """Store the job and return it, committed.
 
         Raises:
             LimitError: its tenant's quota has no room for it.
             UnavailableError: the database does not answer; try again.
         """
-        # Jobs of several requests and keys share a transaction, and no trace.
-        traceparent = spec.traceparent if by.trace is None else by.trace.of(0, among=1)
-        spec = replace(spec, traceparent=traceparent, api_key_id=by.api_key_id)
-        by = replace(by, trace=None, api_key_id=None)
         entry = _Entry(spec, by, asyncio.get_running_loop().create_future())
         owner_id = by.tenant_id if by.key_quota is None else by.key_quota.key_id
         self._waiting.setdefault(owner_id, deque()).append(entry)
@@ -105,8 +109,8 @@ class GroupCommit:
         return taken
 
     async def _store(self, together: list[_Entry]) -> None:
-        by = together[0].by
-        submit = functools.partial(submission.submit, specs=[entry.spec for entry in together], by=by)
+        by = replace(together[0].by, trace=None, api_key_id=None)
+        submit = functools.partial(_submit, specs=[_marked(each.spec, each.by) for each in together], by=by)
         try:
             jobs = await self._transactions.run(submit, tenant_ids=[by.tenant_id])
         except Exception as error:  # noqa: BLE001  # any error goes to the waiting callers
@@ -125,3 +129,21 @@ class GroupCommit:
         for entry in together:
             if not entry.future.done():
                 entry.future.set_exception(error)
+
+
+def _submit(session: Session, specs: Sequence[JobSpec], by: Submitter) -> list[Job | NewJob]:
+    """Store the jobs; return what was inserted, and the rows of those to which more happened.
+
+    To make each one's row would take as long as all else that small jobs need here.
+    """
+    new = submission.submit_set(session, specs, by)
+    changed = [job.id for job in new if job.state not in _AS_INSERTED]
+    rows = session.scalars(select(Job).where(Job.id.in_(changed))) if changed else ()
+    found = {row.id: row for row in rows}
+    return [found.get(job.id, job) for job in new]
+
+
+def _marked(spec: JobSpec, by: Submitter) -> JobSpec:
+    """Return the job with its own trace and key, which others of its transaction do not share."""
+    traceparent = spec.traceparent if by.trace is None else by.trace.of(0, among=1)
+    return replace(spec, traceparent=traceparent, api_key_id=by.api_key_id)

@@ -17,6 +17,7 @@ from api.runtime.quotas import QuotaCache
 from jobs import tenants
 from jobs.database import transaction
 from jobs.errors import LimitError
+from jobs.job_rows import NewJob
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.prompts.store import NewText
 from jobs.settings import DatabaseSettings
@@ -44,7 +45,9 @@ async def committing(settings: DatabaseSettings) -> AsyncIterator[GroupCommit]:
         await transactions.close()
 
 
-async def stored(group_commit: GroupCommit, *names: str, by: Submitter = US) -> list[Job | BaseException]:
+async def stored(
+    group_commit: GroupCommit, *names: str, by: Submitter = US
+) -> list[Job | NewJob | BaseException]:
     async with asyncio.timeout(PATIENCE):
         submitting = (group_commit.submit(spec(prompt=name, custom_id=name), by) for name in names)
         return await asyncio.gather(*submitting, return_exceptions=True)
@@ -58,14 +61,14 @@ def custom_ids(sessions: sessionmaker[Session]) -> list[str | None]:
 def test_what_arrives_together_is_stored_in_one_transaction(
     sessions: sessionmaker[Session], database_settings: DatabaseSettings
 ) -> None:
-    async def submit() -> list[Job | BaseException]:
+    async def submit() -> list[Job | NewJob | BaseException]:
         async with committing(database_settings) as group_commit:
             return await stored(group_commit, *map(str, range(30)))
 
     with transaction(sessions) as session:
         register_engine(session)
     jobs = asyncio.run(submit())
-    assert [job.state for job in jobs if isinstance(job, Job)] == [JobState.QUEUED] * 30
+    assert [job.state for job in jobs if isinstance(job, NewJob)] == [JobState.QUEUED] * 30
     with sessions() as session:
         assert (
             session.scalar(select(func.count(literal_column("xmin::text").distinct())).select_from(Job)) == 1
@@ -90,15 +93,15 @@ def test_a_transaction_is_bounded_by_all_that_its_jobs_bring(
 def test_one_that_the_database_refuses_fails_alone(
     sessions: sessionmaker[Session], database_settings: DatabaseSettings
 ) -> None:
-    async def submit() -> list[Job | BaseException]:
+    async def submit() -> list[Job | NewJob | BaseException]:
         async with committing(database_settings) as group_commit:
             return await stored(group_commit, "first", "poison", "last")
 
     with refusing(sessions, "BEFORE INSERT ON jobs FOR EACH ROW WHEN (NEW.custom_id = 'poison')"):
         first, poisoned, last = asyncio.run(submit())
-    assert isinstance(first, Job)
+    assert isinstance(first, NewJob)
     assert isinstance(poisoned, Exception)
-    assert isinstance(last, Job)
+    assert isinstance(last, NewJob)
     assert custom_ids(sessions) == ["first", "last"]
 
 
@@ -110,13 +113,13 @@ def test_a_quota_with_room_for_some_is_filled_exactly(
     def admit(session: Session, more: QuotaUsage) -> None:
         allowances.take(session, DEFAULT_TENANT, 0, more, limits=limits)
 
-    async def submit() -> list[Job | BaseException]:
+    async def submit() -> list[Job | NewJob | BaseException]:
         async with committing(database_settings) as group_commit:
             by = Submitter(DEFAULT_TENANT, CAPACITY, admit)
             return await stored(group_commit, "a", "b", "c", by=by)
 
     found = asyncio.run(submit())
-    assert [type(each) is Job for each in found] == [True, True, False]
+    assert [type(each) is NewJob for each in found] == [True, True, False]
     assert isinstance(found[2], LimitError)
     assert custom_ids(sessions) == ["a", "b"]
 
@@ -131,7 +134,7 @@ def test_a_keys_quota_bounds_its_own_jobs_among_those_that_arrive_together(
     by_limited = Submitter(DEFAULT_TENANT, CAPACITY, admit(of_key=quota), api_key_id=limited, key_quota=quota)
     others = [Submitter(DEFAULT_TENANT, CAPACITY, admit(), api_key_id=each) for each in (other, None)]
 
-    async def submit() -> list[Job | BaseException]:
+    async def submit() -> list[Job | NewJob | BaseException]:
         async with committing(database_settings) as group_commit, asyncio.timeout(PATIENCE):
             names = [(str(number), by) for number in range(4) for by in (by_limited, *others)]
             each = (group_commit.submit(spec(prompt=name, custom_id=name), by) for name, by in names)
@@ -148,10 +151,10 @@ def test_a_keys_quota_bounds_its_own_jobs_among_those_that_arrive_together(
 def test_a_caller_that_leaves_harms_no_other(
     sessions: sessionmaker[Session], database_settings: DatabaseSettings
 ) -> None:
-    async def cancel(task: "asyncio.Task[Job]") -> None:
+    async def cancel(task: "asyncio.Task[Job | NewJob]") -> None:
         task.cancel()
 
-    async def submit() -> list[Job | BaseException]:
+    async def submit() -> list[Job | NewJob | BaseException]:
         async with committing(database_settings) as group_commit:
             leaving = asyncio.create_task(
                 group_commit.submit(spec(prompt="leaving", custom_id="leaving"), US)
@@ -160,7 +163,7 @@ def test_a_caller_that_leaves_harms_no_other(
             return await stored(group_commit, "staying")
 
     (job,) = asyncio.run(submit())
-    assert isinstance(job, Job)
+    assert isinstance(job, NewJob)
     assert "staying" in custom_ids(sessions)
 
 
@@ -171,7 +174,9 @@ def test_a_tenant_whose_transaction_waits_holds_up_no_other(
         other = Submitter(tenants.create(session, "other").id, CAPACITY)
     locked = asyncio.Event()
 
-    async def submit(holder: Session) -> tuple[list[Job | BaseException], list[Job | BaseException]]:
+    async def submit(
+        holder: Session,
+    ) -> tuple[list[Job | NewJob | BaseException], list[Job | NewJob | BaseException]]:
         waiting = Submitter(DEFAULT_TENANT, CAPACITY, partial(_wait_for, locked.set))
         async with committing(database_settings) as group_commit:
             first = [asyncio.create_task(stored(group_commit, "waiting", by=waiting))]
@@ -185,7 +190,7 @@ def test_a_tenant_whose_transaction_waits_holds_up_no_other(
     with sessions() as holder:
         holder.execute(_HOLD)
         ours, theirs = asyncio.run(submit(holder))
-    assert [type(each) for each in [*ours, *theirs]] == [Job] * 3
+    assert [type(each) for each in [*ours, *theirs]] == [NewJob] * 3
 
 
 _HOLD = text("SELECT pg_advisory_xact_lock(4711)")
