@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -63,11 +62,11 @@ class _Passed:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                caller = self.caller
+                caller, given = self.caller, message.get("headers", [])
                 limits = self.quotas.headers(caller.tenant_id, caller.limits, of_key=caller.quota)
-                for name, value in (*self.rate.headers().items(), *limits.items()):
-                    headers.setdefault(name, value)
+                names, ours = {name for name, _ in given}, self.rate.headers() | limits
+                more = [(name.encode(), value.encode()) for name, value in ours.items()]
+                message["headers"] = [*given, *(each for each in more if each[0] not in names)]
             await send(message)
 
         return send_with_headers

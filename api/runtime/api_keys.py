@@ -99,13 +99,14 @@ class _Found:
 
     Attributes:
         row: None if there is no such key.
+        caller: the key's; None likewise.
         until: when the cache entry expires, in monotonic seconds. Not later than the key: it is then looked
             up again, and the database's clock decides.
         has_expired: whether the key had expired by that clock.
     """
 
     row: ApiKey | None
-    limits: TenantLimits
+    caller: Caller | None
     until: float
     has_expired: bool
 
@@ -137,13 +138,13 @@ class ApiKeys:
             raise AuthenticationError(f"{_WRONG}: send `Authorization: Bearer lb_…`.")
         found = await self._find(secret)
         row = found.row
-        if row is None:
+        if row is None or found.caller is None:
             raise AuthenticationError(f"{_WRONG}: there is no such key.")
         if row.revoked_at is not None:
             raise AuthenticationError(f"{_WRONG}: it was revoked.")
         if found.has_expired:
             raise AuthenticationError(f"{_WRONG}: it has expired.")
-        return caller_of(row, found.limits)
+        return found.caller
 
     async def _find(self, secret: str) -> _Found:
         """Return the cached key, or look it up once for all concurrent calls."""
@@ -165,8 +166,8 @@ class ApiKeys:
         has_expired = left is not None and left <= 0
         # A look-up that waited read the database's clock later than ours: too early at most.
         seconds = self._seconds if left is None or has_expired else min(self._seconds, left)
-        limits = quotas.limits_of(self._limits, seen.own)
-        found = _Found(row, limits, asked_at + seconds, has_expired)
+        caller = None if row is None else caller_of(row, quotas.limits_of(self._limits, seen.own))
+        found = _Found(row, caller, asked_at + seconds, has_expired)
         self._known.pop(digest, None)
         self._unknown.pop(digest, None)
         if row is None:

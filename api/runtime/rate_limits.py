@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -63,7 +63,7 @@ class Rate:
     remaining: int
     reset_at: float
 
-    def headers(self) -> Mapping[str, str]:
+    def headers(self) -> dict[str, str]:
         """Return the rate limit in OpenAI's headers."""
         return {
             "x-ratelimit-limit-requests": str(self.limit),
@@ -107,6 +107,9 @@ class Rates:
         Raises:
             RequestRateError: the request exceeds the limit, and does not count.
         """
+        held = self._held.get(limit.owner_id)
+        if held is not None and held.can_spend(limit.max_requests):
+            return held.spend()
         return await self._on_either(partial(self._hit, limit=limit), limit.max_requests)
 
     async def check(self, limit: RateLimit) -> None:
@@ -156,11 +159,7 @@ class Rates:
     ) -> Rate:
         """Count a request; under load most are counted ahead, so that few need Redis."""
         held = self._held.get(limit.owner_id)
-        if held is not None and held.rate.limit == item.amount and held.is_fresh():
-            if held.num_permits:
-                return held.spend()
-        else:
-            held = None
+        held = held if held is not None and held.is_fresh(item.amount) else None
         key = limit.owner_id.hex
         num_permits = held.num_next if held else 1
         if num_permits > 1 and not await limiter.hit(item, key, cost=num_permits):
@@ -224,8 +223,11 @@ class _Held:
     num_permits: int = 0
     num_next: int = 1
 
-    def is_fresh(self) -> bool:
-        return time.monotonic() < self.until
+    def is_fresh(self, limit: int) -> bool:
+        return self.rate.limit == limit and time.monotonic() < self.until
+
+    def can_spend(self, limit: int) -> bool:
+        return self.num_permits > 0 and self.is_fresh(limit)
 
     def spend(self) -> Rate:
         self.num_permits -= 1
