@@ -27,6 +27,9 @@ T = TypeVar("T")
 _WHOLE_BYTES: Final = 2**19
 # Texts of up to this length may share a call; longer ones gain nothing by it.
 SHORT_CHARS: Final = 16_384
+# Pieces of a prompt that are kept with their ids: the words that a chat template writes.
+_WORD_CHARS: Final = 16
+_MAX_KNOWN: Final = 256
 
 
 class UnsafeTextError(ChatTemplateError):
@@ -83,7 +86,16 @@ class PlainEncoder:
             PromptTooLongError: it has more than `limit` tokens.
             PromptUncountableError: it takes too much memory or time.
         """
+        if limit is None and len(text) <= self._window_chars:
+            return self._encode_apart(text)
         return concatenate(self._collect(text, lambda _text, part: part.ids, limit=limit))
+
+    def encode_piece(self, text: str) -> TokenIds:
+        """Encode a piece of a prompt as `encode` does; the caller must not change the ids.
+
+        Chat templates write the same few words around every content.
+        """
+        return self._known(text) if len(text) <= _WORD_CHARS else self.encode(text)
 
     def encode_together(self, prompts: Sequence[Sequence[int | str]]) -> list[TokenIds | None]:
         """Encode the pieces of many short prompts, ids and texts, in one call, on all cores.
@@ -95,7 +107,7 @@ class PlainEncoder:
             piece for pieces in prompts for piece in pieces if isinstance(piece, str)
         )
         return _concatenate_each(
-            [encoded[piece] if isinstance(piece, str) else _one(piece) for piece in pieces]
+            [encoded[piece] if isinstance(piece, str) else one(piece) for piece in pieces]
             for pieces in prompts
         )
 
@@ -162,6 +174,10 @@ class PlainEncoder:
             with suppress(NoSeamError):
                 return _within(limit, self._window_parts(normal, self._windows), partial(take, normal))
         return _within(limit, [TokenSpan(self._encode_apart(text), 0, len(text))], partial(take, text))
+
+    @cached_property
+    def _known(self) -> Callable[[str], TokenIds]:
+        return lru_cache(maxsize=_MAX_KNOWN)(self._encode_apart)
 
     @cached_property
     def _lengths(self) -> TokenLengths:
@@ -247,7 +263,7 @@ class PlainEncoder:
         return np.array(encoding.ids, dtype=np.int32)
 
     def _has_control(self, ids: TokenIds) -> bool:
-        if ids.max(initial=-1) < self._first_control_id:  # skips the search for nearly every text
+        if not ids.size or np.maximum.reduce(ids) < self._first_control_id:  # nearly every text
             return False
         return bool(np.isin(ids, self._control_ids).any())
 
@@ -268,7 +284,8 @@ def concatenate(parts: Sequence[TokenIds]) -> TokenIds:
 
 
 @lru_cache(maxsize=256)
-def _one(token_id: int) -> TokenIds:
+def one(token_id: int) -> TokenIds:
+    """Return the ids of a single token; the caller must not change them."""
     return np.array([token_id], dtype=np.int32)
 
 

@@ -18,7 +18,7 @@ from jobs.database.base import JsonObject
 from jobs.errors import PromptTooLongError
 from jobs.prompts.chat_template import ChatTemplate, ChatTemplateError, ToolsNotTakenError
 from jobs.prompts.control_text import Frame, Markup, adds_bos
-from jobs.prompts.encoding import PlainEncoder, TokenIds, UnsafeTextError, concatenate, control_tokens
+from jobs.prompts.encoding import PlainEncoder, TokenIds, UnsafeTextError, concatenate, control_tokens, one
 from jobs.prompts.messages import Conversation, Message, Role
 from jobs.prompts.thinking import ThinkingTags, find_tags, opens_thinking, tail_of
 from jobs.prompts.token_bytes import TokenBytes
@@ -207,7 +207,7 @@ class Tokenizer:
         num = 0
         for piece in pieces:
             if isinstance(piece, int):
-                found.append(np.array([piece], dtype=np.int32))
+                found.append(one(piece))
             else:
                 found.append(self._encode_after(num, piece, limit=limit))
             num += len(found[-1])
@@ -258,7 +258,7 @@ class Tokenizer:
     def _encode_after(self, num_before: int, text: str, *, limit: int | None) -> TokenIds:
         """Encode the part of a prompt that follows its first `num_before` tokens."""
         if limit is None:
-            return self._plain.encode(text)
+            return self._plain.encode_piece(text)
         try:
             return self._plain.encode(text, limit=max(0, limit - num_before))
         except PromptTooLongError as error:
