@@ -83,10 +83,15 @@ class IdempotencyHeaders:
         return run_idempotently(session, guard, make, tenant_id=tenant_id, kind=kind)
 
 
+_NOT_GIVEN: Final = IdempotencyHeaders(None, None, "", timedelta())
+
+
 async def read_idempotency_headers(request: Request, key: IdempotencyKeyHeader = None) -> IdempotencyHeaders:
     """Read the idempotency of the request from its headers."""
-    services, caller = services_of(request), caller_of(request)
     count = request.headers.get("x-stainless-retry-count", "")
+    if key is None and not count:
+        return _NOT_GIVEN
+    services, caller = services_of(request), caller_of(request)
     return IdempotencyHeaders(
         key=key,
         num_retries=int(count) if count.isdecimal() and len(count) < 4 else None,

@@ -49,7 +49,7 @@ class Digests(NamedTuple):
 
     Attributes:
         prefixes: at the lengths of all prompts, the shortest first.
-        whole: of all tokens.
+        whole: of all tokens; empty if there are fewer than `SHORTEST`.
         fine: at the finer lengths of its family, the shortest first; empty: it has no family.
     """
 
