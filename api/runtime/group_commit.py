@@ -109,10 +109,11 @@ class GroupCommit:
         return taken
 
     async def _store(self, together: list[_Entry]) -> None:
-        by = replace(together[0].by, trace=None, api_key_id=None)
-        submit = functools.partial(_submit, specs=[_marked(each.spec, each.by) for each in together], by=by)
+        keys = {entry.by.api_key_id for entry in together}
+        by = replace(together[0].by, trace=None, api_key_id=keys.pop() if len(keys) == 1 else None)
+        submit = functools.partial(_submit, specs=[_marked(each, by) for each in together], by=by)
         try:
-            jobs = await self._transactions.run(submit, tenant_ids=[by.tenant_id])
+            jobs = await self._transactions.run_directly(submit, tenant_ids=[by.tenant_id])
         except Exception as error:  # noqa: BLE001  # any error goes to the waiting callers
             await self._store_apart(together, error)
             return
@@ -143,7 +144,10 @@ def _submit(session: Session, specs: Sequence[JobSpec], by: Submitter) -> list[J
     return [found.get(job.id, job) for job in new]
 
 
-def _marked(spec: JobSpec, by: Submitter) -> JobSpec:
-    """Return the job with its own trace and key, which others of its transaction do not share."""
-    traceparent = spec.traceparent if by.trace is None else by.trace.of(0, among=1)
-    return replace(spec, traceparent=traceparent, api_key_id=by.api_key_id)
+def _marked(entry: _Entry, by: Submitter) -> JobSpec:
+    """Return the job with its own trace and key, unless it has what all of its transaction have."""
+    own = entry.by
+    if own.trace is None and own.api_key_id == by.api_key_id:
+        return entry.spec
+    traceparent = entry.spec.traceparent if own.trace is None else own.trace.of(0, among=1)
+    return replace(entry.spec, traceparent=traceparent, api_key_id=own.api_key_id)

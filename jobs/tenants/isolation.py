@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Text, TextClause, bindparam, event, text
 from sqlalchemy.orm import InstrumentedAttribute, Mapper, ORMExecuteState, Session, with_loader_criteria
 
 from jobs.database import direct
+from jobs.database.direct import Query
 from jobs.models import Base, Tenant
 
 # Roles of the database. The API takes one of them in each transaction. Workers log in as a member of the
@@ -40,8 +41,17 @@ def enter(session: Session, tenant_ids: Collection[UUID]) -> None:
 
     Call it at the beginning.
     """
+    direct.fetch(session, *_binding(session, tenant_ids))
+
+
+def enter_with_next(session: Session, tenant_ids: Collection[UUID]) -> None:
+    """Bind the transaction in one message with its next statement, which `direct` must send."""
+    direct.later(session, _binding(session, tenant_ids))
+
+
+def _binding(session: Session, tenant_ids: Collection[UUID]) -> Query:
     session.info[_BOUND_TO] = frozenset(tenant_ids)
-    _take(session, APP_ROLE, _SET_TENANTS, tenant_ids=",".join(str(each) for each in tenant_ids))
+    return _taking(session, APP_ROLE, _SET_TENANTS, tenant_ids=",".join(str(each) for each in tenant_ids))
 
 
 def tenants_of(session: Session) -> frozenset[UUID] | None:
@@ -55,7 +65,7 @@ def enter_across(session: Session) -> None:
 
     Call it at the beginning.
     """
-    _take(session, WORKER_ROLE, _SET_TENANTS + _SET_READ_ONLY, tenant_ids="")
+    direct.fetch(session, *_taking(session, WORKER_ROLE, _SET_TENANTS + _SET_READ_ONLY, tenant_ids=""))
 
 
 def enter_as_operator(session: Session) -> None:
@@ -63,7 +73,7 @@ def enter_as_operator(session: Session) -> None:
 
     Call it at the beginning.
     """
-    _take(session, WORKER_ROLE, _SET_TENANTS, tenant_ids="")
+    direct.fetch(session, *_taking(session, WORKER_ROLE, _SET_TENANTS, tenant_ids=""))
 
 
 def is_bound(session: Session) -> bool:
@@ -81,12 +91,12 @@ def describe(is_bound: bool) -> str:  # noqa: FBT001  # what `is_bound` found
     )
 
 
-def _take(session: Session, role: str, statement: str, *, tenant_ids: str) -> None:
+def _taking(session: Session, role: str, statement: str, *, tenant_ids: str) -> Query:
     given = {"tenant_ids": tenant_ids}
     if is_bound(session):
         statement += _SET_ROLE
         given["role"] = role
-    direct.fetch(session, _setting(statement), given)
+    return Query(_setting(statement), given)
 
 
 @cache

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import database, lifecycle, queries, tenants
-from jobs.database import schema
+from jobs.database import direct, schema
 from jobs.models import DEFAULT_TENANT, Base, Job, PromptText, Tenant, WebhookEvent
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
@@ -138,6 +138,17 @@ def test_a_query_that_forgot_its_filter_gets_it(engine: Engine, mine: Job, their
         assert session.scalars(delete(Job).returning(Job.id)).all() == [mine.id]
         session.rollback()
         session.connection().info.pop("longbatch.roles", None)
+
+
+def test_a_binding_that_is_sent_with_the_next_statement_binds_that(
+    engine: Engine,
+    mine: Job,
+    theirs: Theirs,  # noqa: ARG001  # stored before
+) -> None:
+    with TenantSession(engine) as session:
+        isolation.enter_with_next(session, [DEFAULT_TENANT])
+        found = direct.fetch(session, text("SELECT id FROM jobs"), {})
+    assert found == [(mine.id,)]
 
 
 def test_several_tenants_at_once_are_all_that_is_seen(engine: Engine, mine: Job, theirs: Theirs) -> None:
