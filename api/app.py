@@ -35,6 +35,7 @@ from api.jobs import routes as jobs_routes
 from api.responses import routes as response_routes
 from api.runtime.services import open_services
 from api.runtime.traces import Tracing
+from api.runtime.warm_up import warm_up
 from api.summaries import routes as summaries
 from api.system import routes as system
 from api.tenants import admin_routes, key_routes, own_queue_routes, queue_routes
@@ -69,8 +70,11 @@ def create_app(settings: Settings, http_metrics: HttpMetrics | None = None) -> F
         async with open_services(settings) as services:
             app.state.services = services
             app.state.live_pages = live_pages = LivePages(services)
+            warming = asyncio.create_task(warm_up(services))
             async with live_pages.running():
                 yield
+            warming.cancel()
+            await asyncio.gather(warming, return_exceptions=True)
         if tracing is not None:
             await asyncio.to_thread(tracing.close, within=_LAST_SPANS_SECONDS)
 

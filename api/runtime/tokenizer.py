@@ -1,8 +1,11 @@
 """The served model's tokenizer, loaded in the background while the first requests run."""
 
 import asyncio
+from contextlib import suppress
 
 from jobs.errors import LongbatchError
+from jobs.prompts.counter import PromptCounter
+from jobs.prompts.messages import Message, canonical
 from jobs.prompts.tokenizer import Tokenizer, load_configured
 from jobs.settings import TokenizerSettings
 
@@ -26,8 +29,16 @@ class LoadedTokenizer:
         Takes half a second, and somewhat longer on a first start.
         """
         try:
-            self.current = await asyncio.to_thread(load_configured, self._settings)
+            self.current = await asyncio.to_thread(_load, self._settings)
         except (LongbatchError, OSError, ValueError) as error:
             self.detail = f"cannot be loaded: {error}"
         else:
             self.detail = f"loaded, fingerprint {self.current.fingerprint}"
+
+
+def _load(settings: TokenizerSettings) -> Tokenizer:
+    """Load the tokenizer, and count a prompt: the first takes several times as long as others."""
+    loaded = load_configured(settings)
+    with suppress(LongbatchError):
+        PromptCounter(loaded).count_prompt(canonical([Message("user", "a prompt")]))
+    return loaded

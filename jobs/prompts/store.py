@@ -133,7 +133,7 @@ def store(session: Session, texts: Sequence[NewText], *, tenant_id: UUID) -> Sto
     found, sealer = StoredTexts(), sealer_in(session)
     # In a fixed order, so that two transactions with the same texts cannot deadlock.
     while missing := sorted(wanted.keys() - found.ids.keys()):
-        new = _insert(session, {digest: wanted[digest] for digest in missing}, tenant_id)
+        new = insert_new(session, {digest: wanted[digest] for digest in missing}, tenant_id)
         found.ids |= new
         found.num_new_bytes += sum(wanted[digest].stored_bytes(sealer) for digest in new)
         if existing := [digest for digest in missing if digest not in new]:
@@ -375,7 +375,8 @@ def _store_anew(session: Session, text_id: UUID, text: NewText, tenant_id: UUID)
     session.execute(update(PromptText).where(PromptText.id == text_id).values(values))
 
 
-def _insert(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -> dict[bytes, UUID]:
+def insert_new(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -> dict[bytes, UUID]:
+    """Insert those of these texts that are not stored yet; return their ids by SHA-256."""
     counts = [text.counted for text in texts.values()]
     values: dict[str, list[object]] = {
         "id": [uuid7() for _ in texts],

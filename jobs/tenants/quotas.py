@@ -12,10 +12,10 @@ from dataclasses import astuple, dataclass, fields, replace
 from typing import Final, Protocol
 from uuid import UUID
 
-from sqlalchemy import func, select, update
+from sqlalchemy import Uuid, bindparam, func, select, text, update
 from sqlalchemy.orm import Session
 
-from jobs.database import advisory_locks
+from jobs.database import advisory_locks, direct
 from jobs.database.advisory_locks import Lock
 from jobs.errors import (
     JobQuotaError,
@@ -26,7 +26,6 @@ from jobs.errors import (
     StorageQuotaError,
     TokenQuotaError,
 )
-from jobs.models import Job
 from jobs.models.tenant import QuotaAllowance, TenantLimit
 from jobs.settings import LimitSettings
 from jobs.states import TERMINAL
@@ -132,11 +131,16 @@ def taken_by(jobs: Sequence[Unstored], stored_bytes: int) -> QuotaUsage:
 
 def current_usage(session: Session, tenant_id: UUID, *, limits: TenantLimits | None = None) -> QuotaUsage:
     """Sum what the tenant's unfinished jobs take at this moment, and what it keeps if `limits` bound that."""
-    query = select(func.coalesce(func.sum(Job.reserved_tokens), 0), func.count())
-    row = session.execute(query.where(Job.tenant_id == tenant_id, Job.finalized_at.is_(None))).one()
+    (row,) = direct.fetch(session, _HELD, {"tenant_id": tenant_id})
     is_bounded = limits is not None and limits.max_stored_bytes
     stored = stored_bytes.read(session, tenant_id) if is_bounded else 0
     return QuotaUsage(tokens=int(row[0]), jobs=row[1], stored_bytes=stored)
+
+
+_HELD: Final = text("""
+    SELECT coalesce(sum(jobs.reserved_tokens), 0), count(*) FROM jobs
+    WHERE tenant_id = :tenant_id AND finalized_at IS NULL
+""").bindparams(bindparam("tenant_id", type_=Uuid()))
 
 
 def own_limits(session: Session, tenant_ids: Collection[UUID]) -> dict[UUID, TenantLimit]:

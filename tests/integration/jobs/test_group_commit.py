@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from api.runtime.database import Transactions
 from api.runtime.group_commit import NUM_LANES, GroupCommit
 from api.runtime.quotas import QuotaCache
+from api.runtime.warm_up import store_nothing
 from jobs import tenants
 from jobs.database import transaction
 from jobs.errors import LimitError
@@ -146,6 +147,33 @@ def test_a_keys_quota_bounds_its_own_jobs_among_those_that_arrive_together(
     with sessions() as session:
         counts = dict(session.execute(select(Job.api_key_id, func.count()).group_by(Job.api_key_id)).all())
     assert counts == {limited: 2, other: 4, None: 4}
+
+
+def test_the_first_submission_finds_its_statements_prepared(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    async def prepared_before_and_after() -> list[int]:
+        transactions = Transactions(database_settings.model_copy(update={"pool_size": 1}))
+        group_commit = GroupCommit(transactions)
+        storing = asyncio.create_task(group_commit.run())
+        found = []
+        await transactions.run(store_nothing, tenant_ids=[DEFAULT_TENANT])
+        found.append(await transactions.run(_num_prepared, tenant_ids=[DEFAULT_TENANT]))
+        for url in (None, "https://example.com/"):
+            await group_commit.submit(spec(webhook_url=url), US)
+        found.append(await transactions.run(_num_prepared, tenant_ids=[DEFAULT_TENANT]))
+        storing.cancel()
+        await transactions.close()
+        return found
+
+    before, after = asyncio.run(prepared_before_and_after())
+    assert before == after > 2
+    assert len(custom_ids(sessions)) == 2
+
+
+def _num_prepared(session: Session) -> int:
+    counting = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE 'INSERT%'"
+    return session.scalar(text(counting)) or 0
 
 
 def test_a_caller_that_leaves_harms_no_other(
