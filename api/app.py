@@ -70,11 +70,9 @@ def create_app(settings: Settings, http_metrics: HttpMetrics | None = None) -> F
         async with open_services(settings) as services:
             app.state.services = services
             app.state.live_pages = live_pages = LivePages(services)
-            warming = asyncio.create_task(warm_up(services))
+            await warm_up(services)
             async with live_pages.running():
                 yield
-            warming.cancel()
-            await asyncio.gather(warming, return_exceptions=True)
         if tracing is not None:
             await asyncio.to_thread(tracing.close, within=_LAST_SPANS_SECONDS)
 

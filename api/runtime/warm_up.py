@@ -19,20 +19,23 @@ from jobs.tenants import quotas
 _NOBODY: Final = UUID(int=0)
 # Opens nothing.
 _NO_KEY: Final = f"Bearer lb_{'0' * 16}_{'0' * 43}"
+_MAX_SECONDS: Final = 1.0
 _NO_WAITING: Final = text("SET LOCAL lock_timeout = '50ms'")
 
 
 async def warm_up(services: Services) -> None:
     """Look up a key that does not exist, and store no jobs of a tenant that does not exist.
 
-    Servers that do not answer yet are left to the first request.
+    Before any request, which would wait for a connection. Servers that do not answer are left to the first.
     """
-    await services.rates.connect()
-    with suppress(LongbatchError, DBAPIError):
-        with suppress(AuthenticationError):
-            await services.api_keys.verify(_NO_KEY)
-        await asyncio.gather(services.takes.get(), services.tensors.get())
-        await services.transactions.run(store_nothing, tenant_ids=[_NOBODY])
+    with suppress(LongbatchError, DBAPIError, TimeoutError):
+        async with asyncio.timeout(_MAX_SECONDS):
+            await services.rates.connect()
+            with suppress(AuthenticationError):
+                await services.api_keys.verify(_NO_KEY)
+            await services.takes.get()
+            await services.tensors.get()
+            await services.transactions.run(store_nothing, tenant_ids=[_NOBODY])
 
 
 def store_nothing(session: Session) -> None:
