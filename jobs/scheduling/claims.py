@@ -1,6 +1,6 @@
 """The claim: one transaction that reserves slots and blocks and puts jobs under leases."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
@@ -177,7 +177,8 @@ def _start_jobs(
     # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
     is_usable = preview is not None and not load.interactive_waits and not starting.is_full
     if preview is not None and is_usable and not queue.has_followers_beyond(preview.candidates):
-        starting.start(queue.still_waiting(preview.candidates, ahead.queued))
+        # Of equal jobs those of this engine come first: before another's, the queue may have more of them.
+        starting.start(queue.still_waiting(preview.candidates, ahead.queued), while_=queue.is_ours)
     asked_for_room, left = False, None
     if not starting.claims or not starting.is_full:
         elsewhere = queue.elsewhere()
@@ -215,12 +216,19 @@ class _Starting:
         """True if as many jobs have started as the caller asked for."""
         return self.limit is not None and len(self.claims) >= self.limit
 
-    def start(self, candidates: list[Ranked]) -> list[Ranked]:
-        """Start those candidates that may start now and return the others."""
+    def start(
+        self, candidates: list[Ranked], *, while_: Callable[[Ranked], bool] = lambda _: True
+    ) -> list[Ranked]:
+        """Start those candidates that may start now and return the others.
+
+        Args:
+            candidates: in rank order.
+            while_: the first choice of which this is not true starts no more.
+        """
         candidates = [each for each in candidates if each.job.id not in self.sent]
         if self.queue.known is not None:
             self.queue.known.know([each.job for each in candidates])
-        while candidates and not self.is_done and (chosen := self._choose(candidates)):
+        while candidates and not self.is_done and (chosen := self._choose(candidates, while_)):
             started = self._start(chosen)
             if len(started) == len(chosen):
                 break  # no other fits now
@@ -267,17 +275,19 @@ class _Starting:
             chosen.append(self._describe(each.ranked, each.lease, each.overtakes, (), load))
             load = with_started(load, each.ranked, each.lease, chosen[-1].reuse)
         started = {job.id for job in self._start(chosen, answered=answered)} if chosen else set()
+        if len(started) < len(chosen):
+            self.queue.note_missed()
         for late in chosen:
             if late.lease.job_id not in started and late.lease not in answered:
                 self.load = with_started(self.load, late.ranked, late.lease, Reuse())
 
-    def _choose(self, candidates: list[Ranked]) -> list[ChosenJob]:
+    def _choose(self, candidates: list[Ranked], while_: Callable[[Ranked], bool]) -> list[ChosenJob]:
         """Take those that fit together out of the candidates, as if each started at once."""
         known, found = self.queue.known, list[ChosenJob]()
         choices = Choices(candidates, self.load, self.queue.packing, known)
         while self.limit is None or len(self.claims) + len(found) < self.limit:
             chosen = choices.choose()
-            if chosen is None:
+            if chosen is None or not while_(chosen[0]):
                 break
             ranked, choice = chosen
             lease = Lease(ranked.job.id, uuid7())

@@ -237,6 +237,7 @@ class HeadStarts:
             each.confirm(claimed[each.lease])
         engine_loop.call(lambda: _tell(taken))
         self._metrics.settled(num_taken=len(taken))
+        self._prefetcher.forget(each.lease.job_id for each in runs if each.lease not in claimed)
         for each in runs:
             if each.lease not in claimed:
                 last = self.leave(each.lease)  # what began in its slot during the tick has no place but this
