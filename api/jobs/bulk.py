@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
-from typing import Final
+from typing import Final, TypeVar
 
 from api.http.body import Line, parse
 from api.http.idempotency import IdempotencyHeaders
@@ -35,6 +35,7 @@ _SLICE_LINES: Final = 300
 _SLICE_BYTES: Final = 4 * 2**20
 # The inline limit here is this fraction of a single request's: counting a slice then takes 0.2 s of CPU.
 _INLINE_FRACTION: Final = 8
+T = TypeVar("T")
 # The jobs, and the errors of the others, by line number.
 Parsed = tuple[dict[int, JobSpec], list[tuple[int, LongbatchError]]]
 
@@ -76,21 +77,26 @@ async def submit_lines(
     failure: LongbatchError | None = None
     number = 0
 
-    async def parse_slice(lines: Sequence[Line]) -> Parsed:
-        return ({}, []) if failure else await _parse_slice(services, lines, caller)
+    async def parse_slice(lines: Sequence[Line]) -> Parsed | LongbatchError:
+        try:
+            return ({}, []) if failure else await _parse_slice(services, lines, caller)
+        except LongbatchError as error:  # what is stored by then is reported all the same
+            return error
 
     slices = _sliced(_within_limit(lines, report, max_lines=services.settings.api.max_bulk_lines))
     async with aclosing(_ahead(slices, parse_slice)) as parsed_slices:
         async for group, parsed in parsed_slices:
-            if failure is None:
+            if isinstance(parsed, LongbatchError):
+                failure = failure or parsed
+            elif failure is None:
                 guard = _guard_of(idempotency, group, number=number)
                 failure = await _submit_slice(
                     services, parsed, report, destinations, caller=caller, guard=guard
                 )
                 number += 1
-            else:  # read to the end, so that the caller sees the report
-                for line in group:
-                    report.reject(line.number, failure)
+                continue
+            for line in group:  # read to the end, so that the caller sees the report
+                report.reject(line.number, failure)
     if failure is not None and not report.ids:
         raise failure
     report.errors.sort(key=lambda error: error["line"])
@@ -136,11 +142,11 @@ async def _sliced(lines: AsyncIterator[Line]) -> AsyncIterator[list[Line]]:
 
 
 async def _ahead(
-    slices: AsyncIterator[list[Line]], parse_slice: Callable[[Sequence[Line]], Awaitable[Parsed]]
-) -> AsyncGenerator[tuple[list[Line], Parsed], None]:
+    slices: AsyncIterator[list[Line]], parse_slice: Callable[[Sequence[Line]], Awaitable[T]]
+) -> AsyncGenerator[tuple[list[Line], T], None]:
     """Yield each slice parsed; read and parse the next one while the caller stores it."""
 
-    async def read() -> tuple[list[Line], Parsed] | None:
+    async def read() -> tuple[list[Line], T] | None:
         lines = await anext(slices, None)
         return None if lines is None else (lines, await parse_slice(lines))
 
@@ -151,6 +157,7 @@ async def _ahead(
             yield found
     finally:
         reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)  # nothing outlives the request
 
 
 async def _parse_slice(services: Services, lines: Sequence[Line], caller: Caller) -> Parsed:

@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Final
 from uuid import UUID
@@ -154,9 +155,14 @@ class ApiKeys:
             return found
         if digest not in self._asking:
             task = asyncio.create_task(self._look_up(secret, digest))
-            task.add_done_callback(lambda _: self._asking.pop(digest, None))
+            task.add_done_callback(partial(self._asked, digest))
             self._asking[digest] = task
         return await asyncio.shield(self._asking[digest])
+
+    def _asked(self, digest: bytes, task: asyncio.Task[_Found]) -> None:
+        self._asking.pop(digest, None)
+        if not task.cancelled():
+            task.exception()  # all that asked may have left; then nobody retrieves it
 
     async def _look_up(self, secret: str, digest: bytes) -> _Found:
         asked_at = time.monotonic()

@@ -166,6 +166,12 @@ def later(session: Session, query: Query) -> Callable[[], Rows]:
     return rows
 
 
+def send_later(session: Session) -> None:
+    """Send what waits for the session's next message, if anything does."""
+    if session.info.get(_LATER):
+        fetch_all(session, [])
+
+
 def fetch_all(session: Session, queries: Sequence[Query]) -> list[Rows]:
     """Execute statements one after the other, as `fetch` does, and wait once for all their rows.
 

@@ -169,7 +169,7 @@ def _start_jobs(
         load = refilled(load, each)
     queue = EngineQueue(session, engine, now, load, policy, marks_idle=not ended, waiting=ahead.waiting)
     if load.budget.free_slots < 1 and not load.interactive_waits:
-        return ClaimResult(outlook=queue.outlook(load))
+        return ClaimResult(outlook=None if begun.claimed_now else queue.outlook(load))
     starting = _Starting(queue, load, limit, begun.job_ids)
     starting.start_begun(begun.claimed_now, begun.answered)
     for each in following:

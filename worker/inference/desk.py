@@ -74,8 +74,9 @@ class Desk:
 
     @property
     def num_waiting(self) -> int:
-        """Number of whole answers that the next tick stores together."""
-        return len(self._waiting)
+        """Number of whole answers of claimed jobs, which the next tick stores together."""
+        with self._lock:
+            return sum(not each.is_early for each in self._waiting)
 
     def wait_for(self, num_ends: int, *, seconds: float) -> bool:
         """Wait until so many more runs are handed in. Returns True if any was."""
@@ -242,14 +243,15 @@ class Desk:
 
 
 def _completion(ended: EndedRun) -> JobCompletion:
-    running = ended.running
+    running, since_first_token = ended.running, ended.running.unreported_since()
+    since_answer = running.since(ended.handed_in_at)
     assert isinstance(ended.end.outcome, Finished), "nothing else shares a transaction"  # noqa: S101
     return JobCompletion(
         running.lease,
         ended.output,
         ended.end.outcome.reason,
-        running.unreported_since(),
-        running.since(ended.handed_in_at),
+        since_first_token,
+        since_answer if since_first_token is None else min(since_answer, since_first_token),
         running.summary_id,
         engine_is_done=ended.end.engine_is_done,
     )

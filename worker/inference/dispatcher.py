@@ -127,7 +127,8 @@ class Dispatcher:
             running = set(self._runs)
         wait(running, grace_seconds)
         self._keeper.stop_all(StopReason.SHUTDOWN)
-        wait(running)
+        while running := set(self._runs):
+            wait(running)
         self.loop.begin_stop()
         self.loop.join()
 
@@ -180,6 +181,8 @@ class Dispatcher:
             self._metrics.idle(result.free_slots, NO_ROOM if result.left else NO_JOBS)
         else:
             num_idle = model.capacity.max_batch_size - len(self._keeper.running())
+            if self._desk.head_starts is not None:
+                num_idle -= self._desk.head_starts.num_unclaimed
             self._metrics.idle(max(0, num_idle), NOT_GIVEN)
 
     def _start_all(self, result: ClaimResult, model: EngineModel, *, valid_until: float) -> None:
@@ -248,5 +251,7 @@ class Dispatcher:
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="run")
         finally:
             self._keeper.drop(running)
+            if early is not None and not early.left.done():  # others may wait for it
+                early.left.set_result(early.is_claimed)
             self._runs.discard(ended)
             ended.set_result(None)

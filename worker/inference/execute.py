@@ -177,8 +177,8 @@ class Runner:
         if head_starts is None or self.stopping.is_set() or run.stream is None or not _is_plain(run, end):
             return
         await run.stream.close()  # its connection serves the next request
-        if run.early is None or not run.early.is_refused:
-            head_starts.begin(run.claim.lease)
+        if not self.stopping.is_set():
+            head_starts.begin(run.claim.lease, run.early)
 
     async def _may_be_recorded(self, run: JobRun, end: RunEnd, early: EarlyRun) -> bool:
         """Wait until the job of an early run is claimed, unless its end can be stored with the claim."""

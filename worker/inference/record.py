@@ -160,9 +160,13 @@ class Recorder:
             outcome, output = await self._checked(run, end.outcome, run.output())
             outcome, output = await self._kept(run, _judged(run, outcome, output), output)
             end = replace(end, outcome=outcome)
+            # Only a whole answer is stored together with its claim.
+            if run.early is not None and not isinstance(outcome, Finished) and not await run.early.decided():
+                return
             handed_in = self.desk.hand_in(run.job, end, output, early=run.early)
             stored = await asyncio.wrap_future(handed_in)
             if run.early is not None and run.early.is_refused:
+                self.announce([run.job.lease.job_id])  # it may be stored: a transaction that could not tell
                 return
             state = stored.state
             if output.has_files and state is not JobState.COMPLETED:

@@ -151,6 +151,17 @@ def test_a_binding_that_is_sent_with_the_next_statement_binds_that(
     assert found == [(mine.id,)]
 
 
+def test_a_statement_of_the_driver_waits_for_the_binding_too(
+    engine: Engine,
+    mine: Job,
+    theirs: Theirs,  # noqa: ARG001  # stored before
+) -> None:
+    with TenantSession(engine) as session:
+        isolation.enter_with_next(session, [DEFAULT_TENANT])
+        assert session.execute(text("SELECT current_user")).scalar_one() == isolation.APP_ROLE
+        assert list(session.execute(text("SELECT id FROM jobs")).scalars()) == [mine.id]
+
+
 def test_several_tenants_at_once_are_all_that_is_seen(engine: Engine, mine: Job, theirs: Theirs) -> None:
     with TenantSession(engine) as session:
         isolation.enter(session, [DEFAULT_TENANT, theirs.tenant_id])

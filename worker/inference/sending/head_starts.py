@@ -9,9 +9,8 @@ stopped, and keeps its place until it has ended.
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
@@ -80,20 +79,21 @@ class EarlyRun:
             on_claim(self.claim)
 
     def refuse(self, waits_for: "Future[Any] | None" = None) -> None:
-        """Stop: the job is not ours. Any thread may call it.
+        """Note that the job is not ours, so that nothing begins in its slot; `stop` tells the run.
 
         Args:
             waits_for: done once its place may be left; False: it may not. None: as soon as it is over.
         """
         self.is_refused, self._waits_for = True, waits_for
+
+    def stop(self) -> None:
+        """Stop the run, which was refused. Any thread may call it."""
         self.job.inbox.put(StopAsked(StopReason.SHUTDOWN))
         engine_loop.call(self._decided.set)
 
     async def decided(self) -> bool:
-        """Wait until it is certain whether the job is ours, no longer than its lease would last."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.job.valid_until - time.monotonic()):
-                await self._decided.wait()
+        """Wait until it is certain whether the job is ours: the run before it ends in any case."""
+        await self._decided.wait()
         return self.is_claimed
 
     async def may_leave(self) -> bool:
@@ -174,33 +174,43 @@ class HeadStarts:
         with self._lock:
             self._outlook, self._is_outdated = None, True
 
-    def begin(self, ended: Lease) -> None:
+    @property
+    def num_unclaimed(self) -> int:
+        """Number of jobs that have begun and are not claimed; some of them are answered."""
+        return len(self._begun)
+
+    def begin(self, ended: Lease, early: EarlyRun | None = None) -> None:
         """Begin the run of the job that will probably start in the slot of this run, if that is foreseen.
 
         On the engine loop, once the run's own request is over, and before its end is handed in.
+
+        Args:
+            ended: the run's lease.
+            early: the run, if it is early.
         """
         model = self._model()
         preview = self._prefetcher.candidates()
-        early: EarlyRun | None = None
+        begun: EarlyRun | None = None
         with self._lock:
-            if self._outlook is None or model is None:
-                return  # it is still taken for running, which is safe
+            # Without an outlook the run is still taken for running, which is safe.
+            if self._outlook is None or model is None or (early is not None and early.is_refused):
+                return
             if preview is not None and len(self._begun) < self._ahead * model.capacity.max_batch_size:
-                begun = {each.lease.job_id for each in self._begun.values()}
-                candidates = [each for each in preview.candidates if each.job.id not in begun]
+                others = {each.lease.job_id for each in self._begun.values()}
+                candidates = [each for each in preview.candidates if each.job.id not in others]
                 if self._starting is None:
                     self._outlook, self._starting = self._outlook.ticked(candidates)
                 candidates = [each for each in candidates if each.job.id not in self._starting]
                 next_one = self._outlook.successor(
                     candidates, ended=ended.lease_id, is_ticking=self._is_ticking
                 )
-                if next_one is not None and (early := self._early_run(next_one, model)) is not None:
-                    self._begun[ended.lease_id] = early
-            slot = FilledSlot(ended.lease_id, None if early is None else early.head_start)
+                if next_one is not None and (begun := self._early_run(next_one, model)) is not None:
+                    self._begun[ended.lease_id] = begun
+            slot = FilledSlot(ended.lease_id, None if begun is None else begun.head_start)
             self._filled.append(slot)
             self._outlook = self._outlook.refilled(slot)
-        if early is not None:
-            self.run(early, model)
+        if begun is not None:
+            self.run(begun, model)
 
     def begin_tick(self, ended: Collection[Lease], answered: Collection[Lease]) -> Begun:
         """Tell a tick that is about to store these runs what is in the engine; `foresee` ends it.
@@ -226,10 +236,17 @@ class HeadStarts:
     def settle(self, claims: Iterable[Claim]) -> None:
         """Let the runs whose jobs the tick claimed go on, and stop the others that it should have claimed."""
         claimed = {each.lease: each for each in claims}
+        refused = list[EarlyRun]()
         with self._lock:
             runs = [self._begun.pop(place) for place in self._ticked if place in self._begun]
             self._ticked = []
             taken = [each for each in runs if each.lease in claimed]
+            for each in runs:
+                if each.lease not in claimed:
+                    # What began in its slot during the tick has no place but this.
+                    following = self._refuse_following(each.lease.lease_id)
+                    each.refuse(following[-1].left if following else None)
+                    refused += [each, *following]
             self._claimed |= {each.lease: each for each in taken}
             if runs:
                 self._ahead = min(2 * self._ahead, _MAX_AHEAD) if len(taken) == len(runs) else 1
@@ -237,11 +254,7 @@ class HeadStarts:
             each.confirm(claimed[each.lease])
         engine_loop.call(lambda: _tell(taken))
         self._metrics.settled(num_taken=len(taken))
-        self._prefetcher.forget(each.lease.job_id for each in runs if each.lease not in claimed)
-        for each in runs:
-            if each.lease not in claimed:
-                last = self.leave(each.lease)  # what began in its slot during the tick has no place but this
-                self._refuse(each, None if last is None else last.left)
+        self._stop(refused)
 
     def leave(self, ended: Lease, stored: "Future[Any] | None" = None) -> EarlyRun | None:
         """Stop what began in the slot of a run whose end no tick stores, one after the other.
@@ -253,14 +266,10 @@ class HeadStarts:
         Returns:
             The run that is in the slot, which needs a place if it is not over by then.
         """
-        last, lease_id = None, ended.lease_id
-        while True:
-            with self._lock:
-                early = self._begun.pop(lease_id, None)
-            if early is None:
-                return last
-            self._refuse(early, stored)
-            last, lease_id = early, early.lease.lease_id
+        with self._lock:
+            following = self._refuse_following(ended.lease_id, stored)
+        self._stop(following)
+        return following[-1] if following else None
 
     def drop(self, lease: Lease) -> None:
         """Stop what began in the slot of a run that came to nothing, and the run itself if it was early."""
@@ -268,8 +277,10 @@ class HeadStarts:
         with self._lock:
             place = next((key for key, each in self._begun.items() if each.lease == lease), None)
             early = None if place is None else self._begun.pop(place)
+            if early is not None:
+                early.refuse()
         if early is not None:
-            self._refuse(early)
+            self._stop([early])
 
     def take_claimed(self) -> Mapping[Lease, EarlyRun]:
         """Take the early runs whose jobs were claimed since the last call."""
@@ -307,13 +318,29 @@ class HeadStarts:
         job = RunningJob(head_start.lease, valid_until, row.summary_id, row.batch_id, claimed_at=float("inf"))
         return EarlyRun(head_start, claim, job)
 
-    def _refuse(self, early: EarlyRun, waits_for: "Future[Any] | None" = None) -> None:
+    def _refuse_following(self, lease_id: UUID, stored: "Future[Any] | None" = None) -> list[EarlyRun]:
+        """Refuse what began in the slot of a run, one after the other; the caller holds the lock.
+
+        The place of all of them is the last one's: each other one waits for that one to leave.
+        """
+        following = list[EarlyRun]()
+        while (early := self._begun.pop(lease_id, None)) is not None:
+            following.append(early)
+            lease_id = early.lease.lease_id
+        for each in following:
+            each.refuse(stored if each is following[-1] else following[-1].left)
+        return following
+
+    def _stop(self, refused: Sequence[EarlyRun]) -> None:
+        """Stop runs that were refused; the next tick need not claim their jobs either."""
+        self._prefetcher.forget(each.lease.job_id for each in refused)
         with self._lock:
             if len(self._stopped) >= _MAX_STOPPED:
                 self._stopped.clear()
-            self._stopped.add(early.lease.job_id)
-        self._metrics.settled(num_stopped=1)
-        early.refuse(waits_for)
+            self._stopped.update(each.lease.job_id for each in refused)
+        self._metrics.settled(num_stopped=len(refused))
+        for each in refused:
+            each.stop()
 
 
 def _tell(runs: Iterable[EarlyRun]) -> None:

@@ -3,19 +3,27 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
 from uuid import UUID
 
 import pytest
 from sqlalchemy import select, text
 
+from jobs.checkpoints import Output
 from jobs.database import transaction
 from jobs.models import Job
 from jobs.models.attempt import Attempt
+from jobs.scheduling import ticks
 from jobs.scheduling.head_starts import Outlook
 from jobs.settings import Settings
 from support import PATIENCE, eventually
-from worker.inference import execute
+from worker.inference import execute, record
+from worker.inference.desk import Desk
 from worker.inference.dispatcher import Dispatcher
+from worker.inference.lone_ends import StoredEnd
+from worker.inference.outcome import Failed, Finished, Outcome
+from worker.inference.record import JobRun, NoVisibleTextError
 from worker.inference.sending.head_starts import EarlyRun
 from worker.metrics.process import ProcessMetrics
 from worker_support import ENGINE, Queue, running_worker
@@ -161,6 +169,35 @@ def test_short_jobs_are_answered_before_their_claims_and_end_once(
     assert sorted(each.job_id for each in tries) == sorted(asked)
     assert all(each.started_at <= each.answered_at <= each.ended_at for each in tries if each.answered_at)
     assert counted(metrics, "taken") > 30
+    assert queue.reservations() == []
+
+
+def test_only_whole_answers_are_handed_in_before_their_claims(
+    queue: Queue, feeding: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tick, hand_in, unclaimed = ticks.tick, Desk.hand_in, list[Outcome]()
+    asked = [queue.submit(f"Number {number}. [[tokens=2]]", max_tokens=8) for number in range(60)]
+    lost = set(asked[::6])
+
+    def tick_slowly(*given: Any, **named: Any) -> ticks.TickResult:  # noqa: ANN401  # as it takes them
+        threading.Event().wait(0.04)  # whole runs fit in
+        return tick(*given, **named)
+
+    def judged(run: JobRun, outcome: Outcome, _output: Output) -> Outcome:
+        return Failed(NoVisibleTextError()) if run.claim.job.id in lost else outcome
+
+    def note(desk: Desk, *given: Any, early: EarlyRun | None = None) -> "Future[StoredEnd]":  # noqa: ANN401
+        if early is not None and not early.is_claimed:
+            unclaimed.append(given[1].outcome)
+        return hand_in(desk, *given, early=early)
+
+    monkeypatch.setattr(ticks, "tick", tick_slowly)
+    monkeypatch.setattr(record, "_judged", judged)
+    monkeypatch.setattr(Desk, "hand_in", note)
+    with running_worker(feeding(), queue.tokenizer):
+        states = {each: queue.ended(each).state for each in asked}
+    assert {each for each, state in states.items() if state == "failed"} == lost
+    assert {type(each) for each in unclaimed} == {Finished}
     assert queue.reservations() == []
 
 
