@@ -153,12 +153,16 @@ class ReservationSize:
 
 @dataclass(slots=True)
 class Sizer:
-    """Sizes reservations within one transaction; reads each tenant's outputs of a task only once."""
+    """Sizes reservations within one transaction; reads each tenant's outputs of a task only once.
+
+    Jobs of a batch are often of one size: it is computed once.
+    """
 
     session: Session
     capacity: Capacity
     policy: ClaimPolicy
     _peers: PeersOnce = field(init=False)
+    _sizes: dict[tuple[object, ...], ReservationSize] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Start without any peers read."""
@@ -174,6 +178,13 @@ class Sizer:
 
         Covers at least one more token, and at most all it may need.
         """
+        yielded = bool(job.num_yields)
+        key = (*group_of(job), job.prompt_tokens, job.max_tokens, job.is_whole, yielded, produced)
+        if (found := self._sizes.get(key)) is None:
+            found = self._sizes[key] = self._size(job, produced)
+        return found
+
+    def _size(self, job: Sizable, produced: int) -> ReservationSize:
         prompt_tokens, left = job.prompt_tokens or 0, job.max_tokens - produced
         likely_tokens = left
         if self.policy.prediction is None or job.num_yields or job.is_whole:
