@@ -2,6 +2,7 @@
 
 import asyncio
 import queue
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -110,25 +111,37 @@ def test_an_engine_that_is_not_there_has_got_nothing() -> None:
 
 
 class NotedChannels(Channels):
-    """Connections that count how often they ask the server whether it is ready."""
+    """Connections that note what they open, and how often they ask the server whether it is ready."""
 
-    def __init__(self, settings: TritonSettings, clock: Callable[[], float]) -> None:
+    def __init__(self, settings: TritonSettings, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(settings, clock=clock)
+        self.settings = settings
         self.num_asked = 0
-        self._noted: set[TritonConnection] = set()
+        self.streams: list[Any] = []
+        self.opened: set[TritonConnection] = set()
 
     async def take(self) -> TritonConnection:
         connection = await super().take()
-        if connection not in self._noted:
-            self._noted.add(connection)
-            ask = connection.ready
+        if connection not in self.opened:
+            self.opened.add(connection)
+            ask, infer = connection.ready, connection.infer
 
-            def noted(*given: Any, **named: Any) -> Any:  # noqa: ANN401  # as gRPC takes and returns them
+            def note_question(*given: Any, **named: Any) -> Any:  # noqa: ANN401  # as gRPC takes and returns them
                 self.num_asked += 1
                 return ask(*given, **named)
 
-            connection.ready = noted
+            def note_stream(*given: Any, **named: Any) -> Any:  # noqa: ANN401  # as gRPC takes and returns them
+                self.streams.append(infer(*given, **named))
+                return self.streams[-1]
+
+            connection.ready, connection.infer = note_question, note_stream
         return connection
+
+
+def ask(channels: NotedChannels, *, max_tokens: int = 2) -> TritonCall:
+    request = Request(uuid7().hex, np.full(20, 1000, dtype=np.int32), max_tokens, END_OF_TURN, END_OF_TURN)
+    adapter = IdsAdapter("tensorrt_llm", INPUTS)
+    return TritonCall(channels.settings, request, adapter=adapter, channels=channels)
 
 
 def test_a_server_that_answered_a_probe_in_the_last_two_seconds_is_not_asked_before_a_request(
@@ -141,9 +154,7 @@ def test_a_server_that_answered_a_probe_in_the_last_two_seconds_is_not_asked_bef
 
     async def send() -> int:
         """Send a request; how often the server has been asked by then."""
-        request = Request(uuid7().hex, np.full(20, 1000, dtype=np.int32), 2, END_OF_TURN, END_OF_TURN)
-        adapter = IdsAdapter("tensorrt_llm", INPUTS)
-        call = TritonCall(settings, request, adapter=adapter, channels=channels)
+        call = ask(channels)
         end = await call.run(lambda _: None, sent=lambda: None)
         assert end == StreamEnd(None, confirmed=True)
         await call.close()
@@ -164,36 +175,9 @@ def test_a_server_that_answered_a_probe_in_the_last_two_seconds_is_not_asked_bef
     assert loop.run(course(), timeout=PATIENCE) == [1, 1, 1, 2, 2, 3]
 
 
-def ask(channels: Channels, settings: TritonSettings, *, max_tokens: int = 2) -> TritonCall:
-    request = Request(uuid7().hex, np.full(20, 1000, dtype=np.int32), max_tokens, END_OF_TURN, END_OF_TURN)
-    return TritonCall(settings, request, adapter=IdsAdapter("tensorrt_llm", INPUTS), channels=channels)
-
-
-class CountedChannels(Channels):
-    """Connections that keep every stream they open."""
-
-    def __init__(self, settings: TritonSettings) -> None:
-        super().__init__(settings)
-        self.streams: list[Any] = []
-        self.noted: set[TritonConnection] = set()
-
-    async def take(self) -> TritonConnection:
-        connection = await super().take()
-        if connection not in self.noted:
-            self.noted.add(connection)
-            infer = connection.infer
-
-            def noted(*given: Any, **named: Any) -> Any:  # noqa: ANN401  # as gRPC takes and returns them
-                self.streams.append(infer(*given, **named))
-                return self.streams[-1]
-
-            connection.infer = noted
-        return connection
-
-
 @pytest.fixture
-def counted(synthetic: RunningEngine) -> CountedChannels:
-    return CountedChannels(TritonSettings(url=f"{LOOPBACK}:{synthetic.launch.grpc_port}"))
+def counted(synthetic: RunningEngine) -> NotedChannels:
+    return NotedChannels(TritonSettings(url=f"{LOOPBACK}:{synthetic.launch.grpc_port}"))
 
 
 async def answered(call: TritonCall) -> int:
@@ -204,9 +188,9 @@ async def answered(call: TritonCall) -> int:
     return sum(len(each.ids) for each in came if isinstance(each, TokenDelta))
 
 
-def test_one_stream_serves_one_request_after_another(counted: CountedChannels) -> None:
+def test_one_stream_serves_one_request_after_another(counted: NotedChannels) -> None:
     async def course() -> list[int]:
-        found = [await answered(ask(counted, counted._settings, max_tokens=each)) for each in (3, 5, 2, 4)]
+        found = [await answered(ask(counted, max_tokens=each)) for each in (3, 5, 2, 4)]
         await counted.close()
         return found
 
@@ -215,35 +199,35 @@ def test_one_stream_serves_one_request_after_another(counted: CountedChannels) -
     assert len(counted.streams) == 2
 
 
-def test_a_stream_that_no_request_uses_is_closed_soon(counted: CountedChannels) -> None:
+def test_a_stream_that_no_request_uses_is_closed_soon(counted: NotedChannels) -> None:
     async def course() -> int:
         for _ in range(2):
-            await answered(ask(counted, counted._settings))
+            await answered(ask(counted))
         assert not counted.streams[-1].done()
         async with asyncio.timeout(PATIENCE):
             assert await counted.streams[-1].code() is grpc.StatusCode.OK
-        found = await answered(ask(counted, counted._settings))
+        found = await answered(ask(counted))
         await counted.close()
         return found
 
     assert loop.run(course(), timeout=PATIENCE) == 2
-    assert len(counted.noted) == 1, "its connection goes on"
+    assert len(counted.opened) == 1, "its connection goes on"
 
 
-def test_a_request_that_fails_or_is_stopped_leaves_no_stream(counted: CountedChannels) -> None:
+def test_a_request_that_fails_or_is_stopped_leaves_no_stream(counted: NotedChannels) -> None:
     async def course() -> list[StreamEnd]:
         for _ in range(2):
-            await answered(ask(counted, counted._settings))
-        wrong = ask(counted, counted._settings, max_tokens=0)
+            await answered(ask(counted))
+        wrong = ask(counted, max_tokens=0)
         ends = [await wrong.run(lambda _: None, sent=lambda: None)]
         await wrong.close()
-        assert await answered(ask(counted, counted._settings)) == 2
-        long = ask(counted, counted._settings, max_tokens=100_000)
+        assert await answered(ask(counted)) == 2
+        long = ask(counted, max_tokens=100_000)
         running = asyncio.create_task(long.run(lambda _: long.stop(), sent=lambda: None))
         ends.append(await running)
         await long.close()
         assert counted.streams[-2].done(), "the last one carried the request to stop"
-        assert await answered(ask(counted, counted._settings)) == 2
+        assert await answered(ask(counted)) == 2
         await counted.close()
         return ends
 
@@ -252,17 +236,26 @@ def test_a_request_that_fails_or_is_stopped_leaves_no_stream(counted: CountedCha
     assert stopped == StreamEnd(None, confirmed=True)
 
 
-def test_what_is_cut_after_its_end_harms_no_later_request(counted: CountedChannels) -> None:
+def test_what_is_cut_after_its_end_harms_no_later_request(counted: NotedChannels) -> None:
     async def course() -> int:
         for _ in range(2):
-            await answered(ask(counted, counted._settings))
-        early = ask(counted, counted._settings)
+            await answered(ask(counted))
+        early = ask(counted)
         await answered(early)
-        late = ask(counted, counted._settings, max_tokens=200)
-        running = asyncio.create_task(answered(late))
-        await asyncio.sleep(0)
+        late = ask(counted, max_tokens=200)
+        came, has_begun = list[EngineDelta](), asyncio.Event()
+
+        def put(delta: EngineDelta) -> None:
+            came.append(delta)
+            has_begun.set()
+
+        running = asyncio.create_task(late.run(put, sent=lambda: None))
+        async with asyncio.timeout(PATIENCE):
+            await has_begun.wait()
         early.cancel()
-        found = await running
+        assert await running == StreamEnd(None, confirmed=True)
+        await late.close()
+        found = sum(len(each.ids) for each in came if isinstance(each, TokenDelta))
         await counted.close()
         return found
 

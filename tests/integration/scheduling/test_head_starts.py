@@ -23,6 +23,8 @@ from support import ENGINE, POLICY, output_of, register_engine, spec, submit_one
 
 # Room for one job of 600 tokens and some short ones.
 TIGHT = Capacity(max_batch_size=4, max_blocks=20, tokens_per_block=64, max_input_len=1000, max_seq_len=1280)
+# Room for several.
+CROWDED = replace(TIGHT, max_blocks=60)
 
 
 def foretell(result: ClaimResult, preview: Preview, ended: Sequence[Claim]) -> list[HeadStart]:
@@ -56,6 +58,14 @@ def places(session: Session) -> list[Reservation]:
     return list(session.scalars(select(Reservation).where(Reservation.state == "draining")))
 
 
+def crowd(session: Session, rng: random.Random) -> ClaimResult:
+    """Jobs of all sizes, of which the first run."""
+    register_engine(session, capacity=CROWDED)
+    for _ in range(40):
+        submit_one(session, spec(rng.randint(20, 900), max_tokens=rng.choice([16, 64, 256])))
+    return claims.claim_all(session, ENGINE, POLICY)
+
+
 @pytest.fixture
 def full(session: Session) -> ClaimResult:
     """All four slots taken; four jobs wait."""
@@ -69,10 +79,7 @@ def full(session: Session) -> ClaimResult:
 
 def test_what_is_foretold_is_what_a_tick_starts(session: Session) -> None:
     rng = random.Random(7)  # noqa: S311
-    register_engine(session, capacity=replace(TIGHT, max_blocks=60))
-    for _ in range(40):
-        submit_one(session, spec(rng.randint(20, 900), max_tokens=rng.choice([16, 64, 256])))
-    result = claims.claim_all(session, ENGINE, POLICY)
+    result = crowd(session, rng)
     running, num_foretold = list(result.claims), 0
     while running:
         preview = previews.preview_claims(session, ENGINE, POLICY)
@@ -88,11 +95,7 @@ def test_what_is_foretold_is_what_a_tick_starts(session: Session) -> None:
 
 def test_a_tick_claims_every_head_start_and_books_no_more_than_there_is(session: Session) -> None:
     rng = random.Random(8)  # noqa: S311
-    capacity = replace(TIGHT, max_blocks=60)
-    register_engine(session, capacity=capacity)
-    for _ in range(40):
-        submit_one(session, spec(rng.randint(20, 900), max_tokens=rng.choice([16, 64, 256])))
-    result = claims.claim_all(session, ENGINE, POLICY)
+    result = crowd(session, rng)
     running, num_begun = list(result.claims), 0
     while running:
         preview = previews.preview_claims(session, ENGINE, POLICY)
@@ -103,8 +106,8 @@ def test_a_tick_claims_every_head_start_and_books_no_more_than_there_is(session:
         running = [each for each in running if each not in leaving] + list(result.claims)
         assert places(session) == []
         engine = session.get_one(Engine, ENGINE)
-        assert sum(each.blocks for each in running) <= capacity.max_blocks
-        assert len(engine_load.read(session, engine).running) == len(running) <= capacity.max_batch_size
+        assert sum(each.blocks for each in running) <= CROWDED.max_blocks
+        assert len(engine_load.read(session, engine).running) == len(running) <= CROWDED.max_batch_size
         num_begun += len(begun)
     assert num_begun > 15
     assert set(session.scalars(select(Job.state))) == {"completed"}
@@ -209,10 +212,7 @@ def test_a_tick_leaves_the_blocks_to_a_head_start_whose_run_it_does_not_store(se
 
 def test_what_a_tick_starts_in_free_slots_is_foretold_too(session: Session) -> None:
     rng = random.Random(9)  # noqa: S311
-    register_engine(session, capacity=replace(TIGHT, max_blocks=60))
-    for _ in range(40):
-        submit_one(session, spec(rng.randint(20, 900), max_tokens=rng.choice([16, 64, 256])))
-    result = claims.claim_all(session, ENGINE, POLICY)
+    result = crowd(session, rng)
     running = list(result.claims)
     while running:
         preview = previews.preview_claims(session, ENGINE, POLICY)

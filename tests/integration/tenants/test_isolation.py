@@ -140,7 +140,7 @@ def test_a_query_that_forgot_its_filter_gets_it(engine: Engine, mine: Job, their
         session.connection().info.pop("longbatch.roles", None)
 
 
-def test_a_binding_that_is_sent_with_the_next_statement_binds_that(
+def test_a_binding_that_is_sent_with_the_next_statement_binds_that_whichever_way_it_takes(
     engine: Engine,
     mine: Job,
     theirs: Theirs,  # noqa: ARG001  # stored before
@@ -149,13 +149,6 @@ def test_a_binding_that_is_sent_with_the_next_statement_binds_that(
         isolation.enter_with_next(session, [DEFAULT_TENANT])
         found = direct.fetch(session, text("SELECT id FROM jobs"), {})
     assert found == [(mine.id,)]
-
-
-def test_a_statement_of_the_driver_waits_for_the_binding_too(
-    engine: Engine,
-    mine: Job,
-    theirs: Theirs,  # noqa: ARG001  # stored before
-) -> None:
     with TenantSession(engine) as session:
         isolation.enter_with_next(session, [DEFAULT_TENANT])
         assert session.execute(text("SELECT current_user")).scalar_one() == isolation.APP_ROLE

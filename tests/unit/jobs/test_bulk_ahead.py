@@ -29,13 +29,21 @@ async def submit() -> bulk.BulkReport:
     return report
 
 
-@pytest.mark.parametrize(("parsing_takes", "storing_takes"), [(0, 0.02), (0.02, 0)])
+@pytest.mark.parametrize("first", ["parsing", "storing"])
 def test_what_was_stored_is_reported_when_storing_and_the_next_parsing_fail_together(
-    monkeypatch: pytest.MonkeyPatch, parsing_takes: float, storing_takes: float
+    monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
+    failed = {"parsing": asyncio.Event(), "storing": asyncio.Event()}
+
+    async def fail(what: str) -> None:
+        """Wait until the other has failed, unless this is to fail first."""
+        if what != first:
+            await failed[first].wait()
+        failed[what].set()
+
     async def parse(_services: object, some: Sequence[Line], _caller: object) -> bulk.Parsed:
         if some[0].number > 600:
-            await asyncio.sleep(parsing_takes)
+            await fail("parsing")
             raise UnavailableError
         return {}, []
 
@@ -45,7 +53,7 @@ def test_what_was_stored_is_reported_when_storing_and_the_next_parsing_fail_toge
         if not report.ids:
             report.ids += ["job_1"] * 300
             return None
-        await asyncio.sleep(storing_takes)
+        await fail("storing")
         return UnavailableError()
 
     monkeypatch.setattr(bulk, "_parse_slice", parse)
