@@ -11,8 +11,8 @@ from jobs import transitions
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity, Excess, find_least_excess
-from jobs.job_rows import NewJob
 from jobs.models import Job, JsonObject
+from jobs.models.new_job import NewJob
 from jobs.states import TRANSITIONS
 
 

@@ -1,8 +1,7 @@
 """How rows of jobs begin and move: their only constructors, and the guarded UPDATE under every verb."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from datetime import datetime
+from dataclasses import fields
 from typing import Any, Final
 from uuid import UUID
 
@@ -13,50 +12,11 @@ from sqlalchemy.orm import Session, make_transient_to_detached
 from jobs.database import direct
 from jobs.database.direct import Query, Statement
 from jobs.database.row_sets import insert_set
-from jobs.ids import uuid7
-from jobs.models import Job, JsonObject
+from jobs.models import Job
 from jobs.models.job import LEADS, RequestColumns
+from jobs.models.new_job import NewJob
 from jobs.prompts.prefixes import ADAPTED_FAMILY, family_place
 from jobs.states import TERMINAL, TRANSITIONS, JobState, sources
-
-
-@dataclass(slots=True, kw_only=True)
-class NewJob:
-    """A job that is about to be inserted with others, in one statement. `Job` describes the fields."""
-
-    id: UUID = field(default_factory=uuid7)
-    tenant_id: UUID
-    text_id: UUID
-    state: str = JobState.PREPARING.value
-    lane: str
-    rank: int
-    task: str
-    model: str
-    max_tokens: int
-    prompt_tokens: int | None = None
-    reserved_tokens: int = 0
-    sampling: JsonObject
-    created_at: datetime
-    guide_id: UUID | None = None
-    adapter: str | None = None
-    is_whole: bool = False
-    custom_id: str | None = None
-    labels: JsonObject
-    webhook_url: str | None = None
-    webhook_secret: bytes | None = None
-    webhook_includes_output: bool = False
-    expires_at: datetime | None = None
-    batch_id: UUID | None = None
-    batch_line: int | None = None
-    choice: int = 0
-    num_choices: int | None = None
-    family: bytes | None = None
-    error: JsonObject | None = None
-    finalized_at: datetime | None = None
-    request_digest: bytes | None = None
-    traceparent: str | None = None
-    api_key_id: UUID | None = None
-
 
 _FIELDS: Final = tuple(each.name for each in fields(NewJob))
 # Most jobs have none of these, which are then left to the table's defaults.

@@ -16,8 +16,8 @@ from jobs.engines import registry, tensor_rows
 from jobs.engines.capacity import Capacity
 from jobs.engines.tensors import TensorFile
 from jobs.fitting import settle_count
-from jobs.job_rows import NewJob
 from jobs.models import Job, JsonObject
+from jobs.models.new_job import NewJob
 from jobs.prompts import store
 from jobs.prompts.prefixes import adapted, family_of
 from jobs.prompts.store import NewText

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict  # pydantic needs it below Python 3.12
 from jobs import ids
 from jobs.embeddings import EMBED_TASK
 from jobs.models import Job, JsonObject
+from jobs.models.new_job import NewJob
 from jobs.prompts.messages import Task
 from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK
 from jobs.states import FinishReason, JobState, StopReason, WaitReason
@@ -157,7 +158,7 @@ class JobWithQueueObject(JobObject):
     ]
 
 
-def job_object(job: Job) -> JobObject:
+def job_object(job: Job | NewJob) -> JobObject:
     """Convert a job to the shape that callers see."""
     return JobObject(
         id=ids.job_id(job.id),

@@ -29,7 +29,7 @@ class HotRoute:
 
 
 class HotRoutes:
-    """ASGI middleware behind authentication, in front of the router."""
+    """ASGI middleware between authentication and the router."""
 
     def __init__(self, app: ASGIApp, routes: Sequence[HotRoute]) -> None:
         self._app = app

@@ -7,26 +7,16 @@ from fastapi.responses import JSONResponse
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from jobs import ids
-from jobs.job_rows import NewJob
-from jobs.models import Address, Job
-from jobs.views import (
-    PRIORITY_NAMES,
-    JobObject,
-    JobWithQueueObject,
-    QueuePosition,
-    job_object,
-    optional_rfc3339,
-    queue_object,
-    rfc3339,
-)
+from jobs.models import Job
+from jobs.models.new_job import NewJob
+from jobs.views import JobObject, JobWithQueueObject, QueuePosition, job_object, queue_object
 
 
 def job_response(
     job: Job | NewJob, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Render the job with its entity tag."""
-    body = _json(job_object(job) if isinstance(job, Job) else _new_job_object(job))
+    body = _json(job_object(job))
     return Response(
         body, status, {**_tagged(_tag(body)), **(headers or {})}, media_type=JSONResponse.media_type
     )
@@ -49,33 +39,6 @@ async def polled_job_response(
     place = await find_place(job)
     body = _json(JobWithQueueObject(**seen, queue=queue_object(place) if place else None))
     return Response(body, headers=_tagged(tag), media_type=JSONResponse.media_type)
-
-
-def _new_job_object(job: NewJob) -> JobObject:
-    """Convert a job that was just inserted, as `job_object` converts its row."""
-    return JobObject(
-        id=ids.job_id(job.id),
-        object="job",
-        state=job.state,
-        task=job.task,
-        model=str(Address(job.model, job.adapter)),
-        custom_id=job.custom_id,
-        metadata=job.labels,
-        priority=PRIORITY_NAMES[job.rank],
-        max_tokens=job.max_tokens,
-        prompt_tokens=job.prompt_tokens,
-        cached_tokens=None,
-        completion_tokens=0,
-        finish_reason=None,
-        attempt=0,
-        cancel_requested=False,
-        error=job.error,
-        created_at=rfc3339(job.created_at),
-        started_at=None,
-        first_token_at=None,
-        finalized_at=optional_rfc3339(job.finalized_at),
-        expires_at=optional_rfc3339(job.expires_at),
-    )
 
 
 def _json(shown: JobObject) -> bytes:

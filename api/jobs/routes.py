@@ -32,8 +32,8 @@ from jobs.answers import log_probs
 from jobs.database.paging import Range
 from jobs.embeddings.vectors import unpack
 from jobs.errors import JobNotFinishedError, LongbatchError, NotFoundError
-from jobs.job_rows import NewJob
 from jobs.models import Job, JsonObject, Result
+from jobs.models.new_job import NewJob
 from jobs.prompts.openai import usage_object
 from jobs.prompts.tools.calls import call_objects, read_calls
 from jobs.queries import JobFilter

@@ -8,8 +8,8 @@ from typing import Final, Self
 import celery
 
 from jobs import doorbell
-from jobs.job_rows import NewJob
 from jobs.models import Job
+from jobs.models.new_job import NewJob
 from jobs.settings import BrokerSettings
 from jobs.states import TERMINAL, JobState
 

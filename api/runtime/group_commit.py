@@ -19,8 +19,8 @@ from sqlalchemy.orm import Session
 from api.runtime.database import Transactions
 from jobs import submission
 from jobs.errors import UnavailableError
-from jobs.job_rows import NewJob
 from jobs.models import Job
+from jobs.models.new_job import NewJob
 from jobs.states import JobState
 from jobs.submission import JobSpec, Submitter
 

@@ -35,8 +35,8 @@ from jobs.engines import registry
 from jobs.engines.tensors import ModelTensors
 from jobs.erasure import zero_retention
 from jobs.errors import LongbatchError
-from jobs.job_rows import NewJob
 from jobs.models import Job
+from jobs.models.new_job import NewJob
 from jobs.prompts.abilities import Takes
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.queries import JobStatus

@@ -26,9 +26,9 @@ from jobs.files import lines as file_lines
 from jobs.files.lines import FileLine
 from jobs.files.storage import BytesLostError
 from jobs.ids import uuid7
-from jobs.job_rows import NewJob
 from jobs.models import Job
 from jobs.models.batch import Batch
+from jobs.models.new_job import NewJob
 from jobs.sealing.content import ContentSealer, ContentUnreadableError
 from jobs.states.batch import BatchState, Endpoint
 from jobs.submission import JobSpec, Refusal, Submitter

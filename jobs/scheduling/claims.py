@@ -171,14 +171,14 @@ def _start_jobs(
     if load.budget.free_slots < 1 and not load.interactive_waits:
         return ClaimResult(outlook=None if begun.claimed_now else queue.outlook(load))
     starting = _Starting(queue, load, limit, begun.job_ids)
-    starting.start_begun(begun.claimed_now, begun.answered)
+    starting.start_begun(begun)
     for each in following:
         starting.load = refilled(starting.load, each)
     # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
     is_usable = preview is not None and not load.interactive_waits and not starting.is_full
     if preview is not None and is_usable and not queue.has_followers_beyond(preview.candidates):
         # Of equal jobs those of this engine come first: before another's, the queue may have more of them.
-        starting.start(queue.still_waiting(preview.candidates, ahead.queued), while_=queue.is_ours)
+        starting.start(queue.still_waiting(preview.candidates, ahead.queued), may_start=queue.is_ours)
     asked_for_room, left = False, None
     if not starting.claims or not starting.is_full:
         elsewhere = queue.elsewhere()
@@ -217,18 +217,18 @@ class _Starting:
         return self.limit is not None and len(self.claims) >= self.limit
 
     def start(
-        self, candidates: list[Ranked], *, while_: Callable[[Ranked], bool] = lambda _: True
+        self, candidates: list[Ranked], *, may_start: Callable[[Ranked], bool] = lambda _: True
     ) -> list[Ranked]:
         """Start those candidates that may start now and return the others.
 
         Args:
             candidates: in rank order.
-            while_: the first choice of which this is not true starts no more.
+            may_start: stop at the first choice for which this is False.
         """
         candidates = [each for each in candidates if each.job.id not in self.sent]
         if self.queue.known is not None:
             self.queue.known.know([each.job for each in candidates])
-        while candidates and not self.is_done and (chosen := self._choose(candidates, while_)):
+        while candidates and not self.is_done and (chosen := self._choose(candidates, may_start)):
             started = self._start(chosen)
             if len(started) == len(chosen):
                 break  # no other fits now
@@ -255,17 +255,17 @@ class _Starting:
         )
         return bool(leaving) and lifecycle.request_preemption(self.queue.session, leaving) > 0
 
-    def start_begun(self, begun: Sequence[HeadStart], answered: Collection[Lease]) -> None:
+    def start_begun(self, begun: Begun) -> None:
         """Start the jobs of head starts, as a tick at the moment of each would have; hold the room of others.
 
         Of those that cannot start the requests are in the engine, until they are stopped. Those that are
         answered take no room: their ends are stored in this transaction.
         """
-        known, chosen = self.queue.known, list[ChosenJob]()
+        known, chosen, answered = self.queue.known, list[ChosenJob](), begun.answered
         if known is not None:
-            known.know([each.ranked.job for each in begun])
+            known.know([each.ranked.job for each in begun.claimed_now])
         load = self.load
-        for each in begun:
+        for each in begun.claimed_now:
             if each.lease in answered:
                 chosen.append(self._describe(each.ranked, each.lease, each.overtakes, (), load))
                 continue
@@ -281,13 +281,13 @@ class _Starting:
             if late.lease.job_id not in started and late.lease not in answered:
                 self.load = with_started(self.load, late.ranked, late.lease, Reuse())
 
-    def _choose(self, candidates: list[Ranked], while_: Callable[[Ranked], bool]) -> list[ChosenJob]:
+    def _choose(self, candidates: list[Ranked], may_start: Callable[[Ranked], bool]) -> list[ChosenJob]:
         """Take those that fit together out of the candidates, as if each started at once."""
         known, found = self.queue.known, list[ChosenJob]()
         choices = Choices(candidates, self.load, self.queue.packing, known)
         while self.limit is None or len(self.claims) + len(found) < self.limit:
             chosen = choices.choose()
-            if chosen is None or not while_(chosen[0]):
+            if chosen is None or not may_start(chosen[0]):
                 break
             ranked, choice = chosen
             lease = Lease(ranked.job.id, uuid7())

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from jobs import job_rows
 from jobs.database.row_sets import array_parameters
-from jobs.job_rows import NewJob
 from jobs.models import Address
+from jobs.models.new_job import NewJob
 
 
 def digest_of(job: NewJob, asked_sha256: bytes) -> bytes | None:

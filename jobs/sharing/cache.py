@@ -8,8 +8,8 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from jobs.database.sealed_columns import sealer_in
-from jobs.job_rows import NewJob
 from jobs.models import Job
+from jobs.models.new_job import NewJob
 from jobs.sharing import ends
 
 

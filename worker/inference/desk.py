@@ -143,12 +143,10 @@ class Desk:
             if self.head_starts is not None:
                 self.head_starts.foresee(outlook)
             regrouped = self._apart.store(wake=self.wake, wake_within=self.wake_within)
-            with self._lock:
-                self._waiting[:0] = regrouped
-            self._put_back(self._take_waiting())
+            self._put_back([*regrouped, *self._take_waiting()])
 
     def _take_waiting(self) -> list[EndedRun]:
-        """Take the ends that wait, but those of jobs that will never be ours."""
+        """Take the ends that wait; drop those of runs that were refused."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
         for each in waiting:

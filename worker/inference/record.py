@@ -166,7 +166,7 @@ class Recorder:
             handed_in = self.desk.hand_in(run.job, end, output, early=run.early)
             stored = await asyncio.wrap_future(handed_in)
             if run.early is not None and run.early.is_refused:
-                self.announce([run.job.lease.job_id])  # it may be stored: a transaction that could not tell
+                self.announce([run.job.lease.job_id])  # a commit of unknown outcome may have stored it
                 return
             state = stored.state
             if output.has_files and state is not JobState.COMPLETED:

@@ -18,8 +18,8 @@ from api.runtime.warm_up import store_nothing
 from jobs import tenants
 from jobs.database import transaction
 from jobs.errors import LimitError
-from jobs.job_rows import NewJob
 from jobs.models import DEFAULT_TENANT, Job
+from jobs.models.new_job import NewJob
 from jobs.prompts.store import NewText
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
