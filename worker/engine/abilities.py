@@ -20,6 +20,7 @@ class Abilities:
         takes_stop: a stop request ends a request inside the engine, and the stream then ends cleanly.
         notices_cut: the engine ends a request whose stream is cut.
         reports_own_end: the end of a stream is the engine's own: it then holds nothing for the request.
+        keeps_stream: one stream serves one request after another, as each marks its last response.
         lacks: of `ABILITIES`, what it does not take, or not in every release that we know; a request that
             needs one is refused.
         reuses_prefix: a request does not compute again what an earlier one that began alike has computed,
@@ -43,6 +44,7 @@ class Abilities:
     takes_stop: bool = False
     notices_cut: bool = True
     reports_own_end: bool = True
+    keeps_stream: bool = False
     lacks: frozenset[str]
     reuses_prefix: bool = True
     shares_prefix: bool = False

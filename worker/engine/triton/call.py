@@ -134,7 +134,7 @@ class TritonCall:
         if connection is not None and channels is not None and self._ended_well and not self._is_cancelled:
             self._connection = None
             channels.note_ready(self._adapter.model_name)
-            if self._adapter.kind == "ids":  # a request of another kind was once left without its end
+            if not channels.marks_end(self._adapter.model_name) and self._adapter.abilities.keeps_stream:
                 channels.note_marks_end(self._adapter.model_name)
             await channels.give_back(connection)
             return

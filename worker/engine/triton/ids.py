@@ -46,6 +46,7 @@ class IdsAdapter:
             takes_ids=True,
             gives_ids=True,
             takes_stop=self.stop() is not None,
+            keeps_stream=True,
             lacks=lacking(self.inputs, prefix="runtime_", takes_lora=bool(self.lora_type))
             | VECTORS
             | {"bad_words"},
