@@ -11,6 +11,7 @@ long that takes, so their ends can be compared without a clock.
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
@@ -19,6 +20,8 @@ from jobs.states import Lane
 
 # Fibonacci hashing: 2 to the 128th, by the golden ratio. By a CRC all engines order jobs nearly alike.
 _PLACES: Final = 2**128
+# Places that are kept: a window is looked through for each start, and has the same jobs most of the time.
+_MAX_PLACES: Final = 4096
 _MIXER: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835
 
 
@@ -185,7 +188,6 @@ class Packer:
         self._budget = budget
         self._max_interactive = _max_interactive(max_batch_size, policy)
         self._policy = policy
-        self._places: dict[UUID, tuple[int, int]] = {}
 
     def choose(self) -> Choice:
         """Choose the next job; it does not start before `start`."""
@@ -203,9 +205,10 @@ class Packer:
             return Choice(start=None)
         head, kept_out = allowed[0], _kept_out(allowed, policy)
         peers = _peers(head, fitting, policy)
-        for each in sorted(peers, key=self._largest_first):
-            if kept_out is None or _spares_blocks(each, kept_out, running, budget):
-                return Choice(each.job_id)
+        if kept_out is not None:
+            peers = [each for each in peers if _spares_blocks(each, kept_out, running, budget)]
+        if peers:
+            return Choice(min(peers, key=self._largest_first).job_id)
         for each in fitting:
             if each is kept_out:
                 return Choice(each.job_id)
@@ -232,11 +235,7 @@ class Packer:
         )
 
     def _largest_first(self, peer: Candidate) -> tuple[int, tuple[int, int]]:
-        if not self._policy.order:
-            return -peer.room, (0, 0)
-        if peer.job_id not in self._places:
-            self._places[peer.job_id] = place_of(peer.job_id, self._policy)
-        return -peer.room, self._places[peer.job_id]
+        return -peer.room, place_of(peer.job_id, self._policy)
 
     def _within_lanes(self) -> list[Candidate]:
         """Return each lane's window.
@@ -255,11 +254,13 @@ def place_of(job_id: UUID, policy: PackingPolicy) -> tuple[int, int]:
     Returns:
         How many other engines put it further ahead than this one, and its place in this one's order.
     """
-    if not policy.order:
-        return 0, 0
-    own = (job_id.int ^ policy.order) * _MIXER % _PLACES
-    others = policy.others - {policy.order}
-    return sum((job_id.int ^ each) * _MIXER % _PLACES < own for each in others), own
+    return _place_of(job_id.int, policy.order, policy.others) if policy.order else (0, 0)
+
+
+@lru_cache(_MAX_PLACES)
+def _place_of(job: int, order: int, others: frozenset[int]) -> tuple[int, int]:
+    own = (job ^ order) * _MIXER % _PLACES
+    return sum((job ^ each) * _MIXER % _PLACES < own for each in others if each != order), own
 
 
 def is_ours(job_id: UUID, policy: PackingPolicy) -> bool:
