@@ -3,9 +3,8 @@
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
@@ -32,6 +31,7 @@ from jobs.models import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, 
 from jobs.queries import QueuedJob
 from jobs.scheduling.fair_share import Account
 from jobs.scheduling.followers import Family
+from jobs.scheduling.packing import EVERY_JOB, Share
 from jobs.states import Lane
 
 # Most waiting tenants that one claim considers: those that were served least.
@@ -45,6 +45,10 @@ _MAX_URGENT: Final = 16
 # Jobs of one class that a claim passes to find those whose document is not being read; fewest of a tenant.
 _MAX_PASSED: Final = 512
 _MIN_PASSED: Final = 32
+# With rivals an engine looks so many times as far, at most, for jobs of its share; one of so many parts of
+# what it reads are the very first jobs, whosever they are.
+_MAX_REACH: Final = 8
+_PARTS: Final = 4
 _NOBODY: Final = UUID(int=0)  # older than any reader
 # Documents whose followers a claim reads: a pool holds few long ones.
 _MAX_FAMILIES: Final = 64
@@ -103,6 +107,11 @@ _WAITING: Final = (
     )
     .execution_options(**PREPARED)
 )
+_FIRST_OF_CLASS: Final = f"""
+            SELECT {_COLUMNS} FROM jobs
+            WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
+            ORDER BY rank DESC, id LIMIT (SELECT num_each FROM share)
+"""  # noqa: S608  # built from constants
 # Finds the classes of a tenant's jobs one after the other, each by one index probe: there are few.
 _FIRST_SQL: Final = f"""
     {IN_INDEX_ORDER.decode()}
@@ -131,11 +140,7 @@ _FIRST_SQL: Final = f"""
             PARTITION BY possible.tenant_id, possible.class / {NEED_CLASSES}
             ORDER BY first.rank DESC, first.id
         ) AS place
-        FROM possible, LATERAL (
-            SELECT {_COLUMNS} FROM jobs
-            WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
-            ORDER BY rank DESC, id LIMIT (SELECT num_each FROM share)
-        ) AS first
+        FROM possible, LATERAL ({_FIRST_OF_CLASS}) AS first
     ) AS placed WHERE place <= (SELECT num_each FROM share)
     UNION
     (SELECT urgent.* FROM possible, LATERAL (
@@ -162,11 +167,7 @@ FIRST: Final = text(_FIRST_SQL).bindparams(*_GIVEN_FIRST).columns(*_ROWS).execut
 _FIRST_OTHERS: Final = (
     text(
         _FIRST_SQL.replace(
-            f"""
-            SELECT {_COLUMNS} FROM jobs
-            WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
-            ORDER BY rank DESC, id LIMIT (SELECT num_each FROM share)
-""",  # noqa: S608  # built from constants
+            _FIRST_OF_CLASS,
             f"""
             SELECT * FROM (
                 SELECT {_COLUMNS} FROM jobs
@@ -183,6 +184,29 @@ _FIRST_OTHERS: Final = (
         bindparam("num_passed", type_=Integer()),
         bindparam("without", type_=ARRAY(LargeBinary)),
         bindparam("readers", type_=ARRAY(Uuid)),
+    )
+    .columns(*_ROWS)
+    .execution_options(**PREPARED)
+)
+# The same for one of several engines: the first ones, then those of its share that follow.
+_FIRST_OF_SHARE: Final = (
+    text(
+        _FIRST_SQL.replace(
+            _FIRST_OF_CLASS,
+            f"""
+            SELECT {_COLUMNS} FROM (
+                SELECT {_COLUMNS}, row_number() OVER (ORDER BY rank DESC, id) AS place FROM jobs
+                WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
+                ORDER BY rank DESC, id LIMIT (SELECT :reach * num_each FROM share)
+            ) AS passed
+            WHERE place <= (SELECT (num_each + {_PARTS} - 1) / {_PARTS} FROM share)
+                OR (256 * get_byte(uuid_send(id), 14) + get_byte(uuid_send(id), 15)) % :num_engines = :place
+            ORDER BY rank DESC, id LIMIT (SELECT num_each FROM share)
+""",  # noqa: S608  # built from constants
+        )
+    )
+    .bindparams(
+        *_GIVEN_FIRST, *(bindparam(name, type_=Integer()) for name in ("reach", "num_engines", "place"))
     )
     .columns(*_ROWS)
     .execution_options(**PREPARED)
@@ -225,6 +249,22 @@ class WaitingTenants:
     overtaken: dict[UUID, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which of the first jobs a claim reads.
+
+    Attributes:
+        without: families that it leaves out, except their jobs that expire next or are older than the given.
+        share: of the engine; its jobs come right behind the very first ones. Not heeded with `without`.
+    """
+
+    without: Mapping[Family, UUID | None] = field(default_factory=dict)
+    share: Share = EVERY_JOB
+
+
+EVERYTHING: Final = Scope()
+
+
 def waiting_tenants(session: Session, model: str, engine_name: str | None = None) -> WaitingTenants:
     """Find the tenants that wait for this model: one index probe per tenant and lane.
 
@@ -265,7 +305,7 @@ def first_jobs(
     capacity: Capacity,
     now: datetime,
     max_rows: int = MAX_ROWS,
-    without: Mapping[Family, UUID | None] = MappingProxyType({}),
+    scope: Scope = EVERYTHING,
 ) -> Sequence[QueuedJob]:
     """Read the best runnable jobs of each class and the next to expire; unordered.
 
@@ -280,21 +320,31 @@ def first_jobs(
         capacity: of the engine; jobs that never fit it are left out.
         now: leaves out jobs whose retry is due later.
         max_rows: shared by the tenants and sizes.
-        without: leaves out jobs of these families, except those that expire next or are older than the given.
+        scope: which of them.
     """
     if not tenants:
         return []
     given = _limits(model, lane, capacity, now)
-    others: dict[str, object] = {
-        "without": [each.digest for each in without],
-        "readers": [each or _NOBODY for each in without.values()],
-        "num_passed": max(_MIN_PASSED, _MAX_PASSED // len(tenants)),
-    }
+    statement, more = FIRST, dict[str, object]()
+    if scope.without:
+        statement = _FIRST_OTHERS
+        more = {
+            "without": [each.digest for each in scope.without],
+            "readers": [each or _NOBODY for each in scope.without.values()],
+            "num_passed": max(_MIN_PASSED, _MAX_PASSED // len(tenants)),
+        }
+    elif scope.share.num_engines > 1:
+        statement = _FIRST_OF_SHARE
+        more = {
+            "reach": min(scope.share.num_engines, _MAX_REACH),
+            "num_engines": scope.share.num_engines,
+            "place": scope.share.place,
+        }
     rows = direct.fetch(
         session,
-        _FIRST_OTHERS if without else FIRST,
+        statement,
         given
-        | (others if without else {})
+        | more
         | {
             "tenants": sorted(tenants),
             "max_size_class": bisect_right(SIZE_BOUNDS, capacity.max_input_len),

@@ -16,7 +16,7 @@ from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import EnginePrefixes
 from jobs.scheduling.followers import Family
 from jobs.scheduling.head_starts import Outlook
-from jobs.scheduling.packing import PackingPolicy, is_ours
+from jobs.scheduling.packing import PackingPolicy
 from jobs.scheduling.ranking import Ranked, Ranking
 from jobs.scheduling.sizing import ClaimPolicy, Sizer, packing_on
 from jobs.states import Lane
@@ -84,7 +84,7 @@ class EngineQueue:
 
     def is_ours(self, ranked: Ranked) -> bool:
         """Return True unless another engine probably starts this candidate, as it does its equals."""
-        return is_ours(ranked.job.id, self.packing)
+        return not self.packing.share.distance(ranked.job.id)
 
     def elsewhere(self) -> AbstractSet[Family]:
         """Find the families that this engine leaves to others of its model, which have them."""

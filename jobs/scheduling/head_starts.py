@@ -10,7 +10,7 @@ from jobs.scheduling.choosing import choose_ranked, may_share, with_started, wit
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import EnginePrefixes
 from jobs.scheduling.followers import Reuse
-from jobs.scheduling.packing import PackingPolicy, is_ours
+from jobs.scheduling.packing import PackingPolicy
 from jobs.scheduling.ranking import Ranked
 from jobs.transitions import Lease
 
@@ -145,7 +145,7 @@ class Outlook:
             return None
         choice = choose_ranked(candidates, load, self.packing, None)
         chosen = next((each for each in candidates if each.job.id == choice.start), None)
-        if chosen is None or chosen.candidate.alone or not is_ours(chosen.job.id, self.packing):
+        if chosen is None or chosen.candidate.alone or self.packing.share.distance(chosen.job.id):
             return None
         if is_ticking and chosen.candidate.room > left_blocks:
             return None

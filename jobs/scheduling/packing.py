@@ -11,18 +11,34 @@ long that takes, so their ends can be compared without a clock.
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
 from jobs.engines.capacity import Budget
 from jobs.states import Lane
 
-# Fibonacci hashing: 2 to the 128th, by the golden ratio. By a CRC all engines order jobs nearly alike.
-_PLACES: Final = 2**128
-# Places that are kept: a window is looked through for each start, and has the same jobs most of the time.
-_MAX_PLACES: Final = 4096
-_MIXER: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835
+# Of a job's id: at least as many values as engines share a queue, all equally frequent.
+SHARE_BITS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part of a queue that one of several engines takes first, so that no two choose the same job.
+
+    Attributes:
+        num_engines: that take from the queue; each owns as many of its jobs, by their ids.
+        place: of this one among them, from 0.
+    """
+
+    num_engines: int = 1
+    place: int = 0
+
+    def distance(self, job_id: UUID) -> int:
+        """Return how many engines take this job before this one does, if they can; 0: it is this one's."""
+        return (job_id.int % (1 << SHARE_BITS) - self.place) % self.num_engines
+
+
+EVERY_JOB: Final = Share()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +54,8 @@ class PackingPolicy:
         batch_patience: after this wait, the interactive lane leaves the first batch job the blocks it needs.
         preempt_after: tokens that a batch job generates before it may make room for an interactive one.
         max_preemptions: how often one job may have to make room.
-        order: of peers that reserve equally much: 0 for that of the ranking; any other number has an order of
-            its own, so that engines which share a queue choose different ones.
-        others: the orders of those engines. Each takes first what it puts before all of them, so that no two
-            choose the same job while both have such.
+        share: of peers that reserve equally much, the engine takes its own first, in rank order, then
+            those of others, first what their owner takes last.
     """
 
     window: int = 96
@@ -50,8 +64,7 @@ class PackingPolicy:
     batch_patience: timedelta = timedelta(minutes=10)
     preempt_after: int = 256
     max_preemptions: int = 2
-    order: int = 0
-    others: frozenset[int] = frozenset()
+    share: Share = EVERY_JOB
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +221,7 @@ class Packer:
         if kept_out is not None:
             peers = [each for each in peers if _spares_blocks(each, kept_out, running, budget)]
         if peers:
-            return Choice(min(peers, key=self._largest_first).job_id)
+            return Choice(min(enumerate(peers), key=self._largest_first)[1].job_id)
         for each in fitting:
             if each is kept_out:
                 return Choice(each.job_id)
@@ -234,8 +247,10 @@ class Packer:
             idle=False,
         )
 
-    def _largest_first(self, peer: Candidate) -> tuple[int, tuple[int, int]]:
-        return -peer.room, place_of(peer.job_id, self._policy)
+    def _largest_first(self, ranked: tuple[int, Candidate]) -> tuple[int, int, int]:
+        place, peer = ranked
+        distance = self._policy.share.distance(peer.job_id)
+        return -peer.room, distance, -place if distance else place
 
     def _within_lanes(self) -> list[Candidate]:
         """Return each lane's window.
@@ -246,26 +261,6 @@ class Packer:
         if batch and self._num_interactive >= self._max_interactive:
             return batch
         return self._interactive[: self._policy.window] + batch
-
-
-def place_of(job_id: UUID, policy: PackingPolicy) -> tuple[int, int]:
-    """Return the place of a job among its equals, which otherwise stay in rank order.
-
-    Returns:
-        How many other engines put it further ahead than this one, and its place in this one's order.
-    """
-    return _place_of(job_id.int, policy.order, policy.others) if policy.order else (0, 0)
-
-
-@lru_cache(_MAX_PLACES)
-def _place_of(job: int, order: int, others: frozenset[int]) -> tuple[int, int]:
-    own = (job ^ order) * _MIXER % _PLACES
-    return sum((job ^ each) * _MIXER % _PLACES < own for each in others if each != order), own
-
-
-def is_ours(job_id: UUID, policy: PackingPolicy) -> bool:
-    """Return True unless another engine takes the job before this one, if it can."""
-    return place_of(job_id, policy)[0] == 0
 
 
 def fits(candidate: Candidate, budget: Budget) -> bool:

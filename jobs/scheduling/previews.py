@@ -13,7 +13,7 @@ from jobs.scheduling import engine_load
 from jobs.scheduling.choosing import Choices, choose_ranked, emptied, without
 from jobs.scheduling.engine_queue import EngineQueue
 from jobs.scheduling.followers import Reuse
-from jobs.scheduling.packing import Running, is_ours
+from jobs.scheduling.packing import Running
 from jobs.scheduling.ranking import Ranked
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.transitions import Lease
@@ -60,7 +60,7 @@ def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> P
         choice = choose_ranked(candidates, left, packing, queue.known)
         text_ids.update({each.job.text_id: None for each in candidates if each.job.id == choice.start})
     text_ids.update(dict.fromkeys(_texts_of_next_round(queue, candidates)))
-    ours = [each for each in candidates if is_ours(each.job.id, packing)]
+    ours = [each for each in candidates if not packing.share.distance(each.job.id)]
     text_ids.update(dict.fromkeys(_short_texts(ours)))
     return Preview(candidates, list(text_ids))
 

@@ -18,12 +18,12 @@ from jobs.engines.capacity import Capacity
 from jobs.models import Job, TenantAccount
 from jobs.queries import QueuedJob
 from jobs.scheduling import candidates
-from jobs.scheduling.candidates import WaitingTenants
+from jobs.scheduling.candidates import Scope, WaitingTenants
 from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
 from jobs.scheduling.fair_share import Account, lift, rank
 from jobs.scheduling.followers import Family, Reuse
-from jobs.scheduling.packing import Candidate
-from jobs.scheduling.sizing import ClaimPolicy, ReservationSize, Sizer
+from jobs.scheduling.packing import EVERY_JOB, Candidate
+from jobs.scheduling.sizing import ClaimPolicy, ReservationSize, Sizer, packing_on
 from jobs.states import Lane
 from jobs.states.summary import ANSWER_TASKS, EXTRACTION_TASKS, TASKS, NodeKind
 
@@ -153,6 +153,7 @@ class Ranking:
         max_rows = self.max_rows or max(
             candidates.MAX_ROWS, candidates.ROWS_OF_SLOT * self.capacity.max_batch_size
         )
+        share = EVERY_JOB if self.engine_name is None else packing_on(self.policy, self.engine_name).share
         without: dict[Family, UUID | None] = {}
         if lane is Lane.BATCH:
             without = dict.fromkeys(self.elsewhere) | (self.known.reading if self.known else {})
@@ -165,7 +166,7 @@ class Ranking:
                 capacity=self.capacity,
                 now=self.now,
                 max_rows=max_rows,
-                without=without,
+                scope=Scope(without, share),
             )
             if rows:
                 return rows

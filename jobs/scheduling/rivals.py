@@ -1,9 +1,10 @@
-"""Engines that share a queue: whether others take from it now, and in which order each takes equal jobs."""
+"""Engines that share a queue: whether others take from it now, and which part of it each takes first."""
 
 import time
-import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
+
+from jobs.scheduling.packing import EVERY_JOB, Share
 
 # After a miss: longer than candidates are kept, so that engines which are busy together stay apart.
 _NEAR_SECONDS: Final = 2.0
@@ -16,7 +17,7 @@ class Rivals:
         """Start without any rival. Args: clock: a monotonic clock, in seconds."""
         self._clock = clock
         self._missed_at = float("-inf")
-        self._orders: frozenset[int] = frozenset()
+        self._names: Sequence[str] = ()
 
     def note_missed(self) -> None:
         """Record that another engine started a job which this one chose, or might have chosen."""
@@ -24,19 +25,14 @@ class Rivals:
 
     def know(self, engine_names: Collection[str]) -> None:
         """Remember which engines share the queue."""
-        self._orders = frozenset(order_of(each) for each in engine_names)
+        self._names = sorted(engine_names)
 
-    @property
-    def orders(self) -> frozenset[int]:
-        """The orders of the engines that share the queue."""
-        return self._orders
+    def share_of(self, engine_name: str) -> Share:
+        """Return the share of this engine; all of the queue while it knows of no other one."""
+        names = self._names
+        return Share(len(names), names.index(engine_name)) if engine_name in names else EVERY_JOB
 
     @property
     def are_near(self) -> bool:
         """True if that happened a moment ago, so that kept candidates may be taken."""
         return self._clock() - self._missed_at < _NEAR_SECONDS
-
-
-def order_of(engine_name: str) -> int:
-    """Return the number of the order in which this engine takes equal jobs while it has rivals. Never 0."""
-    return zlib.crc32(engine_name.encode()) | 1

@@ -14,7 +14,7 @@ from jobs.scheduling.output_history import Group, History, PeersOnce
 from jobs.scheduling.packing import PackingPolicy
 from jobs.scheduling.prediction import PredictionPolicy, likely
 from jobs.scheduling.prefix_replay import PrefixReplay
-from jobs.scheduling.rivals import Rivals, order_of
+from jobs.scheduling.rivals import Rivals
 from jobs.scheduling.segments import next_segment, whole_blocks
 from jobs.settings import Settings
 
@@ -74,10 +74,10 @@ class ClaimPolicy:
 
 
 def packing_on(policy: ClaimPolicy, engine_name: str) -> PackingPolicy:
-    """Return the packing's policy: with rivals each engine takes equal jobs in an order of its own."""
+    """Return the packing's policy: with rivals each engine takes jobs of its own share first."""
     if policy.rivals is None or not policy.has_rivals:
         return policy.packing
-    return replace(policy.packing, order=order_of(engine_name), others=policy.rivals.orders)
+    return replace(policy.packing, share=policy.rivals.share_of(engine_name))
 
 
 def policy_on(

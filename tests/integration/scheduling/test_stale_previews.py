@@ -185,6 +185,21 @@ def test_engines_that_meet_at_a_queue_choose_different_jobs_from_the_same_previe
     assert len(chosen["engine-a"] & chosen["engine-b"]) < 4
 
 
+def test_an_engine_takes_jobs_of_anothers_share_rather_than_none(session: Session) -> None:
+    policy = replace(POLICY, rivals=Rivals())
+    assert policy.rivals is not None
+    policy.rivals.note_missed()
+    for name in (ENGINE, "engine-b"):
+        register_engine(session, name)
+    policy.rivals.know([ENGINE, "engine-b"])
+    jobs = [submit_one(session) for _ in range(40)]
+    for job in jobs:
+        if not policy.rivals.share_of(ENGINE).distance(job.id):
+            lifecycle.cancel(session, job.id, tenant_id=job.tenant_id)
+    preview = previews.preview_claims(session, ENGINE, policy)
+    assert len(claims.claim_all(session, ENGINE, policy, preview=preview).claims) == 4
+
+
 def test_an_engine_without_rivals_takes_equal_jobs_in_order(session: Session) -> None:
     clock = iter([0.0, 1.0, 5.0])
     rivals = Rivals(clock=lambda: next(clock))
