@@ -1,5 +1,8 @@
 """The local `tensorrt_llm`, as the other models of its server ask it."""
 
+import threading
+import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -8,6 +11,11 @@ import triton_python_backend_utils as pb_utils
 
 # An object of Triton's stub, which has no types.
 PbTensor: TypeAlias = Any
+
+# Responses of ended streams, and when each ended. Triton drops its own reference within milliseconds.
+_ended: deque[tuple[float, Iterator[Any]]] = deque()
+_ended_lock = threading.Lock()
+_KEPT_SECONDS = 1.0
 
 
 def stream(
@@ -53,8 +61,25 @@ def stop(request_id: str) -> None:
 
 
 def _responses(tensors: list[PbTensor], request_id: str) -> Iterator[Any]:
+    """Yield the engine's responses, and keep them until Triton drops its reference to them.
+
+    A thread of Triton 2.51 drops it after the last response without the interpreter lock. If it is the last
+    reference, that thread frees the tensors' arrays while Python runs, which corrupts its memory: the process
+    crashes, and the server hangs. Each question about cancellation delays that thread. Fixed in Triton 24.12.
+    """
     outputs = ["output_ids", "sequence_length"]
-    found: Iterator[Any] = pb_utils.InferenceRequest(
+    found = pb_utils.InferenceRequest(
         model_name="tensorrt_llm", request_id=request_id, inputs=tensors, requested_output_names=outputs
     ).exec(decoupled=True)
-    return found
+    try:
+        yield from found
+    finally:
+        _keep(found)
+
+
+def _keep(ended: Iterator[Any]) -> None:
+    now = time.monotonic()
+    with _ended_lock:
+        _ended.append((now, ended))
+        while _ended[0][0] < now - _KEPT_SECONDS:
+            _ended.popleft()
