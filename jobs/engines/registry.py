@@ -20,6 +20,8 @@ from jobs.settings import EngineSettings
 
 # An engine that was not seen for this long does not decide what others may be asked.
 _TAKES_WITHIN: Final = timedelta(days=1)
+# Workers report every 5 seconds that their engine is ready; one that was silent for this long is down.
+SILENT: Final = timedelta(seconds=30)
 
 
 class EngineRow(NamedTuple):
@@ -105,9 +107,8 @@ def mark_ready(session: Session, engine_name: str, *, now: datetime, spare_block
 
 def sharing_queue(session: Session, model: str) -> Sequence[str]:
     """Return the names of the engines that take jobs of this model now."""
-    return session.scalars(
-        select(Engine.name).where(Engine.model == model, Engine.paused_reason.is_(None))
-    ).all()
+    takes_jobs = (Engine.paused_reason.is_(None), Engine.halt.is_(None), Engine.seen_at > func.now() - SILENT)
+    return session.scalars(select(Engine.name).where(Engine.model == model, *takes_jobs)).all()
 
 
 def capacity_of(engine: Engine | EngineRow) -> Capacity:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
@@ -27,8 +27,6 @@ from jobs.scheduling.prediction import PredictionPolicy
 from jobs.scheduling.ranking import Ranked, Ranking
 from jobs.scheduling.sizing import ClaimPolicy, Sizer, group_of
 
-# Workers report every 5 seconds that their engine is ready; one that was silent for this long is down.
-SILENT: Final = timedelta(seconds=30)
 # Most queued jobs read of one lane: enough of each size to simulate a hundred starts.
 _MAX_ROWS: Final = 512
 # Newest finished jobs, of all models and of one engine: more would only slow the measurement.
@@ -87,7 +85,7 @@ def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasur
         unmeasured: speed assumed of an engine that has served nothing yet.
     """
     now, rows = _engines(session, model)
-    ready = [each for each in rows if each.paused_reason is None and now - each.seen_at <= SILENT]
+    ready = [each for each in rows if each.paused_reason is None and now - each.seen_at <= registry.SILENT]
     up = [each for each in ready if each.halt is None]
     names = [each.name for each in up]
     reserved = _reserved(session, names)

@@ -64,6 +64,12 @@ class EngineQueue:
         if self.policy.rivals is not None:
             self.policy.rivals.note_missed()
 
+    def look_for_rivals(self) -> None:
+        """Find out which other engines take from the queue now."""
+        if self.policy.rivals is not None:
+            busy = registry.sharing_queue(self.session, self.engine.model)
+            self.policy.rivals.know({self.engine.name, *busy})
+
     def still_waiting(
         self, candidates: Sequence[Ranked], queued: Collection[UUID] | None = None
     ) -> list[Ranked]:
@@ -95,8 +101,8 @@ class EngineQueue:
 
     def head(self, *, elsewhere: AbstractSet[Family]) -> list[Ranked]:
         """Read the head of the queue, without batch jobs that begin with what other engines have."""
-        if self.policy.rivals is not None and self.policy.has_rivals:
-            self.policy.rivals.know(registry.sharing_queue(self.session, self.engine.model))
+        if self.policy.has_rivals:
+            self.look_for_rivals()
         ranking = Ranking(
             self.session,
             self.engine.model,

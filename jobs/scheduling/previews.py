@@ -52,6 +52,8 @@ def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> P
     engine, now = found
     load = engine_load.read(session, engine)
     queue = EngineQueue(session, engine, now, load, policy)
+    if not policy.has_rivals:  # or else the head of the queue is read with them in mind
+        queue.look_for_rivals()
     candidates = queue.head(elsewhere=queue.elsewhere())
     packing = queue.packing
     text_ids: dict[UUID, None] = {}  # in order, each once

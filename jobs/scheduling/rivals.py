@@ -24,7 +24,7 @@ class Rivals:
         self._missed_at = self._clock()
 
     def know(self, engine_names: Collection[str]) -> None:
-        """Remember which engines share the queue."""
+        """Remember which engines take jobs from the queue now."""
         self._names = sorted(engine_names)
 
     def share_of(self, engine_name: str) -> Share:
@@ -34,5 +34,5 @@ class Rivals:
 
     @property
     def are_near(self) -> bool:
-        """True if that happened a moment ago, so that kept candidates may be taken."""
-        return self._clock() - self._missed_at < _NEAR_SECONDS
+        """True if others take from the queue, as was seen or missed a moment ago."""
+        return len(self._names) > 1 or self._clock() - self._missed_at < _NEAR_SECONDS

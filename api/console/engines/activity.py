@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy import ARRAY, Integer, Interval, Row, Uuid, bindparam, text
 from sqlalchemy.orm import Session
 
-from jobs.forecast.snapshot import SILENT
+from jobs.engines.registry import SILENT
 from jobs.scheduling.halts import Halt, Operator
 from jobs.states.halt import HaltKind
 

@@ -14,6 +14,7 @@ from claiming import claims
 from jobs import lifecycle
 from jobs.engines import served_tokens
 from jobs.engines.capacity import Capacity
+from jobs.models import Engine as EngineModel
 from jobs.models import Job
 from jobs.scheduling import previews, ticks
 from jobs.scheduling.candidates import MAX_TENANTS
@@ -131,15 +132,15 @@ def test_a_job_that_ran_since_its_preview_pays_for_its_prompt_once(session: Sess
     assert served_tokens.served(session, tenant_id, MODEL) == 1000 + found.output_tokens
 
 
-def test_jobs_that_another_engine_started_since_a_preview_cost_one_statement_more(
+def test_jobs_that_a_new_engine_started_since_a_preview_cost_one_statement_more(
     engine: Engine, session: Session
 ) -> None:
     register_engine(session)
-    register_engine(session, "engine-b", LARGE)
     policy = replace(POLICY, rivals=Rivals())
     for _ in range(60):
         submit_one(session)
     preview = previews.preview_claims(session, ENGINE, policy)
+    register_engine(session, "engine-b", LARGE)
     assert len(claims.claim_all(session, "engine-b", POLICY).claims) == 32
     with starts(engine) as first:
         mine = claims.claim_all(session, ENGINE, policy, preview=preview).claims
@@ -173,8 +174,10 @@ def test_engines_that_meet_at_a_queue_choose_different_jobs_from_the_same_previe
     for _ in range(80):
         submit_one(session)
     session.execute(update(Job).values(created_at=datetime.now(UTC) - timedelta(minutes=1)))
-    for name in ("engine-a", "engine-b"):
+    names = ("engine-a", "engine-b")
+    for name in names:
         register_engine(session, name)
+    for name in names:
         policy = replace(POLICY, rivals=Rivals())
         assert policy.rivals is not None
         policy.rivals.note_missed()
@@ -182,7 +185,25 @@ def test_engines_that_meet_at_a_queue_choose_different_jobs_from_the_same_previe
         chosen[name] = {each.lease.job_id for each in claims.claim_all(session, name, policy).claims}
         attempt.rollback()
     assert len(chosen["engine-a"]) == len(chosen["engine-b"]) == 4
-    assert len(chosen["engine-a"] & chosen["engine-b"]) < 4
+    assert not chosen["engine-a"] & chosen["engine-b"]
+
+
+def rivals_of(session: Session, **changed: object) -> bool:
+    """Whether a preview of one engine takes a second one for a rival, which was changed so."""
+    policy = replace(POLICY, rivals=Rivals())
+    for name in (ENGINE, "engine-b"):
+        register_engine(session, name)
+    if changed:
+        session.execute(update(EngineModel).where(EngineModel.name == "engine-b").values(changed))
+    previews.preview_claims(session, ENGINE, policy)
+    return policy.has_rivals
+
+
+def test_a_preview_finds_the_engines_that_take_from_the_queue(session: Session) -> None:
+    assert rivals_of(session)
+    assert not rivals_of(session, paused_reason="not ready")
+    assert not rivals_of(session, seen_at=datetime.now(UTC) - timedelta(minutes=1))
+    assert not rivals_of(session, model="another")
 
 
 def test_an_engine_takes_jobs_of_anothers_share_rather_than_none(session: Session) -> None:
