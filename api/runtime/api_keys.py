@@ -5,15 +5,14 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy.orm import Session
-
 from api.runtime.database import Transactions
-from api.runtime.key_lookups import KeyLookups, KeyRecord
+from api.runtime.key_lookups import KeyLookups
 from api.runtime.rate_limits import RateLimit
 from jobs.errors import AuthenticationError, LongbatchError
 from jobs.models.tenant import ApiKey
@@ -28,6 +27,8 @@ from jobs.tenants.quotas import TenantLimits
 # guessing does not evict valid ones.
 _MAX_KNOWN: Final = 10_000
 _MAX_UNKNOWN: Final = 1_000
+# A key's use is noted so long after it was looked up: what it is used for comes first.
+_NOTE_AFTER_SECONDS: Final = 0.1
 _BEARER: Final = "bearer "
 # In OpenAI's words: LiteLLM raises its AuthenticationError for no others.
 _WRONG: Final = "Incorrect API key provided"
@@ -124,6 +125,7 @@ class ApiKeys:
         self._unknown: dict[bytes, _Found] = {}
         self._asking: dict[bytes, asyncio.Task[_Found]] = {}
         self._lookups = KeyLookups(transactions)
+        self._noting: set[asyncio.Task[None]] = set()
 
     async def verify(self, authorization: str | None) -> Caller:
         """Verify the key in the Authorization header and return its caller.
@@ -180,17 +182,15 @@ class ApiKeys:
             _keep(self._unknown, digest, found, at_most=_MAX_UNKNOWN)
             return found
         _keep(self._known, digest, found, at_most=_MAX_KNOWN)
-        await self._note_use(row, seen)
+        if keys.is_usable(row, seen.now) and not keys.is_use_noted(row, seen.now):
+            self._noting.add(task := asyncio.create_task(self._note_use(row, seen.now)))
+            task.add_done_callback(self._noting.discard)
         return found
 
-    async def _note_use(self, row: ApiKey, seen: KeyRecord) -> None:
-        if keys.is_use_noted(row, seen.now) or not keys.is_usable(row, seen.now):
-            return
-
-        def note(session: Session) -> None:
-            keys.note_use(session, row.id, now=seen.now)
-
-        with contextlib.suppress(LongbatchError):  # only informative, so the request goes on without it
+    async def _note_use(self, row: ApiKey, now: datetime) -> None:
+        await asyncio.sleep(_NOTE_AFTER_SECONDS)
+        with contextlib.suppress(LongbatchError):  # only informative
+            note = partial(keys.note_use, key_id=row.id, now=now)
             await self._transactions.run(note, tenant_ids=[row.tenant_id])
 
 

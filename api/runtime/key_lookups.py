@@ -4,38 +4,17 @@ A key that was never seen thus waits no longer among hundreds of guesses than al
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import Final
 
-from sqlalchemy.orm import Session
-
 from api.runtime.database import Transactions
-from jobs.database import database_now
-from jobs.models.tenant import ApiKey, TenantLimit
-from jobs.tenants import keys, quotas
+from jobs.tenants import keys
+from jobs.tenants.keys import KeyRecord
 
 # Two, so that one silently lost connection does not hold up all keys.
 _MAX_QUERIES: Final = 2
 _MAX_KEYS_OF_A_QUERY: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRecord:
-    """The database's answer about a key.
-
-    Attributes:
-        row: None if there is no such key.
-        own: the tenant's own limits; None: the defaults apply.
-        now: the time by the database's clock.
-    """
-
-    row: ApiKey | None
-    own: TenantLimit | None
-    now: datetime
 
 
 class KeyLookups:
@@ -72,7 +51,7 @@ class KeyLookups:
                 for secret in list(islice(self._waiting, _MAX_KEYS_OF_A_QUERY))
             }
             try:
-                seen = await self._transactions.run_across(partial(_read, secrets=asked.keys()))
+                seen = await self._transactions.run_across(partial(keys.look_up, secrets=asked.keys()))
             except Exception as error:  # noqa: BLE001  # passed on to all callers
                 for answer in asked.values():
                     answer.set_exception(error)
@@ -80,15 +59,3 @@ class KeyLookups:
             else:
                 for secret, answer in asked.items():
                     answer.set_result(seen[secret])
-
-
-def _read(session: Session, *, secrets: Collection[str]) -> Mapping[str, KeyRecord]:
-    now = database_now(session)
-    rows = keys.find_all(session, secrets)
-    tenant_ids = {row.tenant_id for row in rows.values()}
-    limits = quotas.own_limits(session, tenant_ids) if tenant_ids else {}
-    found = {}
-    for secret in secrets:
-        row = rows.get(secret)
-        found[secret] = KeyRecord(row, limits.get(row.tenant_id) if row else None, now)
-    return found

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import sha256
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Text, and_, any_, cast, func, or_, select, update
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import ColumnElement, Text, and_, func, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from jobs import audit
 from jobs.audit import Action
-from jobs.database import database_now, paging
+from jobs.database import database_now, direct, paging
 from jobs.database.paging import Page
+from jobs.database.row_sets import array_parameters
 from jobs.errors import (
     AuthenticationError,
     ConflictError,
@@ -27,7 +27,7 @@ from jobs.errors import (
     NotFoundError,
 )
 from jobs.ids import uuid7
-from jobs.models.tenant import ApiKey, Tenant
+from jobs.models.tenant import ApiKey, Tenant, TenantLimit
 
 PREFIX: Final = "lb_"
 _HANDLE_BYTES: Final = 8
@@ -132,24 +132,57 @@ def find(session: Session, secret: str) -> ApiKey | None:
     Returns:
         None if there is no such key.
     """
-    return find_all(session, [secret]).get(secret)
+    return look_up(session, [secret])[secret].row
 
 
-def find_all(session: Session, secrets: Collection[str]) -> dict[str, ApiKey]:
-    """Find the rows of these keys in one query, even of expired and revoked ones.
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """The database's answer about a key. No session tracks its rows.
+
+    Attributes:
+        row: None if there is no such key.
+        own: the tenant's own limits; None: the defaults apply.
+        now: the time by the database's clock.
+    """
+
+    row: ApiKey | None
+    own: TenantLimit | None
+    now: datetime
+
+
+def look_up(session: Session, secrets: Collection[str]) -> dict[str, KeyRecord]:
+    """Look these keys up in one query, even expired and revoked ones.
 
     The public parts find them; the secrets are compared in constant time.
     """
-    handles = {secret: handle for secret in secrets if (handle := handle_of(secret)) is not None}
-    query = select(ApiKey).where(ApiKey.handle == any_(cast(list(handles.values()), ARRAY(Text))))
-    rows = {row.handle: row for row in session.scalars(query)}
+    handles = {secret: handle_of(secret) for secret in secrets}
+    rows = direct.fetch(session, _LOOK_UP, {"handles": [each for each in handles.values() if each]})
+    known = {row[_HANDLE]: row for row in rows if row[_HANDLE] is not None}
     found = {}
     for secret, handle in handles.items():
-        row = rows.get(handle)
-        known = row.secret_sha256 if row is not None else bytes(sha256().digest_size)
-        if hmac.compare_digest(known, _hash(secret)) and row is not None:
-            found[secret] = row
+        row = known.get(handle)
+        sha = row[_SHA256] if row is not None else bytes(sha256().digest_size)
+        is_right = hmac.compare_digest(sha, _hash(secret)) and row is not None
+        found[secret] = _record(row) if row is not None and is_right else KeyRecord(None, None, rows[0][0])
     return found
+
+
+_KEY_COLUMNS: Final = [each.name for each in ApiKey.__table__.columns]
+_LIMIT_COLUMNS: Final = [each.name for each in TenantLimit.__table__.columns]
+_HANDLE, _SHA256 = (1 + _KEY_COLUMNS.index(name) for name in ("handle", "secret_sha256"))
+_LOOK_UP: Final = text(f"""
+    SELECT clock_timestamp(), {", ".join(f"api_keys.{name}" for name in _KEY_COLUMNS)},
+        {", ".join(f"own.{name}" for name in _LIMIT_COLUMNS)}
+    FROM (SELECT) AS once LEFT JOIN api_keys ON handle = ANY(:handles)
+        LEFT JOIN tenant_limits AS own ON own.tenant_id = api_keys.tenant_id
+""").bindparams(*array_parameters(handles=Text()))  # noqa: S608  # built from constants
+
+
+def _record(row: Sequence[Any]) -> KeyRecord:
+    now, *values = row
+    of_key = dict(zip(_KEY_COLUMNS, values, strict=False))
+    own = dict(zip(_LIMIT_COLUMNS, values[len(_KEY_COLUMNS) :], strict=True))
+    return KeyRecord(ApiKey(**of_key), TenantLimit(**own) if own["tenant_id"] else None, now)
 
 
 def is_usable(row: ApiKey, now: datetime) -> bool:

@@ -8,18 +8,19 @@ from typing import Any, TypeVar
 
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.runtime.api_keys import ApiKeys
 from api.runtime.database import Transactions
-from api.runtime.key_lookups import KeyLookups, KeyRecord
+from api.runtime.key_lookups import KeyLookups
 from jobs.database import database_now
 from jobs.errors import AuthenticationError
 from jobs.models import DEFAULT_TENANT
+from jobs.models.tenant import ApiKey
 from jobs.settings import BrokerSettings, DatabaseSettings, Settings
 from jobs.tenants import keys
-from jobs.tenants.keys import NewKey, Scope
+from jobs.tenants.keys import KeyRecord, NewKey, Scope
 from support import PATIENCE
 
 T = TypeVar("T")
@@ -79,6 +80,17 @@ def test_a_key_that_was_never_seen_waits_for_no_guesses(
             "Incorrect API key provided: there is no such key."
         }
         assert transactions.num_looks <= 3
+
+    verifying(database_settings, test)
+
+
+def test_a_request_waits_for_no_note_of_its_key_s_use(
+    database_settings: DatabaseSettings, sessions: sessionmaker[Session], made: NewKey
+) -> None:
+    async def test(api_keys: ApiKeys, _transactions: CountedTransactions) -> None:
+        with sessions.begin() as session:  # nobody can write its row
+            session.execute(select(ApiKey.id).where(ApiKey.id == made.row.id).with_for_update())
+            await api_keys.verify(f"Bearer {made.secret}")
 
     verifying(database_settings, test)
 

@@ -230,6 +230,12 @@ def test_only_the_hash_is_stored_and_use_is_noted_by_the_minute(
     assert made.secret not in repr(made)
     with caller(server, made.secret) as http:
         http.get("/v1/jobs")
+
+    def noted() -> bool:
+        with sessions() as session:
+            return session.get_one(ApiKey, made.row.id).last_used_at is not None
+
+    eventually(noted)  # after the answer
     with sessions() as session:
         row = session.scalars(select(ApiKey).where(ApiKey.id == made.row.id)).one()
         stored = [str(value) for value in vars(row).values()]
