@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -150,11 +149,6 @@ class Rates:
                 self._away_until = time.monotonic() + _AWAY_SECONDS
                 telemetry.logger().warning(telemetry.RATE_LIMITS_LOCAL, error=type(error).__name__)
         return await count(self._own, item)
-
-    async def connect(self) -> None:
-        """Open a connection ahead of the first request, if Redis answers."""
-        with suppress(RedisError, OSError, TimeoutError):
-            await self._pool.release(await self._pool.get_connection())  # type: ignore[no-untyped-call]  # the library leaves it so
 
     async def close(self) -> None:
         """Close the connections."""

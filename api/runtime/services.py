@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple, Unpack
 from uuid import UUID
 
@@ -180,7 +181,8 @@ class Services:
         """
         if new := self.destinations.unnamed(urls, tenant_id=tenant_id):
             limit = self.settings.webhooks.max_destinations
-            await self.transact(webhook_destinations.register, tenant_id=tenant_id, urls=new, limit=limit)
+            register = partial(webhook_destinations.register, tenant_id=tenant_id, urls=new, limit=limit)
+            await self.transactions.run_directly(register, tenant_ids=[tenant_id])
             self.destinations.note_named(new, tenant_id=tenant_id)
 
     def end_waits(self) -> None:

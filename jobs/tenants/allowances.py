@@ -5,16 +5,15 @@ written by a transaction that has the tenant's lock and has summed, and used up 
 number of processes keep a quota exactly, and sum only when an allowance is used up.
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import BigInteger, SmallInteger, Uuid, bindparam, text
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import BigInteger, BindParameter, SmallInteger, Uuid, bindparam, text
 from sqlalchemy.orm import Session
 
 from jobs.database import direct
 from jobs.database.direct import Query
-from jobs.models.tenant import QuotaAllowance
 from jobs.tenants import quotas
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
 
@@ -45,10 +44,7 @@ def _use_up(session: Session, tenant_id: UUID, shard: int, more: QuotaUsage, *, 
         "tokens": more.tokens,
         "jobs": more.jobs,
         "stored_bytes": more.stored_bytes if limits.max_stored_bytes else 0,
-        # Part of another limit, it may be more than is free.
-        "max_enqueued_tokens": limits.max_enqueued_tokens,
-        "max_jobs": limits.max_jobs,
-        "max_stored_bytes": limits.max_stored_bytes,
+        **_part_of(limits),  # part of another limit, it may be more than is free
     }
     # An UPDATE that waited for the row keeps it locked even if it no longer matches. Whoever has the tenant's
     # lock may wait for the row, so it must be free before this transaction waits for that lock.
@@ -58,6 +54,19 @@ def _use_up(session: Session, tenant_id: UUID, shard: int, more: QuotaUsage, *, 
     return bool(used)
 
 
+def _part_of(limits: TenantLimits) -> dict[str, int]:
+    """Return the limits that an allowance is part of, by the names of their columns."""
+    return {name: getattr(limits, name) for name in ("max_enqueued_tokens", "max_jobs", "max_stored_bytes")}
+
+
+_PARAMETERS: Final[Sequence[BindParameter[Any]]] = (
+    bindparam("tenant_id", type_=Uuid()),
+    bindparam("shard", type_=SmallInteger()),
+    *(
+        bindparam(name, type_=BigInteger())
+        for name in ("tokens", "jobs", "stored_bytes", "max_enqueued_tokens", "max_jobs", "max_stored_bytes")
+    ),
+)
 _BEFORE: Final = text("SAVEPOINT before_allowance")
 _UNDO: Final = text("ROLLBACK TO SAVEPOINT before_allowance")
 # Results, which are always kept, may have taken the room for bytes since.
@@ -72,14 +81,7 @@ _USE_UP: Final = text("""
             SELECT FROM stored_totals
             WHERE stored_totals.tenant_id = :tenant_id AND num_bytes + :stored_bytes > :max_stored_bytes))
     RETURNING shard
-""").bindparams(
-    bindparam("tenant_id", type_=Uuid()),
-    bindparam("shard", type_=SmallInteger()),
-    *(
-        bindparam(name, type_=BigInteger())
-        for name in ("tokens", "jobs", "stored_bytes", "max_enqueued_tokens", "max_jobs", "max_stored_bytes")
-    ),
-)
+""").bindparams(*_PARAMETERS)
 
 
 def _add(session: Session, tenant_id: UUID, shard: int, free: QuotaUsage, *, limits: TenantLimits) -> None:
@@ -89,11 +91,17 @@ def _add(session: Session, tenant_id: UUID, shard: int, free: QuotaUsage, *, lim
         "jobs": max(0, free.jobs // _PART),
         "stored_bytes": max(0, free.stored_bytes // _PART) if limits.max_stored_bytes else 0,
     }
-    names = ("max_enqueued_tokens", "max_jobs", "max_stored_bytes")
-    of = {name: getattr(limits, name) for name in names}
-    more = {name: getattr(QuotaAllowance, name) + value for name, value in part.items()}
-    session.execute(
-        insert(QuotaAllowance)
-        .values(tenant_id=tenant_id, shard=shard, **part, **of)
-        .on_conflict_do_update(index_elements=["tenant_id", "shard"], set_={**more, **of})
-    )
+    direct.fetch(session, _ADD, {"tenant_id": tenant_id, "shard": shard, **part, **_part_of(limits)})
+
+
+# A tenant that does not exist gets nothing: thus this can be rehearsed.
+_ADD: Final = text("""
+    INSERT INTO quota_allowances AS mine
+        (tenant_id, shard, tokens, jobs, stored_bytes, max_enqueued_tokens, max_jobs, max_stored_bytes)
+    SELECT id, :shard, :tokens, :jobs, :stored_bytes, :max_enqueued_tokens, :max_jobs, :max_stored_bytes
+    FROM tenants WHERE id = :tenant_id
+    ON CONFLICT (tenant_id, shard) DO UPDATE SET tokens = mine.tokens + excluded.tokens,
+        jobs = mine.jobs + excluded.jobs, stored_bytes = mine.stored_bytes + excluded.stored_bytes,
+        max_enqueued_tokens = excluded.max_enqueued_tokens, max_jobs = excluded.max_jobs,
+        max_stored_bytes = excluded.max_stored_bytes
+""").bindparams(*_PARAMETERS)

@@ -12,11 +12,12 @@ from dataclasses import astuple, dataclass, fields, replace
 from typing import Final, Protocol
 from uuid import UUID
 
-from sqlalchemy import Uuid, bindparam, func, select, text, update
+from sqlalchemy import Uuid, bindparam, select, text, update
 from sqlalchemy.orm import Session
 
-from jobs.database import advisory_locks, direct
-from jobs.database.advisory_locks import Lock
+from jobs.database import direct
+from jobs.database.advisory_locks import HOLD_ONE_OF, Lock
+from jobs.database.direct import Query
 from jobs.errors import (
     JobQuotaError,
     LimitOf,
@@ -188,9 +189,10 @@ def admit_and_free(
     Returns:
         What the tenant holds then, and what is free besides, which no allowance holds.
     """
-    advisory_locks.hold(session, Lock.QUOTA, of=str(tenant_id))
     # Before the sum: what is used up in between counts twice, and never not at all.
-    allowed = _allowed(session, tenant_id)
+    held = Query(HOLD_ONE_OF, {"lock": Lock.QUOTA, "of": str(tenant_id)})
+    _, (found,) = direct.fetch_all(session, [held, Query(_ALLOWED, {"tenant_id": tenant_id})])
+    allowed = QuotaUsage(*map(int, found))
     unsummed = replace(more, stored_bytes=0)
     together = current_usage(session, tenant_id, limits=limits) + unsummed
     check(together, more, limits=limits)
@@ -204,14 +206,10 @@ def admit_and_free(
     return together, free
 
 
-def _allowed(session: Session, tenant_id: UUID) -> QuotaUsage:
-    sums = (
-        func.coalesce(func.sum(QuotaAllowance.tokens), 0),
-        func.coalesce(func.sum(QuotaAllowance.jobs), 0),
-        func.coalesce(func.sum(QuotaAllowance.stored_bytes), 0),
-    )
-    found = session.execute(select(*sums).where(QuotaAllowance.tenant_id == tenant_id)).one()
-    return QuotaUsage(*map(int, found))
+_ALLOWED: Final = text("""
+    SELECT coalesce(sum(tokens), 0), coalesce(sum(jobs), 0), coalesce(sum(stored_bytes), 0)
+    FROM quota_allowances WHERE tenant_id = :tenant_id
+""").bindparams(bindparam("tenant_id", type_=Uuid()))
 
 
 def _free(together: QuotaUsage, allowed: QuotaUsage, limits: TenantLimits) -> QuotaUsage:

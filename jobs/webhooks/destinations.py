@@ -12,12 +12,14 @@ from typing import Final
 from urllib.parse import urlsplit
 from uuid import UUID, uuid5
 
-from sqlalchemy import text
+from sqlalchemy import Integer, Uuid, bindparam, text
 from sqlalchemy.orm import Session
 
-from jobs.database import advisory_locks
-from jobs.database.advisory_locks import Lock
+from jobs.database import direct
+from jobs.database.advisory_locks import HOLD_ONE_OF, Lock
+from jobs.database.direct import Query
 from jobs.database.hot import PREPARED
+from jobs.database.row_sets import array_parameters
 from jobs.errors import DestinationLimitError
 
 # A destination whose server has no room is checked again after this, unless a sender reports room earlier.
@@ -30,19 +32,19 @@ _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 # A destination named this recently is not written again: submissions must not wait for each other.
 _KNOWN: Final = text("""
     SELECT id, named_at < clock_timestamp() - interval '10 min' AS is_stale
-    FROM webhook_destinations WHERE id = ANY(CAST(:ids AS uuid[]))
-""")
+    FROM webhook_destinations WHERE id = ANY(:ids)
+""").bindparams(*array_parameters(ids=Uuid()))
 _REGISTER_AGAIN: Final = text("""
     UPDATE webhook_destinations SET named_at = clock_timestamp() WHERE id IN (
-        SELECT id FROM webhook_destinations WHERE id = ANY(CAST(:ids AS uuid[])) FOR UPDATE SKIP LOCKED)
-""")
+        SELECT id FROM webhook_destinations WHERE id = ANY(:ids) FOR UPDATE SKIP LOCKED)
+""").bindparams(*array_parameters(ids=Uuid()))
 _COUNT: Final = text("""
     SELECT count(*) FROM (SELECT FROM webhook_destinations WHERE tenant_id = :tenant_id LIMIT :most) counted
-""")
+""").bindparams(bindparam("tenant_id", type_=Uuid()), bindparam("most", type_=Integer()))
 _REGISTER: Final = text("""
     INSERT INTO webhook_destinations (id, tenant_id, server_id)
-    SELECT id, :tenant_id, id FROM unnest(CAST(:ids AS uuid[])) AS id ON CONFLICT DO NOTHING
-""")
+    SELECT id, :tenant_id, id FROM unnest(:ids) AS id ON CONFLICT DO NOTHING
+""").bindparams(bindparam("tenant_id", type_=Uuid()), *array_parameters(ids=Uuid()))
 
 # Also makes due the destinations that share a server with those whose exchanges have ended: only destinations
 # that wait for room are due within so short a time.
@@ -179,18 +181,30 @@ def register(session: Session, tenant_id: UUID, urls: Collection[str], *, limit:
         DestinationLimitError: with them there would be more than `limit`; nothing was counted.
     """
     ids = sorted({server_id(tenant_id, url) for url in urls})
-    if not ids:
-        return
-    known = {row.id: row.is_stale for row in session.execute(_KNOWN, {"ids": ids})}
+    known: dict[UUID, bool] = dict(direct.fetch(session, _KNOWN, {"ids": ids}))
     if stale := [each for each, is_stale in known.items() if is_stale]:
-        session.execute(_REGISTER_AGAIN, {"ids": stale})
-    new = [each for each in ids if each not in known]
-    if not new:
-        return
-    advisory_locks.hold(session, Lock.DESTINATIONS, of=str(tenant_id))
-    known_now = {row.id for row in session.execute(_KNOWN, {"ids": new})}
-    new = [each for each in new if each not in known_now]
-    count = session.scalar(_COUNT, {"tenant_id": tenant_id, "most": limit + 1}) or 0
+        direct.fetch(session, _REGISTER_AGAIN, {"ids": stale})
+    if new := [each for each in ids if each not in known]:
+        _register_new(session, tenant_id, new, limit=limit)
+
+
+def rehearse(session: Session, tenant_id: UUID) -> None:
+    """Execute what `register` does about new servers, so that it is prepared; register none."""
+    register(session, tenant_id, [], limit=0)
+    _register_new(session, tenant_id, [], limit=0)
+
+
+def _register_new(session: Session, tenant_id: UUID, new: Sequence[UUID], *, limit: int) -> None:
+    counting = {"tenant_id": tenant_id, "most": limit + 1}
+    _, known, ((count,),) = direct.fetch_all(
+        session,
+        [
+            Query(HOLD_ONE_OF, {"lock": Lock.DESTINATIONS, "of": str(tenant_id)}),
+            Query(_KNOWN, {"ids": new}),
+            Query(_COUNT, counting),
+        ],
+    )
+    new = [each for each in new if each not in dict(known)]
     if new and count + len(new) > limit:
         raise DestinationLimitError(
             f"Your webhooks have {count:,} destinations and this request adds {len(new):,}. Limit: {limit:,}"
@@ -199,7 +213,7 @@ def register(session: Session, tenant_id: UUID, urls: Collection[str], *, limit:
             remaining=limit - count,
             retry_after_seconds=60,
         )
-    session.execute(_REGISTER, {"tenant_id": tenant_id, "ids": new})
+    direct.fetch(session, _REGISTER, {"tenant_id": tenant_id, "ids": new})
 
 
 def schedule_new(session: Session, freed: Collection[UUID], *, now: datetime) -> Sequence[NewDispatch]:

@@ -18,6 +18,7 @@ from api.runtime.warm_up import store_nothing
 from jobs import tenants
 from jobs.database import transaction
 from jobs.errors import LimitError
+from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.models.new_job import NewJob
 from jobs.prompts.store import NewText
@@ -27,6 +28,7 @@ from jobs.submission import Submitter
 from jobs.tenants import allowances
 from jobs.tenants.key_quotas import KeyQuota
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
+from jobs.webhooks import destinations
 from support import CAPACITY, PATIENCE, refusing, register_engine, spec
 
 US = Submitter(DEFAULT_TENANT, CAPACITY)
@@ -157,22 +159,28 @@ def test_the_first_submission_finds_its_statements_prepared(
         group_commit = GroupCommit(transactions)
         storing = asyncio.create_task(group_commit.run())
         found = []
-        await transactions.run(store_nothing, tenant_ids=[DEFAULT_TENANT])
+        nobody = uuid7()
+        await transactions.run(partial(store_nothing, tenant_id=nobody), tenant_ids=[nobody])
         found.append(await transactions.run(_num_prepared, tenant_ids=[DEFAULT_TENANT]))
+        admit = QuotaCache().admit_for(DEFAULT_TENANT, TenantLimits(10**6, 10, 10))
         for url in (None, "https://example.com/"):
-            await group_commit.submit(spec(webhook_url=url), US)
+            register = partial(
+                destinations.register, tenant_id=DEFAULT_TENANT, urls=[url or "http://a/"], limit=9
+            )
+            await transactions.run_directly(register, tenant_ids=[DEFAULT_TENANT])
+            await group_commit.submit(spec(webhook_url=url), Submitter(DEFAULT_TENANT, CAPACITY, admit))
         found.append(await transactions.run(_num_prepared, tenant_ids=[DEFAULT_TENANT]))
         storing.cancel()
         await transactions.close()
         return found
 
     before, after = asyncio.run(prepared_before_and_after())
-    assert before == after > 2
+    assert before == after > 10
     assert len(custom_ids(sessions)) == 2
 
 
 def _num_prepared(session: Session) -> int:
-    counting = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE 'INSERT%'"
+    counting = "SELECT count(*) FROM pg_prepared_statements"
     return session.scalar(text(counting)) or 0
 
 
