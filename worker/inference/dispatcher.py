@@ -111,7 +111,8 @@ class Dispatcher:
                     engine_loop.call_later(_AFTER_START_SECONDS, self._pass_on)
                 elif was_rung:
                     self._pass_on()
-            if not self._desk.num_waiting and not self._rung.is_set():
+            is_needed = has_started and self.loop.is_woken_within(_AFTER_START_SECONDS)
+            if not (is_needed or self._desk.num_waiting or self._rung.is_set()):
                 self._desk.renew_plans()
 
     def begin_stop(self) -> None:

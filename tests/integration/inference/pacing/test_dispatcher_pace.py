@@ -174,6 +174,28 @@ def test_plans_are_made_after_a_tick_and_only_while_no_end_and_no_ring_waits(pac
         assert (session.scalar(plans) or 0) >= len(ticks.STATEMENTS), "before an engine was there to tick for"
 
 
+def test_plans_are_not_made_while_what_has_started_may_end(
+    queue: Queue, synthetic: RunningEngine, database_settings: DatabaseSettings, valkey: EmbeddedValkey
+) -> None:
+    settings = settings_for(database_settings, valkey.url, synthetic, claim_poll_seconds=60)
+    desk = NotedDesk(settings, queue.sessions)
+    with running_worker(settings, queue.tokenizer) as worker:
+        dispatcher = Dispatcher(
+            settings,
+            monitor=worker.monitor,
+            keeper=worker.keeper,
+            runner=worker.dispatcher._runner,
+            desk=desk,
+        )
+        desk.during = dispatcher.loop.wake
+        queue.submit("Say something. [[tokens=20]]")
+        dispatcher.run_once()
+        assert desk.num_renewed == 0
+        desk.during = lambda: None
+        dispatcher.run_once()
+        assert desk.num_renewed == 1
+
+
 def test_a_ring_is_passed_on_by_another_thread_if_jobs_have_started_whose_requests_come_first(
     queue: Queue, synthetic: RunningEngine, database_settings: DatabaseSettings, valkey: EmbeddedValkey
 ) -> None:
