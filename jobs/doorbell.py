@@ -93,16 +93,21 @@ def ring(broker: redis.Redis, sender: Sender, doorbell: str) -> bool:
         False if Celery's message is already pending or the broker cannot be reached.
     """
     try:
-        queue = QUEUES[doorbell]
-        given = (_listening_key(queue), _bell_key(queue), Ring(doorbell).message, _MAX_UNHEARD - 1)
-        if broker.eval(_RING_IF_HEARD, 2, *given):
+        if broker.eval(*ringing(doorbell)):
             return True
         if not broker.set(_key(doorbell), b"1", nx=True, px=RING_INTERVAL):
             return False
-        sender.send_task(WAKE_TASKS[doorbell], queue=queue, ignore_result=True, retry=False)
+        sender.send_task(WAKE_TASKS[doorbell], queue=QUEUES[doorbell], ignore_result=True, retry=False)
     except Exception:  # noqa: BLE001  # Celery raises errors of its libraries; a ring may always be lost
         return False
     return True
+
+
+def ringing(doorbell: str) -> tuple[str, int, str, str, str, int]:
+    """Return the script, with its keys and arguments, that rings if a worker listens, and tells whether."""
+    queue = QUEUES[doorbell]
+    keys = (_listening_key(queue), _bell_key(queue))
+    return (_RING_IF_HEARD, len(keys), *keys, Ring(doorbell).message, _MAX_UNHEARD - 1)
 
 
 # One round trip: every submission waits for it before a worker hears of it.

@@ -22,6 +22,8 @@ from worker.threads import WorkerThreads
 _HEAR_SECONDS: Final = 2.0
 _PASS_ON_EVERY_SECONDS: Final = 0.1
 _MAX_SEEN: Final = 1024
+# After a ring the thread that answers it gets the interpreter; the next one waits in Redis meanwhile.
+_AFTER_RING_SECONDS: Final = 0.001
 
 
 class WorkerDoorbell:
@@ -172,6 +174,7 @@ class DoorbellListener:
             doorbell.pass_on(self._broker, ring)
         elif self._hear(ring):
             self._on_ring(ring.name)
+            time.sleep(_AFTER_RING_SECONDS)
 
 
 class ListeningThreads:

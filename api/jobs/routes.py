@@ -88,8 +88,6 @@ async def create_job(request: Request, idempotency: IdempotencyDep) -> Response:
     headers = {"Location": f"/v1/jobs/{ids.job_id(job.id)}", "Retry-After": "1"}
     if replayed:
         headers["Idempotent-Replayed"] = "true"
-    else:
-        services.doorbell.ring_for([job])
     return job_response(job, status=202, headers=headers)
 
 
@@ -227,12 +225,15 @@ async def _submit(
 ) -> tuple[Job | NewJob, bool]:
     """Store the job; return it, and whether an earlier request had made it.
 
-    Without an idempotency key it is stored together with others that arrive now.
+    Without an idempotency key it is stored together with others that arrive now. A worker hears of a new one.
     """
     by = services.submitter(caller)
     if guard is None:
         return await services.submit_one(spec, by), False
-    return await services.submit(by, submission.submit_once, spec=spec, guard=guard, by=by)
+    job, replayed = await services.submit(by, submission.submit_once, spec=spec, guard=guard, by=by)
+    if not replayed:
+        services.doorbell.ring_for([job])
+    return job, replayed
 
 
 def _read_result(

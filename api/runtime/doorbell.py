@@ -1,11 +1,14 @@
-"""Rings doorbells from a thread of its own, so that a frozen broker delays no response."""
+"""Rings doorbells: at once, and so that a frozen broker delays no response."""
 
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final, Self
 
 import celery
+import redis
+from redis.connection import AbstractConnection
 
 from jobs import doorbell
 from jobs.models import Job
@@ -19,33 +22,38 @@ _PAUSE_SECONDS: Final = 0.005
 
 
 class Doorbell:
-    """Doorbells to ring, collected for one thread; several rings of one doorbell count as one."""
+    """Doorbells to ring; several rings of one doorbell count as one.
+
+    The caller's thread sends them, which never waits: one message at a time fits the socket's buffer. A
+    thread of its own waits for the answers, connects, and sends through Celery what no worker hears there.
+    """
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
         self._wanted: set[str] = set()
+        self._sent: list[str] = []  # which the thread is busy with
         self._changed = threading.Condition()
         self._closed = False
+        self._broker = doorbell.connect(
+            settings.url.get_secret_value(), socket_timeout=settings.socket_timeout_seconds
+        )
+        self._connection: AbstractConnection | None = None
+        self._asked: AbstractConnection | None = None  # where `_sent` went, if anywhere
         # A daemon: it may hang in the broker's socket for a few seconds when the process ends.
         self._thread = threading.Thread(target=self._run, name="doorbell", daemon=True)
 
     def start(self) -> Self:
-        """Start the thread that rings."""
+        """Start the thread."""
         self._thread.start()
         return self
 
     def ring(self, name: str) -> None:
-        """Wake the workers of this doorbell soon, if the broker works; return at once."""
-        with self._changed:
-            self._wanted.add(name)
-            self._changed.notify()
+        """Wake the workers of this doorbell, if the broker works; return at once."""
+        self._want({name})
 
     def ring_for(self, accepted: Iterable[Job | NewJob]) -> None:
-        """Wake the workers of these new jobs soon, if the broker works; return at once."""
-        wanted = {name for job in accepted if (name := _doorbell_for(job)) is not None}
-        with self._changed:
-            self._wanted |= wanted
-            self._changed.notify()
+        """Wake the workers of these new jobs, if the broker works; return at once."""
+        self._want({name for job in accepted if (name := _doorbell_for(job)) is not None})
 
     def close(self) -> None:
         """Stop ringing."""
@@ -53,26 +61,58 @@ class Doorbell:
             self._closed = True
             self._changed.notify()
 
+    def _want(self, names: set[str]) -> None:
+        with self._changed:
+            self._wanted |= names
+            if not self._sent:
+                self._send()
+
+    def _send(self) -> None:
+        """Send what is wanted; the caller holds the lock, and nothing is under way."""
+        self._sent, self._wanted, self._asked = [*self._wanted], set(), None
+        if self._sent and self._connection is not None:
+            commands = [("EVAL", *doorbell.ringing(name)) for name in self._sent]
+            try:
+                packed = self._connection.pack_commands(commands)  # type: ignore[no-untyped-call]  # as below
+                self._connection.send_packed_command(packed)  # type: ignore[no-untyped-call]  # the library leaves it so
+                self._asked = self._connection
+            except (redis.RedisError, OSError):
+                self._connection = None
+        self._changed.notify()
+
     def _run(self) -> None:
-        broker = doorbell.connect(
-            self._settings.url.get_secret_value(), socket_timeout=self._settings.socket_timeout_seconds
-        )
         sender = celery.Celery(
             "longbatch-api", broker=self._settings.url.get_secret_value(), set_as_current=False
         )
         sender.conf.update(task_ignore_result=True, **doorbell.celery_settings(self._settings))
-        doorbell.is_reachable(broker)  # connects, for the first ring to find it so
-        while wanted := self._next():
-            for name in wanted:
-                doorbell.ring(broker, sender, name)
+        self._connect()
+        while not self._closed:
+            with self._changed:
+                self._changed.wait_for(lambda: self._sent or self._closed)
+            for name in self._unheard():
+                doorbell.ring(self._broker, sender, name)
             time.sleep(_PAUSE_SECONDS)
+            if self._connection is None:
+                self._connect()
+            with self._changed:
+                self._send()
 
-    def _next(self) -> set[str]:
-        """Wait for doorbells to ring, and return them; none: it is closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._wanted or self._closed)
-            wanted, self._wanted = self._wanted, set()
-            return set() if self._closed else wanted
+    def _connect(self) -> None:
+        with suppress(redis.RedisError, OSError):
+            self._connection = self._broker.connection_pool.get_connection()
+
+    def _unheard(self) -> list[str]:
+        """Wait for the answers; return the doorbells that no worker listens to, or may not hear."""
+        connection = self._asked
+        if connection is None:
+            return self._sent
+        try:
+            return [name for name in self._sent if not connection.read_response()]
+        except (redis.RedisError, OSError):
+            with self._changed:
+                self._connection = None
+            connection.disconnect()  # type: ignore[no-untyped-call]  # as above
+            return self._sent
 
 
 def _doorbell_for(job: Job | NewJob) -> str | None:

@@ -8,7 +8,7 @@ meanwhile forms the next one. So has a key with quotas of its own, which its ten
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
@@ -46,8 +46,15 @@ class _Entry:
 class GroupCommit:
     """Stores jobs for all requests; `run` must be running."""
 
-    def __init__(self, transactions: Transactions) -> None:
+    def __init__(
+        self,
+        transactions: Transactions,
+        *,
+        on_stored: Callable[[Sequence[Job | NewJob]], object] = lambda _: None,
+    ) -> None:
+        """Args: on_stored: called after each commit, before the callers go on; must be quick."""
         self._transactions = transactions
+        self._on_stored = on_stored
         # By tenant, or by key if that has quotas, in the order of their turns.
         self._waiting: dict[UUID, deque[_Entry]] = {}
         self._storing: set[UUID] = set()
@@ -117,6 +124,7 @@ class GroupCommit:
         except Exception as error:  # noqa: BLE001  # any error goes to the waiting callers
             await self._store_apart(together, error)
             return
+        self._on_stored(jobs)
         for entry, job in zip(together, jobs, strict=True):
             if not entry.future.done():
                 entry.future.set_result(job)

@@ -252,16 +252,17 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
     async def read_tensors() -> ModelTensors:
         return await transactions.run_across(registry.read_tensors)
 
+    bell = Doorbell(settings.broker).start()
     services = Services(
         settings=settings,
         transactions=transactions,
         api_keys=ApiKeys(transactions, settings),
         rates=Rates(settings.broker),
         quotas=QuotaCache(),
-        doorbell=Doorbell(settings.broker).start(),
+        doorbell=bell,
         destinations=Destinations(),
-        group_commit=GroupCommit(transactions),
-        key_commit=GroupCommit(transactions),
+        group_commit=GroupCommit(transactions, on_stored=bell.ring_for),
+        key_commit=GroupCommit(transactions, on_stored=bell.ring_for),
         key_places=KeyPlaces(max_seconds=settings.database.pool_timeout_seconds),
         poller=poller,
         live=LiveReader(settings.broker, on_ended=look_now),

@@ -12,13 +12,14 @@ from pydantic import SecretStr
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
+from api.runtime.doorbell import Doorbell
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import database, doorbell, lifecycle, live_output
 from jobs.database import transaction
 from jobs.doorbell import Ring
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.settings import BrokerSettings
-from support import eventually, spec, submit_one
+from support import PATIENCE, eventually, spec, submit_one
 from worker.doorbell import DoorbellListener, WorkerDoorbell
 
 
@@ -89,6 +90,43 @@ def test_a_ring_that_no_worker_listens_for_goes_through_celery(broker: redis.Red
     sent = Sent()
     ring(broker, sent, doorbell.INFERENCE)
     assert sent.tasks == ["inference longbatch.wake_inference True False"]
+
+
+def test_the_api_s_ring_is_sent_when_it_returns(valkey: EmbeddedValkey, broker: redis.Redis) -> None:
+    bell = Doorbell(BrokerSettings(url=SecretStr(valkey.url)))
+    bell._connect()  # its thread does not run
+    broker.set("longbatch:bell:inference:listening", b"1")
+    bell.ring(doorbell.INFERENCE)
+    heard = doorbell.hear(broker, doorbell.INFERENCE, seconds=1)
+    assert heard == Ring(doorbell.INFERENCE)
+
+
+def test_a_ring_of_the_api_from_before_it_was_connected_waits_for_no_answer(
+    valkey: EmbeddedValkey, broker: redis.Redis
+) -> None:
+    bell = Doorbell(BrokerSettings(url=SecretStr(valkey.url), socket_timeout_seconds=4 * PATIENCE))
+    with listening(broker, valkey) as heard:
+        bell.ring(doorbell.SERVICE)
+        try:
+            bell.start()
+            assert heard.get(timeout=PATIENCE) == doorbell.SERVICE
+        finally:
+            bell.close()
+
+
+def test_the_api_rings_on_another_connection_once_it_has_lost_one(
+    valkey: EmbeddedValkey, broker: redis.Redis
+) -> None:
+    bell = Doorbell(BrokerSettings(url=SecretStr(valkey.url))).start()
+    try:
+        eventually(lambda: bell._connection is not None)
+        for _ in range(2):
+            broker.client_kill_filter(_type="normal", skipme=True)
+            with listening(broker, valkey) as heard:
+                bell.ring(doorbell.SERVICE)
+                assert heard.get(timeout=PATIENCE) == doorbell.SERVICE
+    finally:
+        bell.close()
 
 
 def test_one_ring_wakes_one_of_the_workers_that_listen(valkey: EmbeddedValkey, broker: redis.Redis) -> None:
