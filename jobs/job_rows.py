@@ -36,7 +36,7 @@ _UNTOUCHED: Final[Mapping[str, Any]] = dict.fromkeys(set(Job.__mapper__.attrs.ke
 
 def insert_jobs(session: Session, new: Sequence[NewJob]) -> None:
     """Insert jobs in one statement."""
-    direct.fetch_all(session, [_insertion(new)])
+    direct.fetch_all(session, [insertion(new)])
 
 
 def rehearse(session: Session) -> None:
@@ -51,7 +51,7 @@ def insert_leaders(session: Session, new: Sequence[NewJob]) -> set[UUID]:
 
     A unique index decides, so of two transactions that insert equal jobs one waits for the other.
     """
-    (rows,) = direct.fetch_all(session, [_insertion(new, then=_unless_one_leads)])
+    (rows,) = direct.fetch_all(session, [insertion(new, then=_unless_one_leads)])
     return {job_id for (job_id,) in rows}
 
 
@@ -67,7 +67,8 @@ def insert_twins(session: Session, new: Sequence[NewJob]) -> None:
     insert_jobs(session, new)
 
 
-def _insertion(new: Sequence[NewJob], *, then: Callable[[Insert], Statement] | None = None) -> Query:
+def insertion(new: Sequence[NewJob], *, then: Callable[[Insert], Statement] | None = None) -> Query:
+    """Build the query that inserts jobs, at least one."""
     values = {name: [getattr(job, name) for job in new] for name in _FIELDS}
     given = {name: each for name, each in values.items() if name not in _RARE or any(each)}
     return insert_set(Job, {_COLUMNS.get(name, name): each for name, each in given.items()}, then=then)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from jobs import job_rows, transitions
 from jobs.answers.choices import sampling_of_choice
-from jobs.database import advisory_locks
+from jobs.database import advisory_locks, direct
 from jobs.database.advisory_locks import Lock
 from jobs.engines import registry, tensor_rows
 from jobs.engines.capacity import Capacity
@@ -258,12 +258,18 @@ def _insert(
             job.request_digest = arrivals.digest_of(job, spec.asked_sha256)
     if by.trace is not None:
         by.trace.mark(jobs)
+    # Those that have no equals go in one message with their quota.
+    shares = any(job.request_digest for job in jobs)
+    inserting = [job_rows.insertion(jobs)] if jobs and not shares else []
     if by.admit is not None and (taken := quotas.taken_by(jobs, texts.num_new_bytes)).jobs:
-        by.admit(session, taken)
+        by.admit(session, taken, inserting)
+    else:
+        direct.fetch_all(session, inserting)
     ages = {job.id: spec.sharing.max_age for job, spec in zip(jobs, specs, strict=True) if spec.sharing}
     found = cache.find(session, jobs, ages, now=now)
-    if jobs:
+    if shares:
         arrivals.insert(session, jobs, answered=found)
+    if jobs:
         kept = {job.id: spec.response for job, spec in zip(jobs, specs, strict=True) if spec.response}
         passed = {job.id: spec.tensors for job, spec in zip(jobs, specs, strict=True) if spec.tensors}
         tensor_rows.insert(session, passed, tenant_id=by.tenant_id, text_ids=texts.ids)

@@ -2,12 +2,14 @@
 
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from jobs.database.direct import Query
 from jobs.tenants import allowances, key_quotas, quotas
 from jobs.tenants.key_quotas import KeyQuota
 from jobs.tenants.quotas import Admit, QuotaUsage, TenantLimits
@@ -38,12 +40,12 @@ class QuotaCache:
     def admit_for(self, tenant_id: UUID, limits: TenantLimits, *, of_key: KeyQuota | None = None) -> Admit:
         """Return the function that admits or refuses a submission of this tenant, by a key with quotas."""
 
-        def admit(session: Session, more: QuotaUsage) -> None:
+        def admit(session: Session, more: QuotaUsage, then: Sequence[Query]) -> None:
             held = key_quotas.admit(session, of_key, more) if of_key is not None else None
             known = self._shown(tenant_id)
             if known is None:
                 known = _Known(quotas.current_usage(session, tenant_id), time.monotonic() + _SHOWN_SECONDS)
-            allowances.take(session, tenant_id, self._shard, more, limits=limits)
+            allowances.take(session, tenant_id, self._shard, more, limits=limits, then=then)
             self._keep(tenant_id, _Known(known.held + more, known.until))
             if of_key is not None and held is not None:
                 self._keep(of_key.key_id, _Known(held, time.monotonic() + _SHOWN_SECONDS))

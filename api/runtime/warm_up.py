@@ -64,6 +64,6 @@ def store_nothing(session: Session, tenant_id: UUID) -> None:
     clock_and_capacities = registry.ask_clock_and_capacities(session)
     store.insert_new(session, {}, tenant_id)
     clock_and_capacities()
-    QuotaCache().admit_for(tenant_id, TenantLimits(_MANY, _MANY, _MANY))(session, QuotaUsage())
+    QuotaCache().admit_for(tenant_id, TenantLimits(_MANY, _MANY, _MANY))(session, QuotaUsage(), [])
     job_rows.rehearse(session)
     destinations.rehearse(session, tenant_id)

@@ -17,7 +17,8 @@ from jobs.batches import results
 from jobs.batches.context import BatchTools
 from jobs.batches.line_requests import LineReader, LineRequest
 from jobs.batches.lines import CANCELLED, EXPIRED, read_envelope, unanswered_line
-from jobs.database import database_now
+from jobs.database import database_now, direct
+from jobs.database.direct import Query
 from jobs.database.sealed_columns import sealer_in
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
@@ -135,11 +136,12 @@ class _Quota:
             room.held += need
         return True
 
-    def admit(self, session: Session, more: QuotaUsage) -> None:
-        """Check under the locks of key and tenant that there still is room."""
+    def admit(self, session: Session, more: QuotaUsage, then: Sequence[Query]) -> None:
+        """Check under the locks of key and tenant that there still is room, and execute what follows."""
         if self.of_key is not None:
             key_quotas.admit(session, self.of_key, more)
         quotas.admit(session, self.tenant_id, more, limits=self.limits)
+        direct.fetch_all(session, then)
 
 
 def expand(

@@ -41,9 +41,6 @@ def insert(session: Session, new: Sequence[NewJob], *, answered: Collection[UUID
         new: jobs of one tenant.
         answered: those for which the caller has a result already; they wait for it.
     """
-    if not any(job.request_digest for job in new):
-        job_rows.insert_jobs(session, new)
-        return
     rest = [job for job in new if job.id not in answered]
     leading = job_rows.insert_leaders(session, _first_of_each(rest)) if rest else set()
     if twins := [job for job in rest if job.id not in leading]:

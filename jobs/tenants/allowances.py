@@ -23,8 +23,18 @@ NUM_SHARDS: Final = 16
 _PART: Final = 4
 
 
-def take(session: Session, tenant_id: UUID, shard: int, more: QuotaUsage, *, limits: TenantLimits) -> None:
+def take(
+    session: Session,
+    tenant_id: UUID,
+    shard: int,
+    more: QuotaUsage,
+    *,
+    limits: TenantLimits,
+    then: Sequence[Query] = (),
+) -> None:
     """Take this much more of the tenant's quota, from the shard's allowance if that suffices.
+
+    What follows goes in the same message, and is undone and executed again if the allowance does not suffice.
 
     At most once in a transaction (a savepoint that is rolled back does not count), which holds the allowance
     until it ends: with a second one it could wait for a tenant's lock whose holder waits for the first.
@@ -32,12 +42,21 @@ def take(session: Session, tenant_id: UUID, shard: int, more: QuotaUsage, *, lim
     Raises:
         LimitError: it would be too much; nothing was taken. Do not commit what relied on it.
     """
-    if not _use_up(session, tenant_id, shard, more, limits=limits):
+    if not _use_up(session, tenant_id, shard, more, limits=limits, then=then):
         _, free = quotas.admit_and_free(session, tenant_id, more, limits=limits)
         _add(session, tenant_id, shard, free, limits=limits)
+        direct.fetch_all(session, then)
 
 
-def _use_up(session: Session, tenant_id: UUID, shard: int, more: QuotaUsage, *, limits: TenantLimits) -> bool:
+def _use_up(
+    session: Session,
+    tenant_id: UUID,
+    shard: int,
+    more: QuotaUsage,
+    *,
+    limits: TenantLimits,
+    then: Sequence[Query],
+) -> bool:
     given = {
         "tenant_id": tenant_id,
         "shard": shard,
@@ -48,7 +67,7 @@ def _use_up(session: Session, tenant_id: UUID, shard: int, more: QuotaUsage, *, 
     }
     # An UPDATE that waited for the row keeps it locked even if it no longer matches. Whoever has the tenant's
     # lock may wait for the row, so it must be free before this transaction waits for that lock.
-    _, used = direct.fetch_all(session, [Query(_BEFORE, {}), Query(_USE_UP, given)])
+    _, used, *_ = direct.fetch_all(session, [Query(_BEFORE, {}), Query(_USE_UP, given), *then])
     if not used:
         direct.fetch(session, _UNDO, {})
     return bool(used)

@@ -93,8 +93,8 @@ class QuotaUsage:
         )
 
 
-# Takes this much more of the quota in this transaction, or raises LimitError.
-Admit = Callable[[Session, QuotaUsage], None]
+# Takes this much more of the quota in this transaction, or raises LimitError, and executes what follows.
+Admit = Callable[[Session, QuotaUsage, Sequence[Query]], None]
 
 
 def limits_of(settings: LimitSettings, own: TenantLimit | None) -> TenantLimits:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,8 @@ from api.runtime.group_commit import NUM_LANES, GroupCommit
 from api.runtime.quotas import QuotaCache
 from api.runtime.warm_up import store_nothing
 from jobs import tenants
-from jobs.database import transaction
+from jobs.database import direct, transaction
+from jobs.database.direct import Query
 from jobs.errors import LimitError
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job
@@ -113,8 +114,8 @@ def test_a_quota_with_room_for_some_is_filled_exactly(
 ) -> None:
     limits = TenantLimits(max_enqueued_tokens=10_000, max_jobs=2, max_requests=1)
 
-    def admit(session: Session, more: QuotaUsage) -> None:
-        allowances.take(session, DEFAULT_TENANT, 0, more, limits=limits)
+    def admit(session: Session, more: QuotaUsage, then: Sequence[Query]) -> None:
+        allowances.take(session, DEFAULT_TENANT, 0, more, limits=limits, then=then)
 
     async def submit() -> list[Job | NewJob | BaseException]:
         async with committing(database_settings) as group_commit:
@@ -232,6 +233,7 @@ def test_a_tenant_whose_transaction_waits_holds_up_no_other(
 _HOLD = text("SELECT pg_advisory_xact_lock(4711)")
 
 
-def _wait_for(begun: Callable[[], None], session: Session, _more: object) -> None:
+def _wait_for(begun: Callable[[], None], session: Session, _more: object, then: Sequence[Query]) -> None:
     begun()
     session.execute(_HOLD)
+    direct.fetch_all(session, then)

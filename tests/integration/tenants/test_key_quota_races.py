@@ -1,6 +1,7 @@
 """Submissions at the same moment by keys with quotas of their own: no overrun, and none waits for ever."""
 
 import random
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Barrier
@@ -13,6 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from api.runtime.quotas import QuotaCache
 from jobs import submission
 from jobs.database import transaction
+from jobs.database.direct import Query
 from jobs.errors import LimitError, LimitOf
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.submission import Refusal, Submitter
@@ -30,9 +32,9 @@ POISONED = "BEFORE INSERT ON jobs FOR EACH ROW WHEN (NEW.custom_id = 'poison')"
 def submitter(key_id: UUID, limits: TenantLimits, *, of_tenant: TenantLimits = WIDE, shard: int) -> Submitter:
     of_key = KeyQuota(key_id, DEFAULT_TENANT, limits)
 
-    def admit(session: Session, more: QuotaUsage) -> None:
+    def admit(session: Session, more: QuotaUsage, then: Sequence[Query]) -> None:
         key_quotas.admit(session, of_key, more)
-        allowances.take(session, DEFAULT_TENANT, shard, more, limits=of_tenant)
+        allowances.take(session, DEFAULT_TENANT, shard, more, limits=of_tenant, then=then)
 
     return Submitter(DEFAULT_TENANT, SMALL, admit, api_key_id=key_id, key_quota=of_key)
 

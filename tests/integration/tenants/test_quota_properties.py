@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, timedelta
 from uuid import UUID
@@ -15,7 +16,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from claiming import claims
 from jobs import deletion, files, fitting, lifecycle, submission
-from jobs.database import database_now
+from jobs.database import database_now, direct
+from jobs.database.direct import Query
 from jobs.engines import reservations
 from jobs.errors import LimitError, StorageQuotaError
 from jobs.files.storage import RowStore
@@ -86,10 +88,11 @@ class Life(JobMachine):
         given = [spec(size, max_tokens=max_tokens, window=timedelta(minutes=4)) for size in sizes]
         of_key = KeyQuota(key_id, tenant_id, KEY_LIMITS) if key_id else None
 
-        def admit(session: Session, more: QuotaUsage) -> None:
+        def admit(session: Session, more: QuotaUsage, then: Sequence[Query]) -> None:
             if of_key:
                 key_quotas.admit(session, of_key, more)
             quotas.admit(session, tenant_id, more, limits=LIMITS)
+            direct.fetch_all(session, then)
 
         with self.sessions() as session:
             before = quotas.current_usage(session, tenant_id), held_by_keys(session, tenant_id)
@@ -297,8 +300,8 @@ def fill_up(sessions: sessionmaker[Session], shard: int, limits: TenantLimits) -
     chance, num_stored, num = random.Random(shard), 0, 2  # noqa: S311  # no secret
     while num:
 
-        def admit(session: Session, more: QuotaUsage) -> None:
-            allowances.take(session, DEFAULT_TENANT, shard, more, limits=limits)
+        def admit(session: Session, more: QuotaUsage, then: Sequence[Query]) -> None:
+            allowances.take(session, DEFAULT_TENANT, shard, more, limits=limits, then=then)
 
         dies = chance.random() < 0.2
         try:

@@ -1,5 +1,6 @@
 """Submissions of one tenant at the same moment: none waits for one that waits for it."""
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Barrier
@@ -9,6 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import submission
 from jobs.database import transaction
+from jobs.database.direct import Query
 from jobs.models import DEFAULT_TENANT, Job, QuotaAllowance
 from jobs.submission import Refusal, Submitter
 from jobs.tenants import allowances
@@ -46,5 +48,5 @@ def test_two_submissions_that_are_each_partly_refused_do_not_deadlock(
         assert session.scalar(select(func.count()).select_from(Job)) == 4
 
 
-def _take(session: Session, more: QuotaUsage, *, shard: int) -> None:
-    allowances.take(session, DEFAULT_TENANT, shard, more, limits=LIMITS)
+def _take(session: Session, more: QuotaUsage, then: Sequence[Query], *, shard: int) -> None:
+    allowances.take(session, DEFAULT_TENANT, shard, more, limits=LIMITS, then=then)
