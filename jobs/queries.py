@@ -22,6 +22,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Session
 
 from jobs.database import direct, paging
+from jobs.database.direct import Query
 from jobs.database.paging import FoundRows, Page, Range, SearchRange
 from jobs.database.row_sets import array_parameters
 from jobs.database.rows import matches, require
@@ -97,12 +98,17 @@ def find_jobs(session: Session, *, job_ids: Sequence[UUID], ended_ids: Sequence[
     """Read the jobs in `job_ids`, and those in `ended_ids` that have ended.
 
     The session's binding decides which tenants are visible; callers that serve several compare `tenant_id`.
+    Later statements of the transaction keep their plans, too.
     """
     tenant_ids = isolation.tenants_of(session)
     given = {"job_ids": job_ids, "ended_ids": ended_ids, "tenant_ids": tenant_ids and list(tenant_ids)}
-    return {job.id: job for job in map(job_of, direct.fetch(session, _FOUND, given))}
+    _, rows = direct.fetch_all(session, [Query(_KEEP_PLANS, {}), Query(_FOUND, given)])
+    return {job.id: job for job in map(job_of, rows)}
 
 
+# The ids are keys, so one plan is right for all of them; Postgres would plan for fifteen times as long as it
+# reads, as it expects more of them than there are.
+_KEEP_PLANS: Final = text("SELECT set_config('plan_cache_mode', 'force_generic_plan', true)")
 _FOUND: Final = (
     text(f"""
     SELECT {", ".join(each.name for each in JOB_ROW.values())} FROM jobs
