@@ -17,7 +17,6 @@ from jobs.database.hot import PREPARED
 from jobs.database.row_sets import array_parameters
 from jobs.engines import attempts, reservations
 from jobs.ids import uuid7
-from jobs.models import Job
 from jobs.models.output import EMBEDDING, LOG_PROBS, OUTPUT, OUTPUT_IDS, REASONING, TOOL_CALLS
 from jobs.prompts.tools.calls import write_calls
 from jobs.sharing import ends
@@ -122,17 +121,25 @@ def completed(session: Session, rows: Rows) -> Completed:
     job_rows.expire_loaded(session, ended)
     note_ended(session, ended)
     note_outcomes(session, [JobState.COMPLETED] * len(ended))
-    followed = [job_rows.written(session, row) for _, is_followed, *row in rows if is_followed]
+    followed = [row for row in rows if row[1]]
     return Completed(frozenset(ended), bool(followed) and _follow(session, followed))
 
 
-def _follow(session: Session, ended: Sequence[Job]) -> bool:
+def _follow(session: Session, rows: Rows) -> bool:
     """Tell receivers of these ends, advance the trees of these jobs, and end their twins.
+
+    Args:
+        session: the caller's transaction.
+        rows: of `COMPLETE`.
 
     Returns:
         True if a webhook wants one of the ends.
     """
-    has_deliveries = outbox.publish(session, [events.job_ended(job) for job in ended])
+    ended = [job_rows.written(session, row) for _, _, _, _, *row in rows]
+    has_endpoints = any(has for _, _, has, *_ in rows)
+    thinking = None if has_endpoints else {job_id: num for job_id, _, _, num, *_ in rows}
+    happened = [events.job_ended(job) for job in ended]
+    has_deliveries = outbox.publish(session, happened, without_endpoints=thinking)
     tree_progress.advance(session, ended)
     return ends.share(session, ended) or has_deliveries
 
@@ -166,6 +173,7 @@ COMPLETE: Final = (
             completion_tokens, started_at, first_token_at, finalized_at, engine_name, choice, given.lease_id,
             given.cached AS cached_now, finalized_at - given.waited AS answered_at,
             summary_id IS NOT NULL OR has_twins OR {events.MAY_BE_WANTED} AS is_followed,
+            {events.HAS_ENDPOINTS} AS has_endpoints, given.reasoning_tokens AS thinking,
             {", ".join(f"jobs.{each.name} AS {name}" for name, each in _ROW.items())}
     ), dropped AS (
         DELETE FROM checkpoints USING ended WHERE checkpoints.job_id = ended.id
@@ -194,7 +202,8 @@ COMPLETE: Final = (
         ) END AS produced, given.cached
         FROM given LEFT JOIN ended USING (id) WHERE is_done
     ), noted AS ({usage.NOTE_ENDED}), {reservations.CLOSED}, settled AS ({reservations.SETTLE_WITH_LATE})
-    SELECT id, is_followed, {", ".join(f"CASE WHEN is_followed THEN {name} END" for name in _ROW)} FROM ended
+    SELECT id, is_followed, has_endpoints, thinking,
+        {", ".join(f"CASE WHEN is_followed THEN {name} END" for name in _ROW)} FROM ended
     """)  # noqa: S608  # built from constants
     .bindparams(
         *array_parameters(
@@ -218,6 +227,12 @@ COMPLETE: Final = (
             free_trees=Uuid(),
         )
     )
-    .columns(id=Uuid, is_followed=Boolean, **{name: each.type for name, each in _ROW.items()})
+    .columns(
+        id=Uuid,
+        is_followed=Boolean,
+        has_endpoints=Boolean,
+        thinking=Integer,
+        **{name: each.type for name, each in _ROW.items()},
+    )
     .execution_options(**PREPARED)
 )

@@ -34,10 +34,12 @@ IS_START_WANTED: Final = f"""({_IS_ANNOUNCED} AND jobs.task <> '{RESPONSE_TASK}'
     WHERE endpoint.tenant_id = jobs.tenant_id AND endpoint.events @> '{{{JOB_STARTED}}}'
         AND endpoint.disabled_reason IS NULL
 ))"""  # built from constants
-# A receiver may want to know of its end, or of its replay later.
-MAY_BE_WANTED: Final = f"""(jobs.webhook_url IS NOT NULL OR {_IS_ANNOUNCED} AND EXISTS (
+# Its tenant has endpoints, disabled ones included.
+HAS_ENDPOINTS: Final = """EXISTS (
     SELECT FROM webhook_endpoints AS endpoint WHERE endpoint.tenant_id = jobs.tenant_id
-))"""  # built from constants
+)"""
+# A receiver may want to know of its end, or of its replay later.
+MAY_BE_WANTED: Final = f"""(jobs.webhook_url IS NOT NULL OR {_IS_ANNOUNCED} AND {HAS_ENDPOINTS})"""
 # The type of the event of a row's end, of which `ended` has the columns.
 ENDED_TYPE: Final = f"""CASE WHEN ended.task = '{RESPONSE_TASK}' THEN 'response.' ||
     CASE WHEN ended.finish_reason = '{FinishReason.LENGTH.value}' THEN 'incomplete' ELSE ended.state END

@@ -25,26 +25,34 @@ _MAX_ROWS: Final = 1000
 MAX_OUTPUT_BYTES: Final = 16 * 1024
 
 
-def publish(session: Session, events: Sequence[Event]) -> bool:
+def publish(
+    session: Session, events: Sequence[Event], *, without_endpoints: Mapping[UUID, int] | None = None
+) -> bool:
     """Append these events, and queue their deliveries.
 
     Args:
         session: the caller's transaction.
         events: about subjects of one kind. One that exists already is skipped.
+        without_endpoints: by job, how many tokens of its result were thinking, where none of their tenants
+            has an endpoint; None: both are read.
 
     Returns:
         True if there is anything to deliver.
     """
     starts = range(0, len(events), _MAX_ROWS)
-    found = [_publish(session, events[start : start + _MAX_ROWS]) for start in starts]
+    found = [_publish(session, events[start : start + _MAX_ROWS], without_endpoints) for start in starts]
     return any(found)
 
 
-def _publish(session: Session, events: Sequence[Event]) -> bool:
+def _publish(session: Session, events: Sequence[Event], without_endpoints: Mapping[UUID, int] | None) -> bool:
     tenants = {event.subject.tenant_id for event in events if event.is_announced}
     # Jobs are many: the content of those that no endpoint could ever want is not kept.
     of_jobs = [event.subject.id for event in events if event.is_of_job and (event.own or event.is_announced)]
-    endpoints, reasoning_tokens = _ask(session, tenants, of_jobs)
+    endpoints: Mapping[UUID, Sequence[Subscriber]] = defaultdict(list)
+    if without_endpoints is None:
+        endpoints, reasoning_tokens = _ask(session, tenants, of_jobs)
+    else:
+        reasoning_tokens = without_endpoints
     near = {event.id: endpoints[event.subject.tenant_id] if event.is_announced else [] for event in events}
     to = {event.id: _destinations(event, near[event.id]) for event in events}
     kept = [event for event in events if to[event.id] or near[event.id] or not event.is_of_job]
