@@ -26,7 +26,7 @@ _NOBODY: Final = UUID(int=0)
 # Opens nothing.
 _NO_KEY: Final = f"Bearer lb_{'0' * 16}_{'0' * 43}"
 _MANY: Final = 1_000_000
-_CONNECTIONS: Final = 2
+_CONNECTIONS: Final = 4
 _MAX_SECONDS: Final = 1.0
 _NO_WAITING: Final = text("SET LOCAL lock_timeout = '50ms'")
 
@@ -34,7 +34,7 @@ _NO_WAITING: Final = text("SET LOCAL lock_timeout = '50ms'")
 async def warm_up(services: Services) -> None:
     """Look up a key that does not exist, and store no jobs of tenants that do not exist.
 
-    On two connections: what the API remembers is read anew beside a submission.
+    On four connections: beside a submission the API reads keys and what it remembers anew, and notes uses.
 
     Before any request, which would wait for a connection. Servers that do not answer are left to the first.
     """
