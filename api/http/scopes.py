@@ -21,7 +21,7 @@ _READ_ONLY: Final = frozenset(
 # Anyone who knows it can impersonate us to the tenant's servers.
 _SECRETS: Final = frozenset({"/v1/webhook_secret"})
 # Everything at and below these belongs to no tenant, or to all.
-_OPERATORS: Final = ("/v1/engines", "/v1/tenants", "/v1/keys")
+_OPERATORS: Final = ("/v1/engines/", "/v1/tenants/", "/v1/keys/")
 
 
 def needed_scope(connection: Connection) -> Scope | None:
@@ -39,7 +39,7 @@ def needed_scope(connection: Connection) -> Scope | None:
         return Scope.READ if path == CONSOLE_CODES else None
     if path == METRICS:
         return None if _is_local(connection) else Scope.ADMIN
-    if any(path == each or path.startswith(f"{each}/") for each in _OPERATORS):
+    if f"{path}/".startswith(_OPERATORS):
         return Scope.OPERATOR
     if (method in _READING and path not in _SECRETS) or (method, path) in _READ_ONLY:
         return Scope.READ
