@@ -93,8 +93,15 @@ def ring(broker: redis.Redis, sender: Sender, doorbell: str) -> bool:
         False if Celery's message is already pending or the broker cannot be reached.
     """
     try:
-        if broker.eval(*ringing(doorbell)):
-            return True
+        is_heard = bool(broker.eval(*ringing(doorbell)))
+    except (redis.RedisError, OSError):
+        return False
+    return is_heard or ring_by_celery(broker, sender, doorbell)
+
+
+def ring_by_celery(broker: redis.Redis, sender: Sender, doorbell: str) -> bool:
+    """Wake a worker that consumes Celery's queue. Never raises; returns what `ring` does."""
+    try:
         if not broker.set(_key(doorbell), b"1", nx=True, px=RING_INTERVAL):
             return False
         sender.send_task(WAKE_TASKS[doorbell], queue=QUEUES[doorbell], ignore_result=True, retry=False)

@@ -89,8 +89,10 @@ class Doorbell:
         while not self._closed:
             with self._changed:
                 self._changed.wait_for(lambda: self._sent or self._closed)
-            for name in self._unheard():
-                doorbell.ring(self._broker, sender, name)
+            unheard = self._unheard()
+            ring = doorbell.ring if unheard is None else doorbell.ring_by_celery
+            for name in self._sent if unheard is None else unheard:
+                ring(self._broker, sender, name)
             time.sleep(_PAUSE_SECONDS)
             if self._connection is None:
                 self._connect()
@@ -101,18 +103,18 @@ class Doorbell:
         with suppress(redis.RedisError, OSError):
             self._connection = self._broker.connection_pool.get_connection()
 
-    def _unheard(self) -> list[str]:
-        """Wait for the answers; return the doorbells that no worker listens to, or may not hear."""
+    def _unheard(self) -> list[str] | None:
+        """Wait for the answers; return the doorbells that no worker listens to. None: they may be lost."""
         connection = self._asked
         if connection is None:
-            return self._sent
+            return None
         try:
             return [name for name in self._sent if not connection.read_response()]
         except (redis.RedisError, OSError):
             with self._changed:
                 self._connection = None
             connection.disconnect()  # type: ignore[no-untyped-call]  # as above
-            return self._sent
+            return None
 
 
 def _doorbell_for(job: Job | NewJob) -> str | None:
