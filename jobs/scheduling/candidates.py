@@ -1,7 +1,6 @@
 """The rows that a claim reads: each waiting tenant's first jobs of each size, however long the queue is."""
 
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -10,9 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import (
     BindParameter,
-    Boolean,
     DateTime,
-    Float,
     Integer,
     LargeBinary,
     Text,
@@ -29,7 +26,6 @@ from jobs.database.hot import PREPARED
 from jobs.engines.capacity import Capacity
 from jobs.models import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS, Job
 from jobs.queries import QueuedJob
-from jobs.scheduling.fair_share import Account
 from jobs.scheduling.followers import Family
 from jobs.scheduling.packing import EVERY_JOB, Share
 from jobs.states import Lane
@@ -62,51 +58,6 @@ _RUNNABLE: Final = """
     AND (expires_at IS NULL OR expires_at > :now)
     AND max_tokens <= :max_tokens - prompt_tokens AND prompt_tokens <= :max_input_len
 """
-# Without statistics on a queue that has just filled, the planner would read and sort all of it; an index
-# already has what a claim reads, in the right order. That plan is right for all values, and making it takes
-# five times as long as the reading: it is kept.
-_WAITING: Final = (
-    text("""
-    WITH RECURSIVE found(lane, tenant_id) AS (
-        (SELECT lane, tenant_id FROM jobs WHERE state = 'queued' AND model = :model
-         ORDER BY lane DESC, tenant_id DESC LIMIT 1)
-        UNION ALL
-        SELECT following.* FROM found, LATERAL (
-            SELECT lane, tenant_id FROM jobs
-            WHERE state = 'queued' AND model = :model AND (lane, tenant_id) < (found.lane, found.tenant_id)
-            ORDER BY lane DESC, tenant_id DESC LIMIT 1
-        ) AS following
-    )
-    SELECT found.lane, tenants.id AS tenant_id, tenants.weight, account.served, account.is_active,
-        tenants.halt IS NOT NULL AS is_halted, mine.overtaken_id, mine.overtaken_steps,
-        set_config('enable_sort', 'off', true) || set_config('plan_cache_mode', 'force_generic_plan', true)
-    FROM found
-    FULL JOIN (
-        SELECT tenant_id, is_active, served + (
-            SELECT coalesce(sum(shard.served), 0) FROM account_shards AS shard
-            WHERE shard.tenant_id = accounts.tenant_id AND shard.model = :model
-        ) AS served
-        FROM accounts
-        WHERE model = :model AND (is_active OR tenant_id IN (SELECT tenant_id FROM found))
-    ) AS account USING (tenant_id)
-    JOIN tenants ON tenants.id = tenant_id
-    LEFT JOIN account_shards AS mine ON mine.tenant_id = tenants.id
-        AND mine.model = :model AND mine.engine_name = :engine_name
-""")
-    .bindparams(bindparam("model", type_=Text()), bindparam("engine_name", type_=Text()))
-    .columns(
-        lane=Text,
-        tenant_id=Uuid,
-        weight=Float,
-        served=Float,
-        is_active=Boolean,
-        is_halted=Boolean,
-        overtaken_id=Uuid,
-        overtaken_steps=Float,
-        config=Text,
-    )
-    .execution_options(**PREPARED)
-)
 _FIRST_OF_CLASS: Final = f"""
             SELECT {_COLUMNS} FROM jobs
             WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
@@ -233,24 +184,7 @@ _STILL_QUEUED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingTenants:
-    """The tenants with queued jobs of a model that may start, and the accounts that matter.
-
-    Attributes:
-        tenants: with a queued job, by lane. One whose queue is halted has none that may start.
-        accounts: theirs, and those of tenants that had a job when an engine last claimed.
-        idle: those of `tenants` that had none.
-        overtaken: by id, jobs that followers overtook on the engine, and for how many steps.
-    """
-
-    tenants: dict[Lane, set[UUID]]
-    accounts: dict[UUID, Account]
-    idle: set[UUID]
-    overtaken: dict[UUID, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Sought:
     """Which of the first jobs a claim reads.
 
     Attributes:
@@ -262,38 +196,7 @@ class Scope:
     share: Share = EVERY_JOB
 
 
-EVERYTHING: Final = Scope()
-
-
-def waiting_tenants(session: Session, model: str, engine_name: str | None = None) -> WaitingTenants:
-    """Find the tenants that wait for this model: one index probe per tenant and lane.
-
-    A tenant whose queue is halted counts as one without queued jobs: it earns no credit meanwhile.
-    """
-    return waiting_of(direct.fetch(session, *asking_waiting(model, engine_name)))
-
-
-def asking_waiting(model: str, engine_name: str | None) -> Query:
-    """Return the query of `waiting_tenants`; `waiting_of` takes its rows."""
-    return Query(_WAITING, {"model": model, "engine_name": engine_name})
-
-
-def waiting_of(rows: Rows) -> WaitingTenants:
-    """Return what `waiting_tenants` does, from the rows of its query."""
-    found = WaitingTenants(defaultdict(set), {}, set(), {})
-    for lane, tenant_id, weight, served, is_active, is_halted, overtaken_id, overtaken_steps, _ in rows:
-        if overtaken_id is not None:
-            found.overtaken[overtaken_id] = overtaken_steps
-        if is_halted and not is_active:
-            continue
-        found.accounts[tenant_id] = Account(weight=weight, served=served or 0.0)
-        if is_halted:
-            continue
-        if not is_active:
-            found.idle.add(tenant_id)
-        if lane is not None:
-            found.tenants[Lane(lane)].add(tenant_id)
-    return found
+EVERYTHING: Final = Sought()
 
 
 def first_jobs(
@@ -305,7 +208,7 @@ def first_jobs(
     capacity: Capacity,
     now: datetime,
     max_rows: int = MAX_ROWS,
-    scope: Scope = EVERYTHING,
+    sought: Sought = EVERYTHING,
 ) -> Sequence[QueuedJob]:
     """Read the best runnable jobs of each class and the next to expire; unordered.
 
@@ -320,25 +223,25 @@ def first_jobs(
         capacity: of the engine; jobs that never fit it are left out.
         now: leaves out jobs whose retry is due later.
         max_rows: shared by the tenants and sizes.
-        scope: which of them.
+        sought: which of them.
     """
     if not tenants:
         return []
     given = _limits(model, lane, capacity, now)
     statement, more = FIRST, dict[str, object]()
-    if scope.without:
+    if sought.without:
         statement = _FIRST_OTHERS
         more = {
-            "without": [each.digest for each in scope.without],
-            "readers": [each or _NOBODY for each in scope.without.values()],
+            "without": [each.digest for each in sought.without],
+            "readers": [each or _NOBODY for each in sought.without.values()],
             "num_passed": max(_MIN_PASSED, _MAX_PASSED // len(tenants)),
         }
-    elif scope.share.num_engines > 1:
+    elif sought.share.num_engines > 1:
         statement = _FIRST_OF_SHARE
         more = {
-            "reach": min(scope.share.num_engines, _MAX_REACH),
-            "num_engines": scope.share.num_engines,
-            "place": scope.share.place,
+            "reach": min(sought.share.num_engines, _MAX_REACH),
+            "num_engines": sought.share.num_engines,
+            "place": sought.share.place,
         }
     rows = direct.fetch(
         session,

@@ -12,7 +12,6 @@ from jobs.engines import reservations
 from jobs.engines.registry import EngineRow
 from jobs.ids import uuid7
 from jobs.scheduling import engine_load
-from jobs.scheduling.candidates import WaitingTenants
 from jobs.scheduling.choosing import Choices, ChosenJob, note_start, with_started
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_prefixes import family_of
@@ -24,6 +23,7 @@ from jobs.scheduling.prefix_replay import Answered
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.ranking import Ranked
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.scheduling.waiting import WaitingTenants
 from jobs.starting import StartedJob
 from jobs.states import Lane
 from jobs.transitions import Lease

@@ -18,12 +18,13 @@ from jobs.engines.capacity import Capacity
 from jobs.models import Job, TenantAccount
 from jobs.queries import QueuedJob
 from jobs.scheduling import candidates
-from jobs.scheduling.candidates import Scope, WaitingTenants
+from jobs.scheduling.candidates import Sought
 from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
 from jobs.scheduling.fair_share import Account, lift, rank
 from jobs.scheduling.followers import Family, Reuse
 from jobs.scheduling.packing import EVERY_JOB, Candidate
 from jobs.scheduling.sizing import ClaimPolicy, ReservationSize, Sizer, packing_on
+from jobs.scheduling.waiting import WaitingTenants, waiting_tenants
 from jobs.states import Lane
 from jobs.states.summary import ANSWER_TASKS, EXTRACTION_TASKS, TASKS, NodeKind
 
@@ -91,7 +92,7 @@ class Ranking:
 
     def lanes(self) -> list[list[Ranked]]:
         """Rank the rows read of each lane: the first jobs of every size of every tenant."""
-        waiting = self.waiting or candidates.waiting_tenants(self.session, self.model, self.engine_name)
+        waiting = self.waiting or waiting_tenants(self.session, self.model, self.engine_name)
         if self.known is not None:
             self.known.replay.recall(waiting.overtaken)
         if self.syncs_tenants:
@@ -166,7 +167,7 @@ class Ranking:
                 capacity=self.capacity,
                 now=self.now,
                 max_rows=max_rows,
-                scope=Scope(without, share),
+                sought=Sought(without, share),
             )
             if rows:
                 return rows

@@ -20,6 +20,7 @@ from jobs.scheduling.head_starts import NOTHING_BEGUN, Begun
 from jobs.scheduling.prefix_replay import Answered
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.scheduling.waiting import asking_waiting, waiting_of
 from jobs.trees import progress as tree_progress
 
 # What ticks execute that takes longest to plan.
@@ -128,7 +129,7 @@ def _read(
         asked.append(candidates.asking_queued(queued_ids))
     waits_for = None if policy is None or ended or preview is not None else model
     if waits_for is not None:
-        asked.append(candidates.asking_waiting(waits_for, engine_name))
+        asked.append(asking_waiting(waits_for, engine_name))
     rows = iter([*found, *direct.fetch_all(session, asked)])
     locked = engine_load.locked(next(rows))
     completed = completing.completed(session, next(rows)) if ended else Completed()
@@ -137,7 +138,7 @@ def _read(
     load = engine_load.load_of(locked[0], next(rows)) if is_done else None
     queued = candidates.queued_of(next(rows)) if queued_ids is not None else None
     is_waited_for = waits_for is not None and locked[0].model == waits_for
-    waiting = candidates.waiting_of(next(rows)) if is_waited_for else None
+    waiting = waiting_of(next(rows)) if is_waited_for else None
     return _FirstRead(locked, completed, ReadAhead(load, queued, waiting), free_trees)
 
 

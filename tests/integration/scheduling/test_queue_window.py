@@ -13,7 +13,7 @@ from claiming import claims
 from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT
 from jobs.scheduling import candidates, previews
-from jobs.scheduling.candidates import Scope
+from jobs.scheduling.candidates import Sought
 from jobs.scheduling.packing import EVERY_JOB, Share
 from jobs.states import Lane
 from support import CAPACITY, ENGINE, MODEL, POLICY, register_engine, spec, submit_one
@@ -101,7 +101,7 @@ def first_of(session: Session, share: Share, *, max_rows: int) -> list[UUID]:
         capacity=CAPACITY,
         now=datetime.now(UTC),
         max_rows=max_rows,
-        scope=Scope(share=share),
+        sought=Sought(share=share),
     )
     return sorted(each.id for each in rows)
 
