@@ -11,6 +11,8 @@ from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
+from sqlalchemy.exc import DBAPIError
+
 from api.runtime.database import Transactions
 from api.runtime.key_lookups import KeyLookups
 from api.runtime.rate_limits import RateLimit
@@ -189,7 +191,7 @@ class ApiKeys:
 
     async def _note_use(self, row: ApiKey, now: datetime) -> None:
         await asyncio.sleep(_NOTE_AFTER_SECONDS)
-        with contextlib.suppress(LongbatchError):  # only informative
+        with contextlib.suppress(LongbatchError, DBAPIError):  # only informative
             note = partial(keys.note_use, key_id=row.id, now=now)
             await self._transactions.run(note, tenant_ids=[row.tenant_id])
 

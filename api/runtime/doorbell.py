@@ -8,7 +8,7 @@ from typing import Final, Self
 
 import celery
 import redis
-from redis.connection import AbstractConnection
+from redis.connection import Connection
 
 from jobs import doorbell
 from jobs.models import Job
@@ -37,8 +37,8 @@ class Doorbell:
         self._broker = doorbell.connect(
             settings.url.get_secret_value(), socket_timeout=settings.socket_timeout_seconds
         )
-        self._connection: AbstractConnection | None = None
-        self._asked: AbstractConnection | None = None  # where `_sent` went, if anywhere
+        self._connection: Connection | None = None
+        self._asked: Connection | None = None  # where `_sent` went, if anywhere
         # A daemon: it may hang in the broker's socket for a few seconds when the process ends.
         self._thread = threading.Thread(target=self._run, name="doorbell", daemon=True)
 
@@ -74,10 +74,11 @@ class Doorbell:
             commands = [("EVAL", *doorbell.ringing(name)) for name in self._sent]
             try:
                 packed = self._connection.pack_commands(commands)  # type: ignore[no-untyped-call]  # as below
-                self._connection.send_packed_command(packed)  # type: ignore[no-untyped-call]  # the library leaves it so
+                # Nothing that waits for an answer.
+                self._connection.send_packed_command(packed, check_health=False)  # type: ignore[no-untyped-call]  # the library leaves it so
                 self._asked = self._connection
             except (redis.RedisError, OSError):
-                self._connection = None
+                self._lose(self._connection)
         self._changed.notify()
 
     def _run(self) -> None:
@@ -112,9 +113,14 @@ class Doorbell:
             return [name for name in self._sent if not connection.read_response()]
         except (redis.RedisError, OSError):
             with self._changed:
-                self._connection = None
-            connection.disconnect()  # type: ignore[no-untyped-call]  # as above
+                self._lose(connection)
             return None
+
+    def _lose(self, connection: Connection) -> None:
+        """Give up a connection; the caller holds the lock."""
+        self._connection = None
+        connection.disconnect()  # type: ignore[no-untyped-call]  # as above
+        self._broker.connection_pool.release(connection)
 
 
 def _doorbell_for(job: Job | NewJob) -> str | None:

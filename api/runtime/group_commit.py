@@ -124,10 +124,10 @@ class GroupCommit:
         except Exception as error:  # noqa: BLE001  # any error goes to the waiting callers
             await self._store_apart(together, error)
             return
-        self._on_stored(jobs)
         for entry, job in zip(together, jobs, strict=True):
             if not entry.future.done():
                 entry.future.set_result(job)
+        self._on_stored(jobs)  # callers go on only in the event loop's next turn
 
     async def _store_apart(self, together: list[_Entry], error: Exception) -> None:
         """Store each job by itself, so that one failure does not fail the others."""

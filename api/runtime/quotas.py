@@ -9,6 +9,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from jobs.database import direct
 from jobs.database.direct import Query
 from jobs.tenants import allowances, key_quotas, quotas
 from jobs.tenants.key_quotas import KeyQuota
@@ -45,7 +46,11 @@ class QuotaCache:
             known = self._shown(tenant_id)
             if known is None:
                 known = _Known(quotas.current_usage(session, tenant_id), time.monotonic() + _SHOWN_SECONDS)
-            allowances.take(session, tenant_id, self._shard, more, limits=limits, then=then)
+            # What will probably be refused writes nothing that has to be undone.
+            together = then if (known.held + more).is_within(limits) else ()
+            allowances.take(session, tenant_id, self._shard, more, limits=limits, then=together)
+            if not together:
+                direct.fetch_all(session, then)
             self._keep(tenant_id, _Known(known.held + more, known.until))
             if of_key is not None and held is not None:
                 self._keep(of_key.key_id, _Known(held, time.monotonic() + _SHOWN_SECONDS))

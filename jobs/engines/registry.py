@@ -5,7 +5,7 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from sqlalchemy import ColumnElement, func, select, text, update
+from sqlalchemy import ColumnElement, Interval, Text, bindparam, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -105,10 +105,24 @@ def mark_ready(session: Session, engine_name: str, *, now: datetime, spare_block
     )
 
 
-def sharing_queue(session: Session, model: str) -> Sequence[str]:
-    """Return the names of the engines that take jobs of this model now."""
-    takes_jobs = (Engine.paused_reason.is_(None), Engine.halt.is_(None), Engine.seen_at > func.now() - SILENT)
-    return session.scalars(select(Engine.name).where(Engine.model == model, *takes_jobs)).all()
+def sharing_queue(session: Session, model: str, capacity: Capacity) -> Sequence[str]:
+    """Return the names of the engines that now take any job of this model that one of this capacity can."""
+    rows = direct.fetch(session, _SHARING_QUEUE, {"model": model, "silent": SILENT})
+    return [name for name, *sizes in rows if _holds_all(Capacity(*sizes), capacity)]
+
+
+def _holds_all(capacity: Capacity, other: Capacity) -> bool:
+    return (
+        capacity.max_input_len >= other.max_input_len
+        and capacity.max_seq_len >= other.max_seq_len
+        and capacity.max_tokens_in_pool >= other.max_tokens_in_pool
+    )
+
+
+_SHARING_QUEUE: Final = text(f"""
+    SELECT name, {", ".join(each.name for each in fields(Capacity))} FROM engines
+    WHERE model = :model AND paused_reason IS NULL AND halt IS NULL AND seen_at > now() - :silent
+""").bindparams(bindparam("model", type_=Text()), bindparam("silent", type_=Interval()))  # noqa: S608  # built from constants
 
 
 def capacity_of(engine: Engine | EngineRow) -> Capacity:

@@ -42,7 +42,7 @@ _MAX_URGENT: Final = 16
 _MAX_PASSED: Final = 512
 _MIN_PASSED: Final = 32
 # With rivals an engine looks so many times as far, at most, for jobs of its share; one of so many parts of
-# what it reads are the very first jobs, whosever they are.
+# what it reads are the very first jobs, whosever they are, and at least as many as it may start at once.
 _MAX_REACH: Final = 8
 _PARTS: Final = 4
 _NOBODY: Final = UUID(int=0)  # older than any reader
@@ -150,14 +150,15 @@ _FIRST_OF_SHARE: Final = (
                 WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
                 ORDER BY rank DESC, id LIMIT (SELECT :reach * num_each FROM share)
             ) AS passed
-            WHERE place <= (SELECT (num_each + {_PARTS} - 1) / {_PARTS} FROM share)
+            WHERE place <= (SELECT greatest(:num_first, num_each / {_PARTS}) FROM share)
                 OR (256 * get_byte(uuid_send(id), 14) + get_byte(uuid_send(id), 15)) % :num_engines = :place
             ORDER BY rank DESC, id LIMIT (SELECT num_each FROM share)
 """,  # noqa: S608  # built from constants
         )
     )
     .bindparams(
-        *_GIVEN_FIRST, *(bindparam(name, type_=Integer()) for name in ("reach", "num_engines", "place"))
+        *_GIVEN_FIRST,
+        *(bindparam(name, type_=Integer()) for name in ("reach", "num_engines", "place", "num_first")),
     )
     .columns(*_ROWS)
     .execution_options(**PREPARED)
@@ -242,6 +243,7 @@ def first_jobs(
             "reach": min(sought.share.num_engines, _MAX_REACH),
             "num_engines": sought.share.num_engines,
             "place": sought.share.place,
+            "num_first": capacity.max_batch_size,
         }
     rows = direct.fetch(
         session,

@@ -68,7 +68,7 @@ class EngineQueue:
     def look_for_rivals(self) -> None:
         """Find out which other engines take from the queue now."""
         if self.policy.rivals is not None:
-            busy = registry.sharing_queue(self.session, self.engine.model)
+            busy = registry.sharing_queue(self.session, self.engine.model, self.load.capacity)
             self.policy.rivals.know({self.engine.name, *busy})
 
     def still_waiting(

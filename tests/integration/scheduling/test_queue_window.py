@@ -121,4 +121,4 @@ def test_an_engine_that_owns_no_job_reads_the_very_first_ones(session: Session) 
     jobs = [submit_one(session).id for _ in range(12)]
     owners = {each.int % 2**16 for each in jobs}
     nobody = next(place for place in range(2**16) if place not in owners)
-    assert first_of(session, Share(2**16, nobody), max_rows=8) == jobs[:2]
+    assert first_of(session, Share(2**16, nobody), max_rows=8) == jobs[: CAPACITY.max_batch_size]

@@ -204,6 +204,7 @@ def test_a_preview_finds_the_engines_that_take_from_the_queue(session: Session) 
     assert not rivals_of(session, paused_reason="not ready")
     assert not rivals_of(session, seen_at=datetime.now(UTC) - timedelta(minutes=1))
     assert not rivals_of(session, model="another")
+    assert not rivals_of(session, max_input_len=1000), "it cannot take all that this one takes"
 
 
 def test_an_engine_takes_jobs_of_anothers_share_rather_than_none(session: Session) -> None:
@@ -219,6 +220,24 @@ def test_an_engine_takes_jobs_of_anothers_share_rather_than_none(session: Sessio
             lifecycle.cancel(session, job.id, tenant_id=job.tenant_id)
     preview = previews.preview_claims(session, ENGINE, policy)
     assert len(claims.claim_all(session, ENGINE, policy, preview=preview).claims) == 4
+
+
+def test_jobs_of_a_higher_priority_start_first_whosever_they_are(session: Session) -> None:
+    capacity = replace(LARGE, max_batch_size=16, max_blocks=2**15, max_input_len=96_000, max_seq_len=131_072)
+    policy = replace(POLICY, rivals=Rivals(), prediction=None)
+    assert policy.rivals is not None
+    for name in (ENGINE, "engine-b"):
+        register_engine(session, name, capacity)
+    policy.rivals.know([ENGINE, "engine-b"])
+    for job in [submit_one(session, spec(100, max_tokens=100, rank=1)) for _ in range(80)]:
+        if not policy.rivals.share_of(ENGINE).distance(job.id):  # of ours none is left
+            lifecycle.cancel(session, job.id, tenant_id=job.tenant_id)
+    for prompt_tokens in (100, 2100, 4100, 8200, 16_400, 32_800, 65_600) * 6:
+        submit_one(session, spec(prompt_tokens, max_tokens=100))
+    preview = previews.preview_claims(session, ENGINE, policy)
+    started = claims.claim_all(session, ENGINE, policy, preview=preview).claims
+    assert {session.get_one(Job, each.lease.job_id).rank for each in started} == {1}
+    assert len(started) == 16
 
 
 def test_an_engine_without_rivals_takes_equal_jobs_in_order(session: Session) -> None:

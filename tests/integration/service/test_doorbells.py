@@ -1,7 +1,9 @@
 """Who hears a ring, and who hears of a job's end: at once, and after the commit."""
 
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 from uuid import UUID
@@ -114,19 +116,37 @@ def test_a_ring_of_the_api_from_before_it_was_connected_waits_for_no_answer(
             bell.close()
 
 
-def test_the_api_rings_on_another_connection_once_it_has_lost_one(
+def test_the_api_rings_on_another_connection_however_many_it_has_lost(
     valkey: EmbeddedValkey, broker: redis.Redis
 ) -> None:
-    bell = Doorbell(BrokerSettings(url=SecretStr(valkey.url))).start()
+    bell = Doorbell(BrokerSettings(url=SecretStr(f"{valkey.url}?max_connections=2"))).start()
     try:
-        eventually(lambda: bell._connection is not None)
-        for _ in range(2):
+        for _ in range(4):
+            eventually(lambda: bell._connection is not None)
             broker.client_kill_filter(_type="normal", skipme=True)
             with listening(broker, valkey) as heard:
                 bell.ring(doorbell.SERVICE)
                 assert heard.get(timeout=PATIENCE) == doorbell.SERVICE
     finally:
         bell.close()
+
+
+def test_a_ring_of_the_api_asks_a_frozen_broker_nothing(tmp_path: Path) -> None:
+    own = EmbeddedValkey(tmp_path)
+    own.start()
+    try:
+        url = SecretStr(f"{own.url}?health_check_interval=1")
+        bell = Doorbell(BrokerSettings(url=url, socket_timeout_seconds=4 * PATIENCE))
+        bell._connect()  # its thread does not run
+        assert bell._connection is not None
+        bell._connection.next_health_check = 0  # due
+        doorbell.connect(own.url, socket_timeout=PATIENCE).client_pause(int(8000 * PATIENCE))
+        ringing = threading.Thread(target=bell.ring, args=[doorbell.SERVICE], daemon=True)
+        ringing.start()
+        ringing.join(PATIENCE)
+        assert not ringing.is_alive()
+    finally:
+        own.stop()
 
 
 def test_one_ring_wakes_one_of_the_workers_that_listen(valkey: EmbeddedValkey, broker: redis.Redis) -> None:

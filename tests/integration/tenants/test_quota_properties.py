@@ -14,6 +14,7 @@ from sqlalchemy import Engine, event, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, sessionmaker
 
+from api.runtime.quotas import QuotaCache
 from claiming import claims
 from jobs import deletion, files, fitting, lifecycle, submission
 from jobs.database import database_now, direct
@@ -420,3 +421,14 @@ def test_far_below_its_limits_a_tenant_s_jobs_are_not_summed(
     finally:
         event.remove(engine, "before_cursor_execute", watch)
     assert len(sums) == 1
+
+
+def test_what_the_quota_refuses_was_not_written_before(session: Session) -> None:
+    session.execute(text("CREATE TEMPORARY SEQUENCE written"))
+    writing = [Query(text("SELECT nextval('written')"), {})]
+    admit = QuotaCache().admit_for(DEFAULT_TENANT, LIMITS)
+    admit(session, QuotaUsage(tokens=10, jobs=1), writing)
+    before = session.scalar(text("SELECT last_value FROM written"))
+    with pytest.raises(LimitError):
+        admit(session, QuotaUsage(tokens=10, jobs=LIMITS.max_jobs + 1), writing)
+    assert session.scalar(text("SELECT last_value FROM written")) == before

@@ -14,7 +14,7 @@ PbTensor: TypeAlias = Any
 
 # Responses of ended streams, and when each ended. Triton drops its own reference within milliseconds.
 _ended: deque[tuple[float, Iterator[Any]]] = deque()
-_ended_lock = threading.Lock()
+_ended_lock = threading.RLock()  # a collection within may end another stream
 _KEPT_SECONDS = 1.0
 
 
