@@ -1,5 +1,6 @@
 """Claims serve tenants in proportion to their weights, see small, large and urgent jobs, and lanes."""
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -17,6 +18,7 @@ from jobs.ids import uuid7
 from jobs.models import Job, Reservation, Tenant
 from jobs.scheduling import previews
 from jobs.scheduling.claims import Claim, FreedSlot
+from jobs.scheduling.rivals import Rivals
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason, JobState, Lane, StopReason
 from support import CAPACITY, ENGINE, MODEL, POLICY, claim_one, output_of, register_engine, spec, submit_one
@@ -41,19 +43,24 @@ def finish(session: Session, claimed: Claim, num_tokens: int, *, cached: int | N
     reservations.close(session, claimed.lease.lease_id)
 
 
+@pytest.mark.parametrize("num_engines", [1, 4])
 @pytest.mark.parametrize("weight", [1.0, 3.0])
 def test_a_tenant_with_a_tenth_of_the_backlog_gets_its_share_of_the_tokens(
-    session: Session, weight: float
+    session: Session, weight: float, num_engines: int
 ) -> None:
-    register_engine(session)
+    policies = {f"engine-{number}": replace(POLICY, rivals=Rivals()) for number in range(num_engines)}
+    for name in policies:
+        register_engine(session, name)
     large, small = new_tenant(session), new_tenant(session, weight=weight)
     for number in range(300):
         submit_one(session, spec(1000 + 37 * (number % 50), max_tokens=200), tenant_id=large)
     for number in range(30):
         submit_one(session, spec(1000 + 53 * (number % 30), max_tokens=200), tenant_id=small)
     tokens: Counter[UUID] = Counter()
-    while True:
-        claimed = claim_one(session)
+    for name in itertools.cycle(policies):
+        preview = previews.preview_claims(session, name, policies[name])
+        assert policies[name].has_rivals is (num_engines > 1)
+        (claimed,) = claims.claim_all(session, name, policies[name], preview=preview, limit=1).claims
         tokens[claimed.job.tenant_id] += (claimed.job.prompt_tokens or 0) + 150
         finish(session, claimed, 150)
         if not session.scalar(
