@@ -91,7 +91,7 @@ class EngineQueue:
 
     def is_ours(self, ranked: Ranked) -> bool:
         """Return True unless another engine probably starts this candidate, as it does its equals."""
-        return not self.packing.share.distance(ranked.job.id)
+        return self.packing.share.owns(ranked.job.id)
 
     def elsewhere(self) -> AbstractSet[Family]:
         """Find the families that this engine leaves to others of its model, which have them."""

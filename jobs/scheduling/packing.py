@@ -17,8 +17,8 @@ from uuid import UUID
 from jobs.engines.capacity import Budget
 from jobs.states import Lane
 
-# Of a job's id: at least as many values as engines share a queue, all equally frequent.
-SHARE_BITS: Final = 16
+# Of a job's id, as `candidates` reads them, too: all values are equally frequent, and more than engines.
+_SHARE_BITS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,11 @@ class Share:
 
     def distance(self, job_id: UUID) -> int:
         """Return how many engines take this job before this one does, if they can; 0: it is this one's."""
-        return (job_id.int % (1 << SHARE_BITS) - self.place) % self.num_engines
+        return (job_id.int % (1 << _SHARE_BITS) - self.place) % self.num_engines
+
+    def owns(self, job_id: UUID) -> bool:
+        """Return True if this engine takes the job before all others."""
+        return not self.distance(job_id)
 
 
 EVERY_JOB: Final = Share()

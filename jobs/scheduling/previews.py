@@ -62,7 +62,7 @@ def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> P
         choice = choose_ranked(candidates, left, packing, queue.known)
         text_ids.update({each.job.text_id: None for each in candidates if each.job.id == choice.start})
     text_ids.update(dict.fromkeys(_texts_of_next_round(queue, candidates)))
-    ours = [each for each in candidates if not packing.share.distance(each.job.id)]
+    ours = [each for each in candidates if packing.share.owns(each.job.id)]
     text_ids.update(dict.fromkeys(_short_texts(ours)))
     return Preview(candidates, list(text_ids))
 

@@ -113,7 +113,7 @@ def test_an_engine_that_shares_a_queue_reads_its_own_jobs_far_behind_the_very_fi
     queue = first_of(session, EVERY_JOB, max_rows=2 * MANY)
     assert len(queue) == MANY + 1
     for share in (Share(3, place) for place in range(3)):
-        own = [each for each in queue[24 : 3 * 96] if not share.distance(each)]
+        own = [each for each in queue[24 : 3 * 96] if share.owns(each)]
         assert first_of(session, share, max_rows=96) == [*queue[:24], *own][:96]
 
 

@@ -216,7 +216,7 @@ def test_an_engine_takes_jobs_of_anothers_share_rather_than_none(session: Sessio
     policy.rivals.know([ENGINE, "engine-b"])
     jobs = [submit_one(session) for _ in range(40)]
     for job in jobs:
-        if not policy.rivals.share_of(ENGINE).distance(job.id):
+        if policy.rivals.share_of(ENGINE).owns(job.id):
             lifecycle.cancel(session, job.id, tenant_id=job.tenant_id)
     preview = previews.preview_claims(session, ENGINE, policy)
     assert len(claims.claim_all(session, ENGINE, policy, preview=preview).claims) == 4
@@ -230,7 +230,7 @@ def test_jobs_of_a_higher_priority_start_first_whosever_they_are(session: Sessio
         register_engine(session, name, capacity)
     policy.rivals.know([ENGINE, "engine-b"])
     for job in [submit_one(session, spec(100, max_tokens=100, rank=1)) for _ in range(80)]:
-        if not policy.rivals.share_of(ENGINE).distance(job.id):  # of ours none is left
+        if policy.rivals.share_of(ENGINE).owns(job.id):  # of ours none is left
             lifecycle.cancel(session, job.id, tenant_id=job.tenant_id)
     for prompt_tokens in (100, 2100, 4100, 8200, 16_400, 32_800, 65_600) * 6:
         submit_one(session, spec(prompt_tokens, max_tokens=100))

@@ -27,6 +27,7 @@ from worker.inference.execute import Runner
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.monitor import EngineMonitor
 from worker.inference.outcome import Finished, RunEnd
+from worker.inference.worker import InferenceWorker
 from worker_support import Queue, running_worker, settings_for
 
 STOPPED = RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
@@ -174,19 +175,31 @@ def test_plans_are_made_after_a_tick_and_only_while_no_end_and_no_ring_waits(pac
         assert (session.scalar(plans) or 0) >= len(ticks.STATEMENTS), "before an engine was there to tick for"
 
 
+def dispatcher_at(
+    desk: Desk,
+    settings: Settings,
+    worker: InferenceWorker,
+    *,
+    pass_on: Callable[[], object] = lambda: None,
+) -> Dispatcher:
+    """A dispatcher of the worker's engine that ticks only when it is told to."""
+    return Dispatcher(
+        settings,
+        monitor=worker.monitor,
+        keeper=worker.keeper,
+        runner=worker.dispatcher._runner,
+        desk=desk,
+        pass_on=pass_on,
+    )
+
+
 def test_plans_are_not_made_while_what_has_started_may_end(
     queue: Queue, synthetic: RunningEngine, database_settings: DatabaseSettings, valkey: EmbeddedValkey
 ) -> None:
     settings = settings_for(database_settings, valkey.url, synthetic, claim_poll_seconds=60)
     desk = NotedDesk(settings, queue.sessions)
     with running_worker(settings, queue.tokenizer) as worker:
-        dispatcher = Dispatcher(
-            settings,
-            monitor=worker.monitor,
-            keeper=worker.keeper,
-            runner=worker.dispatcher._runner,
-            desk=desk,
-        )
+        dispatcher = dispatcher_at(desk, settings, worker)
         desk.during = dispatcher.loop.wake
         queue.submit("Say something. [[tokens=20]]")
         dispatcher.run_once()
@@ -202,12 +215,10 @@ def test_a_ring_is_passed_on_by_another_thread_if_jobs_have_started_whose_reques
     settings = settings_for(database_settings, valkey.url, synthetic, claim_poll_seconds=60)
     passed_on: list[threading.Thread] = []
     with running_worker(settings, queue.tokenizer) as worker:
-        dispatcher = Dispatcher(
+        dispatcher = dispatcher_at(
+            Desk(settings, queue.sessions, stopping=threading.Event()),
             settings,
-            monitor=worker.monitor,
-            keeper=worker.keeper,
-            runner=worker.dispatcher._runner,
-            desk=Desk(settings, queue.sessions, stopping=threading.Event()),
+            worker,
             pass_on=lambda: passed_on.append(threading.current_thread()),
         )
         dispatcher.ring()
