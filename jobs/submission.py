@@ -1,7 +1,7 @@
 """How jobs come in: checked against the quota, stored, and queued where their prompts are counted."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -9,115 +9,29 @@ from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from jobs import job_rows, transitions
-from jobs.answers.choices import sampling_of_choice
 from jobs.database import advisory_locks, direct
 from jobs.database.advisory_locks import Lock
 from jobs.engines import registry, tensor_rows
 from jobs.engines.capacity import Capacity
-from jobs.engines.tensors import TensorFile
 from jobs.fitting import settle_count
+from jobs.job_specs import JobSpec
 from jobs.models import Job, JsonObject
 from jobs.models.new_job import NewJob
 from jobs.prompts import store
 from jobs.prompts.prefixes import adapted, family_of
-from jobs.prompts.store import NewText
 from jobs.responses import rows as responses
-from jobs.responses.rows import ResponseSpec
-from jobs.sharing import Sharing, arrivals, cache
-from jobs.states import TERMINAL, Lane
+from jobs.sharing import arrivals, cache
+from jobs.states import TERMINAL
 from jobs.tenants import key_quotas, quotas
 from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempotently
 from jobs.tenants.key_quotas import KeyQuota
-from jobs.tenants.quotas import Admit
+from jobs.tenants.quotas import Admit, Foresight
 from jobs.traces.context import JobsTrace
 
 # Upper bound of what a chat template adds around a message; no real one comes near it.
 _TEMPLATE_TOKENS = 256
 # Jobs of one request that are stored so long after its first ones count as submitted with these.
 _TOGETHER = timedelta(minutes=1)
-
-
-@dataclass(frozen=True, slots=True)
-class JobSpec:
-    """What a caller asks for, validated.
-
-    Attributes:
-        text: the prompt; with its ids if it was small enough to count at once.
-        rank: -1 low, 0 normal, 1 high.
-        lane: interactive if a caller waits for the answer.
-        window: it expires this long after it was accepted; None: never, unless `expires_at` is set.
-        batch_id: of the batch that it is line `batch_line` of.
-        choice: its place among the choices, or inputs to embed, of one request, from 0.
-        num_choices: of that request; None: it has one.
-        sampling: temperature, top_p, top_k, seed, stop as given.
-        sharing: how it may run once with equal jobs, if its answer is not left to chance. None: not at all.
-        guide: the form that its answer must have; None: any.
-        is_whole: one request must generate its whole answer.
-        tensors: what it passes to its engine besides (`engines.tensors`); None: nothing.
-        tensor_files: the files that those name; the caller has checked them.
-        response: what is kept of the response that its output belongs to; None: it is no response.
-        adapter: the model's adapter that is to answer; None: the model as it is.
-        traceparent: of the span above it; None: what its submitter says.
-        api_key_id: the key that submits it; None: its submitter's.
-    """
-
-    text: NewText
-    task: str
-    model: str
-    max_tokens: int
-    rank: int = 0
-    lane: Lane = Lane.BATCH
-    sampling: JsonObject | None = None
-    custom_id: str | None = None
-    metadata: JsonObject | None = None
-    webhook_url: str | None = None
-    webhook_secret: bytes | None = None
-    webhook_includes_output: bool = False
-    window: timedelta | None = None
-    expires_at: datetime | None = None
-    batch_id: UUID | None = None
-    batch_line: int | None = None
-    choice: int = 0
-    num_choices: int | None = None
-    sharing: Sharing | None = None
-    guide: NewText | None = None
-    is_whole: bool = False
-    tensors: NewText | None = None
-    tensor_files: tuple[TensorFile, ...] = ()
-    response: ResponseSpec | None = None
-    adapter: str | None = None
-    traceparent: str | None = None
-    api_key_id: UUID | None = None
-
-    @property
-    def texts(self) -> list[NewText]:
-        """What is stored with it."""
-        own = [each for each in (self.text, self.guide, self.tensors) if each is not None]
-        return own if self.response is None else own + self.response.texts
-
-    @property
-    def asked_sha256(self) -> bytes:
-        """Identify all that the engine is asked, except the sampling."""
-        besides = [each.sha256 for each in (self.guide, self.tensors) if each is not None]
-        return b"".join([self.text.sha256, *besides])
-
-
-def choices_of(spec: JobSpec, num_choices: int) -> list[JobSpec]:
-    """Return the specifications of all choices of one request: the same but for their seeds."""
-    if num_choices == 1:
-        return [spec]
-    return [
-        replace(
-            spec, choice=each, num_choices=num_choices, sampling=sampling_of_choice(spec.sampling or {}, each)
-        )
-        for each in range(num_choices)
-    ]
-
-
-def inputs_of(spec: JobSpec, texts: Sequence[NewText]) -> list[JobSpec]:
-    """Return the specifications of all inputs of one request for embeddings, each with its text."""
-    num = len(texts) if len(texts) > 1 else None
-    return [replace(spec, text=text, choice=each, num_choices=num) for each, text in enumerate(texts)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +54,7 @@ class Submitter:
         trace: of what it submits now; None: it is in none.
         api_key_id: the key that the jobs count towards; None: a person submits them.
         key_quota: that key's own quotas, which `admit` checks; None: it has none.
+        foresight: what is known of what `admit` takes of; None: nothing.
     """
 
     tenant_id: UUID
@@ -149,6 +64,7 @@ class Submitter:
     trace: JobsTrace | None = None
     api_key_id: UUID | None = None
     key_quota: KeyQuota | None = None
+    foresight: Foresight | None = None
 
     def submitted_at(self, now: datetime) -> datetime:
         """Return when jobs that are stored now were submitted."""
@@ -242,22 +158,14 @@ def _find_refused(
 def _insert(
     session: Session, specs: Sequence[JobSpec], by: Submitter
 ) -> tuple[list[NewJob], dict[UUID, Job]]:
-    clock_and_capacities = registry.ask_clock_and_capacities(session)
+    ask = registry.ask_registered(session)
     texts = store.store(session, [text for spec in specs for text in spec.texts], tenant_id=by.tenant_id)
-    now, capacities = clock_and_capacities()
-    jobs = [_new_job(spec, by, text_ids=texts.ids, now=now) for spec in specs]
+    registered = ask()
+    now = registered.clock
+    jobs = new_jobs(specs, by, registered.capacities, text_ids=texts.ids, now=now)
     for job, spec in zip(jobs, specs, strict=True):
-        limits = capacities.get(job.model) or [by.default_capacity]
-        if spec.text.counted:
-            settle_count(job, num_tokens=spec.text.counted.num_tokens, limits=limits, now=now)
-            family = family_of(spec.text.counted.prefixes, spec.text.counted.num_tokens, by.tenant_id)
-            job.family = adapted(family, spec.adapter)
-        else:
-            job.reserved_tokens = demand(spec, limits)
         if spec.sharing and job.state not in TERMINAL:
             job.request_digest = arrivals.digest_of(job, spec.asked_sha256)
-    if by.trace is not None:
-        by.trace.mark(jobs)
     # Those that have no equals go in one message with their quota.
     shares = any(job.request_digest for job in jobs)
     inserting = [job_rows.insertion(jobs)] if jobs and not shares else []
@@ -275,6 +183,29 @@ def _insert(
         tensor_rows.insert(session, passed, tenant_id=by.tenant_id, text_ids=texts.ids)
         responses.insert(session, kept, tenant_id=by.tenant_id, text_ids=texts.ids)
     return jobs, found
+
+
+def new_jobs(
+    specs: Sequence[JobSpec],
+    by: Submitter,
+    capacities: Mapping[str, Sequence[Capacity]],
+    *,
+    text_ids: Mapping[bytes, UUID],
+    now: datetime,
+) -> list[NewJob]:
+    """Make the jobs: queued, preparing, or failed if they fit none of their model's engines."""
+    jobs = [_new_job(spec, by, text_ids=text_ids, now=now) for spec in specs]
+    for job, spec in zip(jobs, specs, strict=True):
+        limits = capacities.get(job.model) or [by.default_capacity]
+        if spec.text.counted:
+            settle_count(job, num_tokens=spec.text.counted.num_tokens, limits=limits, now=now)
+            family = family_of(spec.text.counted.prefixes, spec.text.counted.num_tokens, by.tenant_id)
+            job.family = adapted(family, spec.adapter)
+        else:
+            job.reserved_tokens = demand(spec, limits)
+    if by.trace is not None:
+        by.trace.mark(jobs)
+    return jobs
 
 
 def demand(spec: JobSpec, limits: Sequence[Capacity]) -> int:

@@ -19,7 +19,7 @@ from api.completions import interactive
 from api.completions.placement import WAITED_FOR, Repetition, meaning_sha256
 from api.runtime.api_keys import Caller
 from api.runtime.services import Services
-from jobs import queries, submission
+from jobs import job_specs, queries, submission
 from jobs.adapters.offers import read_offer
 from jobs.embeddings import EMBED_TASK, requests, vectors
 from jobs.embeddings.requests import EmbeddingsRequest
@@ -30,6 +30,7 @@ from jobs.errors import (
     PromptTooLongError,
     UnavailableError,
 )
+from jobs.job_specs import JobSpec
 from jobs.models import Job
 from jobs.prompts.abilities import Takes
 from jobs.prompts.chat_template import ChatTemplateError
@@ -39,7 +40,7 @@ from jobs.prompts.store import NewText
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.states import JobState
 from jobs.states.batch import Endpoint
-from jobs.submission import JobSpec, Submitter
+from jobs.submission import Submitter
 from jobs.validation import from_validation
 
 _BODY: Final = TypeAdapter(dict[str, Any])
@@ -69,7 +70,7 @@ async def parse(services: Services, raw: bytes | bytearray) -> ParsedEmbeddings:
         InvalidRequestError: a field is invalid; `param` names it.
         UnavailableError: the tokenizer is not loaded yet; try again.
     """
-    most, takes = await interactive.longest_prompt(services, len(raw)), await services.takes.get()
+    most, takes = await interactive.longest_prompt(services, len(raw)), (await services.engines.get()).takes
     return await services.compute_apart(len(raw), _parse, raw, services.tokenizer.current, most, takes)
 
 
@@ -192,7 +193,7 @@ def _submit(session: Session, *, parsed: ParsedEmbeddings, by: Submitter, served
         window=WAITED_FOR.window,
         is_whole=asked.is_whole,
     )
-    jobs = submission.submit(session, submission.inputs_of(spec, parsed.texts), by)
+    jobs = submission.submit(session, job_specs.inputs_of(spec, parsed.texts), by)
     for index, job in enumerate(jobs):
         if job.error is not None:
             param = requests.name_of_input(parsed.request, index)

@@ -17,7 +17,7 @@ from api.completions.requests import GenerateRequest
 from api.http.body import parse
 from api.runtime.api_keys import Caller
 from api.runtime.services import Services
-from jobs import lifecycle, queries, submission
+from jobs import job_specs, lifecycle, queries, submission
 from jobs.adapters.offers import read_offer
 from jobs.answers import log_probs
 from jobs.engines import registry
@@ -27,6 +27,7 @@ from jobs.errors import (
     PromptTooLongError,
     UnavailableError,
 )
+from jobs.job_specs import JobSpec
 from jobs.live_output import Delta, OutputPiece
 from jobs.models import Address, Job
 from jobs.prompts import openai
@@ -39,7 +40,7 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tools import frames
 from jobs.prompts.tools.calls import read_calls
 from jobs.states.batch import Endpoint
-from jobs.submission import JobSpec, Submitter
+from jobs.submission import Submitter
 from jobs.validation import from_validation
 
 _POLL_SECONDS: Final = 60.0
@@ -93,7 +94,7 @@ async def parse_request(services: Services, endpoint: Endpoint, raw: bytes | byt
         ModelNotFoundError: no engine serves its model.
         UnavailableError: the tokenizer is not loaded yet; try again.
     """
-    most, takes = await longest_prompt(services, len(raw)), await services.takes.get()
+    most, takes = await longest_prompt(services, len(raw)), (await services.engines.get()).takes
     return await services.compute_apart(
         len(raw), _parse_raw, endpoint, raw, services.tokenizer.current, most, takes
     )
@@ -101,7 +102,7 @@ async def parse_request(services: Services, endpoint: Endpoint, raw: bytes | byt
 
 async def parse_plain_request(services: Services, raw: bytes | bytearray, *, stream: bool) -> ParsedRequest:
     """Parse a plain request for the served model; greedy unless it sets a temperature."""
-    most, takes = await longest_prompt(services, len(raw)), await services.takes.get()
+    most, takes = await longest_prompt(services, len(raw)), (await services.engines.get()).takes
     given = {"temperature": 0, "model": services.settings.engine.model, "stream": stream}
     return await services.compute_apart(
         len(raw), _parse_plain, raw, given, services.tokenizer.current, most, takes
@@ -360,7 +361,7 @@ def _submit(
         is_whole=parsed.generation.is_whole,
         response=placed.response,
     )
-    jobs = submission.submit(session, submission.choices_of(spec, parsed.generation.num_choices), by)
+    jobs = submission.submit(session, job_specs.choices_of(spec, parsed.generation.num_choices), by)
     if jobs[0].error is not None:
         limit = max(each.max_seq_len for each in capacities)
         message = openai.too_long_message(

@@ -33,9 +33,11 @@ from jobs.adapters.offers import ModelOffer, read_offer, read_takes
 from jobs.batches import BatchStatus
 from jobs.doorbell import EVENTS
 from jobs.engines import registry
+from jobs.engines.registry import Registered
 from jobs.engines.tensors import ModelTensors
 from jobs.erasure import zero_retention
 from jobs.errors import LongbatchError
+from jobs.job_specs import JobSpec
 from jobs.models import Job
 from jobs.models.new_job import NewJob
 from jobs.prompts.abilities import Takes
@@ -43,7 +45,7 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.queries import JobStatus
 from jobs.sealing.content import ContentSealer
 from jobs.settings import Settings
-from jobs.submission import JobSpec, Submitter
+from jobs.submission import Submitter
 from jobs.summaries import SummaryStatus
 from jobs.tenants.keys import Scope
 from jobs.webhooks import destinations as webhook_destinations
@@ -73,6 +75,19 @@ class Acceptance:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownEngines:
+    """What is known of the registered engines.
+
+    Attributes:
+        takes: what they can be asked for.
+        registered: what they can hold.
+    """
+
+    takes: Takes
+    registered: Registered
+
+
+@dataclass(frozen=True, slots=True)
 class Services:
     """The services that routes use.
 
@@ -80,7 +95,7 @@ class Services:
         group_commit: stores single jobs.
         key_commit: likewise, of keys with quotas.
         followers: what else polls rows for readers who wait; the bell of ended rows wakes it.
-        takes: what engines can be asked for, as of a few seconds ago.
+        engines: what engines can be asked for, and can hold, as of a few seconds ago.
         tensors: what their models declare by name, likewise.
         without_retention: the tenants whose content goes once it was delivered, likewise.
         cpu: threads that parse, count and compress; more would only hold more bodies in memory.
@@ -106,7 +121,7 @@ class Services:
     tokenizer: LoadedTokenizer
     readiness: Readiness
     cpu: Compute
-    takes: CachedValue[Takes]
+    engines: CachedValue[KnownEngines]
     tensors: CachedValue[ModelTensors]
     without_retention: CachedValue[frozenset[UUID]]
     followers: "list[RowChanges[Any]]" = field(default_factory=list)
@@ -122,7 +137,8 @@ class Services:
         """
         chars = self.settings.api.inline_count_chars if max_inline_chars is None else max_inline_chars
         tensors = await self.tensors.get() if Scope.ENGINE in scopes else None
-        return Acceptance(self.settings, self.tokenizer.current, chars, await self.takes.get(), tensors)
+        known = await self.engines.get()
+        return Acceptance(self.settings, self.tokenizer.current, chars, known.takes, tensors)
 
     async def offer(self) -> ModelOffer:
         """Read what the caller may name in `model`."""
@@ -143,13 +159,15 @@ class Services:
 
     def submitter(self, caller: Caller) -> Submitter:
         """Return who submits the caller's jobs, within its quotas and the request's trace."""
+        admission = self.quotas.admission(caller.tenant_id, caller.limits, of_key=caller.quota)
         return Submitter(
             caller.tenant_id,
             registry.configured_capacity(self.settings.engine),
-            self.quotas.admit_for(caller.tenant_id, caller.limits, of_key=caller.quota),
+            admission,
             trace=trace_of_request(),
             api_key_id=caller.api_key_id,
             key_quota=caller.quota,
+            foresight=admission,
         )
 
     async def check_destination(self, url: str | None, *, param: str = "webhook_url") -> None:
@@ -243,8 +261,11 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
 
     remembered = settings.api.engine_cache_seconds
 
-    async def known_takes() -> Takes:
-        return await transactions.run_across(read_takes)
+    async def read_engines() -> KnownEngines:
+        return await transactions.run_across(_read_engines)
+
+    async def registered() -> Registered:
+        return (await services.engines.get()).registered
 
     async def read_without_retention() -> frozenset[UUID]:
         return await transactions.run_across(zero_retention.tenants)
@@ -261,7 +282,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         quotas=QuotaCache(),
         doorbell=bell,
         destinations=Destinations(),
-        group_commit=GroupCommit(transactions, on_stored=bell.ring_for),
+        group_commit=GroupCommit(transactions, registered=registered, on_stored=bell.ring_for),
         key_commit=GroupCommit(transactions, on_stored=bell.ring_for),
         key_places=KeyPlaces(max_seconds=settings.database.pool_timeout_seconds),
         poller=poller,
@@ -274,7 +295,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         tokenizer=tokenizer,
         readiness=Readiness(settings, transactions, tokenizer),
         cpu=Compute(),
-        takes=CachedValue(known_takes, seconds=remembered, old_seconds=remembered),
+        engines=CachedValue(read_engines, seconds=remembered, old_seconds=remembered),
         tensors=CachedValue(read_tensors, seconds=remembered, old_seconds=remembered),
         without_retention=CachedValue(read_without_retention, seconds=remembered, old_seconds=remembered),
     )
@@ -307,12 +328,17 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await services.queue_positions.close()
-        await services.takes.close()
+        await services.engines.close()
         await services.tensors.close()
         await services.without_retention.close()
         services.doorbell.close()
         await services.rates.close()
         await transactions.close()
+
+
+def _read_engines(session: Session) -> KnownEngines:
+    registered = registry.ask_registered(session)()
+    return KnownEngines(read_takes(session), registered)
 
 
 def _located(spec: JobSpec, offer: ModelOffer) -> JobSpec | LongbatchError:

@@ -15,10 +15,12 @@ from api.runtime.quotas import QuotaCache
 from api.runtime.rate_limits import RateLimit
 from api.runtime.services import Services
 from jobs import job_rows
+from jobs.database import direct
 from jobs.engines import registry
 from jobs.errors import AuthenticationError, LongbatchError
 from jobs.ids import uuid7
 from jobs.prompts import store
+from jobs.tenants import allowances
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
 from jobs.webhooks import destinations
 
@@ -43,7 +45,7 @@ async def warm_up(services: Services) -> None:
             await services.rates.hit(RateLimit(_NOBODY, _MANY))
             with suppress(AuthenticationError):
                 await services.api_keys.verify(_NO_KEY)
-            await services.takes.get()
+            await services.engines.get()
             await services.tensors.get()
             nobodies = (uuid7() for _ in range(_CONNECTIONS))
             await asyncio.gather(*(_rehearse(services.transactions, each) for each in nobodies))
@@ -61,9 +63,11 @@ def store_nothing(session: Session, tenant_id: UUID) -> None:
         tenant_id: of a tenant that does not exist.
     """
     session.execute(_NO_WAITING)
-    clock_and_capacities = registry.ask_clock_and_capacities(session)
+    registered = registry.ask_registered(session)
     store.insert_new(session, {}, tenant_id)
-    clock_and_capacities()
-    QuotaCache().admit_for(tenant_id, TenantLimits(_MANY, _MANY, _MANY))(session, QuotaUsage(), [])
+    registered()
+    limits = TenantLimits(_MANY, _MANY, _MANY)
+    QuotaCache().admission(tenant_id, limits)(session, QuotaUsage(), [])
+    direct.fetch(session, *allowances.taking(tenant_id, 0, QuotaUsage(), limits=limits))
     job_rows.rehearse(session)
     destinations.rehearse(session, tenant_id)

@@ -31,6 +31,7 @@ from jobs.checkpoints import Output
 from jobs.completing import JobCompletion
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
+from jobs.job_specs import JobSpec
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.prompts import store
 from jobs.prompts.store import CountedPrompt, NewText
@@ -41,7 +42,7 @@ from jobs.scheduling.sizing import ClaimPolicy
 from jobs.sealing.content import PLAIN, ContentSealer
 from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
-from jobs.submission import JobSpec, Submitter
+from jobs.submission import Submitter
 
 _ENGINE: Final = "bench-engine"
 _SET: Final = 64  # jobs in a transaction

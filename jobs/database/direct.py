@@ -49,6 +49,7 @@ _NAMES: Final = "longbatch.direct_names"
 _STALE: Final = "longbatch.direct_stale"
 _LATER: Final = "longbatch.direct_later"
 _LATER_ROWS: Final = "longbatch.direct_later_rows"
+_COMMITTING: Final = "longbatch.direct_committing"
 # Rows in sets are inserted by many statements, one for each choice of columns: the oldest give way.
 MAX_NAMES: Final = 200
 _MAX_COMPILED: Final = 1000
@@ -186,7 +187,40 @@ def fetch_all(session: Session, queries: Sequence[Query]) -> list[Rows]:
     return found[len(ahead) :]
 
 
-def _fetch_all(session: Session, queries: Sequence[Query]) -> list[Rows]:
+def fetch_all_and_commit(session: Session, queries: Sequence[Query]) -> list[Rows]:
+    """Execute statements as `fetch_all` does, and commit in the same message: all of them, or nothing.
+
+    The transaction must do nothing after that but commit, which is no message then. Through another driver,
+    or behind a pooler, it commits only then.
+
+    Raises:
+        DBAPIError: as `fetch_all`. If the connection was lost, see `may_have_committed`.
+    """
+    connection = session.connection()
+    driver = connection.connection.driver_connection
+    if isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
+        _check_open(connection, driver)
+    session.flush()
+    ahead = session.info.pop(_LATER, ())
+    session.info[_COMMITTING] = True
+    return _fetch_all(session, [*ahead, *queries], commits=True)[len(ahead) :]
+
+
+def may_have_committed(session: Session) -> bool:
+    """Return True if a transaction whose connection was lost may be committed before it came to that."""
+    return _COMMITTING in session.info
+
+
+def _check_open(connection: Connection, driver: Driver) -> None:
+    """Fail if the server has closed the connection: whatever is sent on it now is certainly not executed."""
+    try:
+        for _ in range(2):  # what it says at last, and that it says no more
+            driver.pgconn.consume_input()
+    except psycopg.Error as error:
+        hot.fail(connection, error)
+
+
+def _fetch_all(session: Session, queries: Sequence[Query], *, commits: bool = False) -> list[Rows]:
     connection = session.connection()
     driver = connection.connection.driver_connection
     if not isinstance(driver, psycopg.Connection | psycopg.AsyncConnection) or not _can_send(
@@ -194,7 +228,8 @@ def _fetch_all(session: Session, queries: Sequence[Query]) -> list[Rows]:
     ):
         return [_fetch_usually(session, each) for each in queries]
     try:
-        results = _send(connection, driver, [_written(each, connection.dialect) for each in queries])
+        written = [_written(each, connection.dialect) for each in queries]
+        results = _send(connection, driver, written, commits=commits)
         found = [_rows(driver, _checked(each)) for each in results]
     except psycopg.Error as error:
         hot.fail(connection, error)
@@ -266,8 +301,13 @@ def _written(query: Query, dialect: Dialect) -> _Written:
     ]
 
 
-def _send(connection: Connection, driver: Driver, written: Sequence[_Written]) -> list[PGresult]:
-    """Execute the statements in the transaction, as prepared ones where that is right; see `hot`."""
+def _send(
+    connection: Connection, driver: Driver, written: Sequence[_Written], *, commits: bool = False
+) -> list[PGresult]:
+    """Execute the statements in the transaction, as prepared ones where that is right; see `hot`.
+
+    And commit, if wanted and possible in the same message.
+    """
     pgconn = driver.pgconn
     if driver.prepare_threshold is None or not capabilities.has_pipeline():
         if pgconn.transaction_status == TransactionStatus.IDLE:
@@ -276,25 +316,27 @@ def _send(connection: Connection, driver: Driver, written: Sequence[_Written]) -
             pgconn.exec_params(each.sql, values, each.types, _binary(values), _BINARY)
             for each, values in written
         ]
-    ahead: list[_Command] = []
-    if hot.must_discard_plans(connection):
-        ahead.append(lambda pgconn: pgconn.send_query_params(b"DISCARD PLANS", None))
+    ahead: list[_Command] = (
+        [partial(_send_simple, b"DISCARD PLANS")] if hot.must_discard_plans(connection) else []
+    )
     if pgconn.transaction_status == TransactionStatus.IDLE:
-        ahead.append(lambda pgconn: pgconn.send_query_params(b"BEGIN", None))
+        ahead.append(partial(_send_simple, b"BEGIN"))
     prepared, new = _prepared(connection, written)
     if new:
         ahead += _closings(connection, but={name for name, _ in prepared})
     ahead += [partial(_send_prepare, name, compiled) for compiled, name in new.items()]
-    if isinstance(driver, psycopg.Connection) and not ahead and len(prepared) == 1:
+    after: list[_Command] = [partial(_send_simple, b"COMMIT")] if commits else []
+    if isinstance(driver, psycopg.Connection) and not (ahead or after) and len(prepared) == 1:
         ((name, values),) = prepared
         return [driver.pgconn.exec_prepared(name, values, _binary(values), _BINARY)]
-    results = _send_together(
-        connection, driver, [*ahead, *(partial(_send_values, *each) for each in prepared)]
-    )
+    commands: list[_Command] = [*ahead, *(partial(_send_values, *each) for each in prepared), *after]
+    results = _send_together(connection, driver, commands)
     for each in results[: len(ahead)]:
         _checked(each)
     connection.info[_NAMES].update((compiled.sql, name) for compiled, name in new.items())
-    return results[len(ahead) :]
+    for each in results if after else ():  # where one has failed, nothing is committed
+        _checked(each)
+    return results[len(ahead) : len(ahead) + len(prepared)]
 
 
 _Prepared = tuple[bytes, _Values]

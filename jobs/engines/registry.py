@@ -1,7 +1,8 @@
 """The engines that workers feed: registered with their capacity, seen ready, or paused."""
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import fields
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -153,8 +154,27 @@ def configured_capacity(settings: EngineSettings) -> Capacity:
     )
 
 
-def ask_clock_and_capacities(session: Session) -> Callable[[], tuple[datetime, dict[str, list[Capacity]]]]:
-    """Ask for the database's clock and, by model, what every registered engine can hold.
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What every registered engine can hold, and the database's clock, when they were read.
+
+    Attributes:
+        clock: the time by the database.
+        capacities: by model.
+        read_at: monotonic seconds of this process, just after.
+    """
+
+    clock: datetime
+    capacities: Mapping[str, Sequence[Capacity]]
+    read_at: float = field(default_factory=time.monotonic)
+
+    def now(self) -> datetime:
+        """Tell the database's time: late by as long as reading it took, and by what clocks differ since."""
+        return self.clock + timedelta(seconds=time.monotonic() - self.read_at)
+
+
+def ask_registered(session: Session) -> Callable[[], Registered]:
+    """Ask for the database's clock and what every registered engine can hold.
 
     Goes to the database with the session's next message.
 
@@ -163,13 +183,13 @@ def ask_clock_and_capacities(session: Session) -> Callable[[], tuple[datetime, d
     """
     ask = direct.later(session, Query(_CLOCK_AND_CAPACITIES, {}))
 
-    def found() -> tuple[datetime, dict[str, list[Capacity]]]:
+    def found() -> Registered:
         rows = ask()
         capacities: dict[str, list[Capacity]] = {}
         for _, model, *sizes in rows:
             if model is not None:
                 capacities.setdefault(model, []).append(Capacity(**dict(zip(_SIZES, sizes, strict=True))))
-        return rows[0][0], capacities
+        return Registered(rows[0][0], capacities)
 
     return found
 

@@ -377,6 +377,17 @@ def _store_anew(session: Session, text_id: UUID, text: NewText, tenant_id: UUID)
 
 def insert_new(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -> dict[bytes, UUID]:
     """Insert those of these texts that are not stored yet; return their ids by SHA-256."""
+    new: dict[bytes, UUID] = dict(direct.fetch(session, *insertion(texts, tenant_id)))
+    return new
+
+
+def insertion(texts: Mapping[bytes, NewText], tenant_id: UUID) -> Query:
+    """Build the query of `insert_new`.
+
+    Args:
+        texts: by SHA-256; in a fixed order, so that two transactions with the same texts cannot deadlock.
+        tenant_id: of the texts.
+    """
     counts = [text.counted for text in texts.values()]
     values: dict[str, list[object]] = {
         "id": [uuid7() for _ in texts],
@@ -388,8 +399,7 @@ def insert_new(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID
         "fingerprint": [each and each.fingerprint for each in counts],
         "prefixes": [each and keyed(each.prefixes, tenant_id) for each in counts],
     }
-    new: dict[bytes, UUID] = dict(direct.fetch(session, *insert_set(PromptText, values, then=_unless_stored)))
-    return new
+    return insert_set(PromptText, values, then=_unless_stored)
 
 
 def _unless_stored(statement: Insert) -> Statement:

@@ -23,6 +23,7 @@ from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
+from jobs.job_specs import JobSpec
 from jobs.models import DEFAULT_TENANT, Base, Job, Tenant
 from jobs.preparation import Counting
 from jobs.prompts.abilities import ABILITIES, LORA, TOOLS, VECTORS
@@ -30,7 +31,7 @@ from jobs.prompts.store import CountedPrompt, NewText, SetCounter
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason, JobState, StopReason
-from jobs.submission import JobSpec, Submitter
+from jobs.submission import Submitter
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
 from jobs.transitions import Lease

@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from api.runtime.warm_up import store_nothing
 from jobs import tenants
 from jobs.database import direct, transaction
 from jobs.database.direct import Query
+from jobs.engines.registry import Registered
 from jobs.errors import LimitError
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job
@@ -134,7 +136,7 @@ def test_a_keys_quota_bounds_its_own_jobs_among_those_that_arrive_together(
     wide = TenantLimits(max_enqueued_tokens=10**9, max_jobs=10**6, max_requests=1)
     cache, limited, other = QuotaCache(), UUID(int=1), UUID(int=2)
     quota = KeyQuota(limited, DEFAULT_TENANT, replace(wide, max_jobs=2))
-    admit = partial(cache.admit_for, DEFAULT_TENANT, wide)
+    admit = partial(cache.admission, DEFAULT_TENANT, wide)
     by_limited = Submitter(DEFAULT_TENANT, CAPACITY, admit(of_key=quota), api_key_id=limited, key_quota=quota)
     others = [Submitter(DEFAULT_TENANT, CAPACITY, admit(), api_key_id=each) for each in (other, None)]
 
@@ -157,19 +159,25 @@ def test_the_first_submission_finds_its_statements_prepared(
 ) -> None:
     async def prepared_before_and_after() -> list[int]:
         transactions = Transactions(database_settings.model_copy(update={"pool_size": 1}))
-        group_commit = GroupCommit(transactions)
+        engines = Registered(datetime.now(UTC), {})
+
+        async def registered() -> Registered:
+            return engines
+
+        group_commit = GroupCommit(transactions, registered=registered)
         storing = asyncio.create_task(group_commit.run())
         found = []
         nobody = uuid7()
         await transactions.run(partial(store_nothing, tenant_id=nobody), tenant_ids=[nobody])
         found.append(await transactions.run(_num_prepared, tenant_ids=[DEFAULT_TENANT]))
-        admit = QuotaCache().admit_for(DEFAULT_TENANT, TenantLimits(10**6, 10, 10))
-        for url in (None, "https://example.com/"):
+        admission = QuotaCache().admission(DEFAULT_TENANT, TenantLimits(10**6, 100, 10))
+        us = Submitter(DEFAULT_TENANT, CAPACITY, admission, foresight=admission)
+        for url in (None, "https://example.com/", None, "https://example.com/"):
             register = partial(
                 destinations.register, tenant_id=DEFAULT_TENANT, urls=[url or "http://a/"], limit=9
             )
             await transactions.run_directly(register, tenant_ids=[DEFAULT_TENANT])
-            await group_commit.submit(spec(webhook_url=url), Submitter(DEFAULT_TENANT, CAPACITY, admit))
+            await group_commit.submit(spec(webhook_url=url), us)
         found.append(await transactions.run(_num_prepared, tenant_ids=[DEFAULT_TENANT]))
         storing.cancel()
         await transactions.close()
@@ -177,7 +185,7 @@ def test_the_first_submission_finds_its_statements_prepared(
 
     before, after = asyncio.run(prepared_before_and_after())
     assert before == after > 10
-    assert len(custom_ids(sessions)) == 2
+    assert len(custom_ids(sessions)) == 4
 
 
 def _num_prepared(session: Session) -> int:

@@ -131,7 +131,7 @@ def test_only_a_key_with_quotas_costs_a_lock_and_a_sum(
         statements.clear()
         return found
 
-    admit = partial(cache.admit_for, DEFAULT_TENANT, WIDE)
+    admit = partial(cache.admission, DEFAULT_TENANT, WIDE)
     event.listen(engine, "before_cursor_execute", watch)
     try:
         nobody = Submitter(DEFAULT_TENANT, CAPACITY, admit())

@@ -426,7 +426,7 @@ def test_far_below_its_limits_a_tenant_s_jobs_are_not_summed(
 def test_what_the_quota_refuses_was_not_written_before(session: Session) -> None:
     session.execute(text("CREATE TEMPORARY SEQUENCE written"))
     writing = [Query(text("SELECT nextval('written')"), {})]
-    admit = QuotaCache().admit_for(DEFAULT_TENANT, LIMITS)
+    admit = QuotaCache().admission(DEFAULT_TENANT, LIMITS)
     admit(session, QuotaUsage(tokens=10, jobs=1), writing)
     before = session.scalar(text("SELECT last_value FROM written"))
     with pytest.raises(LimitError):

@@ -1,0 +1,259 @@
+"""Plain jobs are stored in one message with their commit; whatever is not plain goes the long way."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text, update
+from sqlalchemy.orm import Session, sessionmaker
+
+from api.runtime.database import Transactions
+from api.runtime.group_commit import NUM_LANES, GroupCommit
+from api.runtime.quotas import QuotaCache
+from jobs.database import direct, transaction
+from jobs.engines import registry
+from jobs.engines.registry import Registered
+from jobs.errors import JobQuotaError, UnavailableError
+from jobs.models import DEFAULT_TENANT, Job, PromptText
+from jobs.models.new_job import NewJob
+from jobs.models.tenant import QuotaAllowance
+from jobs.prompts import store
+from jobs.prompts.store import NewText
+from jobs.sealing.content import ContentSealer
+from jobs.settings import DatabaseSettings
+from jobs.states import JobState
+from jobs.submission import Submitter
+from jobs.tenants import quotas
+from jobs.tenants.quotas import TenantLimits
+from support import CAPACITY, PATIENCE, refusing, register_engine, spec
+
+WIDE = TenantLimits(max_enqueued_tokens=10**9, max_jobs=1000, max_requests=1)
+Submit = Callable[..., Coroutine[None, None, Job | NewJob]]
+
+
+@asynccontextmanager
+async def submitting(settings: DatabaseSettings, limits: TenantLimits = WIDE) -> AsyncIterator[Submit]:
+    """Submit through a group commit whose tenant has an allowance: it has stored a job named `first`."""
+    transactions = Transactions(settings)
+
+    async def registered() -> Registered:
+        return await transactions.run_across(lambda session: registry.ask_registered(session)())
+
+    group_commit = GroupCommit(transactions, registered=registered)
+    lanes = [asyncio.create_task(group_commit.run()) for _ in range(NUM_LANES)]
+    admission = QuotaCache().admission(DEFAULT_TENANT, limits)
+    by = Submitter(DEFAULT_TENANT, CAPACITY, admission, foresight=admission)
+
+    async def submit(name: str, **fields: Any) -> Job | NewJob:  # noqa: ANN401  # of each field's type
+        async with asyncio.timeout(PATIENCE):
+            return await group_commit.submit(spec(**{"custom_id": name, "prompt": name} | fields), by)
+
+    try:
+        for name in (
+            "first",
+            "second",
+        ):  # the second learns what is left of the allowance that the first made
+            await submit(name)
+        yield submit
+    finally:
+        for lane in lanes:
+            lane.cancel()
+        await asyncio.gather(*lanes, return_exceptions=True)
+        await transactions.close()
+
+
+@pytest.fixture
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Collect the number of statements of each message that is sent."""
+    sent: list[int] = []
+    send = direct._send
+
+    def counting(connection: Any, driver: Any, written: Any, **given: Any) -> Any:  # noqa: ANN401  # as they are
+        sent.append(len(written))
+        return send(connection, driver, written, **given)
+
+    monkeypatch.setattr(direct, "_send", counting)
+    return sent
+
+
+def stored(sessions: sessionmaker[Session]) -> list[str | None]:
+    with sessions() as session:
+        return list(session.scalars(select(Job.custom_id).order_by(Job.id)))
+
+
+def test_a_plain_job_takes_one_message(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings, messages: list[int]
+) -> None:
+    async def submit_two() -> tuple[Job | NewJob, Job | NewJob, int]:
+        async with submitting(database_settings) as submit:
+            quick = await submit("quick", metadata={"a": "b"}, webhook_url="https://example.com/")
+            messages.clear()
+            await submit("quick too")
+            num_messages = len([each for each in messages if each > 1])
+            shared = await submit("besides", guide=NewText("{}"))
+            return quick, shared, num_messages
+
+    with transaction(sessions) as session:
+        register_engine(session)
+    quick, _, num_messages = asyncio.run(submit_two())
+    assert num_messages == 1
+    assert stored(sessions) == ["first", "second", "quick", "quick too", "besides"]
+    with sessions() as session:
+        row, first = session.get_one(Job, quick.id), session.scalars(select(Job).order_by(Job.id)).first()
+        assert first is not None
+        assert (row.state, row.prompt_tokens, row.reserved_tokens) == (JobState.QUEUED, 100, 164)
+        assert (row.labels, row.webhook_url) == ({"a": "b"}, "https://example.com/")
+        assert row.text_id is not None
+        assert row.text_id == quick.text_id
+        assert store.canonical_of(store.load(session, row.text_id)) == "quick"
+        assert abs((row.created_at - first.created_at).total_seconds()) < PATIENCE
+        assert quotas.current_usage(session, DEFAULT_TENANT).jobs == 5
+
+
+def test_equal_prompts_share_a_text(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    async def submit_some() -> list[Job | NewJob]:
+        async with submitting(database_settings) as submit:
+            together = await asyncio.gather(*(submit(name, prompt="same") for name in "ab"))
+            return [*together, await submit("c", prompt="same")]
+
+    jobs = asyncio.run(submit_some())
+    assert len({job.text_id for job in jobs}) == 1
+    with sessions() as session:
+        assert session.scalars(select(PromptText.id).where(PromptText.id == jobs[0].text_id)).all()
+        assert {row.text_id for row in session.scalars(select(Job)) if row.custom_id in {*"abc"}} == {
+            jobs[0].text_id
+        }
+
+
+def test_a_quota_is_exact_though_others_use_the_allowance_up(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    limits = replace(WIDE, max_jobs=40)
+
+    async def submit_many() -> list[Job | NewJob | BaseException]:
+        async with submitting(database_settings, limits) as submit:
+            found: list[Job | NewJob | BaseException] = []
+            for number in range(50):
+                if number % 7 == 0:
+                    with transaction(sessions) as session:
+                        session.execute(update(QuotaAllowance).values(jobs=0))
+                found += await asyncio.gather(submit(str(number)), return_exceptions=True)
+            return found
+
+    found = asyncio.run(submit_many())
+    assert [isinstance(each, JobQuotaError) for each in found] == [False] * 38 + [True] * 12
+    assert len(stored(sessions)) == 40
+
+
+def test_a_job_that_never_fits_fails_as_ever(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    async def submit_one() -> Job | NewJob:
+        async with submitting(database_settings) as submit:
+            return await submit("long", prompt_tokens=10**7)
+
+    job = asyncio.run(submit_one())
+    with sessions() as session:
+        row = session.get_one(Job, job.id)
+        assert row.state == JobState.FAILED
+        assert row.error is not None
+        assert row.error["code"] == "context_length_exceeded"
+
+
+def test_one_that_the_database_refuses_fails_alone(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    async def submit_some() -> list[Job | NewJob | BaseException]:
+        async with submitting(database_settings) as submit:
+            await submit("before")
+            names = ("left", "poison", "right")
+            with refusing(sessions, "BEFORE INSERT ON jobs FOR EACH ROW WHEN (NEW.custom_id = 'poison')"):
+                return await asyncio.gather(*map(submit, names), return_exceptions=True)
+
+    left, poisoned, right = asyncio.run(submit_some())
+    assert isinstance(left, NewJob)
+    assert isinstance(poisoned, Exception)
+    assert isinstance(right, NewJob)
+    assert stored(sessions) == ["first", "second", "before", "left", "right"]
+
+
+def test_connections_that_postgres_closed_cost_no_submission(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    closing = text(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+        " WHERE application_name = 'longbatch-api'"
+    )
+
+    async def submit_one() -> None:
+        async with submitting(database_settings) as submit:
+            with transaction(sessions) as session:
+                assert session.scalars(closing).all()
+            await submit("after")
+
+    asyncio.run(submit_one())
+    assert stored(sessions) == ["first", "second", "after"]
+
+
+@contextmanager
+def breaking(sessions: sessionmaker[Session]) -> Iterator[None]:
+    """Let the connection break that stores a job, and count how often that is tried."""
+    with transaction(sessions) as session:
+        session.execute(text("CREATE SEQUENCE num_tries"))
+        session.execute(text("GRANT ALL ON SEQUENCE num_tries TO PUBLIC"))
+        session.execute(
+            text(
+                "CREATE FUNCTION breaks() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN"
+                " PERFORM nextval('num_tries'); PERFORM pg_terminate_backend(pg_backend_pid());"
+                " PERFORM pg_sleep(10); RETURN NEW; END $$"
+            )
+        )
+        session.execute(
+            text("CREATE TRIGGER breaks BEFORE INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION breaks()")
+        )
+    yield
+    with transaction(sessions) as session:
+        session.execute(text("DROP FUNCTION breaks CASCADE"))
+        session.execute(text("DROP SEQUENCE num_tries"))
+
+
+def test_what_may_be_committed_is_not_stored_again(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    async def submit_one() -> int | None:
+        async with submitting(database_settings) as submit:
+            await submit("before")
+            with breaking(sessions):
+                with pytest.raises(UnavailableError):
+                    await submit("lost")
+                with sessions() as session:
+                    return session.scalar(text("SELECT last_value FROM num_tries"))
+
+    assert asyncio.run(submit_one()) == 1
+    assert stored(sessions) == ["first", "second", "before"]
+
+
+def test_a_text_whose_key_is_gone_is_stored_anew(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    sealed = ContentSealer([b"k" * 32], seals=True).seal_bytes(NewText("same").packed, "texts.body")
+
+    async def submit_two() -> None:
+        async with submitting(database_settings) as submit:
+            old = await submit("old", prompt="same")
+            with transaction(sessions) as session:
+                changing = text("UPDATE texts SET body = :body WHERE id = :id")
+                session.execute(changing, {"body": sealed, "id": old.text_id})
+            new = await submit("new", prompt="same")
+            assert new.text_id == old.text_id
+
+    asyncio.run(submit_two())
+    with sessions() as session:
+        (row,) = session.scalars(select(Job).where(Job.custom_id == "new"))
+        assert row.text_id is not None
+        assert store.canonical_of(store.load(session, row.text_id)) == "same"
