@@ -117,6 +117,7 @@ class Desk:
         policy: ClaimPolicy | None,
         preview: Preview | None = None,
         *,
+        prepare: Callable[[Sequence[Claim]], object] = lambda _: None,
         start: Callable[[ClaimResult], object] = lambda _: None,
     ) -> ClaimResult:
         """Store what was handed in, and start every job that fits then.
@@ -127,13 +128,14 @@ class Desk:
         Args:
             policy: of the claims; None: start nothing.
             preview: as in `claims.start_jobs`; used only if a run has ended.
+            prepare: called with what is about to be claimed, just before the commit; must be quick.
             start: called with what was claimed, before ends that may have to wait are stored.
         """
         together = self._take_waiting()
         result, outlook = ClaimResult(), None
         try:
             if together or policy is not None:
-                result = self._store_together(together, policy, preview if together else None)
+                result = self._store_together(together, policy, preview if together else None, prepare)
             start(result)
             outlook = result.outlook
             if result.claims:
@@ -167,7 +169,11 @@ class Desk:
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="plans", error=type(error).__name__)
 
     def _store_together(
-        self, together: Sequence[EndedRun], policy: ClaimPolicy | None, preview: Preview | None
+        self,
+        together: Sequence[EndedRun],
+        policy: ClaimPolicy | None,
+        preview: Preview | None,
+        prepare: Callable[[Sequence[Claim]], object],
     ) -> ClaimResult:
         ours = [each for each in together if not each.is_early]
         early = {each.running.lease: each for each in together if each.is_early}
@@ -188,6 +194,7 @@ class Desk:
                     begun=begun,
                     early=[_completion(each) for each in answered],
                 )
+                prepare(result.claimed.claims)
         except BaseException as error:
             self._add_apart(ours)
             self._settle(())

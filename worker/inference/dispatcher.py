@@ -2,9 +2,10 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Final
+from uuid import UUID
 
 from jobs import telemetry
 from jobs.scheduling.claims import Claim, ClaimResult
@@ -17,6 +18,7 @@ from worker.inference.desk import Desk
 from worker.inference.execute import Runner
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.monitor import EngineMonitor
+from worker.inference.sending.claiming import Claiming, decide
 from worker.inference.sending.head_starts import EarlyRun
 from worker.loop import Loop
 from worker.metrics.runs import NO_JOBS, NO_ROOM, NOT_GIVEN, STOPPING, UNAVAILABLE, RunMetrics
@@ -168,13 +170,29 @@ class Dispatcher:
             return False
         # Read the clock before the claim, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
-        result = self._desk.tick(
-            self._runner.policy(),
-            self._runner.prefetcher.candidates(),
-            start=lambda result: self._start_all(result, model, valid_until=valid_until),
-        )
+        prepared = dict[Lease, Claiming]()
+        try:
+            result = self._desk.tick(
+                self._runner.policy(),
+                self._runner.prefetcher.candidates(),
+                prepare=lambda claims: prepared.update(self._prepare(claims, model)),
+                start=lambda result: self._start_all(result, model, prepared, valid_until=valid_until),
+            )
+        finally:
+            if prepared:  # what the transaction did not claim after all
+                decide(prepared.values(), is_claimed=False)
         self._note_idle(result, model)
         return bool(result.claims)
+
+    def _prepare(self, claims: Sequence[Claim], model: EngineModel) -> dict[Lease, Claiming]:
+        """Begin runs while their claims commit: they make their requests, and send them once that is done."""
+        head_starts = self._desk.head_starts
+        new = [each for each in claims if head_starts is None or not head_starts.has_begun(each.lease)]
+        missing = self._missing(new)
+        begun = [Claiming(claim, _running(claim)) for claim in new if claim.job.text_id not in missing]
+        if begun:
+            self._start(begun, model)
+        return {each.claim.lease: each for each in begun}
 
     def _note_idle(self, result: ClaimResult, model: EngineModel) -> None:
         """Keep how many slots stay without a job, and why."""
@@ -186,48 +204,60 @@ class Dispatcher:
                 num_idle -= self._desk.head_starts.num_unclaimed
             self._metrics.idle(max(0, num_idle), NOT_GIVEN)
 
-    def _start_all(self, result: ClaimResult, model: EngineModel, *, valid_until: float) -> None:
+    def _start_all(
+        self,
+        result: ClaimResult,
+        model: EngineModel,
+        prepared: dict[Lease, Claiming],
+        *,
+        valid_until: float,
+    ) -> None:
+        """Start what was claimed; takes out of `prepared` what goes on."""
         if result.asked_for_room:
             self._keeper.loop.wake()  # it delivers the stop requests
         early = self._desk.head_starts.take_claimed() if self._desk.head_starts is not None else {}
-        running = dict[Lease, RunningJob]()
+        going_on = [prepared.pop(claim.lease) for claim in result.claims if claim.lease in prepared]
+        running = {lease: each.job for lease, each in early.items()}
+        running |= {each.lease: each.job for each in going_on}
+        new = list[Claiming]()
         for claim in result.claims:
-            job, claimed = claim.job, early.get(claim.lease)
-            each = claimed.job if claimed else RunningJob(claim.lease, 0, job.summary_id, job.batch_id)
+            if (each := running.get(claim.lease)) is None:
+                each = _running(claim)
+                new.append(Claiming(claim, each))
             each.valid_until = valid_until
             each.on_first_token = self._keeper.loop.wake if claim.is_awaited else None
-            running[claim.lease] = each
             if not each.is_stored:
                 self._keeper.hold(each)
-        new = [claim for claim in result.claims if claim.lease not in early]
-        for claims in self._in_order_of_readiness(new):
-            self._start(claims, running, model)
+        if result.claims:
+            decide([*going_on, *new], is_claimed=True)
+        self._start_in_order_of_readiness(new, model)
         if result.left is not None:
             self._runner.prefetcher.keep(result.left)
         self._runner.prefetcher.forget(claim.job.id for claim in result.claims)
         if result.claims:
             self._prefetch_within(max(self._runner.prefetcher.due_in(), _AFTER_START_SECONDS))
 
-    def _in_order_of_readiness(self, claims: Sequence[Claim]) -> Iterator[Sequence[Claim]]:
-        """Yield the jobs whose prompts are here, then the others, whose prompts are read together."""
-        prefetcher = self._runner.prefetcher
-        text_ids = [claim.job.text_id for claim in claims if claim.job.text_id is not None]
-        missing = prefetcher.missing(text_ids)
-        later = [claim for claim in claims if claim.job.text_id in missing]
-        if len(later) < len(claims):
-            yield [claim for claim in claims if claim.job.text_id not in missing]
+    def _start_in_order_of_readiness(self, claimed: Sequence[Claiming], model: EngineModel) -> None:
+        """Start the jobs whose prompts are here, then the others, whose prompts are read together."""
+        missing = self._missing([each.claim for each in claimed])
+        later = [each for each in claimed if each.claim.job.text_id in missing]
+        if len(later) < len(claimed):
+            self._start([each for each in claimed if each.claim.job.text_id not in missing], model)
         if later:
-            prefetcher.load(missing)
-            yield later
+            self._runner.prefetcher.load(missing)
+            self._start(later, model)
 
-    def _start(
-        self, claims: Sequence[Claim], running: Mapping[Lease, RunningJob], model: EngineModel
-    ) -> None:
+    def _missing(self, claims: Sequence[Claim]) -> Sequence[UUID]:
+        """Return those of the jobs' prompts that are not here."""
+        text_ids = [claim.job.text_id for claim in claims if claim.job.text_id is not None]
+        return self._runner.prefetcher.missing(text_ids)
+
+    def _start(self, claims: Sequence[Claiming], model: EngineModel) -> None:
         ends = [Future[None]() for _ in claims]
         self._runs.update(ends)
         engine_loop.start_all(
-            self._run(claim, running[claim.lease], model, ended)
-            for claim, ended in zip(claims, ends, strict=True)
+            self._run(each.claim, each.job, model, ended, claiming=each)
+            for each, ended in zip(claims, ends, strict=True)
         )
 
     def _run_early(self, early: EarlyRun, model: EngineModel) -> None:
@@ -243,9 +273,10 @@ class Dispatcher:
         ended: "Future[None]",
         *,
         early: EarlyRun | None = None,
+        claiming: Claiming | None = None,
     ) -> None:
         try:
-            await self._runner.run(claim, running, model, early=early)
+            await self._runner.run(claim, running, model, early=early, claiming=claiming)
         except Exception:  # noqa: BLE001  # the coroutine's entry point
             # The lease runs out and the job is rescued.
             self._desk.forget_head_start(claim.lease)
@@ -256,3 +287,7 @@ class Dispatcher:
                 early.left.set_result(early.is_claimed)
             self._runs.discard(ended)
             ended.set_result(None)
+
+
+def _running(claim: Claim) -> RunningJob:
+    return RunningJob(claim.lease, 0, claim.job.summary_id, claim.job.batch_id)

@@ -35,7 +35,7 @@ from jobs.prompts import store
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import CountedPrompt
 from jobs.prompts.tokenizer import unpack_ids
-from jobs.prompts.tools.forms import ANY_FORM, AnswerForm
+from jobs.prompts.tools.forms import AnswerForm
 from jobs.scheduling import growth
 from jobs.scheduling.claims import Claim
 from jobs.scheduling.growth import Granted, WaitForBlocks, Yielded
@@ -63,6 +63,7 @@ from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import JobRun, Recorder
 from worker.inference.refusals import Refusals, Verdict
 from worker.inference.run_stream import RunStream
+from worker.inference.sending.claiming import Claiming
 from worker.inference.sending.head_starts import EarlyRun
 from worker.inference.sending.requests import RequestMaker, Wanted
 from worker.inference.tensors.files import with_files
@@ -121,7 +122,13 @@ class Runner:
     metrics: RunMetrics = field(default_factory=RunMetrics.of_nobody)
 
     async def run(
-        self, claim: Claim, running: RunningJob, model: EngineModel, *, early: EarlyRun | None = None
+        self,
+        claim: Claim,
+        running: RunningJob,
+        model: EngineModel,
+        *,
+        early: EarlyRun | None = None,
+        claiming: Claiming | None = None,
     ) -> None:
         """Run one job and record how its run ended.
 
@@ -133,9 +140,12 @@ class Runner:
             running: what the run and the keeper of the leases share about it.
             model: the engine's model, abilities and capacity.
             early: the run, if it begins before its claim. If that does not come, it leaves nothing.
+            claiming: its claim, if the run begins while that commits. If it does not, nothing leaves here.
         """
-        run = self._begin(claim, running, model, early)
+        run = self._begin(claim, running, model, early, claiming)
         end = await self._try(run, model)
+        if claiming is not None and not await claiming.is_claimed():
+            return
         running.is_ending = True
         if early is not None:
             early.is_over = end.engine_is_done
@@ -145,17 +155,25 @@ class Runner:
         if early is not None and not early.is_claimed:
             await self._give_up(run, early)
 
-    def _begin(self, claim: Claim, running: RunningJob, model: EngineModel, early: EarlyRun | None) -> JobRun:
+    def _begin(
+        self,
+        claim: Claim,
+        running: RunningJob,
+        model: EngineModel,
+        early: EarlyRun | None,
+        claiming: Claiming | None,
+    ) -> JobRun:
         job = claim.job
         log = telemetry.logger().bind(
             job_id=ids.job_id(job.id), attempt=job.attempt, **telemetry.in_trace(job.traceparent)
         )
         answer = self.requests.empty_answer(job, model)
-        run = JobRun(claim, running, answer, self.live.publisher(job, answer), log, early=early)
-        if early is None:
-            self._note_claim(run, claim)
+        publisher = self.live.publisher(job, answer)
+        run = JobRun(claim, running, answer, publisher, log, early=early, claiming=claiming)
+        if begins := early or claiming:
+            begins.listen(partial(self._note_claim, run))
         else:
-            early.listen(partial(self._note_claim, run))
+            self._note_claim(run, claim)
         return run
 
     def _note_claim(self, run: JobRun, claim: Claim) -> None:
@@ -174,7 +192,7 @@ class Runner:
     async def _begin_next(self, run: JobRun, end: RunEnd) -> None:
         """Begin the run of the job that is foreseen in the slot of a run that has ended."""
         head_starts = self.recorder.desk.head_starts
-        if head_starts is None or self.stopping.is_set() or run.stream is None or not _is_plain(run, end):
+        if head_starts is None or self.stopping.is_set() or run.stream is None or not run.is_plain(end):
             return
         await run.stream.close()  # its connection serves the next request
         if not self.stopping.is_set():
@@ -182,7 +200,7 @@ class Runner:
 
     async def _may_be_recorded(self, run: JobRun, end: RunEnd, early: EarlyRun) -> bool:
         """Wait until the job of an early run is claimed, unless its end can be stored with the claim."""
-        return not early.is_refused and (_is_plain(run, end) or await early.decided())
+        return not early.is_refused and (run.is_plain(end) or await early.decided())
 
     async def _give_up(self, run: JobRun, early: EarlyRun) -> None:
         """Let go of a run whose job was not claimed, once the engine is done with it."""
@@ -217,7 +235,8 @@ class Runner:
             if not run.is_first_request:
                 run.resent_tokens += prompt.num_tokens + run.answer.num_tokens
             run.answer.begin_segment(until=next_step.tokens)
-            run.stream = stream = await self._open(run, prompt, model)
+            if (stream := await self._open(run, prompt, model)) is None:
+                return RunEnd(LeaseLost(), engine_is_done=True)
             end = await self._follow(run, stream, model)
             if end != RunEnd(SegmentEnded(), engine_is_done=True):
                 return end
@@ -270,8 +289,8 @@ class Runner:
         """Run what may block, or compute for long, beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, work)
 
-    async def _open(self, run: JobRun, prompt: CountedPrompt, model: EngineModel) -> RunStream:
-        """Send the request, unless it was sent before the claim."""
+    async def _open(self, run: JobRun, prompt: CountedPrompt, model: EngineModel) -> RunStream | None:
+        """Send the request; None: its job is not ours."""
         abilities, wanted = model.served.abilities, Wanted(run.form, run.adapter, run.tensors)
         prepare = partial(self.requests.make, run.claim, prompt, run.answer, wanted, model)
         # Writing a long prompt as text takes as long as it is; ids are only copied.
@@ -281,6 +300,9 @@ class Runner:
         request = self.requests.salted(request, run.claim.job, model)
         put = partial(run.put, tokens_per_block=model.capacity.tokens_per_block)
         stream = RunStream(model.served.call(request), put=put)
+        if run.claiming is not None and not await run.claiming.is_claimed():
+            return None
+        run.stream = stream
         stream.start()
         return stream
 
@@ -364,12 +386,6 @@ class Runner:
         except SQLAlchemyError as error:  # the lease bounds the retries
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="extend", error=type(error).__name__)
             return WaitForBlocks()
-
-
-def _is_plain(run: JobRun, end: RunEnd) -> bool:
-    """Return True for a whole answer that nothing is yet to be done about."""
-    is_whole = isinstance(end.outcome, Finished) and end.engine_is_done
-    return is_whole and run.form == ANY_FORM and run.outputs is None
 
 
 def _outcome_without_engine(run: JobRun, prompt: CountedPrompt) -> Outcome | None:

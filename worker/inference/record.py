@@ -36,6 +36,7 @@ from worker.inference.live_output import OutputPublisher
 from worker.inference.lone_ends import StoredEnd
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, Stopped
 from worker.inference.run_stream import RunStream
+from worker.inference.sending.claiming import Claiming
 from worker.inference.sending.head_starts import EarlyRun
 from worker.inference.tensors.outputs import EngineOutputs, OutputFiles, OutputsNotStoredError
 from worker.inference.text_answer import AnyAnswer
@@ -69,6 +70,7 @@ class JobRun:
         tensors: what goes to the engine and comes from it by name besides.
         outputs: what of it has come; None: the job asks for nothing.
         early: itself, if it began before its claim; None: it began with it.
+        claiming: its claim, if it began while that was being committed; None: it is claimed, or early.
     began_at: monotonic time of the claim.
     num_before: tokens that earlier runs have generated.
     resent_tokens: of prompt and answer, in requests after the job's first.
@@ -87,6 +89,7 @@ class JobRun:
     tensors: TensorRequest = NO_TENSORS
     outputs: EngineOutputs | None = None
     early: EarlyRun | None = None
+    claiming: Claiming | None = None
     began_at: float = field(default_factory=time.monotonic)
     num_before: int = 0
     resent_tokens: int = 0
@@ -123,6 +126,11 @@ class JobRun:
         """Keep what came of a tensor, or end the run if that cannot be kept."""
         if self.outputs is not None and not self.outputs.add(part) and self.answer.finish_reason is None:
             self.job.inbox.put(StreamEnd(self.outputs.error, confirmed=False))
+
+    def is_plain(self, end: RunEnd) -> bool:
+        """Return True if it ends with a whole answer that nothing is yet to be done about."""
+        is_whole = isinstance(end.outcome, Finished) and end.engine_is_done
+        return is_whole and self.form == ANY_FORM and self.outputs is None
 
     def output(self) -> Output:
         """Return what the job generated, and what the engine told of its prompt. Call it once."""

@@ -93,9 +93,9 @@ def test_who_waits_for_an_idle_engine_is_read_with_the_message_that_locks_it(
     send = direct._send
     sent: list[int] = []
 
-    def noted(*given: Any) -> Any:  # noqa: ANN401  # as it takes and returns them
+    def noted(*given: Any, **named: Any) -> Any:  # noqa: ANN401  # as it takes and returns them
         sent.append(1)
-        return send(*given)
+        return send(*given, **named)
 
     def num_messages(model: str | None) -> int:
         sent.clear()

@@ -282,6 +282,11 @@ class HeadStarts:
         if early is not None:
             self._stop([early])
 
+    def has_begun(self, lease: Lease) -> bool:
+        """Return True if the run of a claim that is about to be committed has begun already."""
+        with self._lock:
+            return any(each.lease == lease for each in self._begun.values())
+
     def take_claimed(self) -> Mapping[Lease, EarlyRun]:
         """Take the early runs whose jobs were claimed since the last call."""
         with self._lock:
