@@ -29,13 +29,13 @@ from jobs.checkpoints import Output
 from jobs.database import transaction
 from jobs.engines import reservations
 from jobs.ids import uuid7
-from jobs.job_specs import JobSpec
 from jobs.models import DEFAULT_TENANT
 from jobs.prompts.store import CountedPrompt, NewText
 from jobs.scheduling import claims, engine_load
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason
 from jobs.submission import Submitter
+from jobs.submission.job_specs import JobSpec
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
 from jobs.transitions import Lease

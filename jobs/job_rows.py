@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, make_transient_to_detached
 
 from jobs.database import direct
 from jobs.database.direct import Query, Statement
-from jobs.database.row_sets import Finding, insert_set
+from jobs.database.row_sets import LookedUp, insert_set
 from jobs.database.sealed_columns import is_plain
 from jobs.models import Job, PromptText
 from jobs.models.job import LEADS, RequestColumns
@@ -108,7 +108,7 @@ def _returning_text(statement: Insert) -> Statement:
 
 
 _COLUMNS: Final = {"labels": "metadata"}
-_TEXT: Final = Finding("text_id", by="text_sha256", kind=LargeBinary(), look_up=_text_of)
+_TEXT: Final = LookedUp("text_id", by="text_sha256", kind=LargeBinary(), look_up=_text_of)
 
 
 def inserted(session: Session, new: NewJob) -> Job:

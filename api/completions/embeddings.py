@@ -19,7 +19,7 @@ from api.completions import interactive
 from api.completions.placement import WAITED_FOR, Repetition, meaning_sha256
 from api.runtime.api_keys import Caller
 from api.runtime.services import Services
-from jobs import job_specs, queries, submission
+from jobs import queries, submission
 from jobs.adapters.offers import read_offer
 from jobs.embeddings import EMBED_TASK, requests, vectors
 from jobs.embeddings.requests import EmbeddingsRequest
@@ -30,7 +30,6 @@ from jobs.errors import (
     PromptTooLongError,
     UnavailableError,
 )
-from jobs.job_specs import JobSpec
 from jobs.models import Job
 from jobs.prompts.abilities import Takes
 from jobs.prompts.chat_template import ChatTemplateError
@@ -41,6 +40,7 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.states import JobState
 from jobs.states.batch import Endpoint
 from jobs.submission import Submitter
+from jobs.submission.job_specs import JobSpec, inputs_of
 from jobs.validation import from_validation
 
 _BODY: Final = TypeAdapter(dict[str, Any])
@@ -193,7 +193,7 @@ def _submit(session: Session, *, parsed: ParsedEmbeddings, by: Submitter, served
         window=WAITED_FOR.window,
         is_whole=asked.is_whole,
     )
-    jobs = submission.submit(session, job_specs.inputs_of(spec, parsed.texts), by)
+    jobs = submission.submit(session, inputs_of(spec, parsed.texts), by)
     for index, job in enumerate(jobs):
         if job.error is not None:
             param = requests.name_of_input(parsed.request, index)

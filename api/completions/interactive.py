@@ -17,7 +17,7 @@ from api.completions.requests import GenerateRequest
 from api.http.body import parse
 from api.runtime.api_keys import Caller
 from api.runtime.services import Services
-from jobs import job_specs, lifecycle, queries, submission
+from jobs import lifecycle, queries, submission
 from jobs.adapters.offers import read_offer
 from jobs.answers import log_probs
 from jobs.engines import registry
@@ -27,7 +27,6 @@ from jobs.errors import (
     PromptTooLongError,
     UnavailableError,
 )
-from jobs.job_specs import JobSpec
 from jobs.live_output import Delta, OutputPiece
 from jobs.models import Address, Job
 from jobs.prompts import openai
@@ -41,6 +40,7 @@ from jobs.prompts.tools import frames
 from jobs.prompts.tools.calls import read_calls
 from jobs.states.batch import Endpoint
 from jobs.submission import Submitter
+from jobs.submission.job_specs import JobSpec, choices_of
 from jobs.validation import from_validation
 
 _POLL_SECONDS: Final = 60.0
@@ -361,7 +361,7 @@ def _submit(
         is_whole=parsed.generation.is_whole,
         response=placed.response,
     )
-    jobs = submission.submit(session, job_specs.choices_of(spec, parsed.generation.num_choices), by)
+    jobs = submission.submit(session, choices_of(spec, parsed.generation.num_choices), by)
     if jobs[0].error is not None:
         limit = max(each.max_seq_len for each in capacities)
         message = openai.too_long_message(

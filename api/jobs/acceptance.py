@@ -16,7 +16,6 @@ from api.jobs.tensors import TensorFields
 from api.runtime.services import Acceptance
 from jobs.engines.tensors import NO_TENSORS, TensorRequest
 from jobs.errors import InvalidRequestError
-from jobs.job_specs import JobSpec
 from jobs.models import JsonObject
 from jobs.prompts.abilities import LogProbFields, SamplingFields, needs_whole
 from jobs.prompts.counter import PromptCounter, count_short, count_some
@@ -26,6 +25,7 @@ from jobs.prompts.structured import with_words
 from jobs.prompts.tools.forms import ANY_FORM, AnswerFields, AnswerForm
 from jobs.prompts.tools.turns import messages_of
 from jobs.sharing import sharing_of
+from jobs.submission.job_specs import JobSpec
 from jobs.validation import SAMPLING, WINDOWS
 from jobs.views import PRIORITIES
 

@@ -26,9 +26,9 @@ from jobs.errors import (
     TooLargeError,
     UnavailableError,
 )
-from jobs.job_specs import JobSpec
 from jobs.states import TERMINAL
 from jobs.submission import Submitter
+from jobs.submission.job_specs import JobSpec
 from jobs.tenants.idempotency import IdempotencyGuard
 
 # A slice is one transaction: large enough that the commit does not matter, small enough to hold in memory.

@@ -32,13 +32,13 @@ from jobs.answers import log_probs
 from jobs.database.paging import Range
 from jobs.embeddings.vectors import unpack
 from jobs.errors import JobNotFinishedError, LongbatchError, NotFoundError
-from jobs.job_specs import JobSpec
 from jobs.models import Job, JsonObject, Result
 from jobs.models.new_job import NewJob
 from jobs.prompts.openai import usage_object
 from jobs.prompts.tools.calls import call_objects, read_calls
 from jobs.queries import JobFilter
 from jobs.states import TERMINAL, JobState
+from jobs.submission.job_specs import JobSpec
 from jobs.tenants.idempotency import IdempotencyGuard
 from jobs.views import job_object
 

@@ -28,7 +28,7 @@ from jobs.engines.tensors import (
     num_bytes,
 )
 from jobs.errors import ForbiddenError, InvalidRequestError, NotFoundError
-from jobs.job_specs import JobSpec
+from jobs.submission.job_specs import JobSpec
 from jobs.tenants.keys import Scope
 from jobs.validation import Closed, Text, choice
 

@@ -19,14 +19,14 @@ from sqlalchemy.orm import Session
 
 from api.runtime.database import Transactions
 from jobs import submission
-from jobs.engines.registry import Registered
+from jobs.engines.registry import RegisteredEngines
 from jobs.errors import UnavailableError
-from jobs.job_specs import JobSpec
 from jobs.models import Job
 from jobs.models.new_job import NewJob
-from jobs.plain_submission import NotAtOnceError, submit_at_once
 from jobs.states import JobState
 from jobs.submission import Submitter
+from jobs.submission.job_specs import JobSpec
+from jobs.submission.plain import NotAtOnceError, submit_at_once
 
 # Transactions at a time, each of another tenant.
 NUM_LANES: Final = 2
@@ -54,7 +54,7 @@ class GroupCommit:
         self,
         transactions: Transactions,
         *,
-        registered: Callable[[], Awaitable[Registered]] | None = None,
+        registered: Callable[[], Awaitable[RegisteredEngines]] | None = None,
         on_stored: Callable[[Sequence[Job | NewJob]], object] = lambda _: None,
     ) -> None:
         """Set up without storing anything.
@@ -163,7 +163,7 @@ class GroupCommit:
 
 
 def _submit(
-    session: Session, specs: Sequence[JobSpec], by: Submitter, registered: Registered | None = None
+    session: Session, specs: Sequence[JobSpec], by: Submitter, registered: RegisteredEngines | None = None
 ) -> Sequence[Job | NewJob]:
     """Store the jobs; return what was inserted, and the rows of those to which more happened.
 

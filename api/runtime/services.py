@@ -33,11 +33,10 @@ from jobs.adapters.offers import ModelOffer, read_offer, read_takes
 from jobs.batches import BatchStatus
 from jobs.doorbell import EVENTS
 from jobs.engines import registry
-from jobs.engines.registry import Registered
+from jobs.engines.registry import RegisteredEngines
 from jobs.engines.tensors import ModelTensors
 from jobs.erasure import zero_retention
 from jobs.errors import LongbatchError
-from jobs.job_specs import JobSpec
 from jobs.models import Job
 from jobs.models.new_job import NewJob
 from jobs.prompts.abilities import Takes
@@ -46,6 +45,7 @@ from jobs.queries import JobStatus
 from jobs.sealing.content import ContentSealer
 from jobs.settings import Settings
 from jobs.submission import Submitter
+from jobs.submission.job_specs import JobSpec
 from jobs.summaries import SummaryStatus
 from jobs.tenants.keys import Scope
 from jobs.webhooks import destinations as webhook_destinations
@@ -84,7 +84,7 @@ class KnownEngines:
     """
 
     takes: Takes
-    registered: Registered
+    registered: RegisteredEngines
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
     async def read_engines() -> KnownEngines:
         return await transactions.run_across(_read_engines)
 
-    async def registered() -> Registered:
+    async def registered() -> RegisteredEngines:
         return (await services.engines.get()).registered
 
     async def read_without_retention() -> frozenset[UUID]:

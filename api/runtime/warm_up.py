@@ -64,7 +64,7 @@ def store_nothing(session: Session, tenant_id: UUID) -> None:
     """
     session.execute(_NO_WAITING)
     registered = registry.ask_registered(session)
-    store.insert_new(session, {}, tenant_id)
+    direct.fetch(session, *store.insertion({}, tenant_id))
     registered()
     limits = TenantLimits(_MANY, _MANY, _MANY)
     QuotaCache().admission(tenant_id, limits)(session, QuotaUsage(), [])

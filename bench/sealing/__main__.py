@@ -31,7 +31,6 @@ from jobs.checkpoints import Output
 from jobs.completing import JobCompletion
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
-from jobs.job_specs import JobSpec
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.prompts import store
 from jobs.prompts.store import CountedPrompt, NewText
@@ -43,6 +42,7 @@ from jobs.sealing.content import PLAIN, ContentSealer
 from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
 from jobs.submission import Submitter
+from jobs.submission.job_specs import JobSpec
 
 _ENGINE: Final = "bench-engine"
 _SET: Final = 64  # jobs in a transaction

@@ -27,13 +27,13 @@ from jobs.files import lines as file_lines
 from jobs.files.lines import FileLine
 from jobs.files.storage import BytesLostError
 from jobs.ids import uuid7
-from jobs.job_specs import JobSpec
 from jobs.models import Job
 from jobs.models.batch import Batch
 from jobs.models.new_job import NewJob
 from jobs.sealing.content import ContentSealer, ContentUnreadableError
 from jobs.states.batch import BatchState, Endpoint
 from jobs.submission import Refusal, Submitter
+from jobs.submission.job_specs import JobSpec
 from jobs.tenants import key_quotas, quotas
 from jobs.tenants.key_quotas import KeyQuota
 from jobs.tenants.quotas import QuotaUsage, TenantLimits

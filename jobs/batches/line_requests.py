@@ -24,13 +24,13 @@ from jobs.errors import (
 )
 from jobs.files.lines import FileLine
 from jobs.ids import uuid7
-from jobs.job_specs import JobSpec, choices_of, inputs_of
 from jobs.prompts.counter import count_short, count_some
 from jobs.prompts.openai import error_object
 from jobs.prompts.store import CountedPrompt, NewText
 from jobs.responses.rows import response_spec
 from jobs.sharing import sharing_of
 from jobs.states.batch import Endpoint
+from jobs.submission.job_specs import JobSpec, choices_of, inputs_of
 
 
 @dataclass(slots=True)

@@ -9,30 +9,41 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
 from itertools import count
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import psycopg
-from psycopg import capabilities, errors, generators
-from psycopg.abc import PQGen
+from psycopg import capabilities
 from psycopg.adapt import Transformer
-from psycopg.pq import ExecStatus, TransactionStatus
-from psycopg.pq.abc import PGconn, PGresult
+from psycopg.pq import TransactionStatus
+from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection, Dialect, Engine, TextClause, TextualSelect, event
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-from sqlalchemy.engine.interfaces import AdaptedConnection, DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.types import TypeEngine
 
 from jobs.database import hot
+from jobs.database.messages import (
+    BINARY,
+    Command,
+    Driver,
+    Values,
+    binary,
+    checked,
+    send_close,
+    send_prepare,
+    send_simple,
+    send_together,
+    send_values,
+)
 from jobs.database.packed_arrays import as_stored, holds_content, packer_of
 from jobs.database.sealed_columns import Sealed
 
 Statement = TextClause | TextualSelect | Insert | ReturningInsert[Any]
 Rows = Sequence[tuple[Any, ...]]
-Driver = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 
 class Query(NamedTuple):
@@ -58,7 +69,6 @@ IN_INDEX_ORDER: Final = b"/* in the order of an index */"
 _PARAMETERS: Final = re.compile(rb"\$(\d+)")
 _NUMBERS: Final = count(1)
 _DIALECT: Final = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
-_BINARY: Final = 1
 
 
 def allow_direct(engine: Engine) -> None:
@@ -127,11 +137,13 @@ def renew_plans(
     sql += [_explaining(name, each) for each, name in names.items() if IN_INDEX_ORDER not in each]
     sql += [b"SET LOCAL enable_sort = off"]
     sql += [_explaining(name, each) for each, name in names.items() if IN_INDEX_ORDER in each]
-    commands: list[_Command] = [partial(_send_prepare, name, each) for each, name in new.items()]
-    commands += [partial(_send_simple, each) for each in [*sql, b"COMMIT"]]
+    commands: list[Command] = [
+        partial(send_prepare, name, each.sql, each.types) for each, name in new.items()
+    ]
+    commands += [partial(send_simple, each) for each in [*sql, b"COMMIT"]]
     try:
-        for result in _send_together(connection, driver, commands):
-            _checked(result)
+        for result in send_together(connection, driver, commands):
+            checked(result)
     except psycopg.Error as error:
         hot.fail(connection, error)
         raise
@@ -142,10 +154,6 @@ def _explaining(name: bytes, sql: bytes) -> bytes:
     num_parameters = max(map(int, _PARAMETERS.findall(sql)), default=0)
     nothing = b"(%b)" % b", ".join([b"NULL"] * num_parameters) if num_parameters else b""
     return b"EXPLAIN EXECUTE %b%b" % (name, nothing)
-
-
-def _send_simple(sql: bytes, pgconn: PGconn) -> None:
-    pgconn.send_query_params(sql, None)
 
 
 def later(session: Session, query: Query) -> Callable[[], Rows]:
@@ -230,7 +238,7 @@ def _fetch_all(session: Session, queries: Sequence[Query], *, commits: bool = Fa
     try:
         written = [_written(each, connection.dialect) for each in queries]
         results = _send(connection, driver, written, commits=commits)
-        found = [_rows(driver, _checked(each)) for each in results]
+        found = [_rows(driver, checked(each)) for each in results]
     except psycopg.Error as error:
         hot.fail(connection, error)
         raise
@@ -287,8 +295,7 @@ def _compile(statement: Statement) -> _Compiled:
     return _Compiled(str(compiled).encode(), [oid for oid, _ in written], packers, sealed)
 
 
-_Values = list[Any]  # bytes or None, in the order of the parameters
-_Written = tuple[_Compiled, _Values]
+_Written = tuple[_Compiled, Values]
 
 
 def _written(query: Query, dialect: Dialect) -> _Written:
@@ -311,79 +318,35 @@ def _send(
     pgconn = driver.pgconn
     if driver.prepare_threshold is None or not capabilities.has_pipeline():
         if pgconn.transaction_status == TransactionStatus.IDLE:
-            _checked(pgconn.exec_(b"BEGIN"))
+            checked(pgconn.exec_(b"BEGIN"))
         return [
-            pgconn.exec_params(each.sql, values, each.types, _binary(values), _BINARY)
+            pgconn.exec_params(each.sql, values, each.types, binary(values), BINARY)
             for each, values in written
         ]
-    ahead: list[_Command] = (
-        [partial(_send_simple, b"DISCARD PLANS")] if hot.must_discard_plans(connection) else []
+    ahead: list[Command] = (
+        [partial(send_simple, b"DISCARD PLANS")] if hot.must_discard_plans(connection) else []
     )
     if pgconn.transaction_status == TransactionStatus.IDLE:
-        ahead.append(partial(_send_simple, b"BEGIN"))
+        ahead.append(partial(send_simple, b"BEGIN"))
     prepared, new = _prepared(connection, written)
     if new:
         ahead += _closings(connection, but={name for name, _ in prepared})
-    ahead += [partial(_send_prepare, name, compiled) for compiled, name in new.items()]
-    after: list[_Command] = [partial(_send_simple, b"COMMIT")] if commits else []
+    ahead += [partial(send_prepare, name, compiled.sql, compiled.types) for compiled, name in new.items()]
+    after: list[Command] = [partial(send_simple, b"COMMIT")] if commits else []
     if isinstance(driver, psycopg.Connection) and not (ahead or after) and len(prepared) == 1:
         ((name, values),) = prepared
-        return [driver.pgconn.exec_prepared(name, values, _binary(values), _BINARY)]
-    commands: list[_Command] = [*ahead, *(partial(_send_values, *each) for each in prepared), *after]
-    results = _send_together(connection, driver, commands)
+        return [driver.pgconn.exec_prepared(name, values, binary(values), BINARY)]
+    commands: list[Command] = [*ahead, *(partial(send_values, *each) for each in prepared), *after]
+    results = send_together(connection, driver, commands)
     for each in results[: len(ahead)]:
-        _checked(each)
+        checked(each)
     connection.info[_NAMES].update((compiled.sql, name) for compiled, name in new.items())
     for each in results if after else ():  # where one has failed, nothing is committed
-        _checked(each)
+        checked(each)
     return results[len(ahead) : len(ahead) + len(prepared)]
 
 
-_Prepared = tuple[bytes, _Values]
-_Command = Callable[[PGconn], None]
-
-
-def _send_together(connection: Connection, driver: Driver, commands: Sequence[_Command]) -> list[PGresult]:
-    """Send all of it in one message, and await all results."""
-    driver.pgconn.enter_pipeline_mode()
-    try:
-        exchange = _exchange(driver.pgconn, commands)
-        if isinstance(driver, psycopg.Connection):
-            return driver.wait(exchange)
-        adapter = cast("AdaptedConnection", connection.connection.dbapi_connection)
-        return adapter.run_async(lambda waiting: waiting.wait(exchange))
-    finally:
-        _leave_pipeline(driver)
-
-
-def _exchange(pgconn: PGconn, commands: Sequence[_Command]) -> PQGen[list[PGresult]]:
-    for command in commands:
-        command(pgconn)
-    pgconn.pipeline_sync()
-    yield from generators.send(pgconn)
-    results: list[PGresult] = []
-    while not results or results[-1].status != ExecStatus.PIPELINE_SYNC:
-        results += yield from generators.fetch_many(pgconn)
-    return results[:-1]
-
-
-def _send_prepare(name: bytes, compiled: _Compiled, pgconn: PGconn) -> None:
-    pgconn.send_prepare(name, compiled.sql, compiled.types)
-
-
-def _send_values(name: bytes, values: _Values, pgconn: PGconn) -> None:
-    pgconn.send_query_prepared(name, values, _binary(values), _BINARY)
-
-
-def _leave_pipeline(driver: Driver) -> None:
-    try:
-        driver.pgconn.exit_pipeline_mode()
-    except psycopg.Error:  # it was lost, or what it waits for was cut off
-        driver.pgconn.finish()
-
-
-def _binary(values: _Values) -> Sequence[int]:
-    return [_BINARY] * len(values)
+_Prepared = tuple[bytes, Values]
 
 
 def _prepared(
@@ -395,7 +358,7 @@ def _prepared(
     return [(known.get(each.sql) or new[each], values) for each, values in written], new
 
 
-def _closings(connection: Connection, *, but: Collection[bytes]) -> list[_Command]:
+def _closings(connection: Connection, *, but: Collection[bytes]) -> list[Command]:
     """Return what closes the statements that are no longer used; to close one that is gone is no error."""
     stale: list[bytes] = connection.info[_STALE]
     names: dict[bytes, bytes] = connection.info[_NAMES]
@@ -406,17 +369,7 @@ def _closings(connection: Connection, *, but: Collection[bytes]) -> list[_Comman
         return []
     closed = stale.copy()
     stale.clear()
-    return [partial(_send_close, name) for name in closed]
-
-
-def _send_close(name: bytes, pgconn: PGconn) -> None:
-    pgconn.send_close_prepared(name)
-
-
-def _checked(result: PGresult) -> PGresult:
-    if result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-        return result
-    raise errors.error_from_result(result)
+    return [partial(send_close, name) for name in closed]
 
 
 def _can_send(connection: Connection, driver: Driver) -> bool:

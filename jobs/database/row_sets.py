@@ -16,7 +16,7 @@ from jobs.database.packed_arrays import PackedArrayType, is_packable
 _MAX_STATEMENTS: Final = 1000
 
 
-class Finding(NamedTuple):
+class LookedUp(NamedTuple):
     """A column whose values a statement looks up.
 
     Attributes:
@@ -37,7 +37,7 @@ def insert_set(
     values: Mapping[str, Sequence[object]],
     *,
     then: Callable[[Insert], Statement] | None = None,
-    found: Finding | None = None,
+    found: LookedUp | None = None,
 ) -> Query:
     """Build the statement that inserts rows in order, and its parameters.
 
@@ -63,7 +63,7 @@ def _insertion(
     names: tuple[str, ...],
     shared: frozenset[str],
     then: Callable[[Insert], Statement] | None,
-    found: Finding | None,
+    found: LookedUp | None,
 ) -> Statement:
     """Build the statement; its text does not grow with the rows, so it is compiled once and parsed fast."""
     table = Base.metadata.tables[kind.__tablename__]

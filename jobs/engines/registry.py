@@ -155,7 +155,7 @@ def configured_capacity(settings: EngineSettings) -> Capacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisteredEngines:
     """What every registered engine can hold, and the database's clock, when they were read.
 
     Attributes:
@@ -173,7 +173,7 @@ class Registered:
         return self.clock + timedelta(seconds=time.monotonic() - self.read_at)
 
 
-def ask_registered(session: Session) -> Callable[[], Registered]:
+def ask_registered(session: Session) -> Callable[[], RegisteredEngines]:
     """Ask for the database's clock and what every registered engine can hold.
 
     Goes to the database with the session's next message.
@@ -183,13 +183,13 @@ def ask_registered(session: Session) -> Callable[[], Registered]:
     """
     ask = direct.later(session, Query(_CLOCK_AND_CAPACITIES, {}))
 
-    def found() -> Registered:
+    def found() -> RegisteredEngines:
         rows = ask()
         capacities: dict[str, list[Capacity]] = {}
         for _, model, *sizes in rows:
             if model is not None:
                 capacities.setdefault(model, []).append(Capacity(**dict(zip(_SIZES, sizes, strict=True))))
-        return Registered(rows[0][0], capacities)
+        return RegisteredEngines(rows[0][0], capacities)
 
     return found
 

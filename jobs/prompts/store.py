@@ -133,8 +133,8 @@ def store(session: Session, texts: Sequence[NewText], *, tenant_id: UUID) -> Sto
     found, sealer = StoredTexts(), sealer_in(session)
     # In a fixed order, so that two transactions with the same texts cannot deadlock.
     while missing := sorted(wanted.keys() - found.ids.keys()):
-        new = insert_new(session, {digest: wanted[digest] for digest in missing}, tenant_id)
-        found.ids |= new
+        asked = insertion({digest: wanted[digest] for digest in missing}, tenant_id)
+        found.ids |= (new := dict[bytes, UUID](direct.fetch(session, *asked)))
         found.num_new_bytes += sum(wanted[digest].stored_bytes(sealer) for digest in new)
         if existing := [digest for digest in missing if digest not in new]:
             found.ids |= _lock_existing(session, {digest: wanted[digest] for digest in existing}, tenant_id)
@@ -345,10 +345,8 @@ def drop_unused(session: Session, text_ids: Sequence[UUID]) -> int:
     of_responses = (StoredResponse.request_id, StoredResponse.input_id)
     referring = (Job.text_id, Job.guide_id, JobTensors.text_id, Summary.template_id, *of_responses)
     used = or_(*(exists().where(each == PromptText.id) for each in referring))
-    deleted = session.execute(
-        delete(PromptText).where(PromptText.id.in_(locked), ~used).returning(PromptText.id)
-    ).all()
-    return len(deleted)
+    unused = delete(PromptText).where(PromptText.id.in_(locked), ~used)
+    return len(session.scalars(unused.returning(PromptText.id)).all())
 
 
 def _lock_existing(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -> dict[bytes, UUID]:
@@ -375,14 +373,8 @@ def _store_anew(session: Session, text_id: UUID, text: NewText, tenant_id: UUID)
     session.execute(update(PromptText).where(PromptText.id == text_id).values(values))
 
 
-def insert_new(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -> dict[bytes, UUID]:
-    """Insert those of these texts that are not stored yet; return their ids by SHA-256."""
-    new: dict[bytes, UUID] = dict(direct.fetch(session, *insertion(texts, tenant_id)))
-    return new
-
-
 def insertion(texts: Mapping[bytes, NewText], tenant_id: UUID) -> Query:
-    """Build the query of `insert_new`.
+    """Build the query that inserts those texts that are not stored yet, and returns their SHA-256 and ids.
 
     Args:
         texts: by SHA-256; in a fixed order, so that two transactions with the same texts cannot deadlock.
@@ -404,5 +396,4 @@ def insertion(texts: Mapping[bytes, NewText], tenant_id: UUID) -> Query:
 
 def _unless_stored(statement: Insert) -> Statement:
     free = statement.on_conflict_do_nothing(index_elements=["tenant_id", "sha256"])
-    table = PromptText.__table__
-    return free.returning(table.c.sha256, table.c.id)
+    return free.returning(*(PromptText.__table__.c[name] for name in ("sha256", "id")))

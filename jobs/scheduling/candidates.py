@@ -163,6 +163,21 @@ _FIRST_OF_SHARE: Final = (
     .columns(*_ROWS)
     .execution_options(**PREPARED)
 )
+# The same of one tenant that waits, the only one perhaps, with the message that tells who does.
+FIRST_OF_ONE: Final = (
+    text(
+        _FIRST_SQL.replace(
+            "unnest(:tenants) AS tenant(id)",
+            """(
+            SELECT tenant_id FROM jobs WHERE state = 'queued' AND model = :model AND lane = :lane
+            ORDER BY lane DESC, tenant_id DESC LIMIT 1
+        ) AS tenant(id)""",
+        ).replace(":now", "statement_timestamp()")
+    )
+    .bindparams(*(each for each in _GIVEN_FIRST if each.key not in {"tenants", "now"}))
+    .columns(*_ROWS)
+    .execution_options(**PREPARED)
+)
 _FOLLOWERS: Final = (
     text(f"""
     SELECT following.* FROM unnest(:tenants, :families) AS here(tenant_id, family), LATERAL (
@@ -228,7 +243,7 @@ def first_jobs(
     """
     if not tenants:
         return []
-    given = _limits(model, lane, capacity, now)
+    given = _limits(model, lane, capacity)
     statement, more = FIRST, dict[str, object]()
     if sought.without:
         statement = _FIRST_OTHERS
@@ -245,22 +260,24 @@ def first_jobs(
             "place": sought.share.place,
             "num_first": capacity.max_batch_size,
         }
-    rows = direct.fetch(
-        session,
-        statement,
-        given
-        | more
-        | {
-            "tenants": sorted(tenants),
-            "max_size_class": bisect_right(SIZE_BOUNDS, capacity.max_input_len),
-            "max_need_class": bisect_right(NEED_BOUNDS, given["max_tokens"]),
-            "max_rows": max_rows,
-            "num_each": max(_MIN_EACH, max_rows // (len(tenants) * NUM_SIZE_CLASSES)),
-            "num_urgent": _MAX_URGENT,
-            "num_urgent_each": max(_MIN_EACH, _MAX_URGENT // len(tenants)),
-        },
-    )
+    given |= _numbers(capacity, max_rows, num_tenants=len(tenants)) | {"tenants": sorted(tenants), "now": now}
+    return first_of(direct.fetch(session, statement, given | more))
+
+
+def asking_first_of_one(model: str, lane: Lane, *, capacity: Capacity, max_rows: int) -> Query:
+    """Return the query of `first_jobs` of one tenant that waits; `first_of` takes its rows."""
+    given = _limits(model, lane, capacity) | _numbers(capacity, max_rows, num_tenants=1)
+    return Query(FIRST_OF_ONE, given)
+
+
+def first_of(rows: Rows) -> list[QueuedJob]:
+    """Return what `first_jobs` does, from the rows of its query."""
     return [QueuedJob(*row) for row in rows]
+
+
+def max_rows_on(capacity: Capacity) -> int:
+    """Return how many rows of one lane a claim on an engine reads at most."""
+    return max(MAX_ROWS, ROWS_OF_SLOT * capacity.max_batch_size)
 
 
 def followers(
@@ -276,7 +293,8 @@ def followers(
     if not families:
         return []
     first = families[:_MAX_FAMILIES]
-    given = _limits(model, lane, capacity, now) | {
+    given = _limits(model, lane, capacity) | {
+        "now": now,
         "tenants": [each.tenant_id for each in first],
         "families": [each.digest for each in first],
         "num_each": capacity.max_batch_size,
@@ -299,12 +317,23 @@ def queued_of(found: Rows) -> frozenset[UUID]:
     return frozenset(job_id for (job_id,) in found)
 
 
-def _limits(model: str, lane: Lane, capacity: Capacity, now: datetime) -> dict[str, Any]:
+def _numbers(capacity: Capacity, max_rows: int, *, num_tenants: int) -> dict[str, Any]:
+    """Return the parameters that decide which classes of jobs are read, and how many of each."""
+    return {
+        "max_size_class": bisect_right(SIZE_BOUNDS, capacity.max_input_len),
+        "max_need_class": bisect_right(NEED_BOUNDS, min(capacity.max_seq_len, capacity.max_tokens_in_pool)),
+        "max_rows": max_rows,
+        "num_each": max(_MIN_EACH, max_rows // (num_tenants * NUM_SIZE_CLASSES)),
+        "num_urgent": _MAX_URGENT,
+        "num_urgent_each": max(_MIN_EACH, _MAX_URGENT // num_tenants),
+    }
+
+
+def _limits(model: str, lane: Lane, capacity: Capacity) -> dict[str, Any]:
     """Return the parameters that decide which jobs the engine can run now."""
     return {
         "model": model,
         "lane": lane.value,
-        "now": now,
         "max_tokens": min(capacity.max_seq_len, capacity.max_tokens_in_pool),
         "max_input_len": capacity.max_input_len,
     }

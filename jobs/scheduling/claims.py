@@ -11,6 +11,7 @@ from jobs import lifecycle
 from jobs.engines import reservations
 from jobs.engines.registry import EngineRow
 from jobs.ids import uuid7
+from jobs.queries import QueuedJob
 from jobs.scheduling import engine_load
 from jobs.scheduling.choosing import Choices, ChosenJob, note_start, with_started
 from jobs.scheduling.engine_load import EngineLoad
@@ -74,11 +75,13 @@ class ReadAhead:
         load: of the engine, since reservations were closed too.
         queued: ids of the preview's candidates that are queued yet, if other engines take from the queue.
         waiting: who waits for the engine's model.
+        first: the first batch jobs of one of these.
     """
 
     load: EngineLoad | None = None
     queued: Collection[UUID] | None = None
     waiting: WaitingTenants | None = None
+    first: Sequence[QueuedJob] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,16 @@ def _start_jobs(
     in_reserved, following = begun.split()
     for each in in_reserved:
         load = refilled(load, each)
-    queue = EngineQueue(session, engine, now, load, policy, marks_idle=not ended, waiting=ahead.waiting)
+    queue = EngineQueue(
+        session,
+        engine,
+        now,
+        load,
+        policy,
+        marks_idle=not ended,
+        waiting=ahead.waiting,
+        first=ahead.first,
+    )
     if load.budget.free_slots < 1 and not load.interactive_waits:
         return ClaimResult(outlook=None if begun.claimed_now else queue.outlook(load))
     starting = _Starting(queue, load, limit, begun.job_ids)

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from jobs.engines import registry
 from jobs.engines.registry import EngineRow
+from jobs.queries import QueuedJob
 from jobs.scheduling import engine_prefixes
 from jobs.scheduling.candidates import followers, still_queued
 from jobs.scheduling.engine_load import EngineLoad
@@ -31,6 +32,7 @@ class EngineQueue:
         marks_idle: the accounts of tenants that have left are marked now; otherwise a later reading of the
             queue does it.
         waiting: who waits, read since the engine was locked; None: it is read when it is needed.
+        first: the first batch jobs of one of these, by the engine's capacity, if they were read with that.
         known: what the engine has of prompts; None: it reuses none.
     """
 
@@ -41,6 +43,7 @@ class EngineQueue:
     policy: ClaimPolicy
     marks_idle: bool = field(default=True, kw_only=True)
     waiting: WaitingTenants | None = field(default=None, kw_only=True)
+    first: Sequence[QueuedJob] = field(default=(), kw_only=True)
     known: EnginePrefixes | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -116,6 +119,7 @@ class EngineQueue:
             engine_name=self.engine.name,
             marks_idle=self.marks_idle,
             waiting=self.waiting,
+            first=self.first,
         )
         return ranking.head()
 

@@ -18,7 +18,7 @@ from jobs.engines.capacity import Capacity
 from jobs.models import Job, TenantAccount
 from jobs.queries import QueuedJob
 from jobs.scheduling import candidates
-from jobs.scheduling.candidates import Sought
+from jobs.scheduling.candidates import EVERYTHING, Sought
 from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
 from jobs.scheduling.fair_share import Account, lift, rank
 from jobs.scheduling.followers import Family, Reuse
@@ -63,6 +63,7 @@ class Ranking:
         syncs_tenants: update the accounts of tenants that arrive or leave.
         marks_idle: of these, also those that leave; otherwise a later ranking does it.
         waiting: who waits, read in this transaction; None: it is read now.
+        first: the first batch jobs of one tenant, read with that; they are read again if others wait, too.
         max_rows: rows read per lane; None: enough to fill the engine's slots several times.
         known: what the engine has of prompts; None: it reuses none.
         elsewhere: families that other engines have, and this one leaves to them.
@@ -78,6 +79,7 @@ class Ranking:
     syncs_tenants: bool = field(default=True, kw_only=True)
     marks_idle: bool = field(default=True, kw_only=True)
     waiting: WaitingTenants | None = field(default=None, kw_only=True)
+    first: Sequence[QueuedJob] = field(default=(), kw_only=True)
     max_rows: int | None = field(default=None, kw_only=True)
     known: EnginePrefixes | None = field(default=None, kw_only=True)
     elsewhere: AbstractSet[Family] = field(default=frozenset(), kw_only=True)
@@ -151,13 +153,18 @@ class Ranking:
 
     def _first_jobs(self, lane: Lane, tenants: Sequence[UUID]) -> Sequence[QueuedJob]:
         """Read jobs of the first tenants that have any that may run here."""
-        max_rows = self.max_rows or max(
-            candidates.MAX_ROWS, candidates.ROWS_OF_SLOT * self.capacity.max_batch_size
-        )
+        max_rows = self.max_rows or candidates.max_rows_on(self.capacity)
         share = EVERY_JOB if self.engine_name is None else packing_on(self.policy, self.engine_name).share
         without: dict[Family, UUID | None] = {}
         if lane is Lane.BATCH:
             without = dict.fromkeys(self.elsewhere) | (self.known.reading if self.known else {})
+        sought = Sought(without, share)
+        if (
+            lane is Lane.BATCH
+            and sought == EVERYTHING
+            and {each.tenant_id for each in self.first} == {*tenants}
+        ):
+            return self.first
         for start in range(0, len(tenants), candidates.MAX_TENANTS):
             rows = candidates.first_jobs(
                 self.session,
@@ -167,7 +174,7 @@ class Ranking:
                 capacity=self.capacity,
                 now=self.now,
                 max_rows=max_rows,
-                sought=Sought(without, share),
+                sought=sought,
             )
             if rows:
                 return rows

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from jobs import completing, starting
 from jobs.completing import Completed, JobCompletion
 from jobs.database import direct
+from jobs.database.direct import Query
 from jobs.engines import registry, reservations
 from jobs.engines.capacity import Capacity
 from jobs.engines.registry import EngineRow
@@ -21,10 +22,27 @@ from jobs.scheduling.prefix_replay import Answered
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.scheduling.waiting import asking_waiting, waiting_of
+from jobs.states import Lane
 from jobs.trees import progress as tree_progress
 
 # What ticks execute that takes longest to plan.
-STATEMENTS: Final = (completing.COMPLETE, candidates.FIRST, starting.START)
+STATEMENTS: Final = (completing.COMPLETE, candidates.FIRST, candidates.FIRST_OF_ONE, starting.START)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What an engine probably serves: what it did when its worker last looked."""
+
+    model: str
+    capacity: Capacity
+
+    def asking(self, engine_name: str) -> list[Query]:
+        """Return the queries for who waits for such an engine, and for the first jobs of one of these."""
+        max_rows = candidates.max_rows_on(self.capacity)
+        first = candidates.asking_first_of_one(
+            self.model, Lane.BATCH, capacity=self.capacity, max_rows=max_rows
+        )
+        return [asking_waiting(self.model, engine_name), first]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +65,7 @@ def tick(
     *,
     ended: Sequence[JobCompletion],
     preview: Preview | None = None,
-    model: str | None = None,
+    expected: Expected | None = None,
     begun: Begun = NOTHING_BEGUN,
     early: Sequence[JobCompletion] = (),
 ) -> TickResult:
@@ -65,10 +83,17 @@ def tick(
         begun: as in `claims.start_jobs`.
         early: the answers of those that began before their claims and are answered; each is stored if its job
             is claimed.
-        model: of the engine; if nothing has ended, who waits for it is read in the same message. None: later.
+        expected: of the engine: if nothing has ended, who waits for it, and what it may start, is read in the
+            same message. None: later.
     """
     locked, completed, ahead, free_trees = _read(
-        session, engine_name, policy, ended=ended, preview=preview, model=model, early=early
+        session,
+        engine_name,
+        policy,
+        ended=ended,
+        preview=preview,
+        expected=expected,
+        early=early,
     )
     for each in ended:
         # A job that is not stored yet does not say what it generated; whoever stores it lets it drain.
@@ -108,7 +133,7 @@ def _read(
     *,
     ended: Sequence[JobCompletion],
     preview: Preview | None,
-    model: str | None,
+    expected: Expected | None,
     early: Sequence[JobCompletion],
 ) -> _FirstRead:
     """Lock the engine, store the answers of its runs, and read what the claims need."""
@@ -127,9 +152,9 @@ def _read(
     if policy is not None and policy.has_rivals and preview is not None:
         queued_ids = [each.job.id for each in preview.candidates]
         asked.append(candidates.asking_queued(queued_ids))
-    waits_for = None if policy is None or ended or preview is not None else model
-    if waits_for is not None:
-        asked.append(asking_waiting(waits_for, engine_name))
+    if policy is None or ended or preview is not None:
+        expected = None
+    asked += expected.asking(engine_name) if expected is not None else ()
     rows = iter([*found, *direct.fetch_all(session, asked)])
     locked = engine_load.locked(next(rows))
     completed = completing.completed(session, next(rows)) if ended else Completed()
@@ -137,9 +162,10 @@ def _read(
         return _FirstRead(locked, completed, ReadAhead(), free_trees)
     load = engine_load.load_of(locked[0], next(rows)) if is_done else None
     queued = candidates.queued_of(next(rows)) if queued_ids is not None else None
-    is_waited_for = waits_for is not None and locked[0].model == waits_for
-    waiting = waiting_of(next(rows)) if is_waited_for else None
-    return _FirstRead(locked, completed, ReadAhead(load, queued, waiting), free_trees)
+    is_right = expected == Expected(locked[0].model, registry.capacity_of(locked[0]))
+    waiting = waiting_of(next(rows)) if is_right else None
+    first = candidates.first_of(next(rows)) if is_right else ()
+    return _FirstRead(locked, completed, ReadAhead(load, queued, waiting, first), free_trees)
 
 
 def _note_ends(policy: ClaimPolicy, answered: Sequence[JobCompletion], capacity: Capacity) -> None:

@@ -23,7 +23,6 @@ from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
 from jobs.ids import uuid7
-from jobs.job_specs import JobSpec
 from jobs.models import DEFAULT_TENANT, Base, Job, Tenant
 from jobs.preparation import Counting
 from jobs.prompts.abilities import ABILITIES, LORA, TOOLS, VECTORS
@@ -32,6 +31,7 @@ from jobs.scheduling.claims import Claim
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.submission import Submitter
+from jobs.submission.job_specs import JobSpec
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
 from jobs.transitions import Lease

@@ -18,7 +18,6 @@ from cli.stack.ports import LOOPBACK
 from jobs import checkpoints, doorbell, lifecycle, submission
 from jobs.database import database_now, transaction
 from jobs.ids import uuid7
-from jobs.job_specs import JobSpec
 from jobs.models import DEFAULT_TENANT, Job, Reservation, Result
 from jobs.prompts import messages
 from jobs.prompts.counter import PromptCounter
@@ -34,6 +33,7 @@ from jobs.settings import (
 )
 from jobs.states import TERMINAL
 from jobs.submission import Submitter
+from jobs.submission.job_specs import JobSpec
 from local_engine import RunningEngine
 from support import CAPACITY, PATIENCE, eventually
 from worker.celery_app import make_app

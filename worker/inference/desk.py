@@ -18,7 +18,7 @@ from jobs.scheduling.claims import Claim, ClaimResult
 from jobs.scheduling.head_starts import NOTHING_BEGUN, Begun
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
-from jobs.scheduling.ticks import TickResult
+from jobs.scheduling.ticks import Expected, TickResult
 from jobs.settings import Settings
 from jobs.starting import StartRefusedError
 from jobs.states import JobState
@@ -117,6 +117,7 @@ class Desk:
         policy: ClaimPolicy | None,
         preview: Preview | None = None,
         *,
+        expected: Expected | None = None,
         prepare: Callable[[Sequence[Claim]], object] = lambda _: None,
         start: Callable[[ClaimResult], object] = lambda _: None,
     ) -> ClaimResult:
@@ -128,6 +129,7 @@ class Desk:
         Args:
             policy: of the claims; None: start nothing.
             preview: as in `claims.start_jobs`; used only if a run has ended.
+            expected: of the engine, as in `ticks.tick`.
             prepare: called with what is about to be claimed, just before the commit; must be quick.
             start: called with what was claimed, before ends that may have to wait are stored.
         """
@@ -135,7 +137,9 @@ class Desk:
         result, outlook = ClaimResult(), None
         try:
             if together or policy is not None:
-                result = self._store_together(together, policy, preview if together else None, prepare)
+                result = self._store_together(
+                    together, policy, preview if together else None, expected, prepare
+                )
             start(result)
             outlook = result.outlook
             if result.claims:
@@ -173,6 +177,7 @@ class Desk:
         together: Sequence[EndedRun],
         policy: ClaimPolicy | None,
         preview: Preview | None,
+        expected: Expected | None,
         prepare: Callable[[Sequence[Claim]], object],
     ) -> ClaimResult:
         ours = [each for each in together if not each.is_early]
@@ -183,14 +188,13 @@ class Desk:
         try:
             with transaction(self._sessions) as session:
                 self._refused.leave_out(session)
-                engine = self._settings.engine
                 result = ticks.tick(
                     session,
-                    engine.name,
+                    self._settings.engine.name,
                     policy,
                     ended=[_completion(each) for each in ours],
                     preview=preview,
-                    model=engine.model,
+                    expected=expected,
                     begun=begun,
                     early=[_completion(each) for each in answered],
                 )

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from jobs import telemetry
 from jobs.scheduling.claims import Claim, ClaimResult
+from jobs.scheduling.ticks import Expected
 from jobs.settings import Settings
 from jobs.states import StopReason
 from jobs.transitions import Lease
@@ -175,6 +176,7 @@ class Dispatcher:
             result = self._desk.tick(
                 self._runner.policy(),
                 self._runner.prefetcher.candidates(),
+                expected=Expected(self._settings.engine.model, model.capacity),
                 prepare=lambda claims: prepared.update(self._prepare(claims, model)),
                 start=lambda result: self._start_all(result, model, prepared, valid_until=valid_until),
             )

@@ -17,7 +17,6 @@ from jobs import checkpoints, deletion, lifecycle, submission
 from jobs.completing import JobCompletion
 from jobs.database import database_now
 from jobs.ids import uuid7
-from jobs.job_specs import JobSpec
 from jobs.models import DEFAULT_TENANT, Job, JsonObject, Result, Tenant, WebhookEvent
 from jobs.models.tenant import UsageEntry
 from jobs.scheduling import ticks
@@ -25,6 +24,7 @@ from jobs.scheduling.claims import Claim
 from jobs.sharing import Sharing
 from jobs.states import FinishReason, JobState
 from jobs.submission import Submitter
+from jobs.submission.job_specs import JobSpec
 from openai_support import chat_line
 from support import (
     CAPACITY,

@@ -19,7 +19,7 @@ from api.runtime.warm_up import store_nothing
 from jobs import tenants
 from jobs.database import direct, transaction
 from jobs.database.direct import Query
-from jobs.engines.registry import Registered
+from jobs.engines.registry import RegisteredEngines
 from jobs.errors import LimitError
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job
@@ -159,9 +159,9 @@ def test_the_first_submission_finds_its_statements_prepared(
 ) -> None:
     async def prepared_before_and_after() -> list[int]:
         transactions = Transactions(database_settings.model_copy(update={"pool_size": 1}))
-        engines = Registered(datetime.now(UTC), {})
+        engines = RegisteredEngines(datetime.now(UTC), {})
 
-        async def registered() -> Registered:
+        async def registered() -> RegisteredEngines:
             return engines
 
         group_commit = GroupCommit(transactions, registered=registered)

@@ -15,7 +15,7 @@ from api.runtime.group_commit import NUM_LANES, GroupCommit
 from api.runtime.quotas import QuotaCache
 from jobs.database import direct, transaction
 from jobs.engines import registry
-from jobs.engines.registry import Registered
+from jobs.engines.registry import RegisteredEngines
 from jobs.errors import JobQuotaError, UnavailableError
 from jobs.models import DEFAULT_TENANT, Job, PromptText
 from jobs.models.new_job import NewJob
@@ -39,7 +39,7 @@ async def submitting(settings: DatabaseSettings, limits: TenantLimits = WIDE) ->
     """Submit through a group commit whose tenant has an allowance: it has stored a job named `first`."""
     transactions = Transactions(settings)
 
-    async def registered() -> Registered:
+    async def registered() -> RegisteredEngines:
         return await transactions.run_across(lambda session: registry.ask_registered(session)())
 
     group_commit = GroupCommit(transactions, registered=registered)

@@ -1,6 +1,7 @@
 """What peers generated is read in few rows, and remembered for as long as it may be."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,8 +14,9 @@ from jobs.database.direct import Rows, Statement
 from jobs.models import DEFAULT_TENANT, Reservation
 from jobs.scheduling import output_history, ticks
 from jobs.scheduling.output_history import Group, History
+from jobs.scheduling.ticks import Expected
 from jobs.states import JobState
-from support import ENGINE, MODEL, POLICY, job_in, new_tenant, register_engine, submit_one
+from support import CAPACITY, ENGINE, MODEL, POLICY, job_in, new_tenant, register_engine, submit_one
 
 
 @pytest.fixture
@@ -97,10 +99,10 @@ def test_who_waits_for_an_idle_engine_is_read_with_the_message_that_locks_it(
         sent.append(1)
         return send(*given, **named)
 
-    def num_messages(model: str | None) -> int:
+    def num_messages(expected: Expected | None) -> int:
         sent.clear()
         with sessions() as session:
-            (claim,) = ticks.tick(session, ENGINE, POLICY, ended=[], model=model).claimed.claims
+            (claim,) = ticks.tick(session, ENGINE, POLICY, ended=[], expected=expected).claimed.claims
             assert claim.job.id == job.id
             session.rollback()
         return len(sent)
@@ -109,4 +111,8 @@ def test_who_waits_for_an_idle_engine_is_read_with_the_message_that_locks_it(
         register_engine(session)
         job = submit_one(session)
     monkeypatch.setattr(direct, "_send", noted)
-    assert num_messages(MODEL) == num_messages(None) - 1
+    at_best = num_messages(Expected(MODEL, CAPACITY))
+    assert at_best == num_messages(None) - 2
+    smaller = replace(CAPACITY, max_input_len=CAPACITY.max_input_len - 1)
+    for wrong in (Expected("another", CAPACITY), Expected(MODEL, smaller)):
+        assert num_messages(wrong) == at_best + 2

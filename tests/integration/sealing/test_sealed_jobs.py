@@ -9,7 +9,6 @@ from jobs import checkpoints, completing, leases, lifecycle, queries
 from jobs.checkpoints import Output
 from jobs.completing import JobCompletion
 from jobs.database import transaction
-from jobs.job_specs import JobSpec
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.prompts import store
 from jobs.prompts.store import CountedPrompt, NewText
@@ -17,6 +16,7 @@ from jobs.prompts.tokenizer import pack_ids
 from jobs.prompts.tools.calls import MadeCall, read_calls
 from jobs.sharing import Sharing
 from jobs.states import FinishReason, StopReason
+from jobs.submission.job_specs import JobSpec
 from jobs.tenants import stored_bytes
 from jobs.transitions import Lease
 from sealed.sealers import OPENS, SEALS, Connect

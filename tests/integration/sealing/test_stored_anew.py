@@ -10,12 +10,12 @@ from sqlalchemy.types import LargeBinary
 
 from jobs import lifecycle
 from jobs.database import transaction
-from jobs.job_specs import JobSpec
 from jobs.models import DEFAULT_TENANT, Job, PromptText
 from jobs.prompts import store
 from jobs.sealing.content import key_name
 from jobs.sharing import Sharing
 from jobs.states import FinishReason
+from jobs.submission.job_specs import JobSpec
 from jobs.tenants import isolation
 from sealed.sealers import OPENS, SEALS, Connect
 from support import claim_one, output_of, prepare_all, register_engine, spec, submit_one

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
@@ -11,13 +12,17 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from claiming import claims
-from jobs.database import make_engine, make_sessions, transaction
+from jobs.database import database_now, make_engine, make_sessions, transaction
+from jobs.engines.capacity import Capacity
+from jobs.models import DEFAULT_TENANT
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import NewText
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.scheduling import ticks
+from jobs.scheduling.ticks import Expected
 from jobs.settings import DatabaseSettings, Settings
-from support import ENGINE, MODEL, POLICY, register_engine, spec, submit_one
+from jobs.states import Lane
+from support import CAPACITY, ENGINE, MODEL, POLICY, new_tenant, register_engine, spec, submit_one
 from worker.inference.desk import Desk
 from worker.inference.prefetch import PromptPrefetcher
 
@@ -82,11 +87,28 @@ def test_the_statements_of_ticks_are_planned_before_the_first_one(
     assert found == [(1, 0)] * len(ticks.STATEMENTS)
 
 
-@pytest.mark.parametrize("model", [MODEL, "another", None])
-def test_a_tick_starts_what_waits_for_its_engine_whatever_it_took_its_model_for(
-    session: Session, model: str | None
+SMALLER = replace(CAPACITY, max_input_len=CAPACITY.max_input_len - 1)
+
+
+@pytest.mark.parametrize("expected", [(MODEL, CAPACITY), ("another", CAPACITY), (MODEL, SMALLER), None])
+@pytest.mark.parametrize("num_tenants", [1, 2])
+def test_a_tick_starts_what_waits_for_its_engine_whatever_it_took_it_for(
+    session: Session, expected: tuple[str, Capacity] | None, num_tenants: int
 ) -> None:
     register_engine(session)
-    submit_one(session)
-    (claim,) = ticks.tick(session, ENGINE, POLICY, ended=[], model=model).claimed.claims
-    assert claim.job.model == MODEL
+    tenants = [DEFAULT_TENANT, *(new_tenant(session) for _ in range(1, num_tenants))]
+    waiting = [submit_one(session, tenant_id=each).id for each in tenants]
+    foreseen = None if expected is None else Expected(*expected)
+    found = ticks.tick(session, ENGINE, POLICY, ended=[], expected=foreseen).claimed.claims
+    assert sorted(claim.job.id for claim in found) == sorted(waiting)
+    assert {claim.job.model for claim in found} == {MODEL}
+
+
+def test_what_is_read_at_once_obeys_the_clock_and_the_lanes(session: Session) -> None:
+    register_engine(session)
+    late, interactive = submit_one(session), submit_one(session, spec(lane=Lane.INTERACTIVE))
+    late.run_after = database_now(session) + timedelta(hours=1)
+    session.flush()
+    foreseen = Expected(MODEL, CAPACITY)
+    found = ticks.tick(session, ENGINE, POLICY, ended=[], expected=foreseen).claimed.claims
+    assert [claim.job.id for claim in found] == [interactive.id]

@@ -10,13 +10,13 @@ from sqlalchemy.orm import Session
 from jobs import job_rows
 from jobs.database import direct
 from jobs.database.sealed_columns import sealer_in
-from jobs.engines.registry import Registered
-from jobs.job_specs import JobSpec
+from jobs.engines.registry import RegisteredEngines
 from jobs.models.new_job import NewJob
 from jobs.prompts import store
 from jobs.sealing.content import PLAIN
 from jobs.states import TERMINAL
 from jobs.submission import Submitter, new_jobs
+from jobs.submission.job_specs import JobSpec
 from jobs.tenants import quotas
 
 
@@ -25,7 +25,7 @@ class NotAtOnceError(Exception):
 
 
 def submit_at_once(
-    session: Session, specs: Sequence[JobSpec], by: Submitter, registered: Registered
+    session: Session, specs: Sequence[JobSpec], by: Submitter, registered: RegisteredEngines
 ) -> list[NewJob] | None:
     """Insert jobs as `submit_set` does, and commit, in one message.
 

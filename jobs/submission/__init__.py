@@ -14,7 +14,6 @@ from jobs.database.advisory_locks import Lock
 from jobs.engines import registry, tensor_rows
 from jobs.engines.capacity import Capacity
 from jobs.fitting import settle_count
-from jobs.job_specs import JobSpec
 from jobs.models import Job, JsonObject
 from jobs.models.new_job import NewJob
 from jobs.prompts import store
@@ -22,6 +21,7 @@ from jobs.prompts.prefixes import adapted, family_of
 from jobs.responses import rows as responses
 from jobs.sharing import arrivals, cache
 from jobs.states import TERMINAL
+from jobs.submission.job_specs import JobSpec
 from jobs.tenants import key_quotas, quotas
 from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempotently
 from jobs.tenants.key_quotas import KeyQuota
