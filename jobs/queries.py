@@ -102,13 +102,12 @@ def find_jobs(session: Session, *, job_ids: Sequence[UUID], ended_ids: Sequence[
     """
     tenant_ids = isolation.tenants_of(session)
     given = {"job_ids": job_ids, "ended_ids": ended_ids, "tenant_ids": tenant_ids and list(tenant_ids)}
-    _, rows = direct.fetch_all(session, [Query(_KEEP_PLANS, {}), Query(_FOUND, given)])
+    _, rows = direct.fetch_all(session, [direct.KEEP_PLANS, Query(_FOUND, given)])
     return {job.id: job for job in map(job_of, rows)}
 
 
 # The ids are keys, so one plan is right for all of them; Postgres would plan for fifteen times as long as it
 # reads, as it expects more of them than there are.
-_KEEP_PLANS: Final = text("SELECT set_config('plan_cache_mode', 'force_generic_plan', true)")
 _FOUND: Final = (
     text(f"""
     SELECT {", ".join(each.name for each in JOB_ROW.values())} FROM jobs

@@ -5,13 +5,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
 import redis
 
 from jobs import doorbell, live_output
+from jobs.broker_line import BrokerLine
 from jobs.doorbell import Ring
 from jobs.ids import uuid7
 from jobs.settings import BrokerSettings
@@ -37,7 +37,9 @@ class WorkerDoorbell:
         self.broker = broker
         self._sender = sender
         self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._ended: queue.SimpleQueue[UUID] = queue.SimpleQueue()
+        self._ended: list[UUID] = []
+        self._line = BrokerLine(broker)
+        self._announcing = threading.Lock()  # for these two
         self._rings = threading.Lock()  # for the next four
         self._seen: deque[str] = deque(maxlen=_MAX_SEEN)  # rings that were passed on, by whoever began them
         self._heard: Ring | None = None
@@ -51,9 +53,11 @@ class WorkerDoorbell:
         self.loop.wake()
 
     def announce(self, ended: Collection[UUID]) -> None:
-        """Tell callers that wait for these jobs soon that they have ended. Returns at once."""
-        for job_id in ended:
-            self._ended.put(job_id)
+        """Tell callers that wait for these jobs that they have ended. Returns at once."""
+        with self._announcing:
+            self._ended += ended
+            if self._line.connection is not None and not self._line.is_awaited:
+                self._send_announcement()
         self.loop.wake()
 
     def hear(self, ring: Ring) -> bool:
@@ -115,12 +119,24 @@ class WorkerDoorbell:
         doorbell.pass_on(self.broker, ring)
 
     def _announce(self) -> None:
-        ended: list[UUID] = []
-        while not self._ended.empty():
-            ended.append(self._ended.get())
+        """Await the answer to the last announcement, and announce what has ended since."""
+        try:
+            self._line.answers()
+        except (redis.RedisError, OSError):  # callers who wait look for themselves
+            with self._announcing:
+                self._line.lose()
+        self._line.connect()
+        with self._announcing:
+            if not self._line.is_awaited:
+                self._send_announcement()
+            if self._line.is_awaited:
+                self.loop.wake()
+
+    def _send_announcement(self) -> None:
+        """Announce what has ended, or drop it if there is no connection; the caller holds the lock."""
+        ended, self._ended = self._ended, []
         if ended:
-            with suppress(redis.RedisError, OSError):
-                self.broker.eval(live_output.ANNOUNCE, 1, *live_output.announcement(ended))
+            self._line.send([("EVAL", live_output.ANNOUNCE, 1, *live_output.announcement(ended))])
 
 
 def _merged(first: Ring | None, second: Ring) -> Ring:

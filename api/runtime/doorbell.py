@@ -3,14 +3,13 @@
 import threading
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Final, Self
 
 import celery
 import redis
-from redis.connection import Connection
 
 from jobs import doorbell
+from jobs.broker_line import BrokerLine
 from jobs.models import Job
 from jobs.models.new_job import NewJob
 from jobs.settings import BrokerSettings
@@ -37,8 +36,8 @@ class Doorbell:
         self._broker = doorbell.connect(
             settings.url.get_secret_value(), socket_timeout=settings.socket_timeout_seconds
         )
-        self._connection: Connection | None = None
-        self._asked: Connection | None = None  # where `_sent` went, if anywhere
+        self._line = BrokerLine(self._broker)
+        self._is_on_its_way = False  # what is in `_sent`
         # A daemon: it may hang in the broker's socket for a few seconds when the process ends.
         self._thread = threading.Thread(target=self._run, name="doorbell", daemon=True)
 
@@ -69,16 +68,9 @@ class Doorbell:
 
     def _send(self) -> None:
         """Send what is wanted; the caller holds the lock, and nothing is under way."""
-        self._sent, self._wanted, self._asked = [*self._wanted], set(), None
-        if self._sent and self._connection is not None:
-            commands = [("EVAL", *doorbell.ringing(name)) for name in self._sent]
-            try:
-                packed = self._connection.pack_commands(commands)  # type: ignore[no-untyped-call]  # as below
-                # Nothing that waits for an answer.
-                self._connection.send_packed_command(packed, check_health=False)  # type: ignore[no-untyped-call]  # the library leaves it so
-                self._asked = self._connection
-            except (redis.RedisError, OSError):
-                self._lose(self._connection)
+        self._sent, self._wanted = [*self._wanted], set()
+        commands = [("EVAL", *doorbell.ringing(name)) for name in self._sent]
+        self._is_on_its_way = bool(commands) and self._line.send(commands)
         self._changed.notify()
 
     def _run(self) -> None:
@@ -86,7 +78,7 @@ class Doorbell:
             "longbatch-api", broker=self._settings.url.get_secret_value(), set_as_current=False
         )
         sender.conf.update(task_ignore_result=True, **doorbell.celery_settings(self._settings))
-        self._connect()
+        self._line.connect()
         while not self._closed:
             with self._changed:
                 self._changed.wait_for(lambda: self._sent or self._closed)
@@ -95,32 +87,21 @@ class Doorbell:
             for name in self._sent if unheard is None else unheard:
                 ring(self._broker, sender, name)
             time.sleep(_PAUSE_SECONDS)
-            if self._connection is None:
-                self._connect()
+            self._line.connect()
             with self._changed:
                 self._send()
 
-    def _connect(self) -> None:
-        with suppress(redis.RedisError, OSError):
-            self._connection = self._broker.connection_pool.get_connection()
-
     def _unheard(self) -> list[str] | None:
         """Wait for the answers; return the doorbells that no worker listens to. None: they may be lost."""
-        connection = self._asked
-        if connection is None:
+        if not self._is_on_its_way:
             return None
         try:
-            return [name for name in self._sent if not connection.read_response()]
+            answers = self._line.answers()
         except (redis.RedisError, OSError):
             with self._changed:
-                self._lose(connection)
+                self._line.lose()
             return None
-
-    def _lose(self, connection: Connection) -> None:
-        """Give up a connection; the caller holds the lock."""
-        self._connection = None
-        connection.disconnect()  # type: ignore[no-untyped-call]  # as above
-        self._broker.connection_pool.release(connection)
+        return [name for name, is_heard in zip(self._sent, answers, strict=True) if not is_heard]
 
 
 def _doorbell_for(job: Job | NewJob) -> str | None:

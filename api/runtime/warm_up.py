@@ -71,3 +71,4 @@ def store_nothing(session: Session, tenant_id: UUID) -> None:
     direct.fetch(session, *allowances.taking(tenant_id, 0, QuotaUsage(), limits=limits))
     job_rows.rehearse(session)
     destinations.rehearse(session, tenant_id)
+    direct.fetch(session, *direct.KEEP_PLANS)

@@ -16,7 +16,7 @@ from psycopg import capabilities
 from psycopg.adapt import Transformer
 from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGresult
-from sqlalchemy import Connection, Dialect, Engine, TextClause, TextualSelect, event
+from sqlalchemy import Connection, Dialect, Engine, TextClause, TextualSelect, event, text
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -56,6 +56,8 @@ class Query(NamedTuple):
     given: Mapping[str, Any]
 
 
+# What the transaction executes after this is planned once, whatever its values, as it has unique keys.
+KEEP_PLANS: Final = Query(text("SELECT set_config('plan_cache_mode', 'force_generic_plan', true)"), {})
 _NAMES: Final = "longbatch.direct_names"
 _STALE: Final = "longbatch.direct_stale"
 _LATER: Final = "longbatch.direct_later"

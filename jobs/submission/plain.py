@@ -53,9 +53,9 @@ def submit_at_once(
     if not taking or any(job.state in TERMINAL for job in jobs):
         return None
     inserting = job_rows.insertion_by_text(jobs, [spec.text.sha256 for spec in specs])
-    queries = [store.insertion(texts, by.tenant_id), *taking, inserting]
+    queries = [direct.KEEP_PLANS, store.insertion(texts, by.tenant_id), *taking, inserting]
     try:
-        _, *taken, inserted = direct.fetch_all_and_commit(session, queries)
+        _, _, *taken, inserted = direct.fetch_all_and_commit(session, queries)
     except DBAPIError as error:
         if error.connection_invalidated:
             raise

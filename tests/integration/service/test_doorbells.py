@@ -96,7 +96,7 @@ def test_a_ring_that_no_worker_listens_for_goes_through_celery(broker: redis.Red
 
 def test_the_api_s_ring_is_sent_when_it_returns(valkey: EmbeddedValkey, broker: redis.Redis) -> None:
     bell = Doorbell(BrokerSettings(url=SecretStr(valkey.url)))
-    bell._connect()  # its thread does not run
+    bell._line.connect()  # its thread does not run
     broker.set("longbatch:bell:inference:listening", b"1")
     bell.ring(doorbell.INFERENCE)
     heard = doorbell.hear(broker, doorbell.INFERENCE, seconds=1)
@@ -122,7 +122,7 @@ def test_the_api_rings_on_another_connection_however_many_it_has_lost(
     bell = Doorbell(BrokerSettings(url=SecretStr(f"{valkey.url}?max_connections=2"))).start()
     try:
         for _ in range(4):
-            eventually(lambda: bell._connection is not None)
+            eventually(lambda: bell._line.connection is not None)
             broker.client_kill_filter(_type="normal", skipme=True)
             with listening(broker, valkey) as heard:
                 bell.ring(doorbell.SERVICE)
@@ -137,9 +137,9 @@ def test_a_ring_of_the_api_asks_a_frozen_broker_nothing(tmp_path: Path) -> None:
     try:
         url = SecretStr(f"{own.url}?health_check_interval=1")
         bell = Doorbell(BrokerSettings(url=url, socket_timeout_seconds=4 * PATIENCE))
-        bell._connect()  # its thread does not run
-        assert bell._connection is not None
-        bell._connection.next_health_check = 0  # due
+        bell._line.connect()  # its thread does not run
+        assert bell._line.connection is not None
+        bell._line.connection.next_health_check = 0  # due
         doorbell.connect(own.url, socket_timeout=PATIENCE).client_pause(int(8000 * PATIENCE))
         ringing = threading.Thread(target=bell.ring, args=[doorbell.SERVICE], daemon=True)
         ringing.start()
@@ -281,5 +281,51 @@ def test_a_worker_tells_the_readers_of_all_processes(broker: redis.Redis) -> Non
     worker.announce(ended[:2])
     worker.announce(ended[2:])
     worker.run_once()
+    eventually(lambda: announced(broker) == ended)
+
+
+def announced(broker: redis.Redis) -> list[UUID]:
     found: Any = broker.xrange(live_output.ENDED_KEY)
-    assert [live_output.ended_job(fields) for _, fields in found] == ended
+    return [live_output.ended_job(fields) for _, fields in found]
+
+
+def test_an_end_is_announced_at_once_and_each_after_the_answer_to_the_last(broker: redis.Redis) -> None:
+    ended = [UUID(int=number) for number in range(1, 6)]
+    worker = WorkerDoorbell(broker, Sent())
+    worker.run_once()  # it connects
+    worker.announce(ended[:1])  # its thread does not run
+    eventually(lambda: announced(broker) == ended[:1])
+    worker.announce(ended[1:3])
+    worker.announce(ended[3:4])
+    assert announced(broker) == ended[:1]
+    worker.run_once()
+    worker.announce(ended[4:])
+    worker.run_once()
+    eventually(lambda: announced(broker) == ended)
+
+
+def test_ends_are_announced_again_once_the_broker_is_back(broker: redis.Redis) -> None:
+    ended = [UUID(int=1), UUID(int=2), UUID(int=3)]
+    worker = WorkerDoorbell(broker, Sent())
+    worker.run_once()
+    worker.announce(ended[:1])
+    eventually(lambda: announced(broker) == ended[:1])
+    broker.client_kill_filter(_type="normal", skipme=True)
+    worker.announce(ended[1:2])  # it may be lost
+    for _ in range(2):
+        worker.run_once()
+    worker.announce(ended[2:])
+    eventually(lambda: ended[2] in announced(broker))
+
+
+def test_a_worker_whose_broker_is_gone_keeps_no_ends(tmp_path: Path) -> None:
+    own = EmbeddedValkey(tmp_path)
+    own.start()
+    worker = WorkerDoorbell(doorbell.connect(own.url, socket_timeout=PATIENCE), Sent())
+    worker.run_once()
+    own.stop()
+    for number in range(1, 4):
+        worker.announce([UUID(int=number)])
+        worker.run_once()
+    assert worker._ended == []
+    assert not worker._line.is_awaited, "it would look again at once, and again"
