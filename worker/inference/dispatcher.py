@@ -9,6 +9,8 @@ from uuid import UUID
 
 from jobs import telemetry
 from jobs.scheduling.claims import Claim, ClaimResult
+from jobs.scheduling.previews import Preview
+from jobs.scheduling.sizing import ClaimPolicy
 from jobs.scheduling.ticks import Expected
 from jobs.settings import Settings
 from jobs.states import StopReason
@@ -105,7 +107,7 @@ class Dispatcher:
             self._rung.clear()
             try:
                 began = self._clock()
-                has_started = self._tick()
+                has_started = self._tick(was_rung=was_rung)
                 self._ticked_at = self._clock()
                 self._tick_took = self._ticked_at - began
                 self._metrics.ticked(self._tick_took)
@@ -114,7 +116,7 @@ class Dispatcher:
                     engine_loop.call_later(_AFTER_START_SECONDS, self._pass_on)
                 elif was_rung:
                     self._pass_on()
-            is_needed = has_started and self.loop.is_woken_within(_AFTER_START_SECONDS)
+            is_needed = self.loop.is_woken_within(_AFTER_START_SECONDS if has_started else 0)
             if not (is_needed or self._desk.num_waiting or self._rung.is_set()):
                 self._desk.renew_plans()
 
@@ -162,20 +164,35 @@ class Dispatcher:
         has_come = self._desk.wait_for(num_streaming, seconds=patience)
         self._patience = 2 * patience if has_come else patience / 2
 
-    def _tick(self) -> bool:
+    def _only_stores(self, policy: ClaimPolicy, preview: Preview | None, *, was_rung: bool) -> bool:
+        """Return True if runs have ended and no job waited a moment ago: a look would hold up their ends.
+
+        Not where a look learns from the ends what the engine keeps of prompts.
+        """
+        head_starts = self._desk.head_starts
+        may_start = was_rung or preview is None or preview.candidates or policy.replay is not None
+        has_begun = head_starts is not None and head_starts.num_unclaimed > 0
+        return bool(self._desk.num_waiting) and not (may_start or has_begun)
+
+    def _tick(self, *, was_rung: bool) -> bool:
         """Tick once. Returns True if jobs have started."""
         model = self._monitor.model
         if model is None or self._runner.stopping.is_set():
             self._desk.tick(None)
             self._metrics.idle(1, UNAVAILABLE if model is None else STOPPING)
             return False
+        policy, preview = self._runner.policy(), self._runner.prefetcher.candidates()
+        if self._only_stores(policy, preview, was_rung=was_rung):
+            self._desk.tick(None)
+            self.loop.wake()  # for what has come since
+            return False
         # Read the clock before the claim, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
         prepared = dict[Lease, Claiming]()
         try:
             result = self._desk.tick(
-                self._runner.policy(),
-                self._runner.prefetcher.candidates(),
+                policy,
+                preview,
                 expected=Expected(self._settings.engine.model, model.capacity),
                 prepare=lambda claims: prepared.update(self._prepare(claims, model)),
                 start=lambda result: self._start_all(result, model, prepared, valid_until=valid_until),

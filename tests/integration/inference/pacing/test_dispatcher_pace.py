@@ -37,6 +37,7 @@ class NotedDesk(Desk):
     """A desk that notes for what a tick would wait, without waiting, and when plans are made anew.
 
     Attributes:
+        on_tick: called with a tick's policy.
         during: called at the end of a tick.
     """
 
@@ -44,6 +45,7 @@ class NotedDesk(Desk):
         super().__init__(settings, sessions, stopping=threading.Event())
         self.waits: list[tuple[int, float]] = []
         self.num_renewed = 0
+        self.on_tick: Callable[[object], object] = lambda _: None
         self.during: Callable[[], object] = lambda: None
 
     def wait_for(self, num_ends: int, *, seconds: float) -> bool:
@@ -51,6 +53,7 @@ class NotedDesk(Desk):
         return False
 
     def tick(self, *given: object, **named: object) -> ClaimResult:
+        self.on_tick(given[0])
         result = super().tick(*given, **named)  # type: ignore[arg-type]  # as it came
         self.during()
         return result
@@ -245,3 +248,36 @@ def test_ticks_have_a_connection_of_their_own(
                 pids.append(session.scalars(found).all())
     assert len(pids[0]) == 1
     assert pids[0] == pids[1]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_ends_are_stored_before_the_next_look_at_a_queue_that_was_empty(
+    queue: Queue,
+    synthetic: RunningEngine,
+    database_settings: DatabaseSettings,
+    valkey: EmbeddedValkey,
+    *,
+    waits: bool,
+) -> None:
+    settings = settings_for(database_settings, valkey.url, synthetic, claim_poll_seconds=60)
+    engine = settings.engine.model_copy(update={"reuses_prefix": False})
+    settings = settings.model_copy(update={"engine": engine})
+    desk = NotedDesk(settings, queue.sessions)
+    with running_worker(settings, queue.tokenizer) as worker:
+        dispatcher = dispatcher_at(desk, settings, worker)
+        if waits:
+            long = f"{'word ' * 4000}[[tokens=20]]"  # it waits for others of its kind to end
+            for number in range(8):
+                queue.submit(f"{number} {long}")
+        dispatcher._runner.prefetcher.refresh()
+        looks: list[bool] = []
+        desk.on_tick = lambda policy: looks.append(policy is not None)
+        desk.hand_in(RunningJob(Lease(uuid7(), uuid7()), float("inf")), STOPPED, output_of("x"))
+        dispatcher.loop.answer_wakes()
+        dispatcher.run_once()
+        assert looks == [waits]
+        assert waits or dispatcher.loop.is_woken_within(0), "it looks at once"
+        dispatcher.ring()
+        desk.hand_in(RunningJob(Lease(uuid7(), uuid7()), float("inf")), STOPPED, output_of("x"))
+        dispatcher.run_once()
+        assert looks == [waits, True], "a job has come"
