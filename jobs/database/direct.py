@@ -212,7 +212,6 @@ def fetch_all_and_commit(session: Session, queries: Sequence[Query]) -> list[Row
         _check_open(connection, driver)
     session.flush()
     ahead = session.info.pop(_LATER, ())
-    session.info[_COMMITTING] = True
     return _fetch_all(session, [*ahead, *queries], commits=True)[len(ahead) :]
 
 
@@ -237,6 +236,8 @@ def _fetch_all(session: Session, queries: Sequence[Query], *, commits: bool = Fa
         connection, driver
     ):
         return [_fetch_usually(session, each) for each in queries]
+    if commits:
+        session.info[_COMMITTING] = True
     try:
         written = [_written(each, connection.dialect) for each in queries]
         results = _send(connection, driver, written, commits=commits)
