@@ -9,9 +9,9 @@ from redis.connection import Connection
 
 
 class BrokerLine:
-    """Sends from any thread without waiting, as one message at a time fits the socket's buffer.
+    """Sends from any thread without waiting: one message at a time, of up to 100 kB, fits the socket's buffer.
 
-    A thread of its owner connects it, and reads the answers before anything else is sent. Whoever sends, or
+    A thread of its owner connects it, and reads the answers; nobody sends before that. Whoever sends, or
     loses it, has the owner's lock.
     """
 
@@ -52,8 +52,10 @@ class BrokerLine:
         Raises:
             redis.RedisError, OSError: it may be lost; `lose` the line.
         """
-        found = [] if self._asked is None else [self._asked.read_response() for _ in range(self._num_asked)]
-        self._asked = None
+        if (asked := self._asked) is None:
+            return []
+        found = [asked.read_response() for _ in range(self._num_asked)]
+        self._asked = None  # only here: nobody sends while an answer is awaited
         return found
 
     def lose(self) -> None:

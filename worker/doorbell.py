@@ -38,8 +38,10 @@ class WorkerDoorbell:
         self._sender = sender
         self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._ended: list[UUID] = []
+        self._announced: list[UUID] = []  # last
+        self._is_repeated = False
         self._line = BrokerLine(broker)
-        self._announcing = threading.Lock()  # for these two
+        self._announcing = threading.Lock()  # for all of these
         self._rings = threading.Lock()  # for the next four
         self._seen: deque[str] = deque(maxlen=_MAX_SEEN)  # rings that were passed on, by whoever began them
         self._heard: Ring | None = None
@@ -56,6 +58,7 @@ class WorkerDoorbell:
         """Tell callers that wait for these jobs that they have ended. Returns at once."""
         with self._announcing:
             self._ended += ended
+            del self._ended[: -live_output.MAX_ENDED]
             if self._line.connection is not None and not self._line.is_awaited:
                 self._send_announcement()
         self.loop.wake()
@@ -121,10 +124,15 @@ class WorkerDoorbell:
     def _announce(self) -> None:
         """Await the answer to the last announcement, and announce what has ended since."""
         try:
-            self._line.answers()
-        except (redis.RedisError, OSError):  # callers who wait look for themselves
+            if self._line.answers():
+                self._is_repeated = False
+        except (redis.RedisError, OSError) as error:
             with self._announcing:
                 self._line.lose()
+                # An idle connection that the broker has closed shows only now.
+                self._is_repeated = not (self._is_repeated or isinstance(error, redis.TimeoutError))
+                if self._is_repeated:
+                    self._ended[:0] = self._announced
         self._line.connect()
         with self._announcing:
             if not self._line.is_awaited:
@@ -134,9 +142,13 @@ class WorkerDoorbell:
 
     def _send_announcement(self) -> None:
         """Announce what has ended, or drop it if there is no connection; the caller holds the lock."""
-        ended, self._ended = self._ended, []
-        if ended:
-            self._line.send([("EVAL", live_output.ANNOUNCE, 1, *live_output.announcement(ended))])
+        is_connected = self._line.connection is not None
+        ended, self._ended = self._ended[-live_output.MAX_ENDED :], []
+        command = ("EVAL", live_output.ANNOUNCE, 1, *live_output.announcement(ended))
+        if ended and self._line.send([command]):
+            self._announced = ended
+        elif is_connected:
+            self._ended = ended  # until it is connected again
 
 
 def _merged(first: Ring | None, second: Ring) -> Ring:

@@ -15,6 +15,7 @@ from jobs.database.direct import Query
 from jobs.engines import registry, reservations
 from jobs.engines.capacity import Capacity
 from jobs.engines.registry import EngineRow
+from jobs.queries import QueuedJob
 from jobs.scheduling import candidates, claims, engine_load
 from jobs.scheduling.claims import ClaimResult, FreedSlot, ReadAhead
 from jobs.scheduling.head_starts import NOTHING_BEGUN, Begun
@@ -31,13 +32,20 @@ STATEMENTS: Final = (completing.COMPLETE, candidates.FIRST, candidates.FIRST_OF_
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What an engine probably serves: what it did when its worker last looked."""
+    """What an engine probably serves: what it did when its worker last looked.
+
+    Attributes:
+        is_free: it probably has a free slot, and takes what waits first.
+    """
 
     model: str
     capacity: Capacity
+    is_free: bool = True
 
     def asking(self, engine_name: str) -> list[Query]:
-        """Return the queries for who waits for such an engine, and for the first jobs of one of these."""
+        """Return the queries for who waits for such an engine and, if it is free, for what it may start."""
+        if not self.is_free:
+            return [asking_waiting(self.model, engine_name)]
         max_rows = candidates.max_rows_on(self.capacity)
         first = candidates.asking_first_of_one(
             self.model, Lane.BATCH, capacity=self.capacity, max_rows=max_rows
@@ -162,9 +170,11 @@ def _read(
         return _FirstRead(locked, completed, ReadAhead(), free_trees)
     load = engine_load.load_of(locked[0], next(rows)) if is_done else None
     queued = candidates.queued_of(next(rows)) if queued_ids is not None else None
-    is_right = expected == Expected(locked[0].model, registry.capacity_of(locked[0]))
-    waiting = waiting_of(next(rows)) if is_right else None
-    first = candidates.first_of(next(rows)) if is_right else ()
+    waiting, first = None, list[QueuedJob]()
+    if expected is not None and expected.model == locked[0].model:
+        waiting = waiting_of(next(rows))
+        if expected.is_free and expected.capacity == registry.capacity_of(locked[0]):
+            first = candidates.first_of(next(rows))
     return _FirstRead(locked, completed, ReadAhead(load, queued, waiting, first), free_trees)
 
 

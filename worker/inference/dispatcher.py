@@ -169,10 +169,8 @@ class Dispatcher:
 
         Not where a look learns from the ends what the engine keeps of prompts.
         """
-        head_starts = self._desk.head_starts
         may_start = was_rung or preview is None or preview.candidates or policy.replay is not None
-        has_begun = head_starts is not None and head_starts.num_unclaimed > 0
-        return bool(self._desk.num_waiting) and not (may_start or has_begun)
+        return bool(self._desk.num_waiting) and not (may_start or self._num_unclaimed)
 
     def _tick(self, *, was_rung: bool) -> bool:
         """Tick once. Returns True if jobs have started."""
@@ -193,20 +191,33 @@ class Dispatcher:
             result = self._desk.tick(
                 policy,
                 preview,
-                expected=Expected(self._settings.engine.model, model.capacity),
+                expected=Expected(
+                    self._settings.engine.model, model.capacity, is_free=self._has_room(policy, model)
+                ),
                 prepare=lambda claims: prepared.update(self._prepare(claims, model)),
                 start=lambda result: self._start_all(result, model, prepared, valid_until=valid_until),
             )
         finally:
-            if prepared:  # what the transaction did not claim after all
+            if prepared:  # a commit of unknown outcome may have claimed them; then their leases run out
                 decide(prepared.values(), is_claimed=False)
         self._note_idle(result, model)
         return bool(result.claims)
 
+    def _has_room(self, policy: ClaimPolicy, model: EngineModel) -> bool:
+        """Return True if a slot is probably free, and no other engine takes from the queue."""
+        num_running = len(self._keeper.running()) + self._num_unclaimed
+        return num_running < model.capacity.max_batch_size and not policy.has_rivals
+
+    @property
+    def _num_unclaimed(self) -> int:
+        """Number of jobs that have begun and are not claimed."""
+        return 0 if self._desk.head_starts is None else self._desk.head_starts.num_unclaimed
+
     def _prepare(self, claims: Sequence[Claim], model: EngineModel) -> dict[Lease, Claiming]:
         """Begin runs while their claims commit: they make their requests, and send them once that is done."""
         head_starts = self._desk.head_starts
-        new = [each for each in claims if head_starts is None or not head_starts.has_begun(each.lease)]
+        begun_early = frozenset[Lease]() if head_starts is None else head_starts.begun_leases()
+        new = [each for each in claims if each.lease not in begun_early]
         missing = self._missing(new)
         begun = [Claiming(claim, _running(claim)) for claim in new if claim.job.text_id not in missing]
         if begun:
@@ -218,9 +229,7 @@ class Dispatcher:
         if result.free_slots:
             self._metrics.idle(result.free_slots, NO_ROOM if result.left else NO_JOBS)
         else:
-            num_idle = model.capacity.max_batch_size - len(self._keeper.running())
-            if self._desk.head_starts is not None:
-                num_idle -= self._desk.head_starts.num_unclaimed
+            num_idle = model.capacity.max_batch_size - len(self._keeper.running()) - self._num_unclaimed
             self._metrics.idle(max(0, num_idle), NOT_GIVEN)
 
     def _start_all(
@@ -263,13 +272,13 @@ class Dispatcher:
         if len(later) < len(claimed):
             self._start([each for each in claimed if each.claim.job.text_id not in missing], model)
         if later:
-            self._runner.prefetcher.load(missing)
+            self._runner.prefetcher.load([*missing])
             self._start(later, model)
 
-    def _missing(self, claims: Sequence[Claim]) -> Sequence[UUID]:
+    def _missing(self, claims: Sequence[Claim]) -> frozenset[UUID]:
         """Return those of the jobs' prompts that are not here."""
         text_ids = [claim.job.text_id for claim in claims if claim.job.text_id is not None]
-        return self._runner.prefetcher.missing(text_ids)
+        return frozenset(self._runner.prefetcher.missing(text_ids))
 
     def _start(self, claims: Sequence[Claiming], model: EngineModel) -> None:
         ends = [Future[None]() for _ in claims]
@@ -297,10 +306,12 @@ class Dispatcher:
         try:
             await self._runner.run(claim, running, model, early=early, claiming=claiming)
         except Exception:  # noqa: BLE001  # the coroutine's entry point
-            # The lease runs out and the job is rescued.
+            # If it was claimed, its lease runs out and the job is rescued.
             self._desk.forget_head_start(claim.lease)
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="run")
         finally:
+            if claiming is not None:  # the keeper may get the lease only then
+                await claiming.is_claimed()
             self._keeper.drop(running)
             if early is not None and not early.left.done():  # others may wait for it
                 early.left.set_result(early.is_claimed)

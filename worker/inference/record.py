@@ -71,7 +71,7 @@ class JobRun:
         outputs: what of it has come; None: the job asks for nothing.
         early: itself, if it began before its claim; None: it began with it.
         claiming: its claim, if it began while that was being committed; None: it is claimed, or early.
-    began_at: monotonic time of the claim.
+    began_at: monotonic time at which the run began, just before the commit of its claim.
     num_before: tokens that earlier runs have generated.
     resent_tokens: of prompt and answer, in requests after the job's first.
     """

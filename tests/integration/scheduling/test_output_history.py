@@ -114,5 +114,6 @@ def test_who_waits_for_an_idle_engine_is_read_with_the_message_that_locks_it(
     at_best = num_messages(Expected(MODEL, CAPACITY))
     assert at_best == num_messages(None) - 2
     smaller = replace(CAPACITY, max_input_len=CAPACITY.max_input_len - 1)
-    for wrong in (Expected("another", CAPACITY), Expected(MODEL, smaller)):
-        assert num_messages(wrong) == at_best + 2
+    assert num_messages(Expected("another", CAPACITY)) == at_best + 2
+    for less in (Expected(MODEL, smaller), Expected(MODEL, CAPACITY, is_free=False)):
+        assert num_messages(less) == at_best + 1

@@ -310,12 +310,14 @@ def test_ends_are_announced_again_once_the_broker_is_back(broker: redis.Redis) -
     worker.run_once()
     worker.announce(ended[:1])
     eventually(lambda: announced(broker) == ended[:1])
+    worker.run_once()
     broker.client_kill_filter(_type="normal", skipme=True)
-    worker.announce(ended[1:2])  # it may be lost
-    for _ in range(2):
-        worker.run_once()
+    worker.announce(ended[1:2])  # the connection is closed, which shows only with the answer
+    worker.run_once()
+    eventually(lambda: announced(broker) == ended[:2])
+    worker.run_once()
     worker.announce(ended[2:])
-    eventually(lambda: ended[2] in announced(broker))
+    eventually(lambda: announced(broker) == ended)
 
 
 def test_a_worker_whose_broker_is_gone_keeps_no_ends(tmp_path: Path) -> None:
@@ -327,5 +329,8 @@ def test_a_worker_whose_broker_is_gone_keeps_no_ends(tmp_path: Path) -> None:
     for number in range(1, 4):
         worker.announce([UUID(int=number)])
         worker.run_once()
+        worker.run_once()
     assert worker._ended == []
+    worker.announce([UUID(int=number) for number in range(5000)])
+    assert len(worker._ended) == live_output.MAX_ENDED
     assert not worker._line.is_awaited, "it would look again at once, and again"

@@ -35,7 +35,7 @@ class Claiming:
         return self.claim.lease
 
     async def is_claimed(self) -> bool:
-        """Wait until the claim is committed, or is certain not to count; return which."""
+        """Wait until the claim is committed, or will not be heeded; return which."""
         await self._decided.wait()
         return self._is_claimed
 

@@ -282,10 +282,10 @@ class HeadStarts:
         if early is not None:
             self._stop([early])
 
-    def has_begun(self, lease: Lease) -> bool:
-        """Return True if the run of a claim that is about to be committed has begun already."""
+    def begun_leases(self) -> frozenset[Lease]:
+        """Return the leases of the runs that have begun and are not claimed."""
         with self._lock:
-            return any(each.lease == lease for each in self._begun.values())
+            return frozenset(each.lease for each in self._begun.values())
 
     def take_claimed(self) -> Mapping[Lease, EarlyRun]:
         """Take the early runs whose jobs were claimed since the last call."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from uuid import UUID
 
 import pytest
 from sqlalchemy import text
@@ -9,33 +10,40 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.database import transaction
 from jobs.settings import Settings
+from jobs.starting import StartedJob
+from support import eventually
+from worker.engine.client import EngineModel
 from worker.inference.run_stream import RunStream
 from worker.inference.sending.claiming import Claiming
+from worker.inference.sending.requests import RequestMaker
+from worker.inference.text_answer import AnyAnswer
 from worker_support import Queue, running_worker
 
 
 @contextmanager
-def failing_commits(sessions: sessionmaker[Session], *, number: int) -> Iterator[None]:
-    """Let the first commits of claims fail, after all their statements."""
+def at_commits(sessions: sessionmaker[Session], does: str) -> Iterator[None]:
+    """Let this happen as claims are committed, after all their statements."""
     with transaction(sessions) as session:
         session.execute(text("CREATE SEQUENCE num_commits"))
+        body = f"BEGIN {does}; RETURN NEW; END"
+        session.execute(text(f"CREATE FUNCTION does() RETURNS trigger LANGUAGE plpgsql AS $${body}$$"))
         session.execute(
             text(
-                "CREATE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-                f" IF nextval('num_commits') <= {number} THEN RAISE EXCEPTION 'not yet'"
-                " USING ERRCODE = 'serialization_failure'; END IF; RETURN NEW; END $$"
-            )
-        )
-        session.execute(
-            text(
-                "CREATE CONSTRAINT TRIGGER fails AFTER INSERT ON reservations DEFERRABLE INITIALLY DEFERRED"
-                " FOR EACH ROW EXECUTE FUNCTION fails()"
+                "CREATE CONSTRAINT TRIGGER does AFTER INSERT ON reservations DEFERRABLE INITIALLY DEFERRED"
+                " FOR EACH ROW EXECUTE FUNCTION does()"
             )
         )
     yield
     with transaction(sessions) as session:
-        session.execute(text("DROP FUNCTION fails CASCADE"))
+        session.execute(text("DROP FUNCTION does CASCADE"))
         session.execute(text("DROP SEQUENCE num_commits"))
+
+
+FAILS_TWICE = """
+    IF nextval('num_commits') <= 2 THEN
+        RAISE EXCEPTION 'not yet' USING ERRCODE = 'serialization_failure';
+    END IF
+"""
 
 
 def test_a_request_is_made_while_its_claim_commits_and_sent_afterwards(
@@ -54,9 +62,32 @@ def test_a_request_is_made_while_its_claim_commits_and_sent_afterwards(
 
     monkeypatch.setattr(Claiming, "tell", tell_noted)
     monkeypatch.setattr(RunStream, "start", start_noted)
-    with failing_commits(queue.sessions, number=2), running_worker(feeding(), queue.tokenizer):
+    with at_commits(queue.sessions, FAILS_TWICE), running_worker(feeding(), queue.tokenizer):
         job = queue.ended(queue.submit("A question. [[tokens=20]]"))
     assert told == [False, False, True]
     assert reserved == [1]
     assert (job.state, job.completion_tokens, job.attempt, job.num_rescues) == ("completed", 20, 0, 0)
     assert queue.reservations() == []
+
+
+def test_a_run_that_fails_before_its_commit_is_rescued(
+    queue: Queue, feeding: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, made = RequestMaker.empty_answer, list[UUID]()
+
+    def fail_once(requests: RequestMaker, job: StartedJob, model: EngineModel) -> AnyAnswer:
+        made.append(job.id)
+        if len(made) == 1:
+            raise MemoryError
+        return make(requests, job, model)
+
+    monkeypatch.setattr(RequestMaker, "empty_answer", fail_once)
+    settings = feeding(lease_seconds=3, renew_seconds=1)
+    with (
+        at_commits(queue.sessions, "PERFORM pg_sleep(0.3)"),
+        running_worker(settings, queue.tokenizer) as worker,
+    ):
+        job_id = queue.submit("A question. [[tokens=20]]")
+        queue.when(job_id, lambda job: job.state == "running")
+        eventually(lambda: not worker.keeper.running())  # nobody renews its lease, so it can be rescued
+        assert made == [job_id]
