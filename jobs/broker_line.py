@@ -9,7 +9,7 @@ from redis.connection import Connection
 
 
 class BrokerLine:
-    """Sends from any thread without waiting: one message at a time, of up to 100 kB, fits the socket's buffer.
+    """Sends from any thread without waiting: one message of up to 100 kB at a time fits the socket's buffer.
 
     A thread of its owner connects it, and reads the answers; nobody sends before that. Whoever sends, or
     loses it, has the owner's lock.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
+from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
 
@@ -80,15 +81,17 @@ def insertion(new: Sequence[NewJob], *, then: Callable[[Insert], Statement] | No
 def insertion_by_text(new: Sequence[NewJob], texts: Sequence[bytes]) -> Query:
     """Build the query that inserts jobs, at least one, and returns the ids of their texts by theirs.
 
-    It fails if a text is not there, or is encrypted.
+    It fails if a text is not there, or is encrypted. Texts are locked in the order in which others lock them.
 
     Args:
         new: with any text's id.
         texts: the SHA-256 of each one's text, which is stored by then.
     """
-    values = _values(new)
+    pairs = sorted(zip(texts, new, strict=True), key=itemgetter(0))
+    values = _values([job for _, job in pairs])
     del values["text_id"]
-    return insert_set(Job, values | {_TEXT.by: texts}, then=_returning_text, found=_TEXT)
+    by_text = {_TEXT.by: [text for text, _ in pairs]}
+    return insert_set(Job, values | by_text, then=_returning_text, found=_TEXT)
 
 
 def _values(new: Sequence[NewJob]) -> dict[str, Sequence[object]]:

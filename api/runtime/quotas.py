@@ -48,6 +48,7 @@ class QuotaCache:
 
     def admit(self, session: Session, by: "Admission", more: QuotaUsage, then: Sequence[Query]) -> None:
         """Take this much more of the quota, or raise LimitError, and execute what follows."""
+        self._allowances.pop(by.tenant_id, None)  # what is left is not known if this fails
         held = key_quotas.admit(session, by.of_key, more) if by.of_key is not None else None
         known = self._shown(by.tenant_id)
         if known is None:
@@ -58,7 +59,6 @@ class QuotaCache:
         if not together:
             direct.fetch_all(session, then)
         self._keep(by.tenant_id, _Known(known.held + more, known.until))
-        self._allowances.pop(by.tenant_id, None)
         if left is not None:
             self._allowances[by.tenant_id] = left
         if by.of_key is not None and held is not None:

@@ -25,20 +25,8 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.types import TypeEngine
 
-from jobs.database import hot
-from jobs.database.messages import (
-    BINARY,
-    Command,
-    Driver,
-    Values,
-    binary,
-    checked,
-    send_close,
-    send_prepare,
-    send_simple,
-    send_together,
-    send_values,
-)
+from jobs.database import hot, messages
+from jobs.database.messages import BINARY, Command, Driver, Values, checked, is_prepared
 from jobs.database.packed_arrays import as_stored, holds_content, packer_of
 from jobs.database.sealed_columns import Sealed
 
@@ -56,7 +44,7 @@ class Query(NamedTuple):
     given: Mapping[str, Any]
 
 
-# What the transaction executes after this is planned once, whatever its values, as it has unique keys.
+# What the transaction executes after this is planned once, whatever its values: one plan is right for all.
 KEEP_PLANS: Final = Query(text("SELECT set_config('plan_cache_mode', 'force_generic_plan', true)"), {})
 _NAMES: Final = "longbatch.direct_names"
 _STALE: Final = "longbatch.direct_stale"
@@ -140,11 +128,11 @@ def renew_plans(
     sql += [b"SET LOCAL enable_sort = off"]
     sql += [_explaining(name, each) for each, name in names.items() if IN_INDEX_ORDER in each]
     commands: list[Command] = [
-        partial(send_prepare, name, each.sql, each.types) for each, name in new.items()
+        partial(messages.send_prepare, name, each.sql, each.types) for each, name in new.items()
     ]
-    commands += [partial(send_simple, each) for each in [*sql, b"COMMIT"]]
+    commands += [partial(messages.send_simple, each) for each in [*sql, b"COMMIT"]]
     try:
-        for result in send_together(connection, driver, commands):
+        for result in messages.send_together(connection, driver, commands):
             checked(result)
     except psycopg.Error as error:
         hot.fail(connection, error)
@@ -220,23 +208,33 @@ def may_have_committed(session: Session) -> bool:
     return _COMMITTING in session.info
 
 
+def refuse_after_commit(session: Session) -> None:
+    """Refuse to execute anything once the transaction is committed: it would not be bound to its tenant.
+
+    Raises:
+        RuntimeError: it is.
+    """
+    if may_have_committed(session):
+        raise RuntimeError("the transaction is committed already")
+
+
 def _check_open(connection: Connection, driver: Driver) -> None:
     """Fail if the server has closed the connection: whatever is sent on it now is certainly not executed."""
     try:
-        for _ in range(2):  # what it says at last, and that it says no more
-            driver.pgconn.consume_input()
+        messages.check_open(driver)
     except psycopg.Error as error:
         hot.fail(connection, error)
 
 
 def _fetch_all(session: Session, queries: Sequence[Query], *, commits: bool = False) -> list[Rows]:
+    refuse_after_commit(session)
     connection = session.connection()
     driver = connection.connection.driver_connection
     if not isinstance(driver, psycopg.Connection | psycopg.AsyncConnection) or not _can_send(
         connection, driver
     ):
         return [_fetch_usually(session, each) for each in queries]
-    if commits:
+    if commits := commits and is_prepared(driver):
         session.info[_COMMITTING] = True
     try:
         written = [_written(each, connection.dialect) for each in queries]
@@ -319,28 +317,30 @@ def _send(
     And commit, if wanted and possible in the same message.
     """
     pgconn = driver.pgconn
-    if driver.prepare_threshold is None or not capabilities.has_pipeline():
+    if not is_prepared(driver):
         if pgconn.transaction_status == TransactionStatus.IDLE:
             checked(pgconn.exec_(b"BEGIN"))
         return [
-            pgconn.exec_params(each.sql, values, each.types, binary(values), BINARY)
+            pgconn.exec_params(each.sql, values, each.types, messages.binary(values), BINARY)
             for each, values in written
         ]
     ahead: list[Command] = (
-        [partial(send_simple, b"DISCARD PLANS")] if hot.must_discard_plans(connection) else []
+        [partial(messages.send_simple, b"DISCARD PLANS")] if hot.must_discard_plans(connection) else []
     )
     if pgconn.transaction_status == TransactionStatus.IDLE:
-        ahead.append(partial(send_simple, b"BEGIN"))
+        ahead.append(partial(messages.send_simple, b"BEGIN"))
     prepared, new = _prepared(connection, written)
     if new:
         ahead += _closings(connection, but={name for name, _ in prepared})
-    ahead += [partial(send_prepare, name, compiled.sql, compiled.types) for compiled, name in new.items()]
-    after: list[Command] = [partial(send_simple, b"COMMIT")] if commits else []
+    ahead += [
+        partial(messages.send_prepare, name, compiled.sql, compiled.types) for compiled, name in new.items()
+    ]
+    after: list[Command] = [partial(messages.send_simple, b"COMMIT")] if commits else []
     if isinstance(driver, psycopg.Connection) and not (ahead or after) and len(prepared) == 1:
         ((name, values),) = prepared
-        return [driver.pgconn.exec_prepared(name, values, binary(values), BINARY)]
-    commands: list[Command] = [*ahead, *(partial(send_values, *each) for each in prepared), *after]
-    results = send_together(connection, driver, commands)
+        return [driver.pgconn.exec_prepared(name, values, messages.binary(values), BINARY)]
+    commands: list[Command] = [*ahead, *(partial(messages.send_values, *each) for each in prepared), *after]
+    results = messages.send_together(connection, driver, commands)
     for each in results[: len(ahead)]:
         checked(each)
     connection.info[_NAMES].update((compiled.sql, name) for compiled, name in new.items())
@@ -372,7 +372,7 @@ def _closings(connection: Connection, *, but: Collection[bytes]) -> list[Command
         return []
     closed = stale.copy()
     stale.clear()
-    return [partial(send_close, name) for name in closed]
+    return [partial(messages.send_close, name) for name in closed]
 
 
 def _can_send(connection: Connection, driver: Driver) -> bool:
@@ -380,9 +380,7 @@ def _can_send(connection: Connection, driver: Driver) -> bool:
 
     Unprepared statements wait in libpq, where an event loop must not.
     """
-    if isinstance(driver, psycopg.AsyncConnection) and not (
-        driver.prepare_threshold and capabilities.has_pipeline()
-    ):
+    if isinstance(driver, psycopg.AsyncConnection) and not is_prepared(driver):
         return False
     level = driver.isolation_level
     # Once a transaction had another level, SQLAlchemy sets the default anew, and both others to False.

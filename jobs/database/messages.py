@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import psycopg
-from psycopg import errors, generators
+from psycopg import capabilities, errors, generators
 from psycopg.abc import PQGen
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
@@ -16,6 +16,21 @@ Values = list[Any]  # bytes or None, in the order of the parameters
 Command = Callable[[PGconn], None]
 
 BINARY: Final = 1
+
+
+def check_open(driver: Driver) -> None:
+    """Check that the server has not closed the connection.
+
+    Raises:
+        psycopg.Error: it has.
+    """
+    for _ in range(2):  # what it says at last, and that it says no more
+        driver.pgconn.consume_input()
+
+
+def is_prepared(driver: Driver) -> bool:
+    """Return True if statements are prepared, and several go in one message."""
+    return driver.prepare_threshold is not None and capabilities.has_pipeline()
 
 
 def send_together(connection: Connection, driver: Driver, commands: Sequence[Command]) -> list[PGresult]:

@@ -23,6 +23,8 @@ from jobs.settings import EngineSettings
 _TAKES_WITHIN: Final = timedelta(days=1)
 # Workers report every 5 seconds that their engine is ready; one that was silent for this long is down.
 SILENT: Final = timedelta(seconds=30)
+# A clock that takes longer to read is read anew by whoever needs it.
+_PROMPT_SECONDS: Final = 0.1
 
 
 class EngineRow(NamedTuple):
@@ -154,6 +156,10 @@ def configured_capacity(settings: EngineSettings) -> Capacity:
     )
 
 
+def _since_boot() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 @dataclass(frozen=True, slots=True)
 class RegisteredEngines:
     """What every registered engine can hold, and the database's clock, when they were read.
@@ -161,16 +167,24 @@ class RegisteredEngines:
     Attributes:
         clock: the time by the database.
         capacities: by model.
-        read_at: monotonic seconds of this process, just after.
+        asked_at: seconds since this host booted, just before; those that it was suspended count.
+        read_at: just after.
     """
 
     clock: datetime
     capacities: Mapping[str, Sequence[Capacity]]
-    read_at: float = field(default_factory=time.monotonic)
+    asked_at: float = field(default_factory=_since_boot)
+    read_at: float = field(default_factory=_since_boot)
 
-    def now(self) -> datetime:
-        """Tell the database's time: late by as long as reading it took, and by what clocks differ since."""
-        return self.clock + timedelta(seconds=time.monotonic() - self.read_at)
+    def now(self) -> datetime | None:
+        """Tell the database's time, never late, but early by as long as reading it took.
+
+        Returns:
+            None if that took long.
+        """
+        if self.read_at - self.asked_at > _PROMPT_SECONDS:
+            return None
+        return self.clock + timedelta(seconds=_since_boot() - self.asked_at)
 
 
 def ask_registered(session: Session) -> Callable[[], RegisteredEngines]:
@@ -181,6 +195,7 @@ def ask_registered(session: Session) -> Callable[[], RegisteredEngines]:
     Returns:
         The function that returns them.
     """
+    asked_at = _since_boot()
     ask = direct.later(session, Query(_CLOCK_AND_CAPACITIES, {}))
 
     def found() -> RegisteredEngines:
@@ -189,7 +204,7 @@ def ask_registered(session: Session) -> Callable[[], RegisteredEngines]:
         for _, model, *sizes in rows:
             if model is not None:
                 capacities.setdefault(model, []).append(Capacity(**dict(zip(_SIZES, sizes, strict=True))))
-        return RegisteredEngines(rows[0][0], capacities)
+        return RegisteredEngines(rows[0][0], capacities, asked_at)
 
     return found
 

@@ -335,7 +335,7 @@ def drop_unused(session: Session, text_ids: Sequence[UUID]) -> int:
     """Delete these texts unless a job, response or summary still refers to them; return how many.
 
     Two statements: the first waits for writers that hold the rows, the second sees what they committed.
-    Locks rows in the same order as `store`, so that the two cannot deadlock.
+    Locks rows in the order in which `store` locks those that exist.
     """
     if not text_ids:
         return 0

@@ -40,13 +40,15 @@ def submit_at_once(
         None: not all of them can be stored like that. Nothing was sent.
 
     Raises:
-        NotAtOnceError: the quota has changed, or the database refuses some; nothing is stored.
+        NotAtOnceError: the quota has changed, or the database refuses some, or waited for others too long;
+            nothing is stored.
     """
-    if by.foresight is None or sealer_in(session).seals or not all(map(_is_plain, specs)):
+    now = registered.now()
+    if now is None or by.foresight is None or sealer_in(session).seals or not all(map(_is_plain, specs)):
         return None
     texts = {spec.text.sha256: spec.text for spec in sorted(specs, key=lambda spec: spec.text.sha256)}
     nameless = dict.fromkeys(texts, _NO_TEXT)
-    jobs = new_jobs(specs, by, registered.capacities, text_ids=nameless, now=registered.now())
+    jobs = new_jobs(specs, by, registered.capacities, text_ids=nameless, now=now)
     # What is there already counts, too: that much less is left of an allowance, until it is given anew.
     more = quotas.taken_by(jobs, sum(text.stored_bytes(PLAIN) for text in texts.values()))
     taking = by.foresight.taking(more)

@@ -112,7 +112,7 @@ class Foresight(Protocol):
         """
 
     def took(self, more: QuotaUsage, found: Sequence[Rows]) -> None:
-        """Note that this much more was taken: these are the rows of those statements, and are committed."""
+        """Note that this much more was taken: these are the rows of those statements."""
 
 
 def limits_of(settings: LimitSettings, own: TenantLimit | None) -> TenantLimits:

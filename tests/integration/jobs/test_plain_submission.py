@@ -1,15 +1,22 @@
 """Plain jobs are stored in one message with their commit; whatever is not plain goes the long way."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
+from sqlalchemy import delete as delete_jobs
 from sqlalchemy import select, text, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
+from api.runtime import group_commit
 from api.runtime.database import Transactions
 from api.runtime.group_commit import NUM_LANES, GroupCommit
 from api.runtime.quotas import QuotaCache
@@ -25,10 +32,10 @@ from jobs.prompts.store import NewText
 from jobs.sealing.content import ContentSealer
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
-from jobs.submission import Submitter
+from jobs.submission import Submitter, plain
 from jobs.tenants import quotas
 from jobs.tenants.quotas import TenantLimits
-from support import CAPACITY, PATIENCE, refusing, register_engine, spec
+from support import CAPACITY, PATIENCE, eventually, refusing, register_engine, spec, submit_one
 
 WIDE = TenantLimits(max_enqueued_tokens=10**9, max_jobs=1000, max_requests=1)
 Submit = Callable[..., Coroutine[None, None, Job | NewJob]]
@@ -42,14 +49,14 @@ async def submitting(settings: DatabaseSettings, limits: TenantLimits = WIDE) ->
     async def registered() -> RegisteredEngines:
         return await transactions.run_across(lambda session: registry.ask_registered(session)())
 
-    group_commit = GroupCommit(transactions, registered=registered)
-    lanes = [asyncio.create_task(group_commit.run()) for _ in range(NUM_LANES)]
+    commits = GroupCommit(transactions, registered=registered)
+    lanes = [asyncio.create_task(commits.run()) for _ in range(NUM_LANES)]
     admission = QuotaCache().admission(DEFAULT_TENANT, limits)
     by = Submitter(DEFAULT_TENANT, CAPACITY, admission, foresight=admission)
 
     async def submit(name: str, **fields: Any) -> Job | NewJob:  # noqa: ANN401  # of each field's type
         async with asyncio.timeout(PATIENCE):
-            return await group_commit.submit(spec(**{"custom_id": name, "prompt": name} | fields), by)
+            return await commits.submit(spec(**{"custom_id": name, "prompt": name} | fields), by)
 
     try:
         for name in (
@@ -201,16 +208,17 @@ def test_connections_that_postgres_closed_cost_no_submission(
 
 
 @contextmanager
-def breaking(sessions: sessionmaker[Session]) -> Iterator[None]:
-    """Let the connection break that stores a job, and count how often that is tried."""
+def breaking(sessions: sessionmaker[Session], *, number: int = 1000) -> Iterator[None]:
+    """Let the connection break that stores a job, the first few times, and count how often that is tried."""
     with transaction(sessions) as session:
         session.execute(text("CREATE SEQUENCE num_tries"))
         session.execute(text("GRANT ALL ON SEQUENCE num_tries TO PUBLIC"))
         session.execute(
             text(
                 "CREATE FUNCTION breaks() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN"
-                " PERFORM nextval('num_tries'); PERFORM pg_terminate_backend(pg_backend_pid());"
-                " PERFORM pg_sleep(10); RETURN NEW; END $$"
+                f" IF nextval('num_tries') <= {number} THEN"
+                " PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(10); END IF;"
+                " RETURN NEW; END $$"
             )
         )
         session.execute(
@@ -257,3 +265,122 @@ def test_a_text_whose_key_is_gone_is_stored_anew(
         (row,) = session.scalars(select(Job).where(Job.custom_id == "new"))
         assert row.text_id is not None
         assert store.canonical_of(store.load(session, row.text_id)) == "same"
+
+
+def test_a_full_quota_is_tried_at_once_no_more_than_once(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings, messages: list[int]
+) -> None:
+    async def submit_refused() -> list[int]:
+        async with submitting(database_settings, replace(WIDE, max_jobs=40)) as submit:
+            with transaction(sessions) as session:
+                session.execute(update(QuotaAllowance).values(jobs=0))
+                for _ in range(38):
+                    submit_one(session)
+            sent = []
+            for number in range(4):
+                messages.clear()
+                with pytest.raises(JobQuotaError):
+                    await submit(str(number))
+                sent.append(len(messages))
+            return sent
+
+    first, *later = asyncio.run(submit_refused())
+    assert {first - 1} == {*later}
+
+
+def test_prompts_that_are_deleted_meanwhile_are_locked_in_the_same_order(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    prompts = sorted(["one", "two"], key=lambda each: NewText(each).sha256)
+    failed: list[BaseException] = []
+
+    def delete(text_ids: list[UUID]) -> None:
+        try:
+            with transaction(sessions) as session:
+                store.drop_unused(session, text_ids)
+        except DBAPIError as error:
+            failed.append(error)
+
+    async def submit_while_deleting() -> None:
+        async with submitting(database_settings) as submit:
+            old = await asyncio.gather(*(submit(each, prompt=each) for each in prompts))
+            text_ids = [job.text_id for job in old if job.text_id is not None]
+            with sessions() as holder:
+                holder.execute(text("SELECT FROM texts WHERE id = :id FOR KEY SHARE"), {"id": text_ids[1]})
+                with transaction(sessions) as session:
+                    session.execute(delete_jobs(Job).where(Job.id.in_([job.id for job in old])))
+                deleting = threading.Thread(target=delete, args=[text_ids])
+                deleting.start()
+                await asyncio.to_thread(waiting, sessions, 1)
+                new = asyncio.gather(*(submit(each, prompt=each) for each in reversed(prompts)))
+                await asyncio.to_thread(waiting, sessions, 2)
+                holder.rollback()
+                await new
+            deleting.join(PATIENCE)
+
+    asyncio.run(submit_while_deleting())
+    assert failed == []
+    assert len(stored(sessions)) == 4
+
+
+def waiting(sessions: sessionmaker[Session], number: int) -> None:
+    """Wait until so many transactions wait for a lock."""
+    counting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+
+    def found() -> bool:
+        with sessions() as session:
+            return (session.scalar(counting) or 0) >= number
+
+    eventually(found)
+
+
+def test_behind_a_pooler_a_lost_connection_is_no_doubt(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unprepared(connection: Any, driver: Any) -> bool:  # noqa: ANN401  # as they are
+        driver.prepare_threshold = None
+        return can_send(connection, driver)
+
+    async def submit_one() -> None:
+        async with submitting(database_settings) as submit:
+            await submit("before")
+            with breaking(sessions, number=1):
+                await submit("lost once")
+
+    can_send = direct._can_send
+    monkeypatch.setattr(direct, "_can_send", unprepared)
+    asyncio.run(submit_one())
+    assert stored(sessions) == ["first", "second", "before", "lost once"]
+
+
+def test_nothing_is_executed_after_the_commit(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    submit_at_once = plain.submit_at_once
+
+    def submit_and_go_on(session: Session, *given: Any) -> Any:  # noqa: ANN401  # as it takes and returns them
+        jobs = submit_at_once(session, *given)
+        if jobs is not None:
+            for execute in (session.execute, partial(direct.fetch, session)):
+                with pytest.raises(RuntimeError):
+                    execute(text("SELECT"), {})
+                tried.append("")
+        return jobs
+
+    async def submit_one() -> None:
+        async with submitting(database_settings) as submit:
+            await submit("third")
+
+    monkeypatch.setattr(group_commit, "submit_at_once", submit_and_go_on)
+    asyncio.run(submit_one())
+    assert len(tried) >= 2
+    assert stored(sessions) == ["first", "second", "third"]
+
+
+def test_a_clock_that_took_long_to_read_is_read_anew() -> None:
+    read = RegisteredEngines(datetime(2026, 1, 1, tzinfo=UTC), {})
+    now = read.now()
+    assert now is not None
+    assert timedelta() <= now - read.clock < timedelta(seconds=PATIENCE)
+    assert replace(read, read_at=read.asked_at + 0.2).now() is None
