@@ -83,6 +83,7 @@ class Dispatcher:
         self._ticked_at = float("-inf")
         self._tick_took = 0.0
         self._patience = _MIN_GATHER_SECONDS
+        self._looks_soon = False  # at the queue, in a round of its own
         self._prefetches_at = float("-inf")
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
         self.prefetch_loop = Loop("prefetch", self._prefetch, interval=settings.jobs.claim_poll_seconds)
@@ -103,7 +104,7 @@ class Dispatcher:
         with self._ticking:
             self._gather()
             self.loop.answer_wakes()
-            was_rung, has_started = self._rung.is_set(), False
+            was_rung, has_started, self._looks_soon = self._rung.is_set(), False, False
             self._rung.clear()
             try:
                 began = self._clock()
@@ -116,8 +117,8 @@ class Dispatcher:
                     engine_loop.call_later(_AFTER_START_SECONDS, self._pass_on)
                 elif was_rung:
                     self._pass_on()
-            is_needed = self.loop.is_woken_within(_AFTER_START_SECONDS if has_started else 0)
-            if not (is_needed or self._desk.num_waiting or self._rung.is_set()):
+            is_needed = has_started and self.loop.is_woken_within(_AFTER_START_SECONDS)
+            if not (is_needed or self._looks_soon or self._desk.num_waiting or self._rung.is_set()):
                 self._desk.renew_plans()
 
     def begin_stop(self) -> None:
@@ -182,7 +183,9 @@ class Dispatcher:
         policy, preview = self._runner.policy(), self._runner.prefetcher.candidates()
         if self._only_stores(policy, preview, was_rung=was_rung):
             self._desk.tick(None)
-            self.loop.wake()  # for what has come since
+            # For what has come since without a ring; sooner, it would hold up what follows the ends.
+            self.loop.wake_within(_AFTER_START_SECONDS)
+            self._looks_soon = True
             return False
         # Read the clock before the claim, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
