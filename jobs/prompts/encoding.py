@@ -1,13 +1,12 @@
 """Text encoded as ordinary tokens, never control tokens, in bounded memory and time."""
 
 import json
-import os
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain
 from typing import Final, TypeVar
 
 import numpy as np
@@ -16,14 +15,7 @@ import tokenizers
 
 from jobs.errors import PromptTooLongError
 from jobs.prompts.chat_template import ChatTemplateError, ControlToken, control_pattern
-from jobs.prompts.text_windows import (
-    WINDOW_CHARS,
-    NoSeamError,
-    TokenIds,
-    TokenSpan,
-    WindowEncoder,
-    WordEnds,
-)
+from jobs.prompts.text_windows import WINDOW_CHARS, NoSeamError, TokenIds, TokenSpan, WindowEncoder
 from jobs.prompts.token_lengths import TokenLengths
 from jobs.prompts.uncut_text import ChildLimits, encode_in_child
 
@@ -35,10 +27,6 @@ T = TypeVar("T")
 _WHOLE_BYTES: Final = 2**19
 # Texts of up to this length may share a call; longer ones gain nothing by it.
 SHORT_CHARS: Final = 16_384
-# Another core is woken as soon as a shorter part is encoded.
-_LEAST_PART_CHARS: Final = 512
-_MAX_PARTS: Final = min(os.cpu_count() or 1, 8)
-_REACH: Final = 128  # characters before a cut that are searched for the end of a word
 # Pieces of a prompt that are kept with their ids: the words that a chat template writes.
 _WORD_CHARS: Final = 16
 _MAX_KNOWN: Final = 256
@@ -66,7 +54,6 @@ class PlainEncoder:
         *,
         window_chars: int = WINDOW_CHARS,
         whole_bytes: int = _WHOLE_BYTES,
-        part_chars: int = _LEAST_PART_CHARS,
         limits: ChildLimits | None = None,
     ) -> None:
         """Take ownership of `backend` and change its flags.
@@ -76,7 +63,6 @@ class PlainEncoder:
             serialized: the same tokenizer, as the library serializes it.
             window_chars: characters to encode at once.
             whole_bytes: longer texts that cannot be cut are encoded in a child process.
-            part_chars: the shortest parts of a text that are encoded beside each other, of at least two.
             limits: of that child process; None means the defaults.
         """
         controls = control_tokens(backend)
@@ -86,7 +72,6 @@ class PlainEncoder:
         self._first_control_id = self._control_ids.min(initial=2**31 - 1)
         self._window_chars = window_chars
         self._whole_bytes = whole_bytes
-        self._part_chars = part_chars
         self._limits = limits or ChildLimits()
 
     def encode(self, text: str, *, limit: int | None = None) -> TokenIds:
@@ -201,17 +186,11 @@ class PlainEncoder:
     @cached_property
     def _windows(self) -> WindowEncoder | None:
         """Created for the first long text: reading the vocabulary takes a third of a second."""
-        if self._words is None:
-            return None
-        return WindowEncoder(self._words, self._lengths, window_chars=self._window_chars)
-
-    @cached_property
-    def _words(self) -> WordEnds | None:
         if self._tokenizer.normalizer is not None and not self._normalizes_to_nfc:
             return None
         if any(self._spells(token_id) for token_id in self._control_ids.tolist()):
             return None
-        return WordEnds.of(self._tokenizer)
+        return WindowEncoder.of(self._tokenizer, self._lengths, window_chars=self._window_chars)
 
     @cached_property
     def _normalizes_to_nfc(self) -> bool:
@@ -280,20 +259,8 @@ class PlainEncoder:
         if len(text) > self._whole_bytes // 4 and len(text.encode()) > self._whole_bytes:
             return np.frombuffer(encode_in_child(self._tokenizer, text, self._limits), dtype=np.int32)
         # Unlike `encode`, it releases the interpreter lock and is faster, as it keeps no offsets.
-        encodings = self._tokenizer.encode_batch_fast(self._cut(text), add_special_tokens=False)
-        return concatenate([np.array(each.ids, dtype=np.int32) for each in encodings])
-
-    def _cut(self, text: str) -> Sequence[str]:
-        """Cut a text where its tokens do not change: its parts are encoded beside each other."""
-        num_parts = min(len(text) // self._part_chars, _MAX_PARTS)
-        if num_parts < 2 or self._tokenizer.normalizer is not None or self._words is None:
-            return [text]
-        cuts = [0]
-        for number in range(1, num_parts):
-            place = len(text) * number // num_parts
-            cut = self._words.last(text, max(cuts[-1], place - _REACH), place)
-            cuts += [] if cut is None else [cut]
-        return [text[start:end] for start, end in pairwise([*cuts, len(text)])]
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        return np.array(encoding.ids, dtype=np.int32)
 
     def _has_control(self, ids: TokenIds) -> bool:
         if not ids.size or np.maximum.reduce(ids) < self._first_control_id:  # nearly every text

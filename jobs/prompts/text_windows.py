@@ -161,55 +161,32 @@ class _Window:
         return _Window(start, self.end, self.ids[token:], self.bounds[token:] - byte, self.leads[byte:])
 
 
-@dataclass(frozen=True, slots=True)
-class WordEnds:
-    """Finds ends of words and numbers, where a text can be cut without changing its tokens."""
-
-    tokenizer: tokenizers.Tokenizer
-
-    @classmethod
-    def of(cls, tokenizer: tokenizers.Tokenizer) -> Self | None:
-        """Return what finds them for this tokenizer; None if no safe places to cut are known for it."""
-        alternatives = _alternatives(tokenizer)
-        is_known = alternatives and _merges_bytes(tokenizer) and alternatives <= _RUNS | _CASED
-        return cls(tokenizer) if is_known else None
-
-    def last(self, text: str, low: int, high: int) -> int | None:
-        """Find the last one in this stretch of a text; None if there is none."""
-        ends = [match.end() for match in _END_OF_WORD.finditer(text, low, high)]
-        # Python and the tokenizer may follow different versions of Unicode: the tokenizer decides.
-        return next((end for end in reversed(ends[-_TRIES:]) if self._is_end(text, end)), None)
-
-    def next(self, text: str, start: int) -> int:
-        """Find the first one from `start` on, or the end of the text."""
-        ends = (match.end() for match in _END_OF_WORD.finditer(text, start))
-        return next((end for end in ends if self._is_end(text, end)), len(text))
-
-    def pre_tokens(self, text: str) -> list[tuple[str, tuple[int, int]]]:
-        """Cut a text into its pre-tokens, with their places."""
-        pre_tokenizer = self.tokenizer.pre_tokenizer
-        return pre_tokenizer.pre_tokenize_str(text) if pre_tokenizer else []
-
-    def enter_words(self) -> bool:
-        """Return True if the pattern continues inside a run of letters as if it began there."""
-        return _alternatives(self.tokenizer) <= _RUNS
-
-    def _is_end(self, text: str, end: int) -> bool:
-        return len(self.pre_tokens(text[end - 1 : end + 1])) == 2
-
-
 class WindowEncoder:
     """An encoder for texts of any length with memory for one window; safe to use from several threads."""
 
-    def __init__(self, words: WordEnds, lengths: TokenLengths, *, window_chars: int = WINDOW_CHARS) -> None:
-        """Create an encoder for the tokenizer whose words are found."""
-        self._words = words
-        self._tokenizer = words.tokenizer
+    def __init__(
+        self, tokenizer: tokenizers.Tokenizer, lengths: TokenLengths, *, window_chars: int, enters_words: bool
+    ) -> None:
+        self._tokenizer = tokenizer
         self._lengths = lengths
         # Far longer than the longest token, so that overlapping windows soon share one.
         self._span = 4 * lengths.longest
         self._size = max(window_chars, 8)
-        self._enters_words = words.enter_words()
+        self._enters_words = enters_words
+
+    @classmethod
+    def of(
+        cls, tokenizer: tokenizers.Tokenizer, lengths: TokenLengths, *, window_chars: int = WINDOW_CHARS
+    ) -> Self | None:
+        """Create an encoder for this tokenizer.
+
+        Returns:
+            The encoder; None if no safe places to cut are known for this tokenizer.
+        """
+        alternatives = _alternatives(tokenizer)
+        if not alternatives or not _merges_bytes(tokenizer) or not alternatives <= _RUNS | _CASED:
+            return None
+        return cls(tokenizer, lengths, window_chars=window_chars, enters_words=alternatives <= _RUNS)
 
     def parts(self, text: str) -> Iterator[TokenSpan]:
         """Encode the text in parts that tile it and together have exactly its tokens.
@@ -224,17 +201,17 @@ class WindowEncoder:
             if end == len(text):
                 yield TokenSpan(known.ids if known else self._encode(text[start:]), start, end)
                 return
-            cut = self._words.last(text, max(start + 1, end - _REACH), end)
+            cut = self._end_of_word(text, max(start + 1, end - _REACH), end)
             if cut is None and (glued := self._glue(text, start, end, known, blanks)):
                 left, known = glued
                 yield left
                 start = left.end
                 continue
-            cut = cut or self._pre_token(text, start, end) or self._words.last(text, start + 1, end)
+            cut = cut or self._pre_token(text, start, end) or self._end_of_word(text, start + 1, end)
             if cut is None and known:
                 raise NoSeamError
             if cut is None:
-                cut = self._words.next(text, end)
+                cut = self._next_end_of_word(text, end)
                 yield TokenSpan(np.empty(0, dtype=np.int32), start, cut, is_encoded=False)
             elif known:
                 yield TokenSpan(known.ids[: known.token_at(known.byte_at(cut))], start, cut)
@@ -246,14 +223,32 @@ class WindowEncoder:
         """Return the end of the window at `start`, leaving no short window over."""
         return len(text) if len(text) - start <= self._size * 3 // 2 else start + self._size
 
+    def _end_of_word(self, text: str, low: int, high: int) -> int | None:
+        """Find the last end of a word or number in this stretch; None if there is none."""
+        ends = [match.end() for match in _END_OF_WORD.finditer(text, low, high)]
+        # Python and the tokenizer may follow different versions of Unicode: the tokenizer decides.
+        return next((end for end in reversed(ends[-_TRIES:]) if self._is_end_of_word(text, end)), None)
+
+    def _next_end_of_word(self, text: str, start: int) -> int:
+        """Find the first end of a word or number from `start` on, or the end of the text."""
+        ends = (match.end() for match in _END_OF_WORD.finditer(text, start))
+        return next((end for end in ends if self._is_end_of_word(text, end)), len(text))
+
+    def _is_end_of_word(self, text: str, end: int) -> bool:
+        return len(self._pre_tokens(text[end - 1 : end + 1])) == 2
+
     def _pre_token(self, text: str, start: int, end: int) -> int | None:
         """Find the last certain start of a pre-token in the window; None if there is none.
 
         Not after white space: a run of it alone is one pre-token, but gives its last blank to what follows.
         """
-        found = self._words.pre_tokens(text[start:end])
+        found = self._pre_tokens(text[start:end])
         places = (start + bounds[0] for _, bounds in reversed(found[1 : 1 - _UNSURE]))
         return next((place for place in places if not text[place - 1].isspace()), None)
+
+    def _pre_tokens(self, text: str) -> list[tuple[str, tuple[int, int]]]:
+        pre_tokenizer = self._tokenizer.pre_tokenizer
+        return pre_tokenizer.pre_tokenize_str(text) if pre_tokenizer else []
 
     def _glue(
         self, text: str, start: int, end: int, known: _Window | None, blanks: BlankRuns
@@ -286,7 +281,7 @@ class WindowEncoder:
 
     def _is_one_kind(self, text: str) -> bool:
         """Return True if the text is all letters, all marks, or all one run of digits."""
-        return any(len(self._words.pre_tokens(f"{kind}{text}{kind}")) == 1 for kind in "a!0")
+        return any(len(self._pre_tokens(f"{kind}{text}{kind}")) == 1 for kind in "a!0")
 
     def _window(self, text: str, start: int, end: int) -> _Window:
         """Encode one window.

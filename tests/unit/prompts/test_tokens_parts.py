@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from jobs.errors import CountingInterruptedError, PromptTooLongError, PromptUncountableError
-from jobs.prompts import encoding, uncut_text
+from jobs.prompts import uncut_text
 from jobs.prompts.encoding import PlainEncoder
 from jobs.prompts.text_windows import TokenSpan
 from jobs.prompts.tokenizer_files import LLAMA3_PATTERN, ensure_default_tokenizer
@@ -94,10 +94,9 @@ def encoder_of(found: tokenizers.Tokenizer, **limits: object) -> PlainEncoder:
 
 @pytest.fixture(scope="module", params=PATTERNS)
 def pair(request: pytest.FixtureRequest) -> tuple[PlainEncoder, PlainEncoder]:
-    """One encoder of tiny windows and parts, and one that encodes whole."""
+    """One encoder of tiny windows, and one that encodes whole."""
     found = small_vocabulary(PATTERNS[request.param])
-    in_pieces = encoder_of(found, window_chars=150, part_chars=24)
-    return in_pieces, encoder_of(found, window_chars=WHOLE, whole_bytes=WHOLE, part_chars=WHOLE)
+    return encoder_of(found, window_chars=150), encoder_of(found, window_chars=WHOLE, whole_bytes=WHOLE)
 
 
 def llama(**limits: Any) -> PlainEncoder:  # noqa: ANN401  # of each field's type
@@ -112,7 +111,7 @@ def in_windows() -> PlainEncoder:
 
 @pytest.fixture(scope="module")
 def whole() -> PlainEncoder:
-    return llama(window_chars=WHOLE, whole_bytes=WHOLE, part_chars=WHOLE)
+    return llama(window_chars=WHOLE, whole_bytes=WHOLE)
 
 
 def parts_of(encoder: PlainEncoder, text: str) -> list[TokenSpan]:
@@ -137,35 +136,6 @@ def test_a_text_in_windows_has_the_tokens_of_the_whole(
     in_windows, whole = pair
     assert in_windows.encode(text).tolist() == whole.encode(text).tolist()
     assert in_windows.count(text) == len(whole.encode(text))
-
-
-@pytest.fixture(scope="module", params=PATTERNS)
-def cut(request: pytest.FixtureRequest) -> Iterator[tuple[PlainEncoder, PlainEncoder]]:
-    """One encoder of tiny parts, as many as on eight cores, and one that encodes whole."""
-    found = small_vocabulary(PATTERNS[request.param])
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(encoding, "_MAX_PARTS", 8)
-        yield (
-            encoder_of(found, window_chars=WHOLE, whole_bytes=WHOLE, part_chars=8),
-            encoder_of(found, window_chars=WHOLE, whole_bytes=WHOLE, part_chars=WHOLE),
-        )
-
-
-@settings(max_examples=80)
-@given(text=texts | mixtures)
-def test_a_text_in_parts_has_the_tokens_of_the_whole(
-    cut: tuple[PlainEncoder, PlainEncoder], text: str
-) -> None:
-    in_parts, whole = cut
-    assert in_parts.encode(text).tolist() == whole.encode(text).tolist()
-
-
-def test_a_text_of_words_is_cut_into_parts(cut: tuple[PlainEncoder, PlainEncoder]) -> None:
-    in_parts, whole = cut
-    text = "Many words of one text, " * 20
-    parts = in_parts._cut(text)
-    assert (len(parts), "".join(parts)) == (8, text)
-    assert whole._cut(text) == [text]
 
 
 def _generated() -> Iterator[tuple[str, str]]:
