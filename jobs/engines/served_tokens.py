@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session
 
 from jobs.database import advisory_locks, direct
 from jobs.database.advisory_locks import Lock
+from jobs.database.direct import Query
 from jobs.database.hot import PREPARED
 from jobs.models import AccountShard, Tenant, TenantAccount
 
@@ -116,7 +117,7 @@ def fold(session: Session, *, before: datetime, limit: int = 1000) -> int:
 def activate_free(session: Session, model: str, lifted_by: Mapping[UUID, float]) -> None:
     """Mark these tenants' accounts active and lift them, unless another transaction does so.
 
-    One statement: each tenant that comes to an idle engine waits for it.
+    With the session's next message: each tenant that comes to an idle engine waits for it.
     """
     tenants = sorted(lifted_by)
     given = {
@@ -125,7 +126,7 @@ def activate_free(session: Session, model: str, lifted_by: Mapping[UUID, float])
         "model": model,
         "lifted_by": [lifted_by[each] for each in tenants],
     }
-    direct.fetch(session, _ACTIVATE, given)
+    direct.later(session, Query(_ACTIVATE, given))
 
 
 _ACTIVATE: Final = (

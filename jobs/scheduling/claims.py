@@ -8,6 +8,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from jobs import lifecycle
+from jobs.database import direct
 from jobs.engines import reservations
 from jobs.engines.registry import EngineRow
 from jobs.ids import uuid7
@@ -135,6 +136,7 @@ def start_jobs(
     result = _start_jobs(
         session, locked, policy, ahead=ahead, preview=preview, limit=limit, ended=ended, begun=begun
     )
+    direct.send_later(session)  # accounts of tenants that came and had nothing started
     keep_places(session, locked[0].name, begun.places({each.lease for each in result.claims}))
     return result
 

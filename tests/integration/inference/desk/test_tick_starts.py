@@ -8,17 +8,18 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from claiming import claims
 from jobs.database import database_now, make_engine, make_sessions, transaction
 from jobs.engines.capacity import Capacity
-from jobs.models import DEFAULT_TENANT
+from jobs.models import DEFAULT_TENANT, TenantAccount
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import NewText
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.scheduling import ticks
+from jobs.scheduling.output_history import History
 from jobs.scheduling.ticks import Expected
 from jobs.settings import DatabaseSettings, Settings
 from jobs.states import Lane
@@ -112,3 +113,17 @@ def test_what_is_read_at_once_obeys_the_clock_and_the_lanes(session: Session) ->
     foreseen = Expected(MODEL, CAPACITY)
     found = ticks.tick(session, ENGINE, POLICY, ended=[], expected=foreseen).claimed.claims
     assert [claim.job.id for claim in found] == [interactive.id]
+
+
+def test_a_tenant_that_came_is_active_though_none_of_its_jobs_has_started(session: Session) -> None:
+    register_engine(session)
+    policy = replace(POLICY, history=History(keep=timedelta(minutes=1)))  # so that a look reads nothing else
+    foreseen, late = Expected(MODEL, CAPACITY), new_tenant(session)
+    submit_one(session, spec(90_000))
+    assert len(ticks.tick(session, ENGINE, policy, ended=[], expected=foreseen).claimed.claims) == 1
+    submit_one(session, spec(90_000), tenant_id=late)
+    for _ in range(2):
+        session.execute(update(TenantAccount).values(is_active=False))
+        assert not ticks.tick(session, ENGINE, policy, ended=[], expected=foreseen).claimed.claims
+        active = select(TenantAccount.is_active).where(TenantAccount.tenant_id == late)
+        assert session.scalar(active) is True
