@@ -63,7 +63,7 @@ def test_at_temperature_0_all_choices_are_the_same(sdk: openai.OpenAI) -> None:
 def test_choices_are_streamed_with_their_indexes(sdk: openai.OpenAI, num_top: int | None) -> None:
     scored: Any = {} if num_top is None else {"logprobs": True, "top_logprobs": num_top}
     stream = sdk.chat.completions.create(
-        **CHAT, **scored, n=2, temperature=1.5, stream=True, stream_options={"include_usage": True}
+        **CHAT, **scored, n=2, temperature=1.5, seed=7, stream=True, stream_options={"include_usage": True}
     )
     chunks = list(stream)
     assert len({each.id for each in chunks}) == len({each.created for each in chunks}) == 1
