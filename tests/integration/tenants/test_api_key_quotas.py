@@ -14,7 +14,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.runtime.api_keys import caller_of_person
-from api_server import ApiProcess, error_of
+from api_server import ApiProcess, error_of, serving
 from batch_support import Service, lines, validate_next
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import tenants
@@ -72,9 +72,8 @@ def team(server: ApiProcess, sessions: sessionmaker[Session]) -> Iterator[Team]:
 @pytest.fixture(scope="module")
 def beside(database_settings: DatabaseSettings, valkey: EmbeddedValkey) -> Iterator[ApiProcess]:
     """Another API process on the same servers."""
-    process = ApiProcess(database_settings, valkey.url)
-    yield process
-    process.stop()
+    with serving(database_settings, valkey.url) as process:
+        yield process
 
 
 def post(http: httpx2.Client, **fields: object) -> httpx2.Response:
