@@ -76,6 +76,7 @@ def latency(stand: Stand, spec: Spec, *, repeats: int) -> Iterator[Row]:
     scale = f"S={stand.time_scale:g}"
     columns = (
         ("9 submit to engine start, p50, ms", before, 50, "<= 12", "direct gRPC client"),
+        ("submit to engine start, p10, ms", before, 10, "", "direct gRPC client"),
         ("9 submit to engine start, p99, ms", before, 99, "<= 35", "direct gRPC client"),
         ("9 end to GET, p50, ms", [each.to_get for each in ours], 50, "<= 10", "engine's last response"),
         (
@@ -85,6 +86,7 @@ def latency(stand: Stand, spec: Spec, *, repeats: int) -> Iterator[Row]:
             "<= 25",
             "engine's last response",
         ),
+        ("end to GET, p10, ms", [each.to_get for each in ours], 10, "", "engine's last response"),
         ("of it: submit to claim, p50, ms", [each.to_claim for each in ours], 50, "", ""),
         ("of it: submit to claim, p90, ms", [each.to_claim for each in ours], 90, "", ""),
         ("of it: end to record, p50, ms", [each.to_record for each in ours], 50, "", ""),

@@ -1,9 +1,9 @@
 """Group commit of submissions: stores jobs that arrive together in one transaction.
 
-A job alone costs one round trip, or a few more, and a flush of Postgres' log to disk; fifty together cost the
-same.
-A tenant has one transaction at a time, since two would wait for each other at its quota; what arrives
-meanwhile forms the next one. So has a key with quotas of its own, which its tenant's others do not wait for.
+A job alone costs one round trip, or a few more, and a flush of Postgres' log to disk; fifty together cost
+the same. A tenant has one transaction at a time, since two would wait for each other at its quota; what
+arrives meanwhile forms the next one. So has a key with quotas of its own, which its tenant's others do not
+wait for.
 """
 
 import asyncio

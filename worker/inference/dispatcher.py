@@ -83,7 +83,6 @@ class Dispatcher:
         self._ticked_at = float("-inf")
         self._tick_took = 0.0
         self._patience = _MIN_GATHER_SECONDS
-        self._looks_soon = False  # at the queue, in a round of its own
         self._prefetches_at = float("-inf")
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
         self.prefetch_loop = Loop("prefetch", self._prefetch, interval=settings.jobs.claim_poll_seconds)
@@ -104,11 +103,12 @@ class Dispatcher:
         with self._ticking:
             self._gather()
             self.loop.answer_wakes()
-            was_rung, has_started, self._looks_soon = self._rung.is_set(), False, False
+            was_rung, has_started = self._rung.is_set(), False
             self._rung.clear()
             try:
                 began = self._clock()
-                has_started = self._tick(was_rung=was_rung)
+                result = self._tick(was_rung=was_rung)
+                has_started = result is not None and bool(result.claims)
                 self._ticked_at = self._clock()
                 self._tick_took = self._ticked_at - began
                 self._metrics.ticked(self._tick_took)
@@ -117,8 +117,12 @@ class Dispatcher:
                     engine_loop.call_later(_AFTER_START_SECONDS, self._pass_on)
                 elif was_rung:
                     self._pass_on()
+            if result is None:
+                # For what has come since without a ring; sooner, it would hold up what follows the ends.
+                self.loop.wake_within(_AFTER_START_SECONDS)
+                return
             is_needed = has_started and self.loop.is_woken_within(_AFTER_START_SECONDS)
-            if not (is_needed or self._looks_soon or self._desk.num_waiting or self._rung.is_set()):
+            if not (is_needed or self._desk.num_waiting or self._rung.is_set()):
                 self._desk.renew_plans()
 
     def begin_stop(self) -> None:
@@ -173,20 +177,17 @@ class Dispatcher:
         may_start = was_rung or preview is None or preview.candidates or policy.replay is not None
         return bool(self._desk.num_waiting) and not (may_start or self._num_unclaimed)
 
-    def _tick(self, *, was_rung: bool) -> bool:
-        """Tick once. Returns True if jobs have started."""
+    def _tick(self, *, was_rung: bool) -> ClaimResult | None:
+        """Tick once, and return what was claimed; None: the queue was not looked at, which is to follow."""
         model = self._monitor.model
         if model is None or self._runner.stopping.is_set():
             self._desk.tick(None)
             self._metrics.idle(1, UNAVAILABLE if model is None else STOPPING)
-            return False
+            return ClaimResult()
         policy, preview = self._runner.policy(), self._runner.prefetcher.candidates()
         if self._only_stores(policy, preview, was_rung=was_rung):
             self._desk.tick(None)
-            # For what has come since without a ring; sooner, it would hold up what follows the ends.
-            self.loop.wake_within(_AFTER_START_SECONDS)
-            self._looks_soon = True
-            return False
+            return None
         # Read the clock before the claim, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
         prepared = dict[Lease, Claiming]()
@@ -204,7 +205,7 @@ class Dispatcher:
             if prepared:  # a commit of unknown outcome may have claimed them; then their leases run out
                 decide(prepared.values(), is_claimed=False)
         self._note_idle(result, model)
-        return bool(result.claims)
+        return result
 
     def _has_room(self, policy: ClaimPolicy, model: EngineModel) -> bool:
         """Return True if a slot is probably free, and no other engine takes from the queue."""

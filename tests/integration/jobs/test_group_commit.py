@@ -13,7 +13,7 @@ from sqlalchemy import func, literal_column, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from api.runtime.database import Transactions
-from api.runtime.group_commit import NUM_LANES, GroupCommit
+from api.runtime.group_commit import GroupCommit
 from api.runtime.quotas import QuotaCache
 from api.runtime.warm_up import store_nothing
 from jobs import tenants
@@ -32,6 +32,7 @@ from jobs.tenants import allowances
 from jobs.tenants.key_quotas import KeyQuota
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
 from jobs.webhooks import destinations
+from submitting.group_commits import running
 from support import CAPACITY, PATIENCE, refusing, register_engine, spec
 
 US = Submitter(DEFAULT_TENANT, CAPACITY)
@@ -40,15 +41,8 @@ US = Submitter(DEFAULT_TENANT, CAPACITY)
 @asynccontextmanager
 async def committing(settings: DatabaseSettings) -> AsyncIterator[GroupCommit]:
     transactions = Transactions(settings)
-    group_commit = GroupCommit(transactions)
-    lanes = [asyncio.create_task(group_commit.run()) for _ in range(NUM_LANES)]
-    try:
+    async with running(GroupCommit(transactions), transactions) as group_commit:
         yield group_commit
-    finally:
-        for lane in lanes:
-            lane.cancel()
-        await asyncio.gather(*lanes, return_exceptions=True)
-        await transactions.close()
 
 
 async def stored(

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from api.runtime import group_commit
 from api.runtime.database import Transactions
-from api.runtime.group_commit import NUM_LANES, GroupCommit
+from api.runtime.group_commit import GroupCommit
 from api.runtime.quotas import QuotaCache
 from jobs.database import direct, transaction
 from jobs.engines import registry
@@ -35,7 +35,17 @@ from jobs.states import JobState
 from jobs.submission import Submitter, plain
 from jobs.tenants import quotas
 from jobs.tenants.quotas import TenantLimits
-from support import CAPACITY, PATIENCE, eventually, refusing, register_engine, spec, submit_one
+from submitting.group_commits import running
+from support import (
+    CAPACITY,
+    PATIENCE,
+    eventually,
+    num_waiting_for_locks,
+    refusing,
+    register_engine,
+    spec,
+    submit_one,
+)
 
 WIDE = TenantLimits(max_enqueued_tokens=10**9, max_jobs=1000, max_requests=1)
 Submit = Callable[..., Coroutine[None, None, Job | NewJob]]
@@ -43,14 +53,12 @@ Submit = Callable[..., Coroutine[None, None, Job | NewJob]]
 
 @asynccontextmanager
 async def submitting(settings: DatabaseSettings, limits: TenantLimits = WIDE) -> AsyncIterator[Submit]:
-    """Submit through a group commit whose tenant has an allowance: it has stored a job named `first`."""
+    """Submit through a group commit whose tenant has an allowance: it has stored two jobs."""
     transactions = Transactions(settings)
 
     async def registered() -> RegisteredEngines:
         return await transactions.run_across(lambda session: registry.ask_registered(session)())
 
-    commits = GroupCommit(transactions, registered=registered)
-    lanes = [asyncio.create_task(commits.run()) for _ in range(NUM_LANES)]
     admission = QuotaCache().admission(DEFAULT_TENANT, limits)
     by = Submitter(DEFAULT_TENANT, CAPACITY, admission, foresight=admission)
 
@@ -58,18 +66,10 @@ async def submitting(settings: DatabaseSettings, limits: TenantLimits = WIDE) ->
         async with asyncio.timeout(PATIENCE):
             return await commits.submit(spec(**{"custom_id": name, "prompt": name} | fields), by)
 
-    try:
-        for name in (
-            "first",
-            "second",
-        ):  # the second learns what is left of the allowance that the first made
-            await submit(name)
+    async with running(GroupCommit(transactions, registered=registered), transactions) as commits:
+        await submit("first")  # makes an allowance
+        await submit("second")  # learns what is left of it
         yield submit
-    finally:
-        for lane in lanes:
-            lane.cancel()
-        await asyncio.gather(*lanes, return_exceptions=True)
-        await transactions.close()
 
 
 @pytest.fixture
@@ -308,9 +308,9 @@ def test_prompts_that_are_deleted_meanwhile_are_locked_in_the_same_order(
                     session.execute(delete_jobs(Job).where(Job.id.in_([job.id for job in old])))
                 deleting = threading.Thread(target=delete, args=[text_ids])
                 deleting.start()
-                await asyncio.to_thread(waiting, sessions, 1)
+                await asyncio.to_thread(eventually, lambda: num_waiting_for_locks(sessions) >= 1)
                 new = asyncio.gather(*(submit(each, prompt=each) for each in reversed(prompts)))
-                await asyncio.to_thread(waiting, sessions, 2)
+                await asyncio.to_thread(eventually, lambda: num_waiting_for_locks(sessions) >= 2)
                 holder.rollback()
                 await new
             deleting.join(PATIENCE)
@@ -318,17 +318,6 @@ def test_prompts_that_are_deleted_meanwhile_are_locked_in_the_same_order(
     asyncio.run(submit_while_deleting())
     assert failed == []
     assert len(stored(sessions)) == 4
-
-
-def waiting(sessions: sessionmaker[Session], number: int) -> None:
-    """Wait until so many transactions wait for a lock."""
-    counting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-
-    def found() -> bool:
-        with sessions() as session:
-            return (session.scalar(counting) or 0) >= number
-
-    eventually(found)
 
 
 def test_behind_a_pooler_a_lost_connection_is_no_doubt(
