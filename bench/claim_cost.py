@@ -18,9 +18,9 @@ from jobs import database, lifecycle
 from jobs.checkpoints import Output
 from jobs.engines import registry, reservations
 from jobs.scheduling import claims, engine_load
-from jobs.scheduling.claims import Claim
 from jobs.scheduling.output_history import History
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.scheduling.starts import Claim
 from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
 

@@ -128,8 +128,8 @@ def start_all(
     Raises:
         StartRefusedError: the database refuses; `find_refused` tells which.
     """
-    left_out: Collection[UUID] = session.info.get(_LEFT_OUT, ())
-    starts = [each for each in starts if each.lease.job_id not in left_out]
+    excluded = left_out(session)
+    starts = [each for each in starts if each.lease.job_id not in excluded]
     if not starts:
         return []
     try:
@@ -153,6 +153,12 @@ def read_queued(session: Session, job_ids: Collection[UUID]) -> dict[UUID, Start
 def leave_out(session: Session, job_ids: Collection[UUID]) -> None:
     """Start none of these jobs in this session, as if another engine were always faster."""
     session.info[_LEFT_OUT] = frozenset(job_ids)
+
+
+def left_out(session: Session) -> Collection[UUID]:
+    """Return the jobs that this session does not start."""
+    found: Collection[UUID] = session.info.get(_LEFT_OUT, ())
+    return found
 
 
 def find_refused(

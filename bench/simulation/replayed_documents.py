@@ -5,8 +5,8 @@ from uuid import UUID
 
 from bench.simulation.shared_documents import SharedPacked
 from bench.simulation.world import SimulatedJob, World
-from jobs.scheduling.followers import Family, Reader
-from jobs.scheduling.prefix_replay import Answered, Guest, PrefixReplay
+from jobs.scheduling.prefixes.followers import Family, Reader
+from jobs.scheduling.prefixes.prefix_replay import Answered, Guest, PrefixReplay
 
 _TENANT = UUID(int=0)
 _WHOLE = 1 << 30  # blocks: no document has as many

@@ -11,8 +11,8 @@ from bench.simulation.policies import Packed, candidate, running
 from bench.simulation.workloads import Spec, make
 from bench.simulation.world import SimulatedJob, World
 from jobs.scheduling.fair_share import rank
-from jobs.scheduling.followers import Reuse, Sharer, choose_sharer, postponement
 from jobs.scheduling.prediction import likely
+from jobs.scheduling.prefixes.followers import Reuse, Sharer, choose_sharer, postponement
 
 QUESTION_TOKENS = 60
 

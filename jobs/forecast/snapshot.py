@@ -20,10 +20,10 @@ from jobs.forecast.start_times import expected_tokens
 from jobs.models import Engine, Job, Reservation
 from jobs.queries import QueuedJob
 from jobs.scheduling import engine_load, halts
-from jobs.scheduling.followers import Family
 from jobs.scheduling.halts import Halt
 from jobs.scheduling.output_history import PeersOnce
 from jobs.scheduling.prediction import PredictionPolicy
+from jobs.scheduling.prefixes.followers import Family
 from jobs.scheduling.ranking import Ranked, Ranking
 from jobs.scheduling.sizing import ClaimPolicy, Sizer, group_of
 

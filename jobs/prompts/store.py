@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import InitVar, dataclass, field
 from hashlib import sha256
 from typing import Any, Final, Protocol
@@ -26,7 +27,7 @@ from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.orm import Session
 
 from jobs.database import direct
-from jobs.database.direct import Query, Statement
+from jobs.database.direct import Query, Rows, Statement
 from jobs.database.hot import PREPARED
 from jobs.database.packed_arrays import PackedArrayType
 from jobs.database.row_sets import insert_set
@@ -217,22 +218,22 @@ def ask_counted(
     Returns:
         The function that returns it.
     """
-    sealer = sealer_in(session)
     ask = direct.later(session, Query(_COUNTED, {"ids": text_ids, "fingerprint": counter.fingerprint}))
+    return lambda: opened_counts(session, ask(), counter)
 
-    def found() -> dict[UUID, CountedPrompt]:
-        prompts: dict[UUID, CountedPrompt] = {}
-        for text_id, stored_ids, num_tokens, stored_body in ask():
-            try:
-                body, ids = _opened(sealer, stored_body, stored_ids)
-            except ContentUnreadableError:  # its job reads it alone, and fails
-                continue
-            prompts[text_id] = CountedPrompt(
-                ids or b"", num_tokens, counter.fingerprint, is_plain=_is_plain(body)
-            )
-        return prompts
 
-    return found
+def opened_counts(session: Session, rows: Rows, counter: Counter) -> dict[UUID, CountedPrompt]:
+    """Return what this counter has counted, by the texts' ids, from rows of id, ids, number and body.
+
+    What cannot be decrypted is left out: its job reads it alone, and fails.
+    """
+    sealer, prompts = sealer_in(session), dict[UUID, CountedPrompt]()
+    for text_id, stored_ids, num_tokens, stored_body in rows:
+        with suppress(ContentUnreadableError):
+            body, ids = _opened(sealer, stored_body, stored_ids)
+            plain, counted_by = _is_plain(body), counter.fingerprint
+            prompts[text_id] = CountedPrompt(ids or b"", num_tokens, counted_by, is_plain=plain)
+    return prompts
 
 
 def _opened(sealer: ContentSealer, body: bytes, token_ids: bytes | None) -> tuple[bytes, bytes | None]:

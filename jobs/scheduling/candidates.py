@@ -26,8 +26,8 @@ from jobs.database.hot import PREPARED
 from jobs.engines.capacity import Capacity
 from jobs.models import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS, Job
 from jobs.queries import QueuedJob
-from jobs.scheduling.followers import Family
 from jobs.scheduling.packing import EVERY_JOB, Share
+from jobs.scheduling.prefixes.followers import Family
 from jobs.states import Lane
 
 # Most waiting tenants that one claim considers: those that were served least.

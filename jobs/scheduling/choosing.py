@@ -7,10 +7,10 @@ from uuid import UUID
 
 from jobs.queries import QueuedJob
 from jobs.scheduling.engine_load import EngineLoad
-from jobs.scheduling.engine_prefixes import EnginePrefixes
-from jobs.scheduling.followers import Family, Reader, Reuse, Sharer, choose_sharer, postponement
 from jobs.scheduling.packing import Choice, Packer, PackingPolicy, Running, choose
-from jobs.scheduling.prefix_replay import Guest, Overtaking
+from jobs.scheduling.prefixes.engine_prefixes import EnginePrefixes
+from jobs.scheduling.prefixes.followers import Family, Reader, Reuse, Sharer, choose_sharer, postponement
+from jobs.scheduling.prefixes.prefix_replay import Guest, Overtaking
 from jobs.scheduling.ranking import Ranked, charge_of, prompt_charge_of
 from jobs.starting import Start
 from jobs.states import Lane

@@ -17,9 +17,9 @@ from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
 from jobs.engines.registry import EngineRow
 from jobs.models import Engine, Job, Reservation
 from jobs.models.tenant import HALTED_TENANTS
-from jobs.scheduling.followers import Family, Reader
 from jobs.scheduling.packing import Running
-from jobs.scheduling.prefix_replay import Guest
+from jobs.scheduling.prefixes.followers import Family, Reader
+from jobs.scheduling.prefixes.prefix_replay import Guest
 from jobs.scheduling.sizing import steps
 from jobs.states import Lane, StopReason
 

@@ -11,13 +11,13 @@ from sqlalchemy.orm import Session
 from jobs.engines import registry
 from jobs.engines.registry import EngineRow
 from jobs.queries import QueuedJob
-from jobs.scheduling import engine_prefixes
 from jobs.scheduling.candidates import followers, still_queued
 from jobs.scheduling.engine_load import EngineLoad
-from jobs.scheduling.engine_prefixes import EnginePrefixes
-from jobs.scheduling.followers import Family
 from jobs.scheduling.head_starts import Outlook
 from jobs.scheduling.packing import PackingPolicy
+from jobs.scheduling.prefixes import engine_prefixes
+from jobs.scheduling.prefixes.engine_prefixes import EnginePrefixes
+from jobs.scheduling.prefixes.followers import Family
 from jobs.scheduling.ranking import Ranked, Ranking
 from jobs.scheduling.sizing import ClaimPolicy, Sizer, packing_on
 from jobs.scheduling.waiting import WaitingTenants

@@ -1,6 +1,6 @@
 """Head starts: the job whose request takes the slot of a run that has just ended, before a tick claims it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
@@ -8,9 +8,9 @@ from uuid import UUID
 from jobs.ids import uuid7
 from jobs.scheduling.choosing import choose_ranked, may_share, with_started, without
 from jobs.scheduling.engine_load import EngineLoad
-from jobs.scheduling.engine_prefixes import EnginePrefixes
-from jobs.scheduling.followers import Reuse
 from jobs.scheduling.packing import PackingPolicy
+from jobs.scheduling.prefixes.engine_prefixes import EnginePrefixes
+from jobs.scheduling.prefixes.followers import Reuse
 from jobs.scheduling.ranking import Ranked
 from jobs.transitions import Lease
 
@@ -45,6 +45,10 @@ class FilledSlot:
     head_start: HeadStart | None = None
 
 
+def _send_none(_chosen: Sequence[HeadStart]) -> Collection[Lease]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Begun:
     """What a tick finds in the engine whose jobs are not claimed.
@@ -54,16 +58,21 @@ class Begun:
             the order in which they began.
         under_way: slots of other runs that have ended, with what is in them, in the order in which it began.
             These runs hold their reservations yet, or are themselves claimed now or under way.
+        strays: requests that are being stopped, and have no place: the tick that chose them failed.
+        send: sends requests of jobs that the tick is about to claim for free slots; returns the leases of
+            those that it sent.
     """
 
     claimed_now: Sequence[HeadStart] = ()
     under_way: Sequence[FilledSlot] = ()
+    strays: Sequence[HeadStart] = ()
+    send: Callable[[Sequence[HeadStart]], Collection[Lease]] = _send_none
 
     @property
     def job_ids(self) -> frozenset[UUID]:
         """The jobs of all of them."""
         others = (each.head_start for each in self.under_way if each.head_start is not None)
-        return frozenset(each.lease.job_id for each in (*self.claimed_now, *others))
+        return frozenset(each.lease.job_id for each in (*self.claimed_now, *others, *self.strays))
 
     @property
     def answered(self) -> frozenset[Lease]:
@@ -71,8 +80,8 @@ class Begun:
         return frozenset(each.lease for each in self.claimed_now if each.is_answered)
 
     def split(self) -> tuple[Sequence[FilledSlot], Sequence[FilledSlot]]:
-        """Divide what is under way: in slots that are reserved, and in slots of what is claimed now."""
-        reserved, following = list[FilledSlot](), list[FilledSlot]()
+        """Divide what is under way: in slots that are reserved or free, and of what is claimed now."""
+        reserved, following = [FilledSlot(uuid7(), each) for each in self.strays], list[FilledSlot]()
         leases = {each.lease.lease_id for each in self.claimed_now}
         for each in self.under_way:
             if each.ended not in leases:
@@ -84,9 +93,9 @@ class Begun:
         return reserved, following
 
     def places(self, taken: Collection[Lease]) -> list[HeadStart]:
-        """Return what needs a place, as not all of those to claim now were taken: what is in their slots."""
+        """Return what needs a place: what is in the slots of those that were to be claimed and are not."""
         inside = {each.ended: each.head_start for each in self.under_way if each.head_start is not None}
-        found = list[HeadStart]()
+        found = [*self.strays]
         for each in self.claimed_now:
             if each.is_answered or each.lease in taken:
                 continue

@@ -12,8 +12,8 @@ from jobs.ids import uuid7
 from jobs.scheduling import engine_load
 from jobs.scheduling.choosing import Choices, choose_ranked, emptied, without
 from jobs.scheduling.engine_queue import EngineQueue
-from jobs.scheduling.followers import Reuse
 from jobs.scheduling.packing import Running
+from jobs.scheduling.prefixes.followers import Reuse
 from jobs.scheduling.ranking import Ranked
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.transitions import Lease

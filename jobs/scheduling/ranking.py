@@ -19,10 +19,10 @@ from jobs.models import Job, TenantAccount
 from jobs.queries import QueuedJob
 from jobs.scheduling import candidates
 from jobs.scheduling.candidates import EVERYTHING, Sought
-from jobs.scheduling.engine_prefixes import EnginePrefixes, family_of
 from jobs.scheduling.fair_share import Account, lift, rank
-from jobs.scheduling.followers import Family, Reuse
 from jobs.scheduling.packing import EVERY_JOB, Candidate
+from jobs.scheduling.prefixes.engine_prefixes import EnginePrefixes, family_of
+from jobs.scheduling.prefixes.followers import Family, Reuse
 from jobs.scheduling.sizing import ClaimPolicy, ReservationSize, Sizer, packing_on
 from jobs.scheduling.waiting import WaitingTenants, waiting_tenants
 from jobs.states import Lane

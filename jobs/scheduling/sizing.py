@@ -13,7 +13,7 @@ from jobs.queries import QueuedJob
 from jobs.scheduling.output_history import Group, History, PeersOnce
 from jobs.scheduling.packing import PackingPolicy
 from jobs.scheduling.prediction import PredictionPolicy, likely
-from jobs.scheduling.prefix_replay import PrefixReplay
+from jobs.scheduling.prefixes.prefix_replay import PrefixReplay
 from jobs.scheduling.rivals import Rivals
 from jobs.scheduling.segments import next_segment, whole_blocks
 from jobs.settings import Settings

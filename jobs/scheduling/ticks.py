@@ -18,8 +18,9 @@ from jobs.engines.registry import EngineRow
 from jobs.queries import QueuedJob
 from jobs.scheduling import candidates, claims, engine_load
 from jobs.scheduling.claims import ClaimResult, FreedSlot, ReadAhead
+from jobs.scheduling.first_prompts import FIRST_PROMPTS, FirstPrompts
 from jobs.scheduling.head_starts import NOTHING_BEGUN, Begun
-from jobs.scheduling.prefix_replay import Answered
+from jobs.scheduling.prefixes.prefix_replay import Answered
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.scheduling.waiting import asking_waiting, waiting_of
@@ -27,7 +28,13 @@ from jobs.states import Lane
 from jobs.trees import progress as tree_progress
 
 # What ticks execute that takes longest to plan.
-STATEMENTS: Final = (completing.COMPLETE, candidates.FIRST, candidates.FIRST_OF_ONE, starting.START)
+STATEMENTS: Final = (
+    completing.COMPLETE,
+    candidates.FIRST,
+    candidates.FIRST_OF_ONE,
+    FIRST_PROMPTS,
+    starting.START,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +43,13 @@ class Expected:
 
     Attributes:
         is_free: it probably has a free slot, and takes what waits first.
+        first_prompts: read then for what it may start; None: nobody sends requests before claims.
     """
 
     model: str
     capacity: Capacity
     is_free: bool = True
+    first_prompts: FirstPrompts | None = None
 
     def asking(self, engine_name: str) -> list[Query]:
         """Return the queries for who waits for such an engine and, if it is free, for what it may start."""
@@ -50,7 +59,10 @@ class Expected:
         first = candidates.asking_first_of_one(
             self.model, Lane.BATCH, capacity=self.capacity, max_rows=max_rows
         )
-        return [asking_waiting(self.model, engine_name), first]
+        asked = [asking_waiting(self.model, engine_name), first]
+        if self.first_prompts is not None:
+            asked.append(self.first_prompts.asking(self.model, num_slots=self.capacity.max_batch_size))
+        return asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +187,8 @@ def _read(
         waiting = waiting_of(next(rows))
         if expected.is_free and expected.capacity == registry.capacity_of(locked[0]):
             first = candidates.first_of(next(rows))
+            if expected.first_prompts is not None:
+                expected.first_prompts.take(session, next(rows))
     return _FirstRead(locked, completed, ReadAhead(load, queued, waiting, first), free_trees)
 
 

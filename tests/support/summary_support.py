@@ -19,7 +19,7 @@ from jobs.extractions.shape import SHAPES
 from jobs.models import DEFAULT_TENANT, Job, Summary, SummaryNode
 from jobs.models.document import Document, DocumentText
 from jobs.prompts.tokenizer import pack_text
-from jobs.scheduling.claims import Claim
+from jobs.scheduling.starts import Claim
 from jobs.settings import LimitSettings
 from jobs.states import FinishReason
 from jobs.states.document import DocumentKind, DocumentState

@@ -27,8 +27,8 @@ from jobs.models import DEFAULT_TENANT, Base, Job, Tenant
 from jobs.preparation import Counting
 from jobs.prompts.abilities import ABILITIES, LORA, TOOLS, VECTORS
 from jobs.prompts.store import CountedPrompt, NewText, SetCounter
-from jobs.scheduling.claims import Claim
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.scheduling.starts import Claim
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.submission import Submitter
 from jobs.submission.job_specs import JobSpec

@@ -14,10 +14,11 @@ from jobs.checkpoints import Output
 from jobs.completing import JobCompletion
 from jobs.database import direct, transaction
 from jobs.scheduling import ticks
-from jobs.scheduling.claims import Claim, ClaimResult
+from jobs.scheduling.claims import ClaimResult
 from jobs.scheduling.head_starts import NOTHING_BEGUN, Begun
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.scheduling.starts import Claim
 from jobs.scheduling.ticks import Expected, TickResult
 from jobs.settings import Settings
 from jobs.starting import StartRefusedError
@@ -27,7 +28,8 @@ from worker.inference.leases import RunningJob
 from worker.inference.lone_ends import NOT_STORED, EndedRun, LoneEnds, StoredEnd
 from worker.inference.outcome import Finished, RunEnd
 from worker.inference.refused_starts import RefusedStarts
-from worker.inference.sending.head_starts import EarlyRun, HeadStarts
+from worker.inference.sending.early_run import EarlyRun
+from worker.inference.sending.head_starts import HeadStarts
 
 
 class Desk:
@@ -201,7 +203,7 @@ class Desk:
                 prepare(result.claimed.claims)
         except BaseException as error:
             self._add_apart(ours)
-            self._settle(())
+            self._settle((), is_committed=False)
             self._put_back(answered)
             if isinstance(error, StartRefusedError) and self._refused.set_aside(error.starts):
                 self.wake()
@@ -245,10 +247,10 @@ class Desk:
             left = self.head_starts.leave(each.running.lease, each.stored)
             self._apart.add([replace(each, left=left)])
 
-    def _settle(self, claims: Sequence[Claim]) -> None:
+    def _settle(self, claims: Sequence[Claim], *, is_committed: bool = True) -> None:
         """Tell what became of the head starts whose jobs the tick was to claim."""
         if self.head_starts is not None:
-            self.head_starts.settle(claims)
+            self.head_starts.settle(claims, is_committed=is_committed)
 
 
 def _completion(ended: EndedRun) -> JobCompletion:

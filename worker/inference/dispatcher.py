@@ -8,9 +8,10 @@ from typing import Final
 from uuid import UUID
 
 from jobs import telemetry
-from jobs.scheduling.claims import Claim, ClaimResult
+from jobs.scheduling.claims import ClaimResult
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.scheduling.starts import Claim
 from jobs.scheduling.ticks import Expected
 from jobs.settings import Settings
 from jobs.states import StopReason
@@ -22,7 +23,7 @@ from worker.inference.execute import Runner
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.monitor import EngineMonitor
 from worker.inference.sending.claiming import Claiming, decide
-from worker.inference.sending.head_starts import EarlyRun
+from worker.inference.sending.early_run import EarlyRun
 from worker.loop import Loop
 from worker.metrics.runs import NO_JOBS, NO_ROOM, NOT_GIVEN, STOPPING, UNAVAILABLE, RunMetrics
 
@@ -195,9 +196,7 @@ class Dispatcher:
             result = self._desk.tick(
                 policy,
                 preview,
-                expected=Expected(
-                    self._settings.engine.model, model.capacity, is_free=self._has_room(policy, model)
-                ),
+                expected=self._expected(policy, model),
                 prepare=lambda claims: prepared.update(self._prepare(claims, model)),
                 start=lambda result: self._start_all(result, model, prepared, valid_until=valid_until),
             )
@@ -206,6 +205,16 @@ class Dispatcher:
                 decide(prepared.values(), is_claimed=False)
         self._note_idle(result, model)
         return result
+
+    def _expected(self, policy: ClaimPolicy, model: EngineModel) -> Expected:
+        """Return what the engine probably serves, and what is read for that."""
+        is_early = self._desk.head_starts is not None
+        return Expected(
+            self._settings.engine.model,
+            model.capacity,
+            is_free=self._has_room(policy, model),
+            first_prompts=self._runner.prefetcher.first_prompts if is_early else None,
+        )
 
     def _has_room(self, policy: ClaimPolicy, model: EngineModel) -> bool:
         """Return True if a slot is probably free, and no other engine takes from the queue."""
@@ -258,6 +267,8 @@ class Dispatcher:
                 new.append(Claiming(claim, each))
             each.valid_until = valid_until
             each.on_first_token = self._keeper.loop.wake if claim.is_awaited else None
+            if claim.is_awaited and each.num_tokens:  # they came before the claim
+                self._keeper.loop.wake()
             if not each.is_stored:
                 self._keeper.hold(each)
         if result.claims:

@@ -37,9 +37,9 @@ from jobs.prompts.store import CountedPrompt
 from jobs.prompts.tokenizer import unpack_ids
 from jobs.prompts.tools.forms import AnswerForm
 from jobs.scheduling import growth
-from jobs.scheduling.claims import Claim
 from jobs.scheduling.growth import Granted, WaitForBlocks, Yielded
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.scheduling.starts import Claim
 from jobs.settings import Settings
 from jobs.transitions import LeaseLost
 from worker.engine.client import EngineModel
@@ -64,7 +64,7 @@ from worker.inference.record import JobRun, Recorder
 from worker.inference.refusals import Refusals, Verdict
 from worker.inference.run_stream import RunStream
 from worker.inference.sending.claiming import Claiming
-from worker.inference.sending.head_starts import EarlyRun
+from worker.inference.sending.early_run import EarlyRun
 from worker.inference.sending.requests import RequestMaker, Wanted
 from worker.inference.tensors.files import with_files
 from worker.metrics.runs import RunMetrics

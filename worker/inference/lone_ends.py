@@ -31,7 +31,7 @@ from jobs.states import JobState
 from jobs.trees import progress as tree_progress
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.outcome import Failed, Finished, RunEnd, write_outcome
-from worker.inference.sending.head_starts import EarlyRun
+from worker.inference.sending.early_run import EarlyRun
 
 # One thread stores the ends of all tenants and claims for them, and whoever holds a row may keep it for as
 # long as it likes. A statement gets this long at first, twice as long each time it was tried.

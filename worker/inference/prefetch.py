@@ -19,6 +19,7 @@ from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import CountedPrompt
 from jobs.queries import QueuedJob
 from jobs.scheduling import previews
+from jobs.scheduling.first_prompts import MAX_TOKENS, FirstPrompts
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.ranking import Ranked
 from jobs.scheduling.sizing import ClaimPolicy
@@ -35,14 +36,15 @@ _FRESH_SECONDS: Final = 1.0
 # A prompt of 96k ids takes less than 400 KB, packed: at least 16 of the longest, and many short ones.
 _MAX_BYTES: Final = 16 * 400_000
 _TOGETHER: Final = 32  # prompts read by one statement
-# Prompt tokens that are read with the message that starts their jobs: some 64 KB.
-_WITH_START: Final = 16_384
 
 
 class PromptPrefetcher:
     """The prefetcher of one engine: predicts which jobs start next and loads their token ids.
 
     A wrong prediction only means that the prompt is loaded when its job starts.
+
+    Attributes:
+        first_prompts: reads with a tick what an idle engine may start.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class PromptPrefetcher:
         self._lock = threading.Lock()
         self._preview = Preview()
         self._rows: Mapping[UUID, StartedJob] = {}
+        self._first: Mapping[UUID, StartedJob] = {}
+        self.first_prompts = FirstPrompts(counter, self._keep_first)
         self._found: frozenset[UUID] = frozenset()
         self._looked_at = self._read_at = float("-inf")
 
@@ -156,7 +160,8 @@ class PromptPrefetcher:
     def find(self, job: QueuedJob) -> tuple[StartedJob, CountedPrompt] | None:
         """Return a queued job as its run would get it, with its prompt; None: not both were prefetched."""
         with self._lock:
-            row, prompt = self._rows.get(job.id), self._ready.get(job.text_id)
+            row = self._first.get(job.id) or self._rows.get(job.id)
+            prompt = self._ready.get(job.text_id)
         return None if row is None or prompt is None else (row, prompt)
 
     def take(self, text_id: UUID) -> CountedPrompt | None:
@@ -198,6 +203,13 @@ class PromptPrefetcher:
             prompt = store.counted(session, store.load(session, text_id), self._counter)
         self._keep(text_id, prompt)
 
+    def _keep_first(self, rows: Mapping[UUID, StartedJob], prompts: Mapping[UUID, CountedPrompt]) -> None:
+        """Make what a tick has read ready, in place of what the one before it has."""
+        with self._lock:
+            self._first = rows
+        for text_id, prompt in prompts.items():
+            self._keep(text_id, prompt)
+
     def _keep(self, text_id: UUID, prompt: CountedPrompt) -> None:
         with self._lock:
             replaced = self._ready.pop(text_id, None)
@@ -213,6 +225,6 @@ def _first_short(jobs: Sequence[QueuedJob]) -> Iterator[QueuedJob]:
     num_tokens = 0
     for each in jobs:
         num_tokens += each.prompt_tokens
-        if num_tokens > _WITH_START:
+        if num_tokens > MAX_TOKENS:
             return
         yield each

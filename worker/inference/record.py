@@ -19,7 +19,7 @@ from jobs.engines.tensors import NO_TENSORS, TensorRequest
 from jobs.errors import EngineError, InvalidOutputError, LongbatchError, ShownInvalidOutputError
 from jobs.prompts.tools.forms import ANY_FORM, AnswerForm
 from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK
-from jobs.scheduling.claims import Claim
+from jobs.scheduling.starts import Claim
 from jobs.states import TERMINAL, FinishReason, JobState, Lane
 from jobs.transitions import Lease
 from worker.doorbell import RingBell
@@ -37,7 +37,7 @@ from worker.inference.lone_ends import StoredEnd
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, Stopped
 from worker.inference.run_stream import RunStream
 from worker.inference.sending.claiming import Claiming
-from worker.inference.sending.head_starts import EarlyRun
+from worker.inference.sending.early_run import EarlyRun
 from worker.inference.tensors.outputs import EngineOutputs, OutputFiles, OutputsNotStoredError
 from worker.inference.text_answer import AnyAnswer
 from worker.metrics.runs import RunFigures, RunMetrics

@@ -17,7 +17,7 @@ from jobs.files.stores import make_store
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.scheduling.output_history import History
-from jobs.scheduling.prefix_replay import PrefixReplay
+from jobs.scheduling.prefixes.prefix_replay import PrefixReplay
 from jobs.scheduling.sizing import ClaimPolicy, policy_on
 from jobs.sealing.content import ContentSealer
 from jobs.settings import Settings

@@ -15,7 +15,7 @@ from jobs.database import database_now, transaction
 from jobs.leases import JobProgress
 from jobs.models import Base
 from jobs.scheduling import ticks
-from jobs.scheduling.claims import Claim
+from jobs.scheduling.starts import Claim
 from jobs.states import FinishReason
 from support import ENGINE, POLICY, eventually, output_of, register_engine, submit_one
 

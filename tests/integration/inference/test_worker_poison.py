@@ -15,7 +15,7 @@ from jobs.database import transaction
 from jobs.errors import EngineError
 from jobs.models import Job, JsonObject
 from jobs.prompts.tokenizer import Tokenizer
-from jobs.scheduling.claims import Claim
+from jobs.scheduling.starts import Claim
 from jobs.settings import Settings
 from jobs.states import FinishReason, JobState
 from support import claim_one, eventually, register_engine, submit_one

@@ -9,10 +9,10 @@ from jobs import lifecycle
 from jobs.engines import reservations
 from jobs.models import Job, Reservation
 from jobs.scheduling import growth
-from jobs.scheduling.claims import Claim
 from jobs.scheduling.growth import Granted, WaitForBlocks, Yielded
 from jobs.scheduling.prediction import FEW
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.scheduling.starts import Claim
 from jobs.settings import Settings
 from jobs.states import FinishReason
 from jobs.transitions import LeaseLost

@@ -20,7 +20,7 @@ from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, JsonObject, Result, Tenant, WebhookEvent
 from jobs.models.tenant import UsageEntry
 from jobs.scheduling import ticks
-from jobs.scheduling.claims import Claim
+from jobs.scheduling.starts import Claim
 from jobs.sharing import Sharing
 from jobs.states import FinishReason, JobState
 from jobs.submission import Submitter

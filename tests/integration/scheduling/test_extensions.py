@@ -11,9 +11,9 @@ from jobs import lifecycle
 from jobs.engines import reservations
 from jobs.models import DEFAULT_TENANT, Job, Reservation
 from jobs.scheduling import growth
-from jobs.scheduling.claims import Claim
 from jobs.scheduling.growth import Granted
 from jobs.scheduling.prediction import PredictionPolicy
+from jobs.scheduling.starts import Claim
 from jobs.states import FinishReason
 from support import CAPACITY, ENGINE, POLICY, claim_one, output_of, register_engine, spec, submit_one
 

@@ -17,9 +17,10 @@ from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation, Tenant
 from jobs.scheduling import previews
-from jobs.scheduling.claims import Claim, FreedSlot
+from jobs.scheduling.claims import FreedSlot
 from jobs.scheduling.rivals import Rivals
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.scheduling.starts import Claim
 from jobs.states import FinishReason, JobState, Lane, StopReason
 from support import CAPACITY, ENGINE, MODEL, POLICY, claim_one, output_of, register_engine, spec, submit_one
 

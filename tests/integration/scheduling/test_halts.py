@@ -17,10 +17,11 @@ from jobs.engines import registry, reservations
 from jobs.errors import NotFoundError
 from jobs.ids import uuid7
 from jobs.models import Engine, Job, Tenant, TenantAccount
-from jobs.scheduling import engine_load, engine_prefixes, growth, halts, previews
+from jobs.scheduling import engine_load, growth, halts, previews
 from jobs.scheduling.growth import Granted
 from jobs.scheduling.halts import Operator
-from jobs.scheduling.prefix_replay import PrefixReplay
+from jobs.scheduling.prefixes import engine_prefixes
+from jobs.scheduling.prefixes.prefix_replay import PrefixReplay
 from jobs.states import FinishReason, JobState, Lane
 from jobs.states.halt import HaltKind, HaltState, state_of
 from support import (

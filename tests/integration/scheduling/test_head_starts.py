@@ -15,9 +15,10 @@ from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation
 from jobs.scheduling import engine_load, previews, ticks
 from jobs.scheduling.choosing import without
-from jobs.scheduling.claims import Claim, ClaimResult
+from jobs.scheduling.claims import ClaimResult
 from jobs.scheduling.head_starts import Begun, FilledSlot, HeadStart
 from jobs.scheduling.previews import Preview
+from jobs.scheduling.starts import Claim
 from jobs.states import FinishReason, Lane
 from support import ENGINE, POLICY, output_of, register_engine, spec, submit_one
 

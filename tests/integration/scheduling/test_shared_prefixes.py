@@ -34,8 +34,9 @@ from jobs.models import DEFAULT_TENANT, Job, PromptText, Reservation
 from jobs.prompts.prefixes import digests, family
 from jobs.prompts.store import CountedPrompt
 from jobs.scheduling import previews
-from jobs.scheduling.claims import Claim, FreedSlot
-from jobs.scheduling.prefix_replay import PrefixReplay
+from jobs.scheduling.claims import FreedSlot
+from jobs.scheduling.prefixes.prefix_replay import PrefixReplay
+from jobs.scheduling.starts import Claim
 from jobs.starting import StartedJob
 from jobs.states import FinishReason, Lane
 from jobs.transitions import Lease

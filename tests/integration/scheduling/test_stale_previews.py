@@ -18,8 +18,9 @@ from jobs.models import Engine as EngineModel
 from jobs.models import Job
 from jobs.scheduling import previews, ticks
 from jobs.scheduling.candidates import MAX_TENANTS
-from jobs.scheduling.claims import Claim, FreedSlot
+from jobs.scheduling.claims import FreedSlot
 from jobs.scheduling.rivals import Rivals
+from jobs.scheduling.starts import Claim
 from jobs.states import FinishReason, Lane
 from support import (
     ENGINE,

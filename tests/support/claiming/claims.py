@@ -9,9 +9,10 @@ from sqlalchemy.orm import Session
 from jobs.database.row_sets import array_parameters
 from jobs.engines import reservations
 from jobs.scheduling import engine_load
-from jobs.scheduling.claims import Claim, ClaimResult, FreedSlot, start_jobs
+from jobs.scheduling.claims import ClaimResult, FreedSlot, start_jobs
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.scheduling.starts import Claim
 
 
 def claim(session: Session, engine_name: str, policy: ClaimPolicy) -> Claim | None:

@@ -17,10 +17,11 @@ from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation
 from jobs.prompts.prefixes import digests
 from jobs.prompts.store import CountedPrompt, NewText
 from jobs.scheduling import engine_load
-from jobs.scheduling.claims import Claim, FreedSlot
+from jobs.scheduling.claims import FreedSlot
 from jobs.scheduling.engine_load import EngineLoad
-from jobs.scheduling.prefix_replay import PrefixReplay
+from jobs.scheduling.prefixes.prefix_replay import PrefixReplay
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.scheduling.starts import Claim
 from jobs.states import FinishReason
 from support import CAPACITY, ENGINE, POLICY, output_of, spec, submit_one
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from jobs.engines.capacity import Budget
 from jobs.scheduling.fair_share import Account, charge, rank
-from jobs.scheduling.followers import Reuse, Sharer, choose_sharer, postponement
 from jobs.scheduling.packing import Candidate, PackingPolicy, Running, choose
+from jobs.scheduling.prefixes.followers import Reuse, Sharer, choose_sharer, postponement
 from jobs.states import Lane
 
 POLICY = PackingPolicy()

@@ -4,8 +4,8 @@ from itertools import count
 from uuid import UUID
 
 from jobs.engines.capacity import Capacity
-from jobs.scheduling.followers import Family, Reader
-from jobs.scheduling.prefix_replay import Answered, Guest, Overtaking, PrefixReplay
+from jobs.scheduling.prefixes.followers import Family, Reader
+from jobs.scheduling.prefixes.prefix_replay import Answered, Guest, Overtaking, PrefixReplay
 
 CAPACITY = Capacity(
     max_batch_size=4, max_blocks=100, tokens_per_block=10, max_input_len=900, max_seq_len=1000

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from jobs.scheduling.claims import Claim
+from jobs.scheduling.starts import Claim
 from jobs.transitions import Lease
 from worker.engine import loop as engine_loop
 from worker.inference.leases import RunningJob

@@ -4,6 +4,8 @@ A tick takes longer than the engine's next iteration. What one would start now i
 one left, and its request takes the slot at once. The tick that stores the run's end then claims the job; one
 that is already answered by then is stored with its claim. If the job is no longer to be had, its request is
 stopped, and keeps its place until it has ended.
+
+What a tick chooses for a slot that is free begins as soon as it is chosen, in the same way.
 """
 
 import asyncio
@@ -11,18 +13,20 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from jobs.scheduling.claims import Claim
+from jobs.ids import uuid7
 from jobs.scheduling.head_starts import Begun, FilledSlot, HeadStart, Outlook
-from jobs.states import StopReason
+from jobs.scheduling.starts import Claim
 from jobs.transitions import Lease
 from worker.engine import loop as engine_loop
 from worker.engine.client import EngineModel
-from worker.inference.leases import RunningJob, StopAsked
+from worker.inference.leases import RunningJob
 from worker.inference.prefetch import PromptPrefetcher
+from worker.inference.sending.early_run import EarlyRun
 from worker.inference.sending.requests import RequestMaker
 from worker.metrics.runs import RunMetrics
 
@@ -30,77 +34,6 @@ _MAX_STOPPED: Final = 1000
 # Unclaimed jobs for each slot, most of them answered: their answers are lost if the worker dies, or another
 # engine takes the jobs. So there is one, and twice as many with each tick that claims all, up to these.
 _MAX_AHEAD: Final = 4
-
-
-@dataclass(eq=False)
-class EarlyRun:
-    """A run that began before its job's claim. Its coroutine lives on the engine loop.
-
-    Attributes:
-        head_start: the job.
-        claim: as it was foreseen, later as it is.
-        job: what the run shares with the keeper of the leases, once the job is claimed.
-        is_claimed: the job is ours.
-        is_refused: it never will be.
-        is_over: the engine certainly holds nothing for it.
-        left: done once it was refused and has let go; True: its slot is certainly empty.
-    """
-
-    head_start: HeadStart
-    claim: Claim
-    job: RunningJob
-    is_claimed: bool = False
-    is_refused: bool = False
-    is_over: bool = False
-    left: "Future[bool]" = field(default_factory=Future)
-    _decided: asyncio.Event = field(default_factory=asyncio.Event)
-    _on_claim: Callable[[Claim], object] | None = None
-    _waits_for: "Future[Any] | None" = None
-
-    @property
-    def lease(self) -> Lease:
-        """The lease that its claim gives it."""
-        return self.head_start.lease
-
-    def confirm(self, claim: Claim) -> None:
-        """Go on as the run of this claim, which is committed. The ticking thread calls it."""
-        self.claim, self.is_claimed, self.job.claimed_at = claim, True, time.monotonic()
-
-    def tell(self) -> None:
-        """Tell the run that it was claimed. On the engine loop."""
-        self._decided.set()
-        if self._on_claim is not None:
-            self._on_claim(self.claim)
-
-    def listen(self, on_claim: Callable[[Claim], object]) -> None:
-        """Call this with the claim once it has come. On the engine loop."""
-        self._on_claim = on_claim
-        if self._decided.is_set() and self.is_claimed:
-            on_claim(self.claim)
-
-    def refuse(self, waits_for: "Future[Any] | None" = None) -> None:
-        """Note that the job is not ours, so that nothing begins in its slot; `stop` tells the run.
-
-        Args:
-            waits_for: done once its place may be left; False: it may not. None: as soon as it is over.
-        """
-        self.is_refused, self._waits_for = True, waits_for
-
-    def stop(self) -> None:
-        """Stop the run, which was refused. Any thread may call it."""
-        self.job.inbox.put(StopAsked(StopReason.SHUTDOWN))
-        engine_loop.call(self._decided.set)
-
-    async def decided(self) -> bool:
-        """Wait until it is certain whether the job is ours: the run before it ends in any case."""
-        await self._decided.wait()
-        return self.is_claimed
-
-    async def may_leave(self) -> bool:
-        """Wait until its place may be left. Returns False if something may be in its slot."""
-        if self._waits_for is None:
-            return self.is_over
-        return self.is_over and await asyncio.wrap_future(self._waits_for) is not False
 
 
 class HeadStarts:
@@ -151,6 +84,13 @@ class HeadStarts:
         # By the lease of the run in whose slot each began, in the order in which they did.
         self._begun: dict[UUID, EarlyRun] = {}
         self._ticked: list[UUID] = []  # of these, those whose jobs the present tick claims
+        # Those of them that the tick itself began, in slots that were free: nothing else has their place.
+        self._chosen: set[UUID] = set()
+        # Such ones of ticks that failed, by lease, until a tick has noted their places or they have left.
+        self._strays: dict[Lease, EarlyRun] = {}
+        self._noted: list[EarlyRun] = []  # those whose places the present tick notes
+        # A request that kills its worker must count as a run of its job: the first one follows its claim.
+        self._has_served = False
         self._claimed: dict[Lease, EarlyRun] = {}
         self._ahead = 1
         self._stopped: set[UUID] = set()  # jobs that a tick did not claim: the next one need not either
@@ -223,6 +163,8 @@ class HeadStarts:
         begun, others = list[HeadStart](), list[FilledSlot]()
         with self._lock:
             self._is_ticking, self._is_outdated, self._ticked, self._starting = True, False, [], None
+            self._chosen, self._noted = set(), list(self._strays.values())
+            self._has_served |= bool(ended)
             for place, early in self._begun.items():
                 if place not in stored:
                     others.append(FilledSlot(place, early.head_start))
@@ -231,13 +173,44 @@ class HeadStarts:
                 begun.append(replace(early.head_start, is_answered=is_answered))
                 self._ticked.append(place)
                 stored |= {early.lease.lease_id} if is_answered else set()
-        return Begun(begun, others)
+        return Begun(begun, others, [each.head_start for each in self._noted], self.send)
 
-    def settle(self, claims: Iterable[Claim]) -> None:
-        """Let the runs whose jobs the tick claimed go on, and stop the others that it should have claimed."""
+    def send(self, chosen: Sequence[HeadStart]) -> Collection[Lease]:
+        """Begin the runs of jobs that the present tick has chosen for free slots, unless claims come first.
+
+        Returns:
+            The leases of those that have begun.
+        """
+        begun = list[EarlyRun]()
+        model = self._model()
+        with self._lock:
+            if model is None or not self._has_served:
+                return ()
+            for each in chosen:
+                if (early := self._early_run(each, model)) is not None:
+                    self._begun[place := uuid7()] = early
+                    self._ticked.append(place)
+                    self._chosen.add(place)
+                    begun.append(early)
+        for early in begun:
+            self.run(early, model)
+        return [each.lease for each in begun]
+
+    def settle(self, claims: Iterable[Claim], *, is_committed: bool = True) -> None:
+        """Let the runs whose jobs the tick claimed go on, and stop the others that it should have claimed.
+
+        Args:
+            claims: of the tick.
+            is_committed: the tick is; False: it failed, or may have.
+        """
         claimed = {each.lease: each for each in claims}
         refused = list[EarlyRun]()
         with self._lock:
+            chosen = [each for place, each in self._begun.items() if place in self._chosen]
+            if is_committed:
+                self._note_places()
+            else:
+                self._strays |= {each.lease: each for each in chosen}
             runs = [self._begun.pop(place) for place in self._ticked if place in self._begun]
             self._ticked = []
             taken = [each for each in runs if each.lease in claimed]
@@ -248,7 +221,7 @@ class HeadStarts:
                     each.refuse(following[-1].left if following else None)
                     refused += [each, *following]
             self._claimed |= {each.lease: each for each in taken}
-            if runs:
+            if len(runs) > len(chosen):
                 self._ahead = min(2 * self._ahead, _MAX_AHEAD) if len(taken) == len(runs) else 1
         for each in taken:
             each.confirm(claimed[each.lease])
@@ -304,9 +277,23 @@ class HeadStarts:
             if may_leave := await early.may_leave():
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._threads, self._close_reservation, early.lease)
+                with self._lock:
+                    self._strays.pop(early.lease, None)
                 self.on_room()
         finally:
             early.left.set_result(may_leave)
+
+    def _note_places(self) -> None:
+        """Forget the strays whose places the tick has noted; the caller holds the lock."""
+        for each in self._noted:
+            self._strays.pop(each.lease, None)
+            # One that left meanwhile found no place to close.
+            each.left.add_done_callback(partial(self._close_again, each.lease))
+        self._noted = []
+
+    def _close_again(self, lease: Lease, left: "Future[bool]") -> None:
+        if left.result():
+            self._threads.submit(self._close_reservation, lease)
 
     def _early_run(self, head_start: HeadStart, model: EngineModel) -> EarlyRun | None:
         """Make the run of a job, unless its claim must be awaited."""

@@ -11,7 +11,7 @@ from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import CountedPrompt
 from jobs.prompts.tokenizer import unpack_ids
 from jobs.prompts.tools.forms import ANY_FORM, AnswerForm
-from jobs.scheduling.claims import Claim
+from jobs.scheduling.starts import Claim
 from jobs.starting import StartedJob
 from jobs.tenants.cache_salts import CacheSalts
 from worker.engine.client import EngineModel

@@ -22,9 +22,9 @@ from jobs.ids import uuid7
 from jobs.models import Job, Reservation, Result, Summary, WebhookDispatch, WebhookEvent
 from jobs.models.tenant import UsageEntry
 from jobs.scheduling import previews
-from jobs.scheduling.claims import Claim
 from jobs.scheduling.output_history import Group, History
 from jobs.scheduling.prediction import Peers
+from jobs.scheduling.starts import Claim
 from jobs.settings import DatabaseSettings, Settings
 from jobs.states import JobState
 from jobs.webhooks import endpoints

@@ -11,14 +11,14 @@ from claiming.desks import STOPPED, state_of
 from jobs.ids import uuid7
 from jobs.models import Reservation
 from jobs.scheduling import previews
-from jobs.scheduling.claims import Claim
 from jobs.scheduling.head_starts import HeadStart
+from jobs.scheduling.starts import Claim
 from jobs.settings import Settings
 from jobs.transitions import Lease
 from support import ENGINE, POLICY, output_of
 from worker.inference.leases import RunningJob
 from worker.inference.lone_ends import EndedRun, LoneEnds, StoredEnd
-from worker.inference.sending.head_starts import EarlyRun
+from worker.inference.sending.early_run import EarlyRun
 
 
 def test_the_request_in_the_slot_of_an_end_that_is_stored_alone_keeps_its_place(

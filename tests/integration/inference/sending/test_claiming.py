@@ -1,4 +1,4 @@
-"""A worker makes requests while their claims commit, and sends none before."""
+"""A worker makes requests while their claims commit; once it has served, a free slot gets them before."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,6 +67,28 @@ def test_a_request_is_made_while_its_claim_commits_and_sent_afterwards(
     assert told == [False, False, True]
     assert reserved == [1]
     assert (job.state, job.completion_tokens, job.attempt, job.num_rescues) == ("completed", 20, 0, 0)
+    assert queue.reservations() == []
+
+
+def test_an_idle_engine_gets_a_request_before_its_claim_once_its_worker_has_served(
+    queue: Queue, feeding: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserved, start = list[int](), RunStream.start
+
+    def start_noted(stream: RunStream) -> None:
+        reserved.append(len(queue.reservations()))  # as others see them
+        start(stream)
+
+    monkeypatch.setattr(RunStream, "start", start_noted)
+    with running_worker(feeding(), queue.tokenizer):
+        assert queue.ended(queue.submit("The first question. [[tokens=20]]")).state == "completed"
+        with at_commits(queue.sessions, "PERFORM pg_sleep(0.3)"):
+            assert queue.ended(queue.submit("The next question. [[tokens=20]]")).state == "completed"
+        with at_commits(queue.sessions, FAILS_TWICE):
+            job = queue.ended(queue.submit("The last question. [[tokens=300]]", max_tokens=400))
+    assert reserved[:2] == [1, 0]
+    assert len(reserved) > 3, "the first request for the last one was stopped"
+    assert (job.state, job.completion_tokens, job.attempt, job.num_rescues) == ("completed", 300, 0, 0)
     assert queue.reservations() == []
 
 

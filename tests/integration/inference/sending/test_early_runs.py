@@ -7,7 +7,7 @@ never asked for more than it has, every slot in use is booked, and each job ends
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -34,14 +34,15 @@ from jobs.settings import Settings
 from jobs.starting import StartedJob
 from jobs.transitions import Lease
 from support import CAPACITY as TESTED
-from support import ENGINE, PATIENCE, POLICY, output_of, register_engine, spec, submit_one
+from support import ENGINE, PATIENCE, POLICY, eventually, output_of, register_engine, spec, submit_one
 from worker.engine import loop
 from worker.engine.client import EngineModel
 from worker.inference.desk import Desk
 from worker.inference.leases import RunningJob
 from worker.inference.lone_ends import StoredEnd
 from worker.inference.prefetch import PromptPrefetcher
-from worker.inference.sending.head_starts import EarlyRun, HeadStarts
+from worker.inference.sending.early_run import EarlyRun
+from worker.inference.sending.head_starts import HeadStarts
 from worker.inference.sending.requests import RequestMaker
 from worker.metrics.runs import RunMetrics
 
@@ -114,7 +115,9 @@ class Course:
         self.inside: list[Request] = []
         self.ended: list[Request] = []
         self.handed_in: list[Request] = []
-        self.num_early = self.num_answered = 0
+        self.num_early = self.num_answered = self.num_chosen = 0
+        self.rng = random.Random(0)  # noqa: S311
+        self.is_choosing = self.has_failed = False
 
     def close_reservation(self, lease: Lease) -> None:
         with transaction(self.sessions) as session:
@@ -124,6 +127,10 @@ class Course:
         self.num_early += 1
         self.inside.append(Request(early.job, early.head_start.ranked.candidate.blocks, early))
         self.check_engine()
+        if self.is_choosing:
+            self.num_chosen += 1
+            if self.rng.random() < 0.1:  # too late for the request, in time for the claim
+                self.cancel(early.lease.job_id)
 
     def check_engine(self) -> None:
         assert len(self.inside) <= CAPACITY.max_batch_size
@@ -156,14 +163,18 @@ class Course:
 
     def tick(self) -> None:
         waiting = [each for each in self.handed_in if each.early is not None and not each.early.is_claimed]
-        with suppress(OperationalError):  # one that stores nothing fails as a whole
-            self.desk.tick(POLICY, self.prefetched.candidates(), start=self.start)
+        self.has_failed = False
+        self.tick_or_fail()
         self.num_answered += sum(each.job.is_stored for each in waiting)
         for each in [each for each in self.handed_in if each.stored is not None and each.stored.done()]:
             self.handed_in.remove(each)
             if each.early is not None and each.early.is_refused:
                 self.give_up(each.early)
         self.check_books()
+
+    def tick_or_fail(self) -> None:
+        with suppress(OperationalError):  # one that stores nothing fails as a whole
+            self.desk.tick(POLICY, self.prefetched.candidates(), start=self.start)
 
     def start(self, result: ClaimResult) -> None:
         early = self.head_starts.take_claimed()
@@ -179,8 +190,10 @@ class Course:
     def check_books(self) -> None:
         with self.sessions() as session:
             booked = list(session.scalars(select(Reservation.blocks)))
-        assert len(self.inside) <= len(booked) <= CAPACITY.max_batch_size
+        assert len(booked) <= CAPACITY.max_batch_size
         assert sum(booked) <= CAPACITY.max_blocks
+        strays = [each for each in self.inside if each.early is not None and each.early.is_refused]
+        assert len(self.inside) <= len(booked) + (len(strays) if self.has_failed else 0)
 
     def cancel(self, job_id: UUID) -> None:
         with transaction(self.sessions) as session:
@@ -203,14 +216,17 @@ def test_in_whatever_order_things_happen_every_job_ends_once_and_the_engine_has_
 
     def tick_or_fail(*given: Any, **named: Any) -> ticks.TickResult:  # noqa: ANN401  # as it takes them
         course.go_on(rng)
+        course.is_choosing = True
         result = tick(*given, **named)
+        course.is_choosing = False
         course.go_on(rng)
         if rng.random() < fails:
+            course.has_failed = True
             raise OperationalError("", None, Exception())
         return result
 
     monkeypatch.setattr(ticks, "tick", tick_or_fail)
-    fails = 0.1
+    fails, course.rng = 0.1, rng
     with transaction(course.sessions) as session:
         asked = [
             submit_one(session, spec(rng.randint(20, 900), max_tokens=rng.choice([16, 64, 256]))).id
@@ -242,7 +258,72 @@ def test_in_whatever_order_things_happen_every_job_ends_once_and_the_engine_has_
     assert results == completed == set(tries)
     assert set(tries.values()) == {1}
     assert course.num_early > 5
+    assert course.num_chosen > 0
     assert course.num_answered > 0
+
+
+@pytest.fixture
+def full(course: Course, monkeypatch: pytest.MonkeyPatch) -> Iterator[Course]:
+    """One whose first run has ended, and whose next tick fails once it has chosen a job for each slot."""
+    with transaction(course.sessions) as session:
+        submit_one(session, spec(20, max_tokens=16))
+    course.prefetched.read()
+    course.tick()
+    assert course.num_early == 0, "the first request of a worker follows its claim"
+    course.end_request(course.inside[0])
+    course.hand_in(course.ended[0])
+    with transaction(course.sessions) as session:
+        for _ in range(CAPACITY.max_batch_size):
+            submit_one(session, spec(20, max_tokens=16))
+    course.prefetched.read()
+    tick = ticks.tick
+
+    def fail(*given: Any, **named: Any) -> ticks.TickResult:  # noqa: ANN401  # as it takes them
+        tick(*given, **named)
+        raise OperationalError("", None, Exception())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ticks, "tick", fail)
+        course.tick_or_fail()
+    assert len(course.inside) == CAPACITY.max_batch_size
+    assert all(each.early is not None and each.early.is_refused for each in course.inside)
+    yield course
+    eventually_empty(course)
+    with course.sessions() as session:
+        assert set(session.scalars(select(Job.state))) == {"completed"}
+        assert set(Counter(session.scalars(select(Attempt.job_id))).values()) == {1}
+
+
+def places(course: Course) -> list[str]:
+    with course.sessions() as session:
+        return list(session.scalars(select(Reservation.state)))
+
+
+def test_what_a_failed_tick_has_sent_keeps_its_room_until_it_has_ended(full: Course) -> None:
+    full.tick()
+    assert len(full.inside) == CAPACITY.max_batch_size
+    assert places(full) == CAPACITY.max_batch_size * ["draining"]
+
+
+def test_what_ends_before_its_place_is_noted_leaves_none(
+    full: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tick, strays = ticks.tick, list(full.inside)
+
+    def end_all(*given: Any, **named: Any) -> ticks.TickResult:  # noqa: ANN401  # as it takes them
+        result = tick(*given, **named)
+        for each in strays:
+            full.end_request(each)
+            full.hand_in(each)
+        for each in strays:
+            assert each.early is not None
+            assert each.early.left.result(PATIENCE), "it has left, and closed no place"
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ticks, "tick", end_all)
+        full.tick()
+    eventually(lambda: "draining" not in places(full))
 
 
 def eventually_empty(course: Course) -> None:

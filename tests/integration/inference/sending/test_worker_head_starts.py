@@ -25,7 +25,7 @@ from worker.inference.dispatcher import Dispatcher
 from worker.inference.lone_ends import StoredEnd
 from worker.inference.outcome import Failed, Finished, Outcome
 from worker.inference.record import JobRun, NoVisibleTextError
-from worker.inference.sending.head_starts import EarlyRun
+from worker.inference.sending.early_run import EarlyRun
 from worker.metrics.process import ProcessMetrics
 from worker_support import ENGINE, Queue, running_worker
 

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from jobs.engines.capacity import Capacity
 from jobs.models import PromptText
 from jobs.prompts.prefixes import StoredPrefixes
-from jobs.scheduling.followers import Family, Reader
+from jobs.scheduling.prefixes.followers import Family, Reader
 
 _MAX_TEXTS: Final = 4096  # of 1.5 KB each at most
 _MAX_POSTPONED: Final = 4096

@@ -24,8 +24,8 @@ from jobs.prompts.prefixes import (
 )
 from jobs.queries import QueuedJob
 from jobs.scheduling.engine_load import EngineLoad
-from jobs.scheduling.followers import Family, Reader, Reuse
-from jobs.scheduling.prefix_replay import PrefixReplay
+from jobs.scheduling.prefixes.followers import Family, Reader, Reuse
+from jobs.scheduling.prefixes.prefix_replay import PrefixReplay
 
 
 @dataclass(slots=True)

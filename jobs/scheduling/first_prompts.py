@@ -1,0 +1,87 @@
+"""Jobs that an idle engine probably starts, read with who waits, and as their runs need them.
+
+So their requests can go as soon as they are chosen.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import Integer, LargeBinary, Text, Uuid, bindparam, column, text
+from sqlalchemy.orm import Session
+
+from jobs.database.direct import IN_INDEX_ORDER, Query, Rows
+from jobs.database.hot import PREPARED
+from jobs.models import FIT_CLASS, Job
+from jobs.prompts import store
+from jobs.prompts.store import CountedPrompt, Counter
+from jobs.starting import StartedJob
+from jobs.states import Lane
+
+# Prompt tokens that are read while an engine's row is locked: some 64 KB for each slot.
+MAX_TOKENS: Final = 16_384
+_MAX_JOBS: Final = 4
+
+_COLUMNS: Final = ", ".join(StartedJob._fields)
+_OF_PROMPT: Final = (("id", Uuid), ("token_ids", LargeBinary), ("num_tokens", Integer), ("body", LargeBinary))
+# The first of the tenant that `candidates.FIRST_OF_ONE` finds.
+FIRST_PROMPTS: Final = (
+    text(f"""
+    {IN_INDEX_ORDER.decode()}
+    SELECT {", ".join(f"texts.{name}" for name, _ in _OF_PROMPT)}, first.* FROM (
+        SELECT {_COLUMNS} FROM jobs
+        WHERE state = 'queued' AND model = :model AND lane = :lane AND tenant_id = (
+            SELECT tenant_id FROM jobs WHERE state = 'queued' AND model = :model AND lane = :lane
+            ORDER BY lane DESC, tenant_id DESC LIMIT 1
+        )
+        ORDER BY {FIT_CLASS.replace(":", chr(92) + ":")}, rank DESC, id LIMIT :num_jobs
+    ) AS first JOIN texts ON texts.id = first.text_id
+    WHERE first.prompt_tokens <= :max_tokens AND texts.fingerprint = :fingerprint
+        AND texts.token_ids IS NOT NULL AND texts.num_tokens IS NOT NULL
+    """)  # noqa: S608  # built from constants
+    .bindparams(
+        *(bindparam(name, type_=Text()) for name in ("model", "lane", "fingerprint")),
+        *(bindparam(name, type_=Integer()) for name in ("num_jobs", "max_tokens")),
+    )
+    .columns(
+        *(column(name, kind) for name, kind in _OF_PROMPT),
+        *(Job.__table__.c[name] for name in StartedJob._fields),
+    )
+    .execution_options(**PREPARED)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPrompts:
+    """Reads these jobs for whoever sends their requests.
+
+    Attributes:
+        counter: has counted their prompts.
+        keep: called with what was read: the jobs by id, and prompts by the ids of their texts.
+    """
+
+    counter: Counter
+    keep: Callable[[Mapping[UUID, StartedJob], Mapping[UUID, CountedPrompt]], object]
+
+    def asking(self, model: str, *, num_slots: int) -> Query:
+        """Return the query for the first batch jobs, as many as there are slots and a few at most."""
+        given = {
+            "model": model,
+            "lane": Lane.BATCH.value,
+            "fingerprint": self.counter.fingerprint,
+            "num_jobs": min(num_slots, _MAX_JOBS),
+            "max_tokens": MAX_TOKENS,
+        }
+        return Query(FIRST_PROMPTS, given)
+
+    def take(self, session: Session, rows: Rows) -> None:
+        """Keep what the rows of the query hold, without a prompt that cannot be read: its job fails alone."""
+        jobs, prompts = dict[UUID, StartedJob](), dict[UUID, CountedPrompt]()
+        for row in rows:
+            job, of_prompt = StartedJob(*row[len(_OF_PROMPT) :]), row[: len(_OF_PROMPT)]
+            with suppress(Exception):
+                prompts |= store.opened_counts(session, [of_prompt], self.counter)
+                jobs[job.id] = job
+        self.keep(jobs, prompts)

@@ -1,0 +1,1 @@
+"""What engines have of prompts, and the jobs that begin alike and follow each other."""
