@@ -299,7 +299,8 @@ class Runner:
             await self._in_thread(self.requests.salts.load)
         request = self.requests.salted(request, run.claim.job, model)
         put = partial(run.put, tokens_per_block=model.capacity.tokens_per_block)
-        stream = RunStream(model.served.call(request), put=put)
+        sent = run.early.is_on_its_way.set if run.early is not None else lambda: None
+        stream = RunStream(model.served.call(request), put=put, sent=sent)
         if run.claiming is not None and not await run.claiming.is_claimed():
             return None
         run.stream = stream

@@ -15,10 +15,23 @@ _CLOSE_SECONDS: Final = 15.0
 class RunStream:
     """A request that puts its events into an inbox: any number of deltas, then one StreamEnd."""
 
-    def __init__(self, call: EngineCall, *, put: Callable[[EngineDelta | StreamEnd], None]) -> None:
-        """Args: put: receives every event; it must not block."""
+    def __init__(
+        self,
+        call: EngineCall,
+        *,
+        put: Callable[[EngineDelta | StreamEnd], None],
+        sent: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare the stream without sending the request.
+
+        Args:
+            call: the request.
+            put: receives every event; it must not block.
+            sent: called when the request is on its way.
+        """
         self._call = call
         self._put = put
+        self._sent = sent
         self._running: asyncio.Task[None] | None = None  # keeps it alive
 
     def start(self) -> None:
@@ -43,4 +56,4 @@ class RunStream:
                 await self._call.close()
 
     async def _run(self) -> None:
-        self._put(await run_to_end(self._call, self._put, sent=lambda: None))
+        self._put(await run_to_end(self._call, self._put, sent=self._sent))

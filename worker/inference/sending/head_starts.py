@@ -34,6 +34,8 @@ _MAX_STOPPED: Final = 1000
 # Unclaimed jobs for each slot, most of them answered: their answers are lost if the worker dies, or another
 # engine takes the jobs. So there is one, and twice as many with each tick that claims all, up to these.
 _MAX_AHEAD: Final = 4
+# A tick waits no longer for what it has chosen to be sent.
+_MOST_SENDING_SECONDS: Final = 0.003
 
 
 class HeadStarts:
@@ -194,6 +196,10 @@ class HeadStarts:
                     begun.append(early)
         for early in begun:
             self.run(early, model)
+        # What the claims need would hold these requests up: the interpreter, the cores and the database.
+        until = time.monotonic() + _MOST_SENDING_SECONDS
+        for early in begun:
+            early.is_on_its_way.wait(max(0.0, until - time.monotonic()))
         return [each.lease for each in begun]
 
     def settle(self, claims: Iterable[Claim], *, is_committed: bool = True) -> None:
