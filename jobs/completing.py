@@ -139,9 +139,9 @@ def _follow(session: Session, rows: Rows) -> bool:
     has_endpoints = any(has for _, _, has, *_ in rows)
     thinking = None if has_endpoints else {job_id: num for job_id, _, _, num, *_ in rows}
     happened = [events.job_ended(job) for job in ended]
-    has_deliveries = outbox.publish(session, happened, without_endpoints=thinking)
     tree_progress.advance(session, ended)
-    return ends.share(session, ended) or has_deliveries
+    has_shared = ends.share(session, ended)
+    return outbox.publish(session, happened, without_endpoints=thinking, is_awaited=False) or has_shared
 
 
 _ROW: Final = {f"job_{each.name}": each for each in job_rows.JOB_ROW.values()}

@@ -147,7 +147,7 @@ def _explaining(name: bytes, sql: bytes) -> bytes:
 
 
 def later(session: Session, query: Query) -> Callable[[], Rows]:
-    """Execute a statement with the next message of this session, before what that was made for.
+    """Execute a statement with the session's next message, before what that was made for, or the commit.
 
     Returns:
         The function that returns its rows; it sends the statement if nothing has been sent since.
@@ -194,12 +194,14 @@ def fetch_all_and_commit(session: Session, queries: Sequence[Query]) -> list[Row
     Raises:
         DBAPIError: as `fetch_all`. If the connection was lost, see `may_have_committed`.
     """
-    connection = session.connection()
+    connection, ahead = session.connection(), session.info.pop(_LATER, ())
     driver = connection.connection.driver_connection
-    if isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
-        _check_open(connection, driver)
+    try:
+        if isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
+            messages.check_open(driver)  # otherwise nothing of it was certainly executed
+    except psycopg.Error as error:
+        hot.fail(connection, error)
     session.flush()
-    ahead = session.info.pop(_LATER, ())
     return _fetch_all(session, [*ahead, *queries], commits=True)[len(ahead) :]
 
 
@@ -216,14 +218,6 @@ def refuse_after_commit(session: Session) -> None:
     """
     if may_have_committed(session):
         raise RuntimeError("the transaction is committed already")
-
-
-def _check_open(connection: Connection, driver: Driver) -> None:
-    """Fail if the server has closed the connection: whatever is sent on it now is certainly not executed."""
-    try:
-        messages.check_open(driver)
-    except psycopg.Error as error:
-        hot.fail(connection, error)
 
 
 def _fetch_all(session: Session, queries: Sequence[Query], *, commits: bool = False) -> list[Rows]:
@@ -389,3 +383,14 @@ def _can_send(connection: Connection, driver: Driver) -> bool:
     listeners = connection.dispatch
     is_watched = bool(listeners.before_cursor_execute) or bool(listeners.after_cursor_execute)
     return is_plain and not is_watched and _NAMES in connection.info
+
+
+@event.listens_for(Session, "before_commit")
+def _before_commit(session: Session) -> None:
+    """Send what waits for the session's next message, with the commit."""
+    if session.info.get(_LATER):
+        send = fetch_all if session.in_nested_transaction() else fetch_all_and_commit
+        send(session, [])
+
+
+event.listen(Session, "after_commit", lambda session: session.info.pop(_COMMITTING, None))

@@ -26,7 +26,11 @@ MAX_OUTPUT_BYTES: Final = 16 * 1024
 
 
 def publish(
-    session: Session, events: Sequence[Event], *, without_endpoints: Mapping[UUID, int] | None = None
+    session: Session,
+    events: Sequence[Event],
+    *,
+    without_endpoints: Mapping[UUID, int] | None = None,
+    is_awaited: bool = True,
 ) -> bool:
     """Append these events, and queue their deliveries.
 
@@ -35,16 +39,26 @@ def publish(
         events: about subjects of one kind. One that exists already is skipped.
         without_endpoints: by job, how many tokens of its result were thinking, where none of their tenants
             has an endpoint; None: both are read.
+        is_awaited: they are there when this returns; False: with the next message or the commit, so the
+            caller opens no savepoint before.
 
     Returns:
-        True if there is anything to deliver.
+        True if there is anything to deliver, or may be.
     """
     starts = range(0, len(events), _MAX_ROWS)
-    found = [_publish(session, events[start : start + _MAX_ROWS], without_endpoints) for start in starts]
-    return any(found)
+    asked = [_publishing(session, events[start : start + _MAX_ROWS], without_endpoints) for start in starts]
+    if is_awaited:
+        found = [direct.fetch(session, *query) for query, _ in asked]
+        return any(found)
+    for query, _ in asked:
+        direct.later(session, query)
+    return any(has_deliveries for _, has_deliveries in asked)
 
 
-def _publish(session: Session, events: Sequence[Event], without_endpoints: Mapping[UUID, int] | None) -> bool:
+def _publishing(
+    session: Session, events: Sequence[Event], without_endpoints: Mapping[UUID, int] | None
+) -> tuple[Query, bool]:
+    """Return the statement that appends these events, and whether anybody gets one."""
     tenants = {event.subject.tenant_id for event in events if event.is_announced}
     # Jobs are many: the content of those that no endpoint could ever want is not kept.
     of_jobs = [event.subject.id for event in events if event.is_of_job and (event.own or event.is_announced)]
@@ -81,7 +95,7 @@ def _publish(session: Session, events: Sequence[Event], without_endpoints: Mappi
         "secrets": [each.secret for _, each in due],
         "include_output": [each.includes_output for _, each in due],
     }
-    return bool(events) and bool(direct.fetch(session, _APPEND, given))
+    return Query(_APPEND, given), bool(due)
 
 
 # The output is copied as it is stored: one that cannot be decrypted must not stop the others. Of the
