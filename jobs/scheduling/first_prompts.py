@@ -22,7 +22,7 @@ from jobs.states import Lane
 
 # Prompt tokens that are read while an engine's row is locked: some 64 KB for each slot.
 MAX_TOKENS: Final = 16_384
-_MAX_JOBS: Final = 4
+_MAX_JOBS: Final = 4  # not a parameter: the planner would expect a tenth of the queue, and read all texts
 
 _COLUMNS: Final = ", ".join(StartedJob._fields)
 _OF_PROMPT: Final = (("id", Uuid), ("token_ids", LargeBinary), ("num_tokens", Integer), ("body", LargeBinary))
@@ -36,14 +36,14 @@ FIRST_PROMPTS: Final = (
             SELECT tenant_id FROM jobs WHERE state = 'queued' AND model = :model AND lane = :lane
             ORDER BY lane DESC, tenant_id DESC LIMIT 1
         )
-        ORDER BY {FIT_CLASS.replace(":", chr(92) + ":")}, rank DESC, id LIMIT :num_jobs
+        ORDER BY {FIT_CLASS.replace(":", chr(92) + ":")}, rank DESC, id LIMIT {_MAX_JOBS}
     ) AS first JOIN texts ON texts.id = first.text_id
     WHERE first.prompt_tokens <= :max_tokens AND texts.fingerprint = :fingerprint
         AND texts.token_ids IS NOT NULL AND texts.num_tokens IS NOT NULL
     """)  # noqa: S608  # built from constants
     .bindparams(
         *(bindparam(name, type_=Text()) for name in ("model", "lane", "fingerprint")),
-        *(bindparam(name, type_=Integer()) for name in ("num_jobs", "max_tokens")),
+        bindparam("max_tokens", type_=Integer()),
     )
     .columns(
         *(column(name, kind) for name, kind in _OF_PROMPT),
@@ -65,13 +65,12 @@ class FirstPrompts:
     counter: Counter
     keep: Callable[[Mapping[UUID, StartedJob], Mapping[UUID, CountedPrompt]], object]
 
-    def asking(self, model: str, *, num_slots: int) -> Query:
-        """Return the query for the first batch jobs, as many as there are slots and a few at most."""
+    def asking(self, model: str) -> Query:
+        """Return the query for the first few batch jobs."""
         given = {
             "model": model,
             "lane": Lane.BATCH.value,
             "fingerprint": self.counter.fingerprint,
-            "num_jobs": min(num_slots, _MAX_JOBS),
             "max_tokens": MAX_TOKENS,
         }
         return Query(FIRST_PROMPTS, given)

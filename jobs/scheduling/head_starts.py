@@ -69,10 +69,15 @@ class Begun:
     send: Callable[[Sequence[HeadStart]], Collection[Lease]] = _send_none
 
     @property
+    def head_starts(self) -> Sequence[HeadStart]:
+        """All of them."""
+        others = [each.head_start for each in self.under_way if each.head_start is not None]
+        return [*self.claimed_now, *others, *self.strays]
+
+    @property
     def job_ids(self) -> frozenset[UUID]:
         """The jobs of all of them."""
-        others = (each.head_start for each in self.under_way if each.head_start is not None)
-        return frozenset(each.lease.job_id for each in (*self.claimed_now, *others, *self.strays))
+        return frozenset(each.lease.job_id for each in self.head_starts)
 
     @property
     def answered(self) -> frozenset[Lease]:

@@ -105,9 +105,11 @@ class Starts:
         policy = self.queue.policy
         if not policy.preempts or candidates[0].candidate.lane is not Lane.INTERACTIVE:
             return False
+        inside = {each.lease.lease_id for each in (*self.sent, *self.begun.head_starts)}
+        unclaimed = inside - {each.lease.lease_id for each in self.claims}
         leaving = choose_preemptions(
             candidates[0].candidate,
-            list(self.load.running.values()),
+            [each for lease_id, each in self.load.running.items() if lease_id not in unclaimed],
             self.load.budget,
             max_batch_size=self.load.capacity.max_batch_size,
             policy=policy.packing,

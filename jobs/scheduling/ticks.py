@@ -61,7 +61,7 @@ class Expected:
         )
         asked = [asking_waiting(self.model, engine_name), first]
         if self.first_prompts is not None:
-            asked.append(self.first_prompts.asking(self.model, num_slots=self.capacity.max_batch_size))
+            asked.append(self.first_prompts.asking(self.model))
         return asked
 
 

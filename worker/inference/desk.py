@@ -13,7 +13,7 @@ from jobs import telemetry
 from jobs.checkpoints import Output
 from jobs.completing import JobCompletion
 from jobs.database import direct, transaction
-from jobs.scheduling import ticks
+from jobs.scheduling import claims, engine_load, ticks
 from jobs.scheduling.claims import ClaimResult
 from jobs.scheduling.head_starts import NOTHING_BEGUN, Begun
 from jobs.scheduling.previews import Preview
@@ -205,6 +205,7 @@ class Desk:
             self._add_apart(ours)
             self._settle((), is_committed=False)
             self._put_back(answered)
+            self._note_strays()
             if isinstance(error, StartRefusedError) and self._refused.set_aside(error.starts):
                 self.wake()
             elif not together:
@@ -246,6 +247,21 @@ class Desk:
         for each in ended:
             left = self.head_starts.leave(each.running.lease, each.stored)
             self._apart.add([replace(each, left=left)])
+
+    def _note_strays(self) -> None:
+        """Book what a failed tick has sent, before anybody else starts jobs in its place."""
+        strays = self.head_starts.strays() if self.head_starts is not None else ()
+        if self.head_starts is None or not strays:
+            return
+        try:
+            with transaction(self._sessions) as session:
+                if engine_load.lock(session, self._settings.engine.name) is not None:
+                    places = [each.head_start for each in strays]
+                    claims.keep_places(session, self._settings.engine.name, places)
+        except SQLAlchemyError as error:  # then the next tick does
+            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="strays", error=type(error).__name__)
+        else:
+            self.head_starts.note_places(strays)
 
     def _settle(self, claims: Sequence[Claim], *, is_committed: bool = True) -> None:
         """Tell what became of the head starts whose jobs the tick was to claim."""

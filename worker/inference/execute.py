@@ -375,6 +375,7 @@ class Runner:
                     return granted_or_ended
 
     def _ask_for_blocks(self, run: JobRun) -> Granted | WaitForBlocks | Yielded | LeaseLost:
+        head_starts = self.recorder.desk.head_starts
         try:
             with transaction(self.sessions) as session:
                 return growth.extend(
@@ -383,6 +384,7 @@ class Runner:
                     run.claim.lease,
                     produced=run.answer.num_tokens,
                     policy=self.policy(),
+                    is_known=lambda: head_starts is None or not head_starts.has_strays,
                 )
         except SQLAlchemyError as error:  # the lease bounds the retries
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="extend", error=type(error).__name__)

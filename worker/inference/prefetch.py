@@ -155,6 +155,7 @@ class PromptPrefetcher:
         """Remove these jobs, which have started, from the candidates."""
         with self._lock:
             self._started.update(job_ids)
+            self._first = {key: row for key, row in self._first.items() if key not in self._started}
             self._drop_started()
 
     def find(self, job: QueuedJob) -> tuple[StartedJob, CountedPrompt] | None:

@@ -56,4 +56,6 @@ class RunStream:
                 await self._call.close()
 
     async def _run(self) -> None:
-        self._put(await run_to_end(self._call, self._put, sent=self._sent))
+        end = await run_to_end(self._call, self._put, sent=self._sent)
+        self._sent()  # or it never will be
+        self._put(end)

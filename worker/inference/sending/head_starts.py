@@ -91,6 +91,7 @@ class HeadStarts:
         # Such ones of ticks that failed, by lease, until a tick has noted their places or they have left.
         self._strays: dict[Lease, EarlyRun] = {}
         self._noted: list[EarlyRun] = []  # those whose places the present tick notes
+        self._stores_ends = False
         # A request that kills its worker must count as a run of its job: the first one follows its claim.
         self._has_served = False
         self._claimed: dict[Lease, EarlyRun] = {}
@@ -166,7 +167,8 @@ class HeadStarts:
         with self._lock:
             self._is_ticking, self._is_outdated, self._ticked, self._starting = True, False, [], None
             self._chosen, self._noted = set(), list(self._strays.values())
-            self._has_served |= bool(ended)
+            self._stores_ends = bool(ended)
+            self._has_served |= self._stores_ends
             for place, early in self._begun.items():
                 if place not in stored:
                     others.append(FilledSlot(place, early.head_start))
@@ -197,7 +199,7 @@ class HeadStarts:
         for early in begun:
             self.run(early, model)
         # What the claims need would hold these requests up: the interpreter, the cores and the database.
-        until = time.monotonic() + _MOST_SENDING_SECONDS
+        until = time.monotonic() + (0 if self._stores_ends else _MOST_SENDING_SECONDS)
         for early in begun:
             early.is_on_its_way.wait(max(0.0, until - time.monotonic()))
         return [each.lease for each in begun]
@@ -213,9 +215,7 @@ class HeadStarts:
         refused = list[EarlyRun]()
         with self._lock:
             chosen = [each for place, each in self._begun.items() if place in self._chosen]
-            if is_committed:
-                self._note_places()
-            else:
+            if not is_committed:
                 self._strays |= {each.lease: each for each in chosen}
             runs = [self._begun.pop(place) for place in self._ticked if place in self._begun]
             self._ticked = []
@@ -229,6 +229,8 @@ class HeadStarts:
             self._claimed |= {each.lease: each for each in taken}
             if len(runs) > len(chosen):
                 self._ahead = min(2 * self._ahead, _MAX_AHEAD) if len(taken) == len(runs) else 1
+        if is_committed:
+            self.note_places(self._noted)
         for each in taken:
             each.confirm(claimed[each.lease])
         engine_loop.call(lambda: _tell(taken))
@@ -289,13 +291,25 @@ class HeadStarts:
         finally:
             early.left.set_result(may_leave)
 
-    def _note_places(self) -> None:
-        """Forget the strays whose places the tick has noted; the caller holds the lock."""
-        for each in self._noted:
-            self._strays.pop(each.lease, None)
+    @property
+    def has_strays(self) -> bool:
+        """Whether anything may be in the engine that no reservation shows: nothing else may grow there."""
+        with self._lock:
+            return bool(self._strays) or any(place in self._begun for place in self._chosen)
+
+    def strays(self) -> Sequence[EarlyRun]:
+        """Return the requests of failed ticks that have no places."""
+        with self._lock:
+            return list(self._strays.values())
+
+    def note_places(self, strays: Sequence[EarlyRun]) -> None:
+        """Note that these have places now, which a committed transaction gave them."""
+        with self._lock:
+            for each in strays:
+                self._strays.pop(each.lease, None)
+        for each in strays:
             # One that left meanwhile found no place to close.
             each.left.add_done_callback(partial(self._close_again, each.lease))
-        self._noted = []
 
     def _close_again(self, lease: Lease, left: "Future[bool]") -> None:
         if left.result():
@@ -308,6 +322,8 @@ class HeadStarts:
         if found is None or ranked.job.num_rescues or ranked.job.id in self._stopped:
             return None
         row, prompt = found
+        if (row.completion_tokens, row.started_at) != (ranked.job.completion_tokens, ranked.job.started_at):
+            return None  # it has run since its row was read
         if not self._requests.can_be_early(row, prompt, model):
             return None
         size, is_first = ranked.size, row.started_at is None
