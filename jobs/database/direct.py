@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Dialect, Engine, TextClause, TextualSelect, e
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.types import TypeEngine
@@ -150,7 +150,7 @@ def later(session: Session, query: Query) -> Callable[[], Rows]:
     """Execute a statement with the session's next message, before what that was made for, or the commit.
 
     Returns:
-        The function that returns its rows; it sends the statement if nothing has been sent since.
+        The function that returns its rows until the commit; it sends the statement if nothing was sent since.
     """
     waiting: list[Query] = session.info.setdefault(_LATER, [])
     found: list[Rows] = session.info.setdefault(_LATER_ROWS, [])
@@ -393,4 +393,8 @@ def _before_commit(session: Session) -> None:
         send(session, [])
 
 
-event.listen(Session, "after_commit", lambda session: session.info.pop(_COMMITTING, None))
+@event.listens_for(Session, "after_transaction_end")
+def _after_end(session: Session, ended: SessionTransaction) -> None:
+    """Forget what was for this transaction only."""
+    for key in (_LATER, _LATER_ROWS, _COMMITTING) if ended.parent is None else ():
+        session.info.pop(key, None)

@@ -4,7 +4,6 @@ So their requests can go as soon as they are chosen.
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -12,6 +11,7 @@ from uuid import UUID
 from sqlalchemy import Integer, LargeBinary, Text, Uuid, bindparam, column, text
 from sqlalchemy.orm import Session
 
+from jobs import telemetry
 from jobs.database.direct import IN_INDEX_ORDER, Query, Rows
 from jobs.database.hot import PREPARED
 from jobs.models import FIT_CLASS, Job
@@ -80,7 +80,10 @@ class FirstPrompts:
         jobs, prompts = dict[UUID, StartedJob](), dict[UUID, CountedPrompt]()
         for row in rows:
             job, of_prompt = StartedJob(*row[len(_OF_PROMPT) :]), row[: len(_OF_PROMPT)]
-            with suppress(Exception):
+            try:
                 prompts |= store.opened_counts(session, [of_prompt], self.counter)
                 jobs[job.id] = job
+            except Exception as error:  # noqa: BLE001  # one bad prompt must not stop the others
+                name = type(error).__name__
+                telemetry.logger().warning(telemetry.LOOP_FAILED, loop="first-prompts", error=name)
         self.keep(jobs, prompts)

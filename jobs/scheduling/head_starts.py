@@ -182,6 +182,13 @@ class Outlook:
             load = with_started(load, chosen, Lease(chosen.job.id, uuid7()), Reuse())
         return replace(self, load=load), frozenset(started)
 
+    def started(self, chosen: Sequence[Ranked]) -> "Outlook":
+        """Return the outlook once these jobs, which a tick has chosen, have started in free slots."""
+        load = self.load
+        for each in chosen:
+            load = with_started(load, each, Lease(each.job.id, uuid7()), Reuse())
+        return replace(self, load=load)
+
     def refilled(self, slot: FilledSlot) -> "Outlook":
         """Return the outlook once the slot's run has ended and what took its place has started."""
         return replace(self, load=refilled(self.load, slot))

@@ -45,14 +45,15 @@ def publish(
     Returns:
         True if there is anything to deliver, or may be.
     """
-    starts = range(0, len(events), _MAX_ROWS)
-    asked = [_publishing(session, events[start : start + _MAX_ROWS], without_endpoints) for start in starts]
-    if is_awaited:
-        found = [direct.fetch(session, *query) for query, _ in asked]
-        return any(found)
-    for query, _ in asked:
-        direct.later(session, query)
-    return any(has_deliveries for _, has_deliveries in asked)
+    has_deliveries = False
+    for start in range(0, len(events), _MAX_ROWS):
+        query, may_have = _publishing(session, events[start : start + _MAX_ROWS], without_endpoints)
+        if is_awaited:
+            has_deliveries |= bool(direct.fetch(session, *query))
+        else:
+            direct.later(session, query)
+            has_deliveries |= may_have
+    return has_deliveries
 
 
 def _publishing(

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -282,6 +282,53 @@ def test_what_is_asked_later_goes_first_in_the_next_message(sessions: sessionmak
         assert [early(), other(), early()] == [[(6, "it's 100%")], [(4, "it's 100%")], [(6, "it's 100%")]]
         last = direct.later(session, Query(QUOTIENT, {"divisor": 6, "word": ""}))
         assert last() == [(2, "it's 100%")]  # though nothing was sent since
+
+
+INSERTION = Query(text("INSERT INTO asked_later SELECT"), {})
+
+
+@pytest.fixture
+def num_later(sessions: sessionmaker[Session]) -> Iterator[Callable[[], int]]:
+    """How often INSERTION was committed."""
+
+    def num_rows() -> int:
+        with sessions() as session:
+            return session.scalars(text("SELECT count(*) FROM asked_later")).one()
+
+    with sessions.begin() as session:
+        session.execute(text("CREATE TABLE asked_later ()"))
+    yield num_rows
+    with sessions.begin() as session:
+        session.execute(text("DROP TABLE asked_later"))
+
+
+def test_what_is_asked_later_goes_with_the_commit(
+    sessions: sessionmaker[Session], num_later: Callable[[], int]
+) -> None:
+    with sessions() as session:
+        direct.later(session, INSERTION)
+        session.commit()
+        assert num_later() == 1
+        assert direct.fetch(session, QUOTIENT, {"divisor": 4, "word": ""}) == [(3, "it's 100%")]
+        with session.begin_nested():
+            direct.later(session, INSERTION)
+        session.rollback()
+    assert num_later() == 1
+
+
+def test_what_was_to_go_with_a_commit_that_came_to_nothing_goes_with_no_other(
+    sessions: sessionmaker[Session], num_later: Callable[[], int]
+) -> None:
+    with sessions() as session:
+        direct.later(session, INSERTION)
+        session.rollback()
+        direct.later(session, Query(QUOTIENT, {"divisor": 0, "word": ""}))
+        with pytest.raises(DataError):
+            session.commit()
+        session.rollback()
+        assert direct.fetch(session, QUOTIENT, {"divisor": 4, "word": ""}) == [(3, "it's 100%")]
+        session.commit()
+    assert num_later() == 0
 
 
 def test_a_connection_keeps_a_bounded_number_of_prepared_statements(sessions: sessionmaker[Session]) -> None:

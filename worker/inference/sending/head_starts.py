@@ -190,6 +190,9 @@ class HeadStarts:
         with self._lock:
             if model is None or not self._has_served:
                 return ()
+            if self._outlook is not None and self._starting is None:
+                self._outlook = self._outlook.started([each.ranked for each in chosen])
+                self._starting = frozenset(each.lease.job_id for each in chosen)
             for each in chosen:
                 if (early := self._early_run(each, model)) is not None:
                     self._begun[place := uuid7()] = early
@@ -312,8 +315,12 @@ class HeadStarts:
             each.left.add_done_callback(partial(self._close_again, each.lease))
 
     def _close_again(self, lease: Lease, left: "Future[bool]") -> None:
+        def close() -> None:
+            self._close_reservation(lease)
+            self.on_room()
+
         if left.result():
-            self._threads.submit(self._close_reservation, lease)
+            self._threads.submit(close)
 
     def _early_run(self, head_start: HeadStart, model: EngineModel) -> EarlyRun | None:
         """Make the run of a job, unless its claim must be awaited."""

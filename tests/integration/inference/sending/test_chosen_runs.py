@@ -152,3 +152,29 @@ def test_a_job_that_has_run_since_its_row_was_read_is_not_sent_before_its_claim(
     assert served.num_early == 0
     assert len(served.inside) == 1
     all_end_once(served)
+
+
+def test_what_begins_while_a_tick_claims_follows_what_it_has_sent(
+    served: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue(served, 1)
+    served.tick()
+    (running,) = served.inside
+    queue(served, 2 * CAPACITY.max_batch_size)
+    in_order = [each.job.id for each in served.prefetched.preview.candidates]
+    tick = ticks.tick
+
+    def end_one(*given: Any, **named: Any) -> ticks.TickResult:  # noqa: ANN401  # as it takes them
+        result = tick(*given, **named)
+        assert served.head_starts.has_strays, "until it is known that all of them are claimed"
+        served.end_request(running)
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ticks, "tick", end_one)
+        served.tick()
+    assert not served.head_starts.has_strays
+    sent = [each.early.lease.job_id for each in served.inside if each.early is not None]
+    assert sent == in_order[: CAPACITY.max_batch_size]
+    served.hand_in(running)
+    all_end_once(served)
