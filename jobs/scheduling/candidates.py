@@ -50,7 +50,12 @@ _NOBODY: Final = UUID(int=0)  # older than any reader
 _MAX_FAMILIES: Final = 64
 
 
-_CLASS: Final = FIT_CLASS.replace(":", r"\:")  # not a parameter
+CLASS: Final = FIT_CLASS.replace(":", r"\:")  # not a parameter
+# One tenant that waits, the only one perhaps.
+ONE_TENANT: Final = """(
+            SELECT tenant_id FROM jobs WHERE state = 'queued' AND model = :model AND lane = :lane
+            ORDER BY lane DESC, tenant_id DESC LIMIT 1
+        )"""
 _COLUMNS: Final = ", ".join(QueuedJob._fields)
 # The literal state lets the planner use the partial indexes.
 _RUNNABLE: Final = """
@@ -60,7 +65,7 @@ _RUNNABLE: Final = """
 """
 _FIRST_OF_CLASS: Final = f"""
             SELECT {_COLUMNS} FROM jobs
-            WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
+            WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {CLASS} = possible.class
             ORDER BY rank DESC, id LIMIT (SELECT num_each FROM share)
 """  # noqa: S608  # built from constants
 # Finds the classes of a tenant's jobs one after the other, each by one index probe: there are few.
@@ -68,16 +73,16 @@ _FIRST_SQL: Final = f"""
     {IN_INDEX_ORDER.decode()}
     WITH RECURSIVE existing(tenant_id, class) AS (
         SELECT tenant.id, (
-            SELECT {_CLASS} FROM jobs
+            SELECT {CLASS} FROM jobs
             WHERE state = 'queued' AND model = :model AND lane = :lane AND tenant_id = tenant.id
-            ORDER BY {_CLASS} LIMIT 1
+            ORDER BY {CLASS} LIMIT 1
         ) FROM unnest(:tenants) AS tenant(id)
         UNION ALL
         SELECT tenant_id, (
-            SELECT {_CLASS} FROM jobs
+            SELECT {CLASS} FROM jobs
             WHERE state = 'queued' AND model = :model AND lane = :lane AND tenant_id = existing.tenant_id
-                AND {_CLASS} > existing.class
-            ORDER BY {_CLASS} LIMIT 1
+                AND {CLASS} > existing.class
+            ORDER BY {CLASS} LIMIT 1
         ) FROM existing WHERE class IS NOT NULL
     ), possible AS (
         SELECT tenant_id, class FROM existing
@@ -97,7 +102,7 @@ _FIRST_SQL: Final = f"""
     (SELECT urgent.* FROM possible, LATERAL (
         SELECT {_COLUMNS} FROM jobs
         WHERE {_RUNNABLE} AND expires_at IS NOT NULL
-            AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
+            AND tenant_id = possible.tenant_id AND {CLASS} = possible.class
         ORDER BY expires_at LIMIT :num_urgent_each
     ) AS urgent ORDER BY urgent.expires_at LIMIT :num_urgent)
 """  # noqa: S608  # built from constants
@@ -122,7 +127,7 @@ _FIRST_OTHERS: Final = (
             f"""
             SELECT * FROM (
                 SELECT {_COLUMNS} FROM jobs
-                WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
+                WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {CLASS} = possible.class
                 ORDER BY rank DESC, id LIMIT :num_passed
             ) AS passed WHERE family IS NULL
                 OR coalesce(id < (:readers)[array_position(:without, family)], true)
@@ -147,7 +152,7 @@ _FIRST_OF_SHARE: Final = (
             f"""
             SELECT {_COLUMNS} FROM (
                 SELECT {_COLUMNS}, row_number() OVER (ORDER BY rank DESC, id) AS place FROM jobs
-                WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {_CLASS} = possible.class
+                WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {CLASS} = possible.class
                 ORDER BY rank DESC, id LIMIT (SELECT :reach * num_each FROM share)
             ) AS passed
             WHERE place <= (SELECT greatest(:num_first, num_each / {_PARTS}) FROM share)
@@ -168,10 +173,7 @@ FIRST_OF_ONE: Final = (
     text(
         _FIRST_SQL.replace(
             "unnest(:tenants) AS tenant(id)",
-            """(
-            SELECT tenant_id FROM jobs WHERE state = 'queued' AND model = :model AND lane = :lane
-            ORDER BY lane DESC, tenant_id DESC LIMIT 1
-        ) AS tenant(id)""",
+            f"{ONE_TENANT} AS tenant(id)",
         ).replace(":now", "statement_timestamp()")
     )
     .bindparams(*(each for each in _GIVEN_FIRST if each.key not in {"tenants", "now"}))

@@ -14,13 +14,14 @@ from sqlalchemy.orm import Session
 from jobs import telemetry
 from jobs.database.direct import IN_INDEX_ORDER, Query, Rows
 from jobs.database.hot import PREPARED
-from jobs.models import FIT_CLASS, Job
+from jobs.models import Job
 from jobs.prompts import store
 from jobs.prompts.store import CountedPrompt, Counter
+from jobs.scheduling.candidates import CLASS, ONE_TENANT
 from jobs.starting import StartedJob
 from jobs.states import Lane
 
-# Prompt tokens that are read while an engine's row is locked: some 64 KB for each slot.
+# Most tokens of a prompt that is read while an engine's row is locked: some 64 KB.
 MAX_TOKENS: Final = 16_384
 _MAX_JOBS: Final = 4  # not a parameter: the planner would expect a tenth of the queue, and read all texts
 
@@ -32,11 +33,8 @@ FIRST_PROMPTS: Final = (
     {IN_INDEX_ORDER.decode()}
     SELECT {", ".join(f"texts.{name}" for name, _ in _OF_PROMPT)}, first.* FROM (
         SELECT {_COLUMNS} FROM jobs
-        WHERE state = 'queued' AND model = :model AND lane = :lane AND tenant_id = (
-            SELECT tenant_id FROM jobs WHERE state = 'queued' AND model = :model AND lane = :lane
-            ORDER BY lane DESC, tenant_id DESC LIMIT 1
-        )
-        ORDER BY {FIT_CLASS.replace(":", chr(92) + ":")}, rank DESC, id LIMIT {_MAX_JOBS}
+        WHERE state = 'queued' AND model = :model AND lane = :lane AND tenant_id = {ONE_TENANT}
+        ORDER BY {CLASS}, rank DESC, id LIMIT {_MAX_JOBS}
     ) AS first JOIN texts ON texts.id = first.text_id
     WHERE first.prompt_tokens <= :max_tokens AND texts.fingerprint = :fingerprint
         AND texts.token_ids IS NOT NULL AND texts.num_tokens IS NOT NULL

@@ -1,6 +1,7 @@
 """A worker makes requests while their claims commit; once it has served, a free slot gets them before."""
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from uuid import UUID
 
@@ -9,10 +10,12 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.database import transaction
+from jobs.scheduling.starts import Claim
 from jobs.settings import Settings
 from jobs.starting import StartedJob
-from support import eventually
+from support import PATIENCE, eventually
 from worker.engine.client import EngineModel
+from worker.inference.dispatcher import Dispatcher
 from worker.inference.run_stream import RunStream
 from worker.inference.sending.claiming import Claiming
 from worker.inference.sending.requests import RequestMaker
@@ -73,17 +76,30 @@ def test_a_request_is_made_while_its_claim_commits_and_sent_afterwards(
 def test_an_idle_engine_gets_a_request_before_its_claim_once_its_worker_has_served(
     queue: Queue, feeding: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reserved, start = list[int](), RunStream.start
+    reserved, start, prepare, has_started = (
+        list[int](),
+        RunStream.start,
+        Dispatcher._prepare,
+        threading.Event(),
+    )
 
     def start_noted(stream: RunStream) -> None:
         reserved.append(len(queue.reservations()))  # as others see them
+        has_started.set()
         start(stream)
 
+    def prepare_late(dispatcher: Dispatcher, claims: Sequence[Claim], model: EngineModel) -> object:
+        if claims and reserved:
+            assert has_started.wait(PATIENCE), "the request goes before the commit, which follows this"
+        return prepare(dispatcher, claims, model)
+
     monkeypatch.setattr(RunStream, "start", start_noted)
+    monkeypatch.setattr(Dispatcher, "_prepare", prepare_late)
     with running_worker(feeding(), queue.tokenizer):
         assert queue.ended(queue.submit("The first question. [[tokens=20]]")).state == "completed"
-        with at_commits(queue.sessions, "PERFORM pg_sleep(0.3)"):
-            assert queue.ended(queue.submit("The next question. [[tokens=20]]")).state == "completed"
+        has_started.clear()
+        assert queue.ended(queue.submit("The next question. [[tokens=20]]")).state == "completed"
+        monkeypatch.setattr(Dispatcher, "_prepare", prepare)
         with at_commits(queue.sessions, FAILS_TWICE):
             job = queue.ended(queue.submit("The last question. [[tokens=300]]", max_tokens=400))
     assert reserved[:2] == [1, 0]
