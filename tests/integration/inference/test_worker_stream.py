@@ -188,6 +188,53 @@ async def answered(call: TritonCall) -> int:
     return sum(len(each.ids) for each in came if isinstance(each, TokenDelta))
 
 
+def test_the_first_request_to_a_model_finds_a_connection_open(counted: NotedChannels) -> None:
+    engine = TritonEngine(counted.settings, EngineSettings(), channels=counted)
+
+    async def course() -> bool:
+        for _ in range(2):  # as often as it is described
+            await engine.model()
+        connection = await counted.take()
+        was_open = connection.is_open
+        await counted.give_back(connection)
+        await answered(ask(counted))
+        await engine.close()
+        return was_open
+
+    assert loop.run(course(), timeout=PATIENCE)
+    assert len(counted.opened) == 1
+
+
+def test_a_request_is_on_its_way_once_it_is_written(counted: NotedChannels) -> None:
+    happened = list[str]()
+
+    async def course() -> None:
+        call, connection = ask(counted), await counted.take()
+        infer = connection.infer
+
+        def note_written(*given: Any, **named: Any) -> Any:  # noqa: ANN401  # as gRPC takes and returns them
+            stream = infer(*given, **named)
+            write = stream.write
+
+            async def write_and_note(message: Any) -> None:  # noqa: ANN401  # generated code has no types
+                await write(message)
+                happened.append("written")
+
+            stream.write = write_and_note
+            return stream
+
+        connection.infer = note_written
+        await counted.give_back(connection)
+        async with asyncio.timeout(PATIENCE):
+            await connection.channel.channel_ready()
+            await call.run(lambda _: happened.append("answered"), sent=lambda: happened.append("sent"))
+        await call.close()
+        await counted.close()
+
+    loop.run(course(), timeout=PATIENCE)
+    assert happened[:3] == ["written", "sent", "answered"]
+
+
 def test_one_stream_serves_one_request_after_another(counted: NotedChannels) -> None:
     async def course() -> list[int]:
         found = [await answered(ask(counted, max_tokens=each)) for each in (3, 5, 2, 4)]

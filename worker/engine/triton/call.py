@@ -97,8 +97,7 @@ class TritonCall:
                 return NOT_SENT
             keeps = self._channels is not None and self._channels.marks_end(self._adapter.model_name)
             self._call = connection.stream()
-            sent()
-            end = await self._follow(self._written, put, keeps=keeps)
+            end = await self._follow(self._written, put, keeps=keeps, sent=sent)
             if isinstance(end.error, AdapterMissError):
                 end = await self._send_with_weights(connection, put)
             self._ended_well = end.confirmed and end.error is None
@@ -189,7 +188,14 @@ class TritonCall:
             return False
         return bool(answer.ready) and not self._is_cancelled
 
-    async def _follow(self, message: Any, put: Callable[[EngineDelta], None], *, keeps: bool) -> StreamEnd:  # noqa: ANN401  # generated code has no types
+    async def _follow(
+        self,
+        message: Any,  # noqa: ANN401  # generated code has no types
+        put: Callable[[EngineDelta], None],
+        *,
+        keeps: bool,
+        sent: Callable[[], None] = lambda: None,
+    ) -> StreamEnd:
         """Send the request, and read until the server has nothing left to send for it.
 
         Args:
@@ -197,10 +203,12 @@ class TritonCall:
             put: receives its deltas.
             keeps: keep the stream for the next request if all goes well. Otherwise this one is read to its
                 end, even past an error.
+            sent: called once the request is written.
         """
         stream, self._error, self._is_final = self._call, None, False
         try:
             await stream.write(message)
+            sent()
             if not keeps:
                 await stream.done_writing()
             while (response := await stream.read()) is not grpc.aio.EOF:

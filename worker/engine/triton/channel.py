@@ -10,6 +10,7 @@ import grpc
 from tritonclient.grpc import service_pb2_grpc
 
 from jobs.settings import TritonSettings
+from worker.engine.deadlines import CONNECT_SECONDS
 
 _MAX_IDLE: Final = 256  # as many as large deployments have slots
 # Triton drops a client that pings more often than every 300 s unless its flags allow more.
@@ -143,8 +144,18 @@ class Channels:
             await connection.close()
         return TritonConnection(self._settings)
 
+    async def have_one(self) -> None:
+        """Have an open connection for the next request, which would wait for it as long as for its start."""
+        if any(each.is_open for each in self._idle):
+            return
+        connection = TritonConnection(self._settings)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await connection.channel.channel_ready()
+        await self.give_back(connection)
+
     async def give_back(self, connection: TritonConnection) -> None:
-        """Keep a connection whose request ended well."""
+        """Keep a connection that is new, or whose request ended well."""
         if self._is_closed or len(self._idle) >= _MAX_IDLE:
             await connection.close()
         else:

@@ -34,8 +34,10 @@ _MAX_STOPPED: Final = 1000
 # Unclaimed jobs for each slot, most of them answered: their answers are lost if the worker dies, or another
 # engine takes the jobs. So there is one, and twice as many with each tick that claims all, up to these.
 _MAX_AHEAD: Final = 4
-# A tick waits no longer for what it has chosen to be sent.
+# A tick waits no longer for what it has chosen to be sent, and then until it has arrived: on two cores that
+# takes a quarter less time if nothing else happens here.
 _MOST_SENDING_SECONDS: Final = 0.003
+_ARRIVES_SECONDS: Final = 0.001
 
 
 class HeadStarts:
@@ -201,10 +203,8 @@ class HeadStarts:
                     begun.append(early)
         for early in begun:
             self.run(early, model)
-        # What the claims need would hold these requests up: the interpreter, the cores and the database.
-        until = time.monotonic() + (0 if self._stores_ends else _MOST_SENDING_SECONDS)
-        for early in begun:
-            early.is_on_its_way.wait(max(0.0, until - time.monotonic()))
+        if begun and not self._stores_ends:
+            _wait_for_arrival(begun)
         return [each.lease for each in begun]
 
     def settle(self, claims: Iterable[Claim], *, is_committed: bool = True) -> None:
@@ -362,6 +362,17 @@ class HeadStarts:
         self._metrics.settled(num_stopped=len(refused))
         for each in refused:
             each.stop()
+
+
+def _wait_for_arrival(begun: Sequence[EarlyRun]) -> None:
+    """Wait until the engine has these requests: what the claims need would hold them up.
+
+    That is the interpreter, the cores and the database.
+    """
+    until = time.monotonic() + _MOST_SENDING_SECONDS
+    for early in begun:
+        early.is_on_its_way.wait(max(0.0, until - time.monotonic()))
+    time.sleep(_ARRIVES_SECONDS)
 
 
 def _tell(runs: Iterable[EarlyRun]) -> None:
