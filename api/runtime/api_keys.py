@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -29,8 +29,10 @@ from jobs.tenants.quotas import TenantLimits
 # guessing does not evict valid ones.
 _MAX_KNOWN: Final = 10_000
 _MAX_UNKNOWN: Final = 1_000
-# A key's use is noted so long after it was looked up: what it is used for comes first.
-_NOTE_AFTER_SECONDS: Final = 0.1
+# A key's use is noted so long after it was looked up, and it is looked up anew so long after a request: what
+# it is used for comes first.
+_LATER_SECONDS: Final = 0.1
+_RENEW_FROM: Final = 0.8  # of the time for which a look-up holds
 _BEARER: Final = "bearer "
 # In OpenAI's words: LiteLLM raises its AuthenticationError for no others.
 _WRONG: Final = "Incorrect API key provided"
@@ -106,19 +108,24 @@ class _Found:
         caller: the key's; None likewise.
         until: when the cache entry expires, in monotonic seconds. Not later than the key: it is then looked
             up again, and the database's clock decides.
+        renewed_from: a request that comes later has it looked up anew, and does not wait for that.
         has_expired: whether the key had expired by that clock.
     """
 
     row: ApiKey | None
     caller: Caller | None
     until: float
+    renewed_from: float
     has_expired: bool
 
 
 class ApiKeys:
     """Verifies keys. A change to a key takes effect within `api.key_cache_seconds`."""
 
-    def __init__(self, transactions: Transactions, settings: Settings) -> None:
+    def __init__(
+        self, transactions: Transactions, settings: Settings, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
         self._transactions = transactions
         self._seconds = settings.api.key_cache_seconds
         self._limits = settings.limits
@@ -126,6 +133,7 @@ class ApiKeys:
         self._known: dict[bytes, _Found] = {}
         self._unknown: dict[bytes, _Found] = {}
         self._asking: dict[bytes, asyncio.Task[_Found]] = {}
+        self._renewing: set[bytes] = set()
         self._lookups = KeyLookups(transactions)
         self._noting: set[asyncio.Task[None]] = set()
 
@@ -153,15 +161,27 @@ class ApiKeys:
 
     async def _find(self, secret: str) -> _Found:
         """Return the cached key, or look it up once for all concurrent calls."""
-        digest = sha256(secret.encode()).digest()
+        digest, now = sha256(secret.encode()).digest(), self._clock()
         found = self._known.get(digest) or self._unknown.get(digest)
-        if found is not None and time.monotonic() < found.until:
-            return found
+        if found is None or now >= found.until:
+            return await asyncio.shield(self._ask(secret, digest))
+        if now >= found.renewed_from and found.caller is not None and digest not in self._renewing:
+            self._renewing.add(digest)
+            asyncio.get_running_loop().call_later(_LATER_SECONDS, self._renew, secret, digest)
+        return found
+
+    def _ask(self, secret: str, digest: bytes) -> asyncio.Task[_Found]:
         if digest not in self._asking:
             task = asyncio.create_task(self._look_up(secret, digest))
             task.add_done_callback(partial(self._asked, digest))
             self._asking[digest] = task
-        return await asyncio.shield(self._asking[digest])
+        return self._asking[digest]
+
+    def _renew(self, secret: str, digest: bytes) -> None:
+        self._renewing.discard(digest)
+        found = self._known.get(digest)
+        if found is not None and self._clock() >= found.renewed_from:
+            self._ask(secret, digest)
 
     def _asked(self, digest: bytes, task: asyncio.Task[_Found]) -> None:
         self._asking.pop(digest, None)
@@ -169,7 +189,7 @@ class ApiKeys:
             task.exception()  # all that asked may have left; then nobody retrieves it
 
     async def _look_up(self, secret: str, digest: bytes) -> _Found:
-        asked_at = time.monotonic()
+        asked_at = self._clock()
         seen = await self._lookups.find(secret)
         row = seen.row
         left = (row.expires_at - seen.now).total_seconds() if row and row.expires_at else None
@@ -177,7 +197,7 @@ class ApiKeys:
         # A look-up that waited read the database's clock later than ours: too early at most.
         seconds = self._seconds if left is None or has_expired else min(self._seconds, left)
         caller = None if row is None else caller_of(row, quotas.limits_of(self._limits, seen.own))
-        found = _Found(row, caller, asked_at + seconds, has_expired)
+        found = _Found(row, caller, asked_at + seconds, asked_at + _RENEW_FROM * seconds, has_expired)
         self._known.pop(digest, None)
         self._unknown.pop(digest, None)
         if row is None:
@@ -190,7 +210,7 @@ class ApiKeys:
         return found
 
     async def _note_use(self, row: ApiKey, now: datetime) -> None:
-        await asyncio.sleep(_NOTE_AFTER_SECONDS)
+        await asyncio.sleep(_LATER_SECONDS)
         with contextlib.suppress(LongbatchError, DBAPIError):  # only informative
             note = partial(keys.note_use, key_id=row.id, now=now)
             await self._transactions.run(note, tenant_ids=[row.tenant_id])
