@@ -1,5 +1,6 @@
 """Traces that are off cost nothing: no process imports what they need, and no setting is guessed."""
 
+import os
 import subprocess
 import sys
 
@@ -15,6 +16,46 @@ import api.server, worker.inference.worker, worker.service
 ours = ("opentelemetry.sdk.trace", "opentelemetry.exporter", "jobs.traces.export")
 print([name for name in sys.modules if name.startswith(ours)])  # redis itself imports the SDK's metrics
 """
+
+
+# What the framework would do where anything in the process, or its environment, names a provider.
+_PROVIDED = """
+import asyncio
+from types import SimpleNamespace
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from api.app import create_app
+from jobs.settings import Settings
+
+kept, provider = InMemorySpanExporter(), TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(kept))
+trace.set_tracer_provider(provider)
+scope = {"type": "http", "method": "GET", "path": "/health/live", "headers": [], "query_string": b""}
+statuses = []
+
+async def receive():
+    return {"type": "http.request", "body": b""}
+
+async def send(message):
+    statuses.append(message.get("status"))
+
+app = create_app(settings := Settings())
+app.state.services = SimpleNamespace(settings=settings)  # which this route does not use
+asyncio.run(app(scope, receive, send))
+print(statuses[0], len(kept.get_finished_spans()))
+"""
+
+
+def test_the_framework_sends_no_spans_of_its_own() -> None:
+    environment = os.environ | {
+        "LONGBATCH_DATABASE__URL": "postgresql://a@b/c",
+        "LONGBATCH_BROKER__URL": "redis://a",
+    }
+    command = [sys.executable, "-c", _PROVIDED]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120, env=environment)
+    assert said.stdout.split() == ["200", "0"]
 
 
 def test_no_process_imports_the_tracer_unless_there_is_a_collector() -> None:
