@@ -144,13 +144,13 @@ def run(stand: Stand, prompts: Sequence[Prompt], shape: Shape) -> Cost:
         until(lambda: stand.ledger.count("engines", ready) == len(shape.slots), seconds=60)
         for worker in workers:
             worker.freeze()
-        first = _spent(stand, workers)
+        first = spent(stand, workers)
         ids = stand.submit(prompts)
-        before = _spent(stand, workers)
+        before = spent(stand, workers)
         began = min([worker.thaw() for worker in workers])  # a list: all of them resume
         with scraping([*urls, f"{stand.url('api_url')}/metrics"] if urls else []) as scrapes:
             until(lambda: not stand.ledger.unfinished(), seconds=_LONGEST_S, every=0.25)
-        after = _spent(stand, workers)
+        after = spent(stand, workers)
         ended = stand.ledger.last_end(ids)
         time.sleep(0.5)  # until the trace has the last line
         num_sent = len(trace.read(stand.trace, since=began, until=time.monotonic()).requests)
@@ -180,7 +180,7 @@ def _engine_name(place: str) -> str:
     return f"capacity-{place}"
 
 
-def _spent(stand: Stand, workers: Sequence[Worker]) -> dict[str, float]:
+def spent(stand: Stand, workers: Sequence[Worker]) -> dict[str, float]:
     """Add up the CPU seconds of the product's processes so far."""
     pids = stand.stack.pids
     found = {name: cpu.of_tree(pids[name] or 0) for name in (POSTGRES, API, SERVICE_WORKER, REDIS)}

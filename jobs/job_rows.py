@@ -11,7 +11,8 @@ from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.orm import Session, make_transient_to_detached
 
 from jobs.database import direct
-from jobs.database.direct import Query, Statement
+from jobs.database.compiled import Statement
+from jobs.database.direct import Query
 from jobs.database.row_sets import LookedUp, insert_set
 from jobs.database.sealed_columns import is_plain
 from jobs.models import Job, PromptText

@@ -5,9 +5,8 @@ Several that need nothing of each other go in one message: waiting for an answer
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache, partial
+from functools import partial
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -16,21 +15,16 @@ from psycopg import capabilities
 from psycopg.adapt import Transformer
 from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGresult
-from sqlalchemy import Connection, Dialect, Engine, TextClause, TextualSelect, event, text
-from sqlalchemy.dialects.postgresql import Insert
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy import Connection, Dialect, Engine, event, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import ConnectionPoolEntry
-from sqlalchemy.sql.dml import ReturningInsert
-from sqlalchemy.types import TypeEngine
 
 from jobs.database import hot, messages
+from jobs.database.compiled import CompiledStatement, Statement, compiled
 from jobs.database.messages import BINARY, Command, Driver, Values, checked, is_prepared
-from jobs.database.packed_arrays import as_stored, holds_content, packer_of
-from jobs.database.sealed_columns import Sealed
+from jobs.database.packed_arrays import as_stored
 
-Statement = TextClause | TextualSelect | Insert | ReturningInsert[Any]
 Rows = Sequence[tuple[Any, ...]]
 
 
@@ -51,14 +45,17 @@ _STALE: Final = "longbatch.direct_stale"
 _LATER: Final = "longbatch.direct_later"
 _LATER_ROWS: Final = "longbatch.direct_later_rows"
 _COMMITTING: Final = "longbatch.direct_committing"
+_SIZES_BEFORE: Final = "longbatch.direct_sizes"
+_SIZES: Final = b"""
+    SELECT coalesce(string_agg(pg_relation_size(oid)::text, ' ' ORDER BY oid), '') FROM pg_class
+    WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace
+"""
 # Rows in sets are inserted by many statements, one for each choice of columns: the oldest give way.
 MAX_NAMES: Final = 200
-_MAX_COMPILED: Final = 1000
 # In the text of a statement that is executed, and so planned, with `enable_sort` off.
 IN_INDEX_ORDER: Final = b"/* in the order of an index */"
 _PARAMETERS: Final = re.compile(rb"\$(\d+)")
 _NUMBERS: Final = count(1)
-_DIALECT: Final = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 
 
 def allow_direct(engine: Engine) -> None:
@@ -100,7 +97,8 @@ def renew_plans(
 ) -> None:
     """Make the plans of the connection's prepared statements anew, unless they are young.
 
-    Prepares those of the given statements that are not prepared yet.
+    Or no table has grown or shrunk since: Postgres notices all else that changes plans. Prepares those of the
+    given statements that are not prepared yet.
 
     For a caller with a connection of its own, at a moment when nothing waits for it. Executes nothing:
     explaining a statement plans it. The transaction ends with this.
@@ -119,8 +117,9 @@ def renew_plans(
         return
     if not _can_send(connection, driver):
         return
-    _, new = _prepared(connection, [(_compile(each), []) for each in statements])
-    if not hot.may_renew_plans(connection, older_than=older_than) and not new:
+    _, new = _prepared(connection, [(compiled(each), []) for each in statements])
+    are_old = hot.may_renew_plans(connection, older_than=older_than)
+    if not new and not (are_old and _have_changed(connection, driver)):
         return
     sql = [b"DISCARD PLANS", b"BEGIN", b"SET LOCAL plan_cache_mode = force_generic_plan"]
     names: dict[bytes, bytes] = connection.info[_NAMES] | {each.sql: name for each, name in new.items()}
@@ -131,13 +130,24 @@ def renew_plans(
         partial(messages.send_prepare, name, each.sql, each.types) for each, name in new.items()
     ]
     commands += [partial(messages.send_simple, each) for each in [*sql, b"COMMIT"]]
+    _send_renewal(connection, driver, commands)
+    connection.info[_NAMES] = names
+
+
+def _have_changed(connection: Connection, driver: Driver) -> bool:
+    """Return True if a table has another size than when this was asked last."""
+    (found,) = _send_renewal(connection, driver, [partial(messages.send_simple, _SIZES)])
+    before, sizes = connection.info.get(_SIZES_BEFORE), found.get_value(0, 0)
+    connection.info[_SIZES_BEFORE] = sizes
+    return before != sizes
+
+
+def _send_renewal(connection: Connection, driver: Driver, commands: Sequence[Command]) -> list[PGresult]:
     try:
-        for result in messages.send_together(connection, driver, commands):
-            checked(result)
+        return [checked(each) for each in messages.send_together(connection, driver, commands)]
     except psycopg.Error as error:
         hot.fail(connection, error)
         raise
-    connection.info[_NAMES] = names
 
 
 def _explaining(name: bytes, sql: bytes) -> bytes:
@@ -255,7 +265,7 @@ def _rows(driver: Driver, result: PGresult) -> Rows:
 
 def _opened(rows: Rows, statement: Statement, dialect: Dialect) -> Rows:
     """Open the columns of these rows that hold content."""
-    sealed = _compile(statement).sealed
+    sealed = compiled(statement).sealed
     if not sealed:
         return rows
 
@@ -268,38 +278,16 @@ def _opened(rows: Rows, statement: Statement, dialect: Dialect) -> Rows:
     return [opened(row) for row in rows]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Compiled:
-    sql: bytes
-    types: Sequence[int]
-    packers: Sequence[tuple[str, TypeEngine[Any] | None, Callable[[Any], bytes]]]  # a type if it is sealed
-    sealed: Sequence[tuple[int, Sealed]]  # of the columns that it returns
-
-
-@lru_cache(maxsize=_MAX_COMPILED)
-def _compile(statement: Statement) -> _Compiled:
-    compiled = statement.compile(dialect=_DIALECT)
-    kinds = [(name, compiled.binds[name].type) for name in compiled.positiontup or []]
-    written = [packer_of(kind) for _, kind in kinds]
-    packers = [
-        (name, kind if holds_content(kind) else None, pack)
-        for (name, kind), (_, pack) in zip(kinds, written, strict=True)
-    ]
-    returned = enumerate(getattr(statement, "exported_columns", ()))
-    sealed = [(place, each.type) for place, each in returned if isinstance(each.type, Sealed)]
-    return _Compiled(str(compiled).encode(), [oid for oid, _ in written], packers, sealed)
-
-
-_Written = tuple[_Compiled, Values]
+_Written = tuple[CompiledStatement, Values]
 
 
 def _written(query: Query, dialect: Dialect) -> _Written:
-    compiled, given = _compile(query.statement), query.given
-    return compiled, [
+    statement, given = compiled(query.statement), query.given
+    return statement, [
         None
         if (value := given[name]) is None
         else pack(value if kind is None else as_stored(kind, value, dialect))
-        for name, kind, pack in compiled.packers
+        for name, kind, pack in statement.packers
     ]
 
 
@@ -326,9 +314,7 @@ def _send(
     prepared, new = _prepared(connection, written)
     if new:
         ahead += _closings(connection, but={name for name, _ in prepared})
-    ahead += [
-        partial(messages.send_prepare, name, compiled.sql, compiled.types) for compiled, name in new.items()
-    ]
+    ahead += [partial(messages.send_prepare, name, each.sql, each.types) for each, name in new.items()]
     after: list[Command] = [partial(messages.send_simple, b"COMMIT")] if commits else []
     if isinstance(driver, psycopg.Connection) and not (ahead or after) and len(prepared) == 1:
         ((name, values),) = prepared
@@ -337,7 +323,7 @@ def _send(
     results = messages.send_together(connection, driver, commands)
     for each in results[: len(ahead)]:
         checked(each)
-    connection.info[_NAMES].update((compiled.sql, name) for compiled, name in new.items())
+    connection.info[_NAMES].update((each.sql, name) for each, name in new.items())
     for each in results if after else ():  # where one has failed, nothing is committed
         checked(each)
     return results[len(ahead) : len(ahead) + len(prepared)]
@@ -348,7 +334,7 @@ _Prepared = tuple[bytes, Values]
 
 def _prepared(
     connection: Connection, written: Sequence[_Written]
-) -> tuple[list[_Prepared], dict[_Compiled, bytes]]:
+) -> tuple[list[_Prepared], dict[CompiledStatement, bytes]]:
     """Return the names of these statements with their values, and the names of those to prepare."""
     known: dict[bytes, bytes] = connection.info[_NAMES]
     new = {each: b"longbatch_%d" % next(_NUMBERS) for each, _ in written if each.sql not in known}

@@ -9,7 +9,8 @@ from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
 from sqlalchemy.types import TypeEngine
 
 from jobs.database.base import Base
-from jobs.database.direct import Query, Statement
+from jobs.database.compiled import Statement
+from jobs.database.direct import Query
 from jobs.database.packed_arrays import PackedArrayType, is_packable
 
 # Of each table a statement for each choice of columns, and of those that all rows share.

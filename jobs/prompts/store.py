@@ -26,8 +26,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.orm import Session
 
-from jobs.database import direct
-from jobs.database.direct import Query, Rows, Statement
+from jobs.database import compiled, direct
+from jobs.database.direct import Query, Rows
 from jobs.database.hot import PREPARED
 from jobs.database.packed_arrays import PackedArrayType
 from jobs.database.row_sets import insert_set
@@ -395,6 +395,6 @@ def insertion(texts: Mapping[bytes, NewText], tenant_id: UUID) -> Query:
     return insert_set(PromptText, values, then=_unless_stored)
 
 
-def _unless_stored(statement: Insert) -> Statement:
+def _unless_stored(statement: Insert) -> compiled.Statement:
     free = statement.on_conflict_do_nothing(index_elements=["tenant_id", "sha256"])
     return free.returning(*(PromptText.__table__.c[name] for name in ("sha256", "id")))

@@ -120,8 +120,16 @@ def sent_straight(session: Session) -> list[str]:
     return [each for each in names(session) if each.startswith("longbatch_")]
 
 
-def test_plans_are_made_anew_without_executing_anything(sessions: sessionmaker[Session]) -> None:
-    given = {"divisor": 3, "word": "!"}
+@pytest.fixture
+def own_sessions(database_settings: DatabaseSettings) -> Iterator[sessionmaker[Session]]:
+    """Sessions on one new connection."""
+    made = database.make_engine(database_settings, pool_size=1)
+    yield database.make_sessions(made)
+    made.dispose()
+
+
+def test_plans_are_made_anew_without_executing_anything(own_sessions: sessionmaker[Session]) -> None:
+    sessions, given = own_sessions, {"divisor": 3, "word": "!"}
     plans = text("SELECT generic_plans, custom_plans FROM pg_prepared_statements")
     found = []
     with database.transaction(sessions) as session:
@@ -136,6 +144,28 @@ def test_plans_are_made_anew_without_executing_anything(sessions: sessionmaker[S
     with database.transaction(sessions) as session:
         assert direct.fetch(session, QUOTIENT, given) == [(4, "it's 100%!")]
         assert names(session) == before
+
+
+def test_plans_stay_while_no_table_has_another_size(own_sessions: sessionmaker[Session]) -> None:
+    sessions = own_sessions
+    plans = text("SELECT generic_plans FROM pg_prepared_statements")
+
+    def num_plans() -> int:
+        with sessions.begin() as session:
+            direct.renew_plans(session, [QUOTIENT], older_than=timedelta(0))
+        with database.transaction(sessions) as session:
+            return session.scalars(plans).one()
+
+    found = [num_plans() for _ in range(4)]
+    assert found == [1, 2, 2, 2], "prepared, then with sizes to compare with"
+    with database.transaction(sessions) as session:
+        session.execute(text("CREATE TABLE growing AS SELECT 'word' AS filling"))
+    assert [num_plans() for _ in range(2)] == [3, 3]
+    with database.transaction(sessions) as session:
+        session.execute(text("INSERT INTO growing SELECT repeat('word', 500) FROM generate_series(1, 9)"))
+    assert [num_plans() for _ in range(2)] == [4, 4]
+    with database.transaction(sessions) as session:
+        session.execute(text("DROP TABLE growing"))
 
 
 def test_what_will_be_executed_is_prepared_and_planned_ahead(sessions: sessionmaker[Session]) -> None:

@@ -1,0 +1,1 @@
+"""What a stack costs that has nothing to do."""
