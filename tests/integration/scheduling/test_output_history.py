@@ -10,7 +10,8 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.database import direct
-from jobs.database.direct import Rows, Statement
+from jobs.database.compiled import Statement
+from jobs.database.direct import Rows
 from jobs.models import DEFAULT_TENANT, Reservation
 from jobs.scheduling import output_history, ticks
 from jobs.scheduling.output_history import Group, History
