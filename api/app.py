@@ -82,7 +82,7 @@ def create_app(settings: Settings, http_metrics: HttpMetrics | None = None) -> F
         description=_DESCRIPTION,
         lifespan=lifespan,
         redirect_slashes=False,
-        telemetry={"tracing": False, "metrics": False, "logs": False},  # ours tell of requests
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # our middleware reports requests
         docs_url=None,  # the framework's pages load scripts from a CDN; /docs is our own
         redoc_url=None,
     )

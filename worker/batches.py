@@ -79,14 +79,7 @@ def duties(context: ServiceContext) -> list[Duty]:
     validated: tuple[Woken, ...] = ("validate", "batches", "deliver")
     return [
         Duty("validate", validate, every.batch_seconds, wakes=validated, rung_by=(SERVICE,)),
-        Duty(
-            "batches",
-            advance_all,
-            every.batch_seconds,
-            wakes=("batches", "deliver"),
-            rung_by=rung_by,
-            may_rest=False,  # the end of a line rings nobody, and callers read how many have ended
-        ),
+        Duty("batches", advance_all, every.batch_seconds, wakes=("batches", "deliver"), rung_by=rung_by),
         Duty("prune", prune, every.prune_seconds),
     ]
 

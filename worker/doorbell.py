@@ -170,7 +170,6 @@ class DoorbellListener:
         on_ring: Callable[[str], None],
         *,
         hear: Callable[[Ring], bool] = lambda _: True,
-        on_silence: Callable[[], object] = lambda: None,
     ) -> None:
         """Set up without listening.
 
@@ -179,9 +178,7 @@ class DoorbellListener:
             queue: of the worker.
             on_ring: called with the doorbell's name; must be quick.
             hear: called before with the ring; False: it is none for this worker.
-            on_silence: called again and again while the broker cannot be heard.
         """
-        self._on_silence = on_silence
         self._broker = doorbell.connect(
             settings.url.get_secret_value(), socket_timeout=settings.socket_timeout_seconds + _HEAR_SECONDS
         )
@@ -198,11 +195,7 @@ class DoorbellListener:
 
     def run_once(self) -> None:
         """Wait for one ring, for a while."""
-        try:
-            ring = doorbell.hear(self._broker, self._queue, seconds=_HEAR_SECONDS)
-        except (redis.RedisError, OSError):
-            self._on_silence()
-            raise
+        ring = doorbell.hear(self._broker, self._queue, seconds=_HEAR_SECONDS)
         if ring is None:
             return
         if self._is_stopping:

@@ -37,7 +37,6 @@ class Duty:
         interval: seconds between two rounds.
         wakes: what has work to do after a round that found work.
         rung_by: the doorbells that start a round at once.
-        may_rest: its rounds may be further apart while nothing happens: see `rest.Rest`.
     """
 
     name: str
@@ -45,7 +44,6 @@ class Duty:
     interval: float
     wakes: tuple[Woken, ...] = ()
     rung_by: tuple[str, ...] = ()
-    may_rest: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,9 @@ class JobMaintenance:
 
     def settle_twins(self) -> int:
         """End twins whose leaders have ended, or let one of them run. Returns how many it moved."""
+        with transaction(self._sessions) as session:
+            if not session.scalar(ends.any_twin()):
+                return 0
         alone = ends.left_alone()
         return sum(move_set(self._sessions, self._twins, alone, ends.settle, limit=ends.MOST_SETTLED))
 

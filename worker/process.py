@@ -68,13 +68,7 @@ def _serve(role: str, kind: "WorkerKind", configured: Settings) -> int:
 
     register_tasks(app, role, on_message)
     metrics.serve(configured.metrics)
-    listener = DoorbellListener(
-        configured.broker,
-        role,
-        threads.on_ring,
-        hear=worker_doorbell.hear,
-        on_silence=threads.on_silence,
-    )
+    listener = DoorbellListener(configured.broker, role, threads.on_ring, hear=worker_doorbell.hear)
     return run_worker(
         app,
         ListeningThreads(threads, listener),

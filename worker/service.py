@@ -24,7 +24,6 @@ from worker.duties import Duty, ServiceContext, Woken
 from worker.guides.checker import FormChecker
 from worker.loop import Loop
 from worker.metrics.process import ProcessMetrics
-from worker.rest import Rest, longest_pause
 from worker.rounds import do_each
 from worker.traces import TraceWriter
 from worker.turns import WorkRunner
@@ -54,9 +53,8 @@ class ServiceWorker:
         tokenizer: Tokenizer,
         doorbell: WorkerDoorbell,
         metrics: ProcessMetrics | None = None,
-        rest: Rest | None = None,
     ) -> None:
-        """Args: metrics: of the process; None: of nobody. rest: of this worker; None: a new one."""
+        """Args: metrics: of the process; None: of nobody."""
         self._doorbell = doorbell
         self._metrics = metrics or ProcessMetrics()
         if settings.webhooks.secret:
@@ -96,9 +94,8 @@ class ServiceWorker:
             *documents.duties(context, tokenizer),
             *traces.duties(context, self._traces),
         )
-        self._rest = rest or Rest()
         self._loops = {
-            each.name: Loop(each.name, partial(self._do, each.name), interval=longest_pause(each.interval))
+            each.name: Loop(each.name, partial(self._do, each.name), interval=each.interval)
             for each in self._duties
         }
         num_loops = len(self._loops) + 1  # and that of the leases
@@ -121,14 +118,9 @@ class ServiceWorker:
 
     def on_ring(self, doorbell: str) -> None:
         """Start a round of the duties that this doorbell is for."""
-        self._rest.end()
         for duty in self._duties:
             if doorbell in duty.rung_by:
                 self._loops[duty.name].wake()
-
-    def on_silence(self) -> None:
-        """Go on without doorbells: look as often as when there is work."""
-        self._rest.end()
 
     def begin_stop(self) -> None:
         """Start no further round. Leases of work under way are renewed until it ends."""
@@ -156,18 +148,12 @@ class ServiceWorker:
         self._pool.dispose()
 
     def _do(self, name: str) -> None:
-        mine = [duty for duty in self._duties if duty.name == name]
-        try:
-            do_each([partial(self._do_one, duty) for duty in mine])
-        finally:
-            if not (self._rest.has_begun and all(duty.may_rest for duty in mine)):
-                self._loops[name].wake_within(min(duty.interval for duty in mine))
+        do_each([partial(self._do_one, duty) for duty in self._duties if duty.name == name])
 
     def _do_one(self, duty: Duty) -> None:
         with self._metrics.timing(duty.name):
             has_work = duty.run()
         if has_work:
-            self._rest.end()
             for name in duty.wakes:
                 self._wake(name)
 
@@ -180,5 +166,4 @@ class ServiceWorker:
         if name == INFERENCE:
             self._doorbell.ring(INFERENCE)
         elif name in self._loops:  # without a vault nothing is delivered
-            self._rest.end()
             self._loops[name].wake()

@@ -29,8 +29,8 @@ from jobs.tenants.quotas import TenantLimits
 # guessing does not evict valid ones.
 _MAX_KNOWN: Final = 10_000
 _MAX_UNKNOWN: Final = 1_000
-# A key's use is noted so long after it was looked up, and it is looked up anew so long after a request: what
-# it is used for comes first.
+# A key's use is noted so long after its look-up, and its entry is refreshed so long after a request: what the
+# key is used for comes first.
 _LATER_SECONDS: Final = 0.1
 _RENEW_FROM: Final = 0.8  # of the time for which a look-up holds
 _BEARER: Final = "bearer "
@@ -108,7 +108,7 @@ class _Found:
         caller: the key's; None likewise.
         until: when the cache entry expires, in monotonic seconds. Not later than the key: it is then looked
             up again, and the database's clock decides.
-        renewed_from: a request that comes later has it looked up anew, and does not wait for that.
+        renewed_from: a request from then on refreshes the entry, and does not wait for that.
         has_expired: whether the key had expired by that clock.
     """
 

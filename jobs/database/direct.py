@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import psycopg
 from psycopg import capabilities
 from psycopg.adapt import Transformer
-from psycopg.pq import TransactionStatus
+from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection, Dialect, Engine, event, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -45,10 +45,11 @@ _STALE: Final = "longbatch.direct_stale"
 _LATER: Final = "longbatch.direct_later"
 _LATER_ROWS: Final = "longbatch.direct_later_rows"
 _COMMITTING: Final = "longbatch.direct_committing"
-_SIZES_BEFORE: Final = "longbatch.direct_sizes"
-_SIZES: Final = b"""
-    SELECT coalesce(string_agg(pg_relation_size(oid)::text, ' ' ORDER BY oid), '') FROM pg_class
-    WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace
+_PLANNED_FOR: Final = "longbatch.direct_planned_for"
+# What plans depend on and Postgres does not watch: sizes of tables and indexes, and settings.
+_PLANNING: Final = b"""
+    SELECT concat(pg_conf_load_time(), string_agg(concat(' ', pg_relation_size(oid)), '' ORDER BY oid))
+    FROM pg_class WHERE relkind IN ('r', 'i') AND relnamespace = current_schema()::regnamespace
 """
 # Rows in sets are inserted by many statements, one for each choice of columns: the oldest give way.
 MAX_NAMES: Final = 200
@@ -95,10 +96,9 @@ def fetch(session: Session, statement: Statement, given: Mapping[str, Any]) -> R
 def renew_plans(
     session: Session, statements: Sequence[Statement] = (), *, older_than: timedelta = hot.PLANS_LIVE
 ) -> None:
-    """Make the plans of the connection's prepared statements anew, unless they are young.
+    """Make the plans of the connection's prepared statements anew, unless they are young or would not change.
 
-    Or no table has grown or shrunk since: Postgres notices all else that changes plans. Prepares those of the
-    given statements that are not prepared yet.
+    Prepares those of the given statements that are not prepared yet.
 
     For a caller with a connection of its own, at a moment when nothing waits for it. Executes nothing:
     explaining a statement plans it. The transaction ends with this.
@@ -119,7 +119,7 @@ def renew_plans(
         return
     _, new = _prepared(connection, [(compiled(each), []) for each in statements])
     are_old = hot.may_renew_plans(connection, older_than=older_than)
-    if not new and not (are_old and _have_changed(connection, driver)):
+    if not new and not (are_old and _would_change(connection, driver)):
         return
     sql = [b"DISCARD PLANS", b"BEGIN", b"SET LOCAL plan_cache_mode = force_generic_plan"]
     names: dict[bytes, bytes] = connection.info[_NAMES] | {each.sql: name for each, name in new.items()}
@@ -130,21 +130,33 @@ def renew_plans(
         partial(messages.send_prepare, name, each.sql, each.types) for each, name in new.items()
     ]
     commands += [partial(messages.send_simple, each) for each in [*sql, b"COMMIT"]]
-    _send_renewal(connection, driver, commands)
+    try:
+        for result in messages.send_together(connection, driver, commands):
+            checked(result)
+    except psycopg.Error as error:
+        hot.fail(connection, error)
+        raise
     connection.info[_NAMES] = names
 
 
-def _have_changed(connection: Connection, driver: Driver) -> bool:
-    """Return True if a table has another size than when this was asked last."""
-    (found,) = _send_renewal(connection, driver, [partial(messages.send_simple, _SIZES)])
-    before, sizes = connection.info.get(_SIZES_BEFORE), found.get_value(0, 0)
-    connection.info[_SIZES_BEFORE] = sizes
-    return before != sizes
+def _would_change(connection: Connection, driver: Driver) -> bool:
+    """Return True if new plans may differ from those of the last time that this was asked.
+
+    Waits for no table: one that somebody has locked may be none of ours.
+    """
+    asked = [b"BEGIN", b"SET LOCAL lock_timeout = 1", _PLANNING]
+    *_, found = _send_all(connection, driver, asked)
+    _send_all(connection, driver, [b"ROLLBACK"])
+    now = found.get_value(0, 0) if found.status == ExecStatus.TUPLES_OK else None
+    before, connection.info[_PLANNED_FOR] = connection.info.get(_PLANNED_FOR), now
+    return now is None or now != before
 
 
-def _send_renewal(connection: Connection, driver: Driver, commands: Sequence[Command]) -> list[PGresult]:
+def _send_all(connection: Connection, driver: Driver, sql: Sequence[bytes]) -> list[PGresult]:
     try:
-        return [checked(each) for each in messages.send_together(connection, driver, commands)]
+        return messages.send_together(
+            connection, driver, [partial(messages.send_simple, each) for each in sql]
+        )
     except psycopg.Error as error:
         hot.fail(connection, error)
         raise

@@ -19,6 +19,7 @@ from sqlalchemy import (
     LargeBinary,
     Select,
     Uuid,
+    exists,
     func,
     insert,
     literal,
@@ -91,6 +92,12 @@ def hand_on(session: Session, ended: Sequence[Job]) -> None:
             heir = session.scalar(_twins_of(leader).limit(1).with_for_update(skip_locked=True))
             if heir is not None:
                 _promote(session, heir, leader)
+
+
+@cache
+def any_twin() -> Select[bool]:
+    """Select whether any twin waits: to plan `left_alone` takes ten times as long as this."""
+    return select(exists().where(*_waits(Job)))
 
 
 @cache  # a round asks twice a second, and building it takes ten times as long as its answer

@@ -32,11 +32,9 @@ def duties(context: ServiceContext, tokenizer: Tokenizer) -> Iterator[Duty]:
     own, remote = divide(settings.documents.extractor_formats if external else ())
     make = partial(DocumentExtractor, settings.documents, tokenizer, store, on_ended=on_ended)
 
-    def extract(work: DocumentExtractor) -> bool:
-        has_work = False
+    def extract(work: DocumentExtractor) -> None:
         while not context.is_stopping() and context.runner.run_next(work):
-            has_work = True
-        return has_work
+            pass
 
     # An external extractor that hangs delays only the documents that are for it.
     lanes = [("documents", make(kind=own), settings.documents.concurrency)]

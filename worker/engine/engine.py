@@ -46,7 +46,7 @@ class EngineCall(Protocol):
 
         Args:
             put: receives every delta; it must not block.
-            sent: called once the request is on its way.
+            sent: called once the request is written.
         """
 
     def stop(self) -> None:

@@ -27,7 +27,7 @@ class RunStream:
         Args:
             call: the request.
             put: receives every event; it must not block.
-            sent: called when the request is on its way.
+            sent: called once the request is written, or never will be.
         """
         self._call = call
         self._put = put

@@ -195,9 +195,6 @@ class InferenceWorker:
         """Claim jobs soon, because the doorbell rang."""
         self.dispatcher.ring()
 
-    def on_silence(self) -> None:
-        """Go on without doorbells: it looks every second anyway."""
-
     def begin_stop(self) -> None:
         """Stop claiming jobs. Returns at once."""
         self.dispatcher.begin_stop()

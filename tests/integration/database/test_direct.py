@@ -120,16 +120,8 @@ def sent_straight(session: Session) -> list[str]:
     return [each for each in names(session) if each.startswith("longbatch_")]
 
 
-@pytest.fixture
-def own_sessions(database_settings: DatabaseSettings) -> Iterator[sessionmaker[Session]]:
-    """Sessions on one new connection."""
-    made = database.make_engine(database_settings, pool_size=1)
-    yield database.make_sessions(made)
-    made.dispose()
-
-
-def test_plans_are_made_anew_without_executing_anything(own_sessions: sessionmaker[Session]) -> None:
-    sessions, given = own_sessions, {"divisor": 3, "word": "!"}
+def test_plans_are_made_anew_without_executing_anything(sessions: sessionmaker[Session]) -> None:
+    given = {"divisor": 3, "word": "!"}
     plans = text("SELECT generic_plans, custom_plans FROM pg_prepared_statements")
     found = []
     with database.transaction(sessions) as session:
@@ -146,26 +138,64 @@ def test_plans_are_made_anew_without_executing_anything(own_sessions: sessionmak
         assert names(session) == before
 
 
-def test_plans_stay_while_no_table_has_another_size(own_sessions: sessionmaker[Session]) -> None:
-    sessions = own_sessions
-    plans = text("SELECT generic_plans FROM pg_prepared_statements")
+@pytest.fixture
+def growing(sessions: sessionmaker[Session]) -> Iterator[Callable[[], None]]:
+    """Lets a table grow that no statement reads."""
 
-    def num_plans() -> int:
-        with sessions.begin() as session:
-            direct.renew_plans(session, [QUOTIENT], older_than=timedelta(0))
+    def grow() -> None:
         with database.transaction(sessions) as session:
-            return session.scalars(plans).one()
+            session.execute(text("CREATE TABLE IF NOT EXISTS growing (filling text)"))
+            session.execute(text("INSERT INTO growing SELECT repeat('word', 500) FROM generate_series(1, 9)"))
 
-    found = [num_plans() for _ in range(4)]
-    assert found == [1, 2, 2, 2], "prepared, then with sizes to compare with"
-    with database.transaction(sessions) as session:
-        session.execute(text("CREATE TABLE growing AS SELECT 'word' AS filling"))
-    assert [num_plans() for _ in range(2)] == [3, 3]
-    with database.transaction(sessions) as session:
-        session.execute(text("INSERT INTO growing SELECT repeat('word', 500) FROM generate_series(1, 9)"))
-    assert [num_plans() for _ in range(2)] == [4, 4]
+    yield grow
     with database.transaction(sessions) as session:
         session.execute(text("DROP TABLE growing"))
+
+
+def num_plans(sessions: sessionmaker[Session]) -> int:
+    """Renew the plans; how often they have been made."""
+    with sessions.begin() as session:
+        direct.renew_plans(session, [QUOTIENT], older_than=timedelta(0))
+    with database.transaction(sessions) as session:
+        return session.scalars(text("SELECT generic_plans FROM pg_prepared_statements")).one()
+
+
+def test_plans_stay_while_no_table_has_another_size(
+    sessions: sessionmaker[Session], growing: Callable[[], None]
+) -> None:
+    growing()
+    found = [num_plans(sessions) for _ in range(4)]
+    assert found == [1, 2, 2, 2], "prepared, then with sizes to compare with"
+    growing()
+    assert [num_plans(sessions) for _ in range(2)] == [3, 3]
+
+
+def test_plans_are_made_for_new_settings(sessions: sessionmaker[Session]) -> None:
+    for _ in range(2):
+        before = num_plans(sessions)
+    with database.transaction(sessions) as session:
+        loaded = session.scalar(text("SELECT pg_conf_load_time()"))
+        session.execute(text("SELECT pg_reload_conf()"))
+
+    def has_loaded() -> bool:
+        with database.transaction(sessions) as session:
+            return session.scalar(text("SELECT pg_conf_load_time()")) != loaded
+
+    eventually(has_loaded)
+    assert [num_plans(sessions) for _ in range(2)] == [before + 1] * 2
+
+
+def test_new_plans_wait_for_no_table_that_they_do_not_read(
+    sessions: sessionmaker[Session], growing: Callable[[], None], database_settings: DatabaseSettings
+) -> None:
+    growing()
+    for _ in range(2):
+        before = num_plans(sessions)
+    other = database.make_engine(database_settings, pool_size=1)
+    with other.begin() as connection:
+        connection.execute(text("LOCK TABLE growing IN ACCESS EXCLUSIVE MODE"))
+        assert num_plans(sessions) == before + 1  # no LockNotAvailable
+    other.dispose()
 
 
 def test_what_will_be_executed_is_prepared_and_planned_ahead(sessions: sessionmaker[Session]) -> None:

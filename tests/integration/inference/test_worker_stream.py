@@ -2,6 +2,7 @@
 
 import asyncio
 import queue
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -203,6 +204,32 @@ def test_the_first_request_to_a_model_finds_a_connection_open(counted: NotedChan
 
     assert loop.run(course(), timeout=PATIENCE)
     assert len(counted.opened) == 1
+
+
+def test_a_connection_that_does_not_open_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = list[TritonConnection]()
+    close = TritonConnection.close
+
+    async def note_closed(connection: TritonConnection) -> None:
+        closed.append(connection)
+        await close(connection)
+
+    monkeypatch.setattr(TritonConnection, "close", note_closed)
+
+    async def course() -> int:
+        channels = Channels(TritonSettings(url=f"{LOOPBACK}:{silent.getsockname()[1]}"))
+        await channels.open_ahead()
+        interrupted = asyncio.create_task(channels.open_ahead())
+        await asyncio.sleep(0)  # it has begun
+        interrupted.cancel()
+        await asyncio.gather(interrupted, return_exceptions=True)
+        num_closed = len(closed)
+        await channels.close()
+        return num_closed
+
+    with socket.create_server((LOOPBACK, 0)) as silent:  # it accepts and says nothing
+        assert loop.run(course(), timeout=PATIENCE) == 2
+    assert len(closed) == 2, "none was left to be closed"
 
 
 def test_a_request_is_on_its_way_once_it_is_written(counted: NotedChannels) -> None:

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -22,7 +21,6 @@ from jobs.database import transaction
 from jobs.doorbell import Ring
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.settings import BrokerSettings
-from local_engine import free_ports
 from support import PATIENCE, eventually, spec, submit_one
 from worker.doorbell import DoorbellListener, WorkerDoorbell
 
@@ -256,17 +254,6 @@ def test_a_worker_that_stops_passes_the_ring_on(valkey: EmbeddedValkey, broker: 
     worker.begin_stop()
     worker.run_once()
     assert (heard.empty(), broker.lrange("longbatch:bell:service", 0, -1)) == (True, [b"service"])
-
-
-def test_a_worker_is_told_that_it_cannot_hear() -> None:
-    silences = list[None]()
-    (port,) = free_ports(1)
-    settings = BrokerSettings(url=SecretStr(f"redis://127.0.0.1:{port}"))
-    worker = DoorbellListener(settings, doorbell.SERVICE, print, on_silence=partial(silences.append, None))
-    for num in (1, 2):
-        with pytest.raises(redis.RedisError):
-            worker.run_once()
-        assert len(silences) == num
 
 
 def test_an_end_is_announced_after_its_commit_and_never_without(engine: Engine) -> None:

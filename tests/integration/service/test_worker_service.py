@@ -1,6 +1,5 @@
 """The service worker's rounds: counting, rescuing, expiring, pruning."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
@@ -42,8 +41,6 @@ from support import (
 from worker import maintenance
 from worker.celery_app import make_app
 from worker.doorbell import WorkerDoorbell
-from worker.loop import Loop
-from worker.rest import Rest, longest_pause
 from worker.service import ServiceWorker
 from worker_support import Queue
 
@@ -137,7 +134,6 @@ def running_service(
     broker_url: str,
     tokenizer: Tokenizer,
     maintenance: MaintenanceSettings,
-    rest: Rest | None = None,
 ) -> Iterator[ServiceWorker]:
     settings = Settings(
         database=database,
@@ -146,8 +142,7 @@ def running_service(
         maintenance=maintenance,
     )
     broker = doorbell.connect(broker_url, socket_timeout=1)
-    line = WorkerDoorbell(broker, make_app(settings.broker))
-    worker = ServiceWorker(settings, tokenizer, line, rest=rest)
+    worker = ServiceWorker(settings, tokenizer, WorkerDoorbell(broker, make_app(settings.broker)))
     worker.start()
     try:
         yield worker
@@ -205,56 +200,6 @@ def test_the_doorbell_of_events_wakes_deliveries_and_leaves_prompts_alone(
         worker.on_ring(doorbell.SERVICE)
         queue.when(second, lambda job: job.state == "queued")
         eventually(lambda: [each.outcome for each in tries(queue.sessions)] == ["delivered"] * 3)
-
-
-@pytest.mark.parametrize(("interval", "longest"), [(0.1, 0.4), (0.5, 2), (1, 2), (5, 5), (600, 600)])
-def test_rounds_that_come_often_come_four_times_as_rarely_at_rest(interval: float, longest: float) -> None:
-    assert longest_pause(interval) == longest
-
-
-def test_a_worker_rests_ten_seconds_after_the_last_work() -> None:
-    now = 0.0
-    rest = Rest(lambda: now)
-    now = 9.9
-    assert not rest.has_begun
-    rest.end()
-    now = 19.8
-    assert not rest.has_begun
-    now = 20
-    assert rest.has_begun
-
-
-@pytest.mark.usefixtures("queue")
-def test_a_worker_that_nothing_rings_looks_more_rarely_until_something_does(
-    run_service: Callable[..., AbstractContextManager[ServiceWorker]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 0
-    rounds, soon = list[int](), list[tuple[str, int]]()
-    wake_within, settle_twins = Loop.wake_within, maintenance.JobMaintenance.settle_twins
-
-    def note_soon(loop: Loop, seconds: float) -> None:
-        soon.append((threading.current_thread().name, now))
-        wake_within(loop, seconds)
-
-    def note_round(rows: maintenance.JobMaintenance) -> int:
-        rounds.append(now)
-        return settle_twins(rows)
-
-    monkeypatch.setattr(Loop, "wake_within", note_soon)
-    monkeypatch.setattr(maintenance.JobMaintenance, "settle_twins", note_round)
-    often = MaintenanceSettings(prepare_seconds=0.02, batch_seconds=0.02)
-    with run_service(often, Rest(lambda: now)) as worker:
-        eventually(lambda: soon.count(("twins", 0)) >= 3)
-        now = 10
-        eventually(lambda: rounds.count(10) >= 4)
-        now = 30  # what the first rounds found is done
-        eventually(lambda: rounds.count(30) >= 4 and soon.count(("batches", 30)) >= 4)
-        assert soon.count(("twins", 30)) <= 1, "that of the round in which the rest began"
-        worker.on_ring(doorbell.EVENTS)
-        eventually(lambda: soon.count(("twins", 30)) >= 4)
-        now = 50
-        worker.on_silence()  # nothing that rings would be heard
-        eventually(lambda: soon.count(("twins", 50)) >= 4)
 
 
 def test_a_stored_prompt_that_is_damaged_fails_its_job_alone(queue: Queue, counter: PromptCounter) -> None:

@@ -10,7 +10,6 @@ import grpc
 from tritonclient.grpc import service_pb2_grpc
 
 from jobs.settings import TritonSettings
-from worker.engine.deadlines import CONNECT_SECONDS
 
 _MAX_IDLE: Final = 256  # as many as large deployments have slots
 # Triton drops a client that pings more often than every 300 s unless its flags allow more.
@@ -20,6 +19,8 @@ _SLOW_PING_MS: Final = 310_000
 _READY_SECONDS: Final = 2.0
 # A server that shuts down waits for open streams: one that no request uses is closed after this time.
 _IDLE_SECONDS: Final = 1.0
+# A server that has just answered is given so long for a connection that no request waits for yet.
+_AHEAD_SECONDS: Final = 1.0
 # What a call raises once it is cut or its channel is closed.
 CUT: Final = (grpc.RpcError, grpc.aio.UsageError)
 
@@ -144,15 +145,20 @@ class Channels:
             await connection.close()
         return TritonConnection(self._settings)
 
-    async def have_one(self) -> None:
-        """Have an open connection for the next request, which would wait for it as long as for its start."""
+    async def open_ahead(self) -> None:
+        """Open a connection, unless one is idle, so that the next request need not wait for it."""
         if any(each.is_open for each in self._idle):
             return
         connection = TritonConnection(self._settings)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CONNECT_SECONDS):
+        try:
+            async with asyncio.timeout(_AHEAD_SECONDS):
                 await connection.channel.channel_ready()
-        await self.give_back(connection)
+        except BaseException as error:
+            await connection.close()
+            if not isinstance(error, TimeoutError):
+                raise
+        else:
+            await self.give_back(connection)
 
     async def give_back(self, connection: TritonConnection) -> None:
         """Keep a connection that is new, or whose request ended well."""

@@ -87,7 +87,7 @@ class TritonEngine:
         return await read_offer(self._triton.model_name, self.config)
 
     async def model(self) -> ServedModel:
-        """Choose the model's adapter, and have a connection for its first request."""
+        """Choose the model's adapter, and open a connection ahead of its first request."""
         offer = await self._served()
         adapter = adapter_for(offer, self._triton)
         self._gauged_name = offer.engine.name
@@ -98,7 +98,7 @@ class TritonEngine:
             channels=self._channels,
             is_batched=is_batched(offer),
         )
-        await self._channels.have_one()
+        await self._channels.open_ahead()
         return ServedModel(
             kind=adapter.kind,
             name=adapter.model_name,

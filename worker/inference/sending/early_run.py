@@ -27,7 +27,7 @@ class EarlyRun:
         is_claimed: the job is ours.
         is_refused: it never will be.
         is_over: the engine certainly holds nothing for it.
-        is_on_its_way: set once its request is being sent.
+        is_on_its_way: set once its request is written.
         left: done once it was refused and has let go; True: its slot is certainly empty.
     """
 
