@@ -1,7 +1,7 @@
 """`python -m bench.idle`: what a stack that has nothing to do costs.
 
 One engine, one inference worker, one service worker, and no jobs: the CPU of each process in milliseconds a
-second, the engine's apart. It is measured once no work has come for so long that the service worker rests.
+second, the engine's apart, once the workers' first rounds are over.
 """
 
 import argparse
@@ -15,8 +15,7 @@ from bench.capacity import spent
 from bench.report import Row, judge, print_table, write_json
 from bench.stand.stand import Stand
 
-# The workers' first rounds, and the time after which a service worker rests.
-_FIRST_SECONDS: Final = 20.0
+_FIRST_SECONDS: Final = 20.0  # the workers' first rounds
 
 
 def idle(stand: Stand, *, seconds: float) -> list[Row]:
