@@ -32,7 +32,7 @@ _MAX_UNKNOWN: Final = 1_000
 # A key's use is noted so long after its look-up, and its entry is refreshed so long after a request: what the
 # key is used for comes first.
 _LATER_SECONDS: Final = 0.1
-_RENEW_FROM: Final = 0.8  # of the time for which a look-up holds
+_REFRESH_FROM: Final = 0.8  # of the time for which a look-up holds
 _BEARER: Final = "bearer "
 # In OpenAI's words: LiteLLM raises its AuthenticationError for no others.
 _WRONG: Final = "Incorrect API key provided"
@@ -108,14 +108,14 @@ class _Found:
         caller: the key's; None likewise.
         until: when the cache entry expires, in monotonic seconds. Not later than the key: it is then looked
             up again, and the database's clock decides.
-        renewed_from: a request from then on refreshes the entry, and does not wait for that.
+        refreshed_from: a request from then on refreshes the entry, and does not wait for that.
         has_expired: whether the key had expired by that clock.
     """
 
     row: ApiKey | None
     caller: Caller | None
     until: float
-    renewed_from: float
+    refreshed_from: float
     has_expired: bool
 
 
@@ -133,7 +133,7 @@ class ApiKeys:
         self._known: dict[bytes, _Found] = {}
         self._unknown: dict[bytes, _Found] = {}
         self._asking: dict[bytes, asyncio.Task[_Found]] = {}
-        self._renewing: set[bytes] = set()
+        self._refreshing: set[bytes] = set()
         self._lookups = KeyLookups(transactions)
         self._noting: set[asyncio.Task[None]] = set()
 
@@ -165,9 +165,9 @@ class ApiKeys:
         found = self._known.get(digest) or self._unknown.get(digest)
         if found is None or now >= found.until:
             return await asyncio.shield(self._ask(secret, digest))
-        if now >= found.renewed_from and found.caller is not None and digest not in self._renewing:
-            self._renewing.add(digest)
-            asyncio.get_running_loop().call_later(_LATER_SECONDS, self._renew, secret, digest)
+        if now >= found.refreshed_from and found.caller is not None and digest not in self._refreshing:
+            self._refreshing.add(digest)
+            asyncio.get_running_loop().call_later(_LATER_SECONDS, self._refresh, secret, digest)
         return found
 
     def _ask(self, secret: str, digest: bytes) -> asyncio.Task[_Found]:
@@ -177,10 +177,10 @@ class ApiKeys:
             self._asking[digest] = task
         return self._asking[digest]
 
-    def _renew(self, secret: str, digest: bytes) -> None:
-        self._renewing.discard(digest)
+    def _refresh(self, secret: str, digest: bytes) -> None:
+        self._refreshing.discard(digest)
         found = self._known.get(digest)
-        if found is not None and self._clock() >= found.renewed_from:
+        if found is not None and self._clock() >= found.refreshed_from:
             self._ask(secret, digest)
 
     def _asked(self, digest: bytes, task: asyncio.Task[_Found]) -> None:
@@ -197,7 +197,7 @@ class ApiKeys:
         # A look-up that waited read the database's clock later than ours: too early at most.
         seconds = self._seconds if left is None or has_expired else min(self._seconds, left)
         caller = None if row is None else caller_of(row, quotas.limits_of(self._limits, seen.own))
-        found = _Found(row, caller, asked_at + seconds, asked_at + _RENEW_FROM * seconds, has_expired)
+        found = _Found(row, caller, asked_at + seconds, asked_at + _REFRESH_FROM * seconds, has_expired)
         self._known.pop(digest, None)
         self._unknown.pop(digest, None)
         if row is None:

@@ -6,6 +6,7 @@ second, the engine's apart, once the workers' first rounds are over.
 
 import argparse
 import os
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60, help="how long to measure")
     parser.add_argument("--json", type=Path, help="write the table here")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves as after Ctrl-C: servers are stopped
     with (
         tempfile.TemporaryDirectory(prefix="longbatch-bench-") as directory,
         Stand(Path(directory), time_scale=1) as stand,

@@ -17,7 +17,7 @@ from support import PATIENCE
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine an answer of Redis takes longer than requests wait for it: then each counts alone."""
+    """On a busy machine Redis may answer later than requests wait for it; then each process counts alone."""
     monkeypatch.setattr(rate_limits, "_TIMEOUT_SECONDS", PATIENCE)
 
 

@@ -34,8 +34,8 @@ _MAX_STOPPED: Final = 1000
 # Unclaimed jobs for each slot, most of them answered: their answers are lost if the worker dies, or another
 # engine takes the jobs. So there is one, and twice as many with each tick that claims all, up to these.
 _MAX_AHEAD: Final = 4
-# A tick waits no longer for what it has chosen to be sent, and then until it has arrived: on two cores that
-# takes a quarter less time if nothing else happens here.
+# A tick waits no longer for what it has chosen to be sent, and then so long for it to arrive: on two cores it
+# arrives sooner if nothing else happens here (docs/benchmarks.md).
 _MOST_SENDING_SECONDS: Final = 0.003
 _ARRIVES_SECONDS: Final = 0.001
 
