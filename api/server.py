@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from api.app import create_app
 from api.http.connections import ConnectionLimits, connection_class
 from api.http.metrics import HttpMetrics
-from jobs import database, open_files, telemetry
+from jobs import database, liveness, open_files, telemetry
 from jobs import settings as settings_module
 from jobs.settings import Settings
 from jobs.tenants import keys
@@ -113,7 +113,7 @@ def _release_large_buffers() -> None:
 
 
 def _exit(_number: int, _frame: FrameType | None) -> None:
-    sys.exit(0)
+    sys.exit(liveness.exit_code())
 
 
 def _refuse_network_without_keys(settings: Settings) -> None:

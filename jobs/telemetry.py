@@ -42,6 +42,8 @@ WEBHOOK_GIVEN_UP: Final = "webhook.given_up"
 PARTS_SWEPT: Final = "parts.swept"
 PARTS_FOREIGN_OWNER: Final = "parts.foreign_owner"
 LOOP_FAILED: Final = "loop.failed"
+LOOP_LATE: Final = "loop.late"
+PROCESS_ENDING: Final = "process.ending"
 TURN_FAILED: Final = "turn.failed"
 ROW_FAILED: Final = "row.failed"
 REQUEST_FAILED: Final = "request.failed"
@@ -71,11 +73,17 @@ JOBS_ENDED: Final = Counter(
 )
 
 
+LOG_LINES_LOST: Final = Counter(
+    "longbatch_log_lines_lost", "Log lines that could not be written, as on a full disk.", registry=None
+)
+
+
 class EventCounter:
     """Counts the events of the log, and the jobs that this process ends, for Prometheus."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         registry.register(JOBS_ENDED)
+        registry.register(LOG_LINES_LOST)
         self._events = Counter(
             "longbatch_events",
             "Events logged by this process; the names are those of the log.",
@@ -91,8 +99,20 @@ class EventCounter:
             self._events.labels(event).inc()
 
 
+class _Logger(structlog.make_filtering_bound_logger(logging.INFO)):  # type: ignore[misc]  # made at run time
+    """A logger that never raises: a full disk must not end what it was to describe."""
+
+    def _proxy_to_logger(self, method_name: str, event: str | None = None, **fields: object) -> None:
+        try:
+            super()._proxy_to_logger(method_name, event, **fields)
+        except Exception:  # noqa: BLE001  # whatever it is, it cannot be logged
+            LOG_LINES_LOST.inc()
+
+
 def configure(*, json: bool = True, on_event: Callable[[str], object] = lambda _: None) -> None:
     """Log each event as one JSON object, or one readable line, on standard output.
+
+    A line that cannot be written is lost and counted.
 
     Args:
         json: one JSON object.
@@ -113,7 +133,7 @@ def configure(*, json: bool = True, on_event: Callable[[str], object] = lambda _
             structlog.processors.ExceptionRenderer(describe_error),
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        wrapper_class=_Logger,
         logger_factory=structlog.PrintLoggerFactory(sys.stdout),
         cache_logger_on_first_use=True,
     )

@@ -1,18 +1,18 @@
 """The Celery application: it consumes the doorbell's messages and starts and stops our own threads."""
 
-import faulthandler
 import logging
 import os
 import sys
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import celery
 from celery import bootsteps, signals
 
-from jobs import doorbell
+from jobs import doorbell, liveness
 from jobs.settings import BrokerSettings
 from worker.threads import WorkerThreads
 
@@ -98,8 +98,8 @@ def run_worker(app: celery.Celery, threads: WorkerThreads, *, queue: str, grace_
     try:
         worker.start()
     finally:
-        faulthandler.cancel_dump_traceback_later()
-    return int(worker.exitcode or 0)
+        liveness.disarm_hard_exit()
+    return int(worker.exitcode or 0) or liveness.exit_code()
 
 
 class _Ending:
@@ -113,8 +113,7 @@ class _Ending:
 
     def begin(self) -> None:
         """Stop the threads from one of its own, then exit soon after, whatever Celery does."""
-        # Shows where a hanging process is stuck.
-        faulthandler.dump_traceback_later(self._within_seconds, exit=True)
+        liveness.arm_hard_exit(self._within_seconds)
         self._threads.begin_stop()
         threading.Thread(target=self._finish_alone, name="ending", daemon=True).start()
 
@@ -129,8 +128,9 @@ class _Ending:
         self.finish()
         threading.main_thread().join(_CELERY_EXIT_SECONDS)
         # Only Celery's consumer is left, waiting for a broker that does not answer.
-        sys.stdout.flush()
-        os._exit(0)
+        with suppress(OSError, ValueError):  # a full disk, or a closed stream
+            sys.stdout.flush()
+        os._exit(liveness.exit_code())
 
 
 def _step(threads: WorkerThreads, ending: _Ending) -> type[bootsteps.StartStopStep]:

@@ -1,11 +1,14 @@
 """A thread that repeats one function, whatever goes wrong."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
-from jobs import telemetry
+from jobs import liveness, telemetry
 
+# For a loop that names no bound of its own: a transaction that meets its time limits, and some computing.
+_LONGEST_ROUND_SECONDS: Final = 60.0
 _MAX_BACKOFF_SECONDS: Final = 5.0
 # After a failure a wake-up starts the next round no sooner, so that a failing loop does not spin.
 _PAUSE_SECONDS: Final = 0.1
@@ -14,20 +17,44 @@ _PAUSE_SECONDS: Final = 0.1
 class Loop:
     """A thread that calls `run_once` every `interval` seconds and whenever it is woken.
 
-    A failure is logged and slows the loop down, by up to five seconds unless it is woken; it never ends it.
+    A failed round is logged and slows the loop down, by up to five seconds unless it is woken. If anything
+    else fails, the process shuts down; until then the loop goes on, since runs under way need it to end.
+
+    Attributes:
+        name: of the loop and its thread.
     """
 
     def __init__(
-        self, name: str, run_once: Callable[[], object], *, interval: float, daemon: bool = False
+        self,
+        name: str,
+        run_once: Callable[[], object],
+        *,
+        interval: float,
+        longest_round: float = _LONGEST_ROUND_SECONDS,
+        daemon: bool = False,
+        end_process: Callable[[str], object] = liveness.end_process,
     ) -> None:
-        """Args: daemon: the process may exit while the loop still runs."""
-        self._name = name
+        """Set up without running.
+
+        Args:
+            name: of the loop and its thread.
+            run_once: does one round.
+            interval: seconds from the end of one round to the next.
+            longest_round: seconds that a round takes at most while all is well.
+            daemon: the process may exit while the loop still runs.
+            end_process: called with the name when the loop cannot go on as it should.
+        """
+        self.name = name
         self._run_once = run_once
         self._interval = interval
         self._woken = threading.Event()
         self._stopping = threading.Event()
         self._num_failures = 0
         self._due_within: float | None = None
+        self._longest_round = longest_round
+        self._end_process = end_process
+        self._round_began_at: float | None = None  # None: it rests
+        self._succeeded_at: float | None = None  # the start counts, too
         self._thread = threading.Thread(target=self._run, name=name, daemon=daemon)
 
     def start(self) -> None:
@@ -70,13 +97,32 @@ class Loop:
         self.begin_stop()
         self.join()
 
+    @property
+    def is_late(self) -> bool:
+        """True if a round takes longer than it may, or if none has succeeded for that long and some more."""
+        now, began, succeeded = time.monotonic(), self._round_began_at, self._succeeded_at
+        if began is not None and now - began > self._longest_round:
+            return True
+        may_fail_for = self._longest_round + 3 * max(self._interval, _MAX_BACKOFF_SECONDS)
+        return succeeded is not None and self._num_failures > 0 and now - succeeded > may_fail_for
+
     def _run(self) -> None:
+        self._succeeded_at = time.monotonic()
         while not self._stopping.is_set():
-            self._woken.clear()
-            self._due_within = None
-            self._round()
-            if not self._stopping.is_set():
-                self._rest()
+            try:
+                self._turn()
+            except BaseException:  # noqa: BLE001  # a dead thread in a process that looks alive is the worst end
+                self._end_process(self.name)
+                self._stopping.wait(_PAUSE_SECONDS)
+
+    def _turn(self) -> None:
+        self._woken.clear()
+        self._due_within = None
+        self._round_began_at = time.monotonic()
+        self._round()
+        self._round_began_at = None
+        if not self._stopping.is_set():
+            self._rest()
 
     def _round(self) -> None:
         try:
@@ -88,13 +134,14 @@ class Loop:
             # Not the error's text: a driver's message can quote values.
             telemetry.logger().warning(
                 telemetry.LOOP_FAILED,
-                loop=self._name,
+                loop=self.name,
                 error=type(error).__name__,
                 num_failures=self._num_failures,
                 exc_info=self._num_failures == 1,
             )
         else:
             self._num_failures = 0
+            self._succeeded_at = time.monotonic()
 
     def _rest(self) -> None:
         seconds = self._interval

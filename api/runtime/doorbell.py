@@ -8,7 +8,7 @@ from typing import Final, Self
 import celery
 import redis
 
-from jobs import doorbell
+from jobs import doorbell, liveness
 from jobs.broker_line import BrokerLine
 from jobs.models import Job
 from jobs.models.new_job import NewJob
@@ -39,7 +39,9 @@ class Doorbell:
         self._line = BrokerLine(self._broker)
         self._is_on_its_way = False  # what is in `_sent`
         # A daemon: it may hang in the broker's socket for a few seconds when the process ends.
-        self._thread = threading.Thread(target=self._run, name="doorbell", daemon=True)
+        self._thread = threading.Thread(
+            target=liveness.guarded("doorbell", self._run), name="doorbell", daemon=True
+        )
 
     def start(self) -> Self:
         """Start the thread."""

@@ -1,7 +1,7 @@
 """The services of a running API, opened together and closed together."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +28,7 @@ from api.runtime.readiness import Readiness
 from api.runtime.row_changes import RowChanges
 from api.runtime.tokenizer import LoadedTokenizer
 from api.runtime.traces import trace_of_request
-from jobs import batches, queries, summaries
+from jobs import batches, liveness, queries, summaries
 from jobs.adapters.offers import ModelOffer, read_offer, read_takes
 from jobs.batches import BatchStatus
 from jobs.doorbell import EVENTS
@@ -320,7 +320,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         task.add_done_callback(announcing.discard)
 
     transactions.on_ended = on_ended
-    tasks = [asyncio.create_task(loop) for loop in loops]
+    tasks = [_begin(loop) for loop in loops]
     try:
         yield services
     finally:
@@ -334,6 +334,18 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         services.doorbell.close()
         await services.rates.close()
         await transactions.close()
+
+
+def _begin(loop: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Start a loop. If it fails, the process ends: its callers would wait for it in vain."""
+
+    def end_with(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            liveness.end_process(repr(loop))
+
+    task = asyncio.create_task(loop)
+    task.add_done_callback(end_with)
+    return task
 
 
 def _read_engines(session: Session) -> KnownEngines:

@@ -8,6 +8,8 @@ from typing import Any, Final, TypeVar
 
 import uvloop
 
+from jobs import liveness
+
 T = TypeVar("T")
 
 _starting: Final = threading.Lock()
@@ -57,5 +59,7 @@ def _engine_loop() -> asyncio.AbstractEventLoop:
         if not _loops:
             _loops.append(uvloop.new_event_loop())  # a third less CPU for a short stream
             # A daemon: a connection that never ends must not keep the process alive.
-            threading.Thread(target=_loops[0].run_forever, name="connections", daemon=True).start()
+            threading.Thread(
+                target=liveness.guarded("connections", _loops[0].run_forever), name="connections", daemon=True
+            ).start()
     return _loops[0]

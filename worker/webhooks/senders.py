@@ -8,6 +8,8 @@ from typing import Any, Generic, TypeVar
 
 import uvloop
 
+from jobs import liveness
+
 Work = TypeVar("Work")
 Result = TypeVar("Result")
 
@@ -34,7 +36,9 @@ class Senders(Generic[Work, Result]):
         self._loop = uvloop.new_event_loop()
         self._stopped = asyncio.Event()
         # A daemon, so that a process can end without `stop`.
-        self._thread = threading.Thread(target=self._run, name="senders", daemon=True)
+        self._thread = threading.Thread(
+            target=liveness.guarded("senders", self._run), name="senders", daemon=True
+        )
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:

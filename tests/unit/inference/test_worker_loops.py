@@ -3,7 +3,7 @@
 import threading
 
 from jobs import telemetry
-from support import PATIENCE
+from support import PATIENCE, eventually
 from worker.loop import Loop
 
 
@@ -135,3 +135,35 @@ def test_a_round_that_has_answered_a_wake_is_not_repeated() -> None:
 
 def test_a_loop_that_never_began_can_be_stopped() -> None:
     Loop("test", lambda: None, interval=1).stop()
+
+
+def test_a_loop_that_cannot_go_on_ends_its_process_and_serves_until_then() -> None:
+    ended, rounds = threading.Semaphore(0), threading.Semaphore(0)
+
+    def leave() -> None:
+        rounds.release()
+        raise SystemExit
+
+    loop = Loop("test", leave, interval=0.01, end_process=lambda _: ended.release())
+    loop.start()
+    assert ended.acquire(timeout=PATIENCE)
+    assert rounds.acquire(timeout=PATIENCE)
+    assert rounds.acquire(timeout=PATIENCE)
+    loop.stop()
+
+
+def test_a_loop_whose_round_hangs_is_late() -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        entered.set()
+        go_on.wait(PATIENCE)
+
+    loop = Loop("test", hang, interval=3600, longest_round=0.01)
+    assert not loop.is_late
+    loop.start()
+    assert entered.wait(PATIENCE)
+    eventually(lambda: loop.is_late)
+    go_on.set()
+    eventually(lambda: not loop.is_late)
+    loop.stop()
