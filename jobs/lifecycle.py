@@ -5,12 +5,12 @@ None if the lease is lost; then they write nothing. Jobs enter through `submissi
 `deletion`; `leases` holds what a worker writes to the jobs it runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select, update
 from sqlalchemy.orm import Session
 
 from jobs import audit, checkpoints, completing, ids, job_rows, starting, transitions
@@ -19,8 +19,8 @@ from jobs.completing import Completed, JobCompletion
 from jobs.database.rows import require
 from jobs.engines import attempts, reservations
 from jobs.errors import EngineLostError
-from jobs.models import Engine, Job, JsonObject
-from jobs.starting import Start, StartedJob
+from jobs.models import Engine, Job, JsonObject, Reservation
+from jobs.starting import UNKNOWN, Claimant, Start, StartedJob
 from jobs.states import TERMINAL, AttemptOutcome, FinishReason, JobState, StopReason
 from jobs.transitions import Lease, RunOutcome
 from jobs.trees import progress as tree_progress
@@ -32,7 +32,7 @@ def claim(
     *,
     lease_duration: timedelta,
     engine_name: str,
-    worker: str | None = None,
+    claimant: Claimant = UNKNOWN,
 ) -> list[StartedJob]:
     """Run queued jobs under these leases, reserve their blocks, and charge their tenants.
 
@@ -43,13 +43,13 @@ def claim(
         starts: of different jobs.
         lease_duration: how long without renewal until they may be rescued.
         engine_name: where they run.
-        worker: that runs them, for people who ask later.
+        claimant: the worker that runs them.
 
     Returns:
         The jobs that run now. The others have changed since, or another engine has them.
     """
     return starting.start_all(
-        session, starts, lease_duration=lease_duration, engine_name=engine_name, worker=worker
+        session, starts, lease_duration=lease_duration, engine_name=engine_name, claimant=claimant
     )
 
 
@@ -306,6 +306,30 @@ def expire(session: Session, *, now: datetime, limit: int = 1000, only: Sequence
     due = session.scalars(over.limit(limit).with_for_update(skip_locked=True)).all()
     ended = transitions.end(session, "expire", Job.id.in_(due), Job.state != "running")
     return len(ended) + transitions.request_stop(session, StopReason.EXPIRE, [Job.id.in_(due)])
+
+
+def end_leases(session: Session, worker_ids: Collection[UUID]) -> Sequence[UUID]:
+    """End the leases of these workers now, as their processes have ended; `rescue` need not wait for them.
+
+    Not in one transaction with `rescue`, which locks engines before jobs.
+
+    Returns:
+        The ids of their jobs.
+    """
+    theirs = (
+        Reservation.worker_id.in_(worker_ids),
+        Job.id == Reservation.job_id,
+        Job.lease_id == Reservation.lease_id,
+    )
+    running = (Job.state == literal_column("'running'"), Job.lease_expires_at > func.clock_timestamp())
+    ended = (
+        update(Job)
+        .where(*theirs, *running)
+        .values(lease_expires_at=func.clock_timestamp())
+        .returning(Job.id)
+        .execution_options(synchronize_session=False)
+    )
+    return session.scalars(ended).all()
 
 
 def silent_at(now: datetime) -> Select[UUID]:

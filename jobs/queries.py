@@ -26,10 +26,10 @@ from jobs.database.direct import Query
 from jobs.database.paging import FoundRows, Page, Range, SearchRange
 from jobs.database.row_sets import array_parameters
 from jobs.database.rows import matches, require
-from jobs.engines import reservations
+from jobs.engines import registry, reservations, workers
 from jobs.ids import first_uuid7
 from jobs.job_rows import JOB_ROW, job_of
-from jobs.models import Engine, Job, Result, WebhookDispatch
+from jobs.models import Engine, Job, Result, WebhookDispatch, Worker
 from jobs.states import TERMINAL, JobState, StopReason
 from jobs.tenants import isolation
 
@@ -240,28 +240,55 @@ class EngineUsage:
     """An engine and what is reserved on it.
 
     Attributes:
+        engine: its row. One that no worker could register yet has none; then its sizes are 0.
         held_slots: number of reservations, including draining ones.
         held_blocks: KV blocks that they hold; those that jobs share count once.
+        not_ready_reason: why no job starts, apart from an operator's order; None: jobs do.
+        refused: a worker that is to feed it and could not register it; None: there is none.
     """
 
     engine: Engine
     held_slots: int
     held_blocks: int
+    not_ready_reason: str | None = None
+    refused: Worker | None = None
 
 
 def engine_usages(session: Session, *, name: str | None = None) -> list[EngineUsage]:
-    """List every registered engine, or the one of this name, with what is reserved on it."""
+    """List the engines by name, or the one of this name, with what is reserved on each.
+
+    Also those that no worker could register yet.
+    """
     booked = reservations.booked()
-    query = select(Engine, booked.c.slots, booked.c.blocks).outerjoin(
+    query = select(Engine, booked.c.slots, booked.c.blocks, func.clock_timestamp()).outerjoin(
         booked, booked.c.engine_name == Engine.name
     )
     if name is not None:
         query = query.where(Engine.name == name)
-    rows = session.execute(query.order_by(Engine.name))
-    return [
-        EngineUsage(engine=engine, held_slots=int(slots or 0), held_blocks=int(blocks or 0))
-        for engine, slots, blocks in rows
+    refused = workers.refused(session)
+    found = [
+        EngineUsage(
+            engine,
+            held_slots=int(slots or 0),
+            held_blocks=int(blocks or 0),
+            not_ready_reason=registry.why_not_ready(engine, now=now, refused=refused.get(engine.name)),
+            refused=refused.get(engine.name),
+        )
+        for engine, slots, blocks, now in session.execute(query)
     ]
+    registered = {each.engine.name for each in found}
+    missing = [each for each in refused.items() if each[0] not in registered and name in (None, each[0])]
+    found += [EngineUsage(_unregistered(*each), 0, 0, each[1].refusal, each[1]) for each in missing]
+    return sorted(found, key=lambda each: each.engine.name)
+
+
+def _unregistered(name: str, worker: Worker) -> Engine:
+    sizes = dict.fromkeys(
+        ("max_batch_size", "max_blocks", "tokens_per_block", "max_input_len", "max_seq_len"), 0
+    )
+    return Engine(
+        name=name, model=worker.model or "", seen_at=worker.seen_at, paused_reason=worker.refusal, **sizes
+    )
 
 
 def pending_webhooks(session: Session) -> int:

@@ -88,6 +88,21 @@ class Start:
     postponed_steps: float | None = None
 
 
+class Claimant(NamedTuple):
+    """Who runs jobs.
+
+    Attributes:
+        name: host and process id, kept with every run for people who ask later; None: not known.
+        worker_id: of its row in `workers`, by which its leases end with its process; None: it has none.
+    """
+
+    name: str | None = None
+    worker_id: UUID | None = None
+
+
+UNKNOWN: Final = Claimant()
+
+
 class StartedJob(NamedTuple):
     """A job as its run needs it; `Job` describes the fields. No session tracks it."""
 
@@ -121,7 +136,7 @@ def start_all(
     *,
     lease_duration: timedelta,
     engine_name: str,
-    worker: str | None = None,
+    claimant: Claimant = UNKNOWN,
 ) -> list[StartedJob]:
     """Start queued jobs; see `lifecycle.claim`.
 
@@ -134,7 +149,7 @@ def start_all(
         return []
     try:
         return _start_all(
-            session, starts, lease_duration=lease_duration, engine_name=engine_name, worker=worker
+            session, starts, lease_duration=lease_duration, engine_name=engine_name, claimant=claimant
         )
     except DBAPIError as error:
         if error.connection_invalidated or (getattr(error.orig, "sqlstate", None) or "08").startswith(
@@ -192,7 +207,7 @@ def _start_all(
     *,
     lease_duration: timedelta,
     engine_name: str,
-    worker: str | None,
+    claimant: Claimant,
 ) -> list[StartedJob]:
     given = {
         "lease_ids": [each.lease.lease_id for each in starts],
@@ -200,7 +215,8 @@ def _start_all(
         **{name: [getattr(each, name) for each in starts] for name in _RESERVED},
         "lease_duration": lease_duration,
         "engine_name": engine_name,
-        "worker": worker,
+        "worker": claimant.name,
+        "worker_id": claimant.worker_id,
     }
     rows = direct.fetch(session, START, given)
     started = [StartedJob(*row[:-2]) for row in rows]
@@ -282,10 +298,10 @@ START: Final = (
     ), reserved AS (
         INSERT INTO reservations
             (lease_id, engine_name, job_id, blocks, shared_blocks, output_tokens, output_before,
-                charged_prompt, overtakes, alone, worker)
+                charged_prompt, overtakes, alone, worker, worker_id)
         SELECT given.lease_id, :engine_name, given.id, given.blocks, given.shared_blocks,
             given.output_tokens, given.completion_tokens, given.charged_prompt, given.overtakes, given.alone,
-            :worker
+            :worker, :worker_id
         FROM started JOIN given USING (id)
     ), anchors AS (
         SELECT given.anchor, max(given.shared_blocks) AS shared FROM started JOIN given USING (id)
@@ -323,6 +339,7 @@ START: Final = (
         bindparam("lease_duration", type_=Interval()),
         bindparam("engine_name", type_=Text()),
         bindparam("worker", type_=Text()),
+        bindparam("worker_id", type_=Uuid()),
     )
     .columns(
         *(Job.__table__.c[name] for name in StartedJob._fields), is_start_wanted=Boolean, is_active=Boolean

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from sqlalchemy import literal_column, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import audit, deletion, fitting, ids, lifecycle, summaries, telemetry
+from jobs import audit, deletion, fitting, lifecycle, summaries
 from jobs.database import database_now, transaction
 from jobs.doorbell import SERVICE
 from jobs.engines import registry, served_tokens
@@ -20,6 +20,7 @@ from jobs.states import TERMINAL, JobState
 from jobs.tenants import sign_ins, stored_bytes, usage
 from jobs.webhooks import endpoints
 from worker.duties import Duty, ServiceContext
+from worker.rescue import Rescuer
 from worker.rounds import FailingRows, do_each, move_set
 
 Sessions = sessionmaker[Session]
@@ -48,7 +49,7 @@ def duties(context: ServiceContext) -> list[Duty]:
             context.wake("deliver")
         return True
 
-    rescue = partial(rounds.rescue, max_rescues=settings.jobs.max_rescues)
+    rescue = Rescuer(sessions, max_rescues=settings.jobs.max_rescues).rescue
     sweep, ring = partial(sweep_deleted, sessions), partial(has_queued, sessions)
     prune = partial(rounds.prune, settings.jobs, is_stopping=is_stopping)
     return [
@@ -69,29 +70,12 @@ class JobMaintenance:
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._silent = FailingRows("rescue")
         self._overdue = FailingRows("expire")
         self._twins = FailingRows("twins")
         self._misfits = FailingRows("misfits")
         self._old = FailingRows("prune")
         self._notes = FailingRows("usage")
         self._stored = FailingRows("stored")
-
-    def rescue(self, *, max_rescues: int) -> list[Job]:
-        """Requeue the jobs of silent workers, or end those that must not run again. Returns them."""
-        now = self._now()
-        move = partial(lifecycle.rescue, now=now, max_rescues=max_rescues)
-        moved = move_set(self._sessions, self._silent, lifecycle.silent_at(now), move, limit=100)
-        rescued = [job for jobs in moved for job in jobs]
-        for job in rescued:
-            telemetry.logger().warning(
-                telemetry.JOB_RESCUED,
-                job_id=ids.job_id(job.id),
-                attempt=job.attempt,
-                num_rescues=job.num_rescues,
-                **telemetry.in_trace(job.traceparent),
-            )
-        return rescued
 
     def expire(self) -> int:
         """Expire jobs whose window is over, or ask their workers to stop them. Returns how many."""

@@ -10,7 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from jobs import database, webhooks
-from jobs.doorbell import INFERENCE
+from jobs.doorbell import INFERENCE, SERVICE
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.sealing.content import ContentSealer
@@ -22,6 +22,7 @@ from worker.documents import rounds as documents
 from worker.doorbell import WorkerDoorbell
 from worker.duties import Duty, ServiceContext, Woken
 from worker.guides.checker import FormChecker
+from worker.heartbeat import Heartbeat
 from worker.loop import Loop
 from worker.metrics.process import ProcessMetrics
 from worker.rounds import do_each
@@ -98,7 +99,10 @@ class ServiceWorker:
             each.name: Loop(each.name, partial(self._do, each.name), interval=each.interval)
             for each in self._duties
         }
-        num_loops = len(self._loops) + 1  # and that of the leases
+        self._heartbeat = Heartbeat(SERVICE, sessions, max_rescues=settings.jobs.max_rescues)
+        self._heartbeat.on_rescued = partial(self._wake, "inference")
+        self._heartbeat.watch((*self._loops.values(), self._doorbell.loop, self._runner.loop))
+        num_loops = len(self._loops) + 2  # and those of leases and the heartbeat
         self._pool = database.make_engine(
             settings.database,
             pool_size=num_loops,
@@ -113,7 +117,7 @@ class ServiceWorker:
         sys.setswitchinterval(_SWITCH_SECONDS)
         if self._deliverer:
             self._deliverer.start()
-        for loop in (self._doorbell.loop, self._runner.loop, *self._loops.values()):
+        for loop in (self._heartbeat.loop, self._doorbell.loop, self._runner.loop, *self._loops.values()):
             loop.start()
 
     def on_ring(self, doorbell: str) -> None:
@@ -125,7 +129,7 @@ class ServiceWorker:
     def begin_stop(self) -> None:
         """Start no further round. Leases of work under way are renewed until it ends."""
         self._stopping.set()
-        for loop in (*self._loops.values(), self._doorbell.loop):
+        for loop in (*self._loops.values(), self._doorbell.loop, self._heartbeat.loop):
             loop.begin_stop()
 
     def stop(self) -> None:
@@ -137,8 +141,9 @@ class ServiceWorker:
             loop.join(max(0.0, deadline - time.monotonic()))
         self._runner.give_back()
         self._runner.loop.stop()
-        for loop in (*self._loops.values(), self._doorbell.loop):
+        for loop in (*self._loops.values(), self._doorbell.loop, self._heartbeat.loop):
             loop.join()
+        self._heartbeat.leave()
         self._doorbell.finish()
         if self._deliverer:
             self._deliverer.stop(within=_SENDER_EXIT_SECONDS)

@@ -3,11 +3,12 @@
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from api.http.fields import example
 from api.http.halts import PAUSED, HaltReply, halt_object
 from api.http.replies import ListReply, page_example
+from jobs.models import Worker
 from jobs.queries import EngineUsage
 from jobs.scheduling.halts import halt_of
 from jobs.views import rfc3339
@@ -19,6 +20,7 @@ _ENGINE: Final[dict[str, Any]] = {
     **PAUSED,
     "is_ready": True,
     "not_ready_reason": None,
+    "refused_worker": None,
     "seen_at": "2026-01-31T12:01:00.123456Z",
     "slots": 4,
     "slots_booked": 2,
@@ -30,6 +32,14 @@ _ENGINE: Final[dict[str, Any]] = {
 }
 
 
+class RefusedWorkerReply(BaseModel):
+    """A worker that could not register its engine."""
+
+    name: str = Field(description="Its host and process id.")
+    model: str | None = Field(description="The model that it is to serve.")
+    reason: str
+
+
 class RegisteredEngineReply(HaltReply):
     """An engine: whether it starts jobs, what it can hold, and what is reserved on it."""
 
@@ -38,8 +48,17 @@ class RegisteredEngineReply(HaltReply):
     id: str = Field(description="The name that its worker is configured with.")
     object: Literal["engine"]
     model: str
-    is_ready: bool = Field(description="Its worker would give it jobs, but for an operator's order.")
-    not_ready_reason: str | None
+    is_ready: bool = Field(
+        description="A worker has looked for jobs for it within 30 s, and would give it some but for an"
+        " operator's order."
+    )
+    not_ready_reason: str | None = Field(
+        description="Why no job starts: its worker is silent, has not looked for jobs lately, or says this."
+    )
+    refused_worker: RefusedWorkerReply | None = Field(
+        description="A worker that is to feed an engine of this name and does not, because its server fails a"
+        " check or the name is another engine's. An engine that was never registered has 0 slots and blocks."
+    )
     seen_at: datetime = Field(description="When its worker last found it ready.")
     slots: int
     slots_booked: int = Field(description="Those of requests that may still run on it included.")
@@ -58,6 +77,12 @@ class EngineListReply(ListReply[RegisteredEngineReply]):
     last_id: str | None
 
 
+def _refused(worker: Worker | None) -> dict[str, Any] | None:
+    if worker is None:
+        return None
+    return {"name": worker.name, "model": worker.model, "reason": worker.refusal}
+
+
 def engine_object(usage: EngineUsage) -> dict[str, Any]:
     """Convert an engine to the shape that operators see."""
     engine = usage.engine
@@ -66,8 +91,9 @@ def engine_object(usage: EngineUsage) -> dict[str, Any]:
         "object": "engine",
         "model": engine.model,
         **halt_object(halt_of(engine), num_running=usage.held_slots),
-        "is_ready": engine.paused_reason is None,
-        "not_ready_reason": engine.paused_reason,
+        "is_ready": usage.not_ready_reason is None,
+        "not_ready_reason": usage.not_ready_reason,
+        "refused_worker": _refused(usage.refused),
         "seen_at": rfc3339(engine.seen_at),
         "slots": engine.max_batch_size,
         "slots_booked": usage.held_slots,

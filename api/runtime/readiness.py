@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-import httpx2
 import redis.asyncio
 from sqlalchemy.orm import Session
 
@@ -14,14 +13,16 @@ from api.runtime.database import Transactions
 from api.runtime.tokenizer import LoadedTokenizer
 from jobs import queries
 from jobs.database import database_now, schema
+from jobs.doorbell import SERVICE
+from jobs.engines import workers
 from jobs.errors import LongbatchError
 from jobs.settings import Settings
 from jobs.tenants import isolation
 
 # The caller of a probe (a container runtime, a load balancer) gives up after a few seconds.
 _TIMEOUT_SECONDS: Final = 2.0
-# Inference workers record every few seconds that they saw their engine.
-_SEEN_WITHIN: Final = timedelta(seconds=30)
+# An engine that nobody saw for longer is not missed.
+_WANTED_FOR: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,12 @@ class Readiness:
 
     async def check(self) -> dict[str, Component]:
         """Check every component; return them by name."""
-        # An engine that is no Triton has no such address, whatever is left in the environment.
-        is_triton = not (self._settings.engine.url or "grpc://").startswith("http")
-        has_address = is_triton and self._settings.triton.http_url is not None
-        triton = self._triton_over_http() if has_address else self._transactions.run_across(_engines_seen)
-        checks = {"database": self._database(), "broker": self._broker(), "triton": triton}
+        checks = {
+            "database": self._database(),
+            "broker": self._broker(),
+            "triton": self._transactions.run_across(_check_engines),
+            "workers": self._transactions.run_across(_check_workers),
+        }
         found = dict(
             zip(checks, await asyncio.gather(*(_bounded(each) for each in checks.values())), strict=True)
         )
@@ -69,27 +71,37 @@ class Readiness:
             await broker.ping()
         return Component(ready=True, detail="answers")
 
-    async def _triton_over_http(self) -> Component:
-        url = f"{(self._settings.triton.http_url or '').rstrip('/')}/v2/health/ready"
-        async with httpx2.AsyncClient(timeout=_TIMEOUT_SECONDS, trust_env=False) as client:
-            answer = await client.get(url)
-        ready = answer.status_code == httpx2.codes.OK
-        return Component(ready, "ready" if ready else f"answers {answer.status_code}")
-
 
 def _check_database(session: Session) -> tuple[str | None, bool]:
     return schema.current(session), isolation.is_bound(session)
 
 
-def _engines_seen(session: Session) -> Component:
-    """Check the engines as their workers last recorded them; one working is enough."""
-    now = database_now(session)
-    engines = [load.engine for load in queries.engine_usages(session)]
-    for engine in engines:
-        if engine.paused_reason is None and now - engine.seen_at < _SEEN_WITHIN:
-            return Component(ready=True, detail=f"engine {engine.name} was seen by its worker")
-    reasons = [f"{each.name}: {each.paused_reason or 'not seen lately'}" for each in engines]
-    return Component(ready=False, detail="; ".join(reasons) or "no engine has registered")
+def _check_engines(session: Session) -> Component:
+    """Check that each model has an engine that starts jobs, or that an operator halted."""
+    found, now = queries.engine_usages(session), database_now(session)
+    working = [each for each in found if each.not_ready_reason is None]
+    # An engine that has gone for good, or that an operator took out, keeps nobody from being ready.
+    wanted = [each for each in found if each.engine.halt is None and now - each.engine.seen_at < _WANTED_FOR]
+    models = {each.engine.model for each in working}
+    missing = [each for each in wanted if each.engine.model not in models]
+    reasons = [f"{each.engine.name}: {each.not_ready_reason}" for each in missing or found]
+    if missing or not working:
+        return Component(ready=False, detail="; ".join(reasons) or "no engine has registered")
+    names = ", ".join(each.engine.name for each in working)
+    return Component(ready=True, detail=f"jobs start on {names}")
+
+
+def _check_workers(session: Session) -> Component:
+    """Check that a service worker does all of its work; name every worker of which a loop is late."""
+    alive = workers.alive(session)
+    service = [each for each in alive if each.role == SERVICE]
+    late = [
+        f"{each.name} ({each.role}): {', '.join(each.late_loops)} late" for each in alive if each.late_loops
+    ]
+    if not service:
+        return Component(ready=False, detail="no service worker has reported within 30 s")
+    is_ready = any(not each.late_loops for each in service)
+    return Component(is_ready, "; ".join(late) or f"{len(alive)} report that all of their loops run")
 
 
 async def _bounded(check: Coroutine[None, None, Component]) -> Component:

@@ -119,7 +119,7 @@ def _engine_gauges(snapshot: MetricsSnapshot) -> Iterator[Metric]:
             "slots_booked": load.held_slots,
             "blocks": load.engine.max_blocks,
             "blocks_booked": load.held_blocks,
-            "paused": float(load.engine.paused_reason is not None or load.engine.halt is not None),
+            "paused": float(load.not_ready_reason is not None or load.engine.halt is not None),
             "seen_age_seconds": (snapshot.now - load.engine.seen_at).total_seconds(),
         }
         for name, value in values.items():

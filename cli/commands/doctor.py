@@ -69,10 +69,12 @@ def _check_engine() -> Iterator[Finding]:
     side = local.find_engine(None)
     if side.triton == TritonSettings() and side.engine.url is None:  # no address is configured
         return
-    from worker.engine.probe import probe  # gRPC takes a moment to import; other commands do not need it
+    from worker.engine.probe import (
+        inspect as inspect_engine,
+    )  # gRPC takes a moment to import; other commands do not need it
 
     try:
-        found = list(probe(side, Tokenizer.load(side.tokenizer.path)))
+        found = list(inspect_engine(side, Tokenizer.load(side.tokenizer.path)))
     except LongbatchError as error:
         yield Finding("engine", "unknown", error.message)
         return

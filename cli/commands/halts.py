@@ -113,7 +113,7 @@ def _engine(usage: queries.EngineUsage) -> dict[str, object]:
         "reason": halt and halt.reason,
         "by": halt and (halt.by.name or halt.by.key),
         "since": halt and rfc3339(halt.since),
-        "not_ready_reason": engine.paused_reason,
+        "not_ready_reason": usage.not_ready_reason,
         "slots": engine.max_batch_size,
         "slots_booked": usage.held_slots,
     }

@@ -65,11 +65,11 @@ def inspect(
 def _examine(side: EngineSide, *, keepalive: bool) -> Iterator[Finding]:
     # gRPC takes a moment to import; other commands do not need it.
     from worker.engine.kinds import is_triton, triton_of
-    from worker.engine.probe import probe
+    from worker.engine.probe import inspect as inspect_engine
     from worker.engine.triton.keepalive import try_keepalive
 
     is_tried = keepalive and is_triton(side.engine)  # the flags are Triton's
-    for finding in probe(side, Tokenizer.load(side.tokenizer.path)):
+    for finding in inspect_engine(side, Tokenizer.load(side.tokenizer.path)):
         if not (is_tried and finding.name == "keepalive"):
             yield finding
     if is_tried:

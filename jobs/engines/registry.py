@@ -3,26 +3,30 @@
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
-from sqlalchemy import ColumnElement, Interval, Text, bindparam, func, select, text, update
+from sqlalchemy import ColumnElement, Interval, Row, Text, bindparam, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.database import database_now, direct
 from jobs.database.direct import Query
-from jobs.engines import reservations
+from jobs.engines import reservations, workers
 from jobs.engines.capacity import Capacity
+from jobs.engines.identity import EngineIdentity, EngineNameTakenError
 from jobs.engines.tensors import DeclaredTensors, ModelTensors
-from jobs.models import Engine
+from jobs.models import Engine, Worker
 from jobs.prompts.abilities import ALWAYS, Takes
 from jobs.settings import EngineSettings
 
 # An engine that was not seen for this long does not decide what others may be asked.
 _TAKES_WITHIN: Final = timedelta(days=1)
 # Workers report every 5 seconds that their engine is ready; one that was silent for this long is down.
-SILENT: Final = timedelta(seconds=30)
+SILENT: Final = workers.SILENT
+# How exact `ticked_at` is: a row version for each tick would be waste.
+_TICK_NOTED_EVERY: Final = timedelta(seconds=5)
 # A clock that takes longer to read is read anew by whoever needs it.
 _PROMPT_SECONDS: Final = 0.1
 
@@ -41,9 +45,20 @@ class EngineRow(NamedTuple):
     spare_blocks: int | None
     paused_reason: str | None
     halt: str | None
+    served_model: str | None
+    tokenizer: str | None
+    address: str | None
+    ticked_at: datetime | None
 
 
-def register(
+def identity_of(engine: Engine | EngineRow) -> EngineIdentity | None:
+    """Read what the engine is from its row; None if no worker has written it."""
+    if engine.served_model is None or engine.tokenizer is None or engine.address is None:
+        return None
+    return EngineIdentity(engine.model, engine.served_model, engine.tokenizer, engine.address)
+
+
+def register(  # noqa: PLR0913  # the columns of a row
     session: Session,
     engine_name: str,
     model: str,
@@ -53,14 +68,29 @@ def register(
     shares_prefix: bool = False,
     takes: Collection[str] = ALWAYS,
     adapters: Collection[str] | None = None,
+    identity: EngineIdentity | None = None,
+    worker_id: UUID | None = None,
 ) -> None:
-    """Write what the engine can hold to its row, and let jobs be claimed for it.
+    """Write what the engine is and can hold to its row, and let jobs be claimed for it.
 
     Reservations are counted in its blocks. If the blocks turn out to be of another size (a real engine
     reports it only after its first iteration), the reservations are converted.
+
+    Args:
+        session: the caller's transaction.
+        engine_name: of the row.
+        model: by which callers ask for it.
+        capacity: what it can hold.
+        now: the database's clock.
+        shares_prefix: requests that run together share the cache of what they begin with.
+        takes: what requests may ask of it.
+        adapters: those that it was started with; None: it takes any.
+        identity: what it is; None: whatever the row says.
+        worker_id: the worker that registers it; None: none of `workers`.
+
+    Raises:
+        EngineNameTakenError: a worker that lives feeds another engine under this name.
     """
-    known = select(Engine.tokens_per_block).where(Engine.name == engine_name).with_for_update()
-    old_size = session.scalar(known)
     values = {
         "model": model,
         "max_batch_size": capacity.max_batch_size,
@@ -76,12 +106,24 @@ def register(
         "adapters": None if adapters is None else sorted(adapters),
         "spare_blocks": None,  # what an earlier worker saw is out of date
     }
-    session.execute(
-        insert(Engine)
-        .values(name=engine_name, **values)
-        .on_conflict_do_update(index_elements=["name"], set_=values)
-    )
-    if old_size is not None and old_size != capacity.tokens_per_block:
+    if identity is not None:
+        values |= {
+            "served_model": identity.served_model,
+            "tokenizer": identity.tokenizer,
+            "address": identity.address,
+        }
+    # From then on a worker must tick.
+    new = insert(Engine).values(name=engine_name, ticked_at=now, **values).on_conflict_do_nothing()
+    if session.scalar(new.returning(Engine.name)) is not None:
+        return
+    known = select(Engine).where(Engine.name == engine_name).with_for_update()
+    row = session.scalars(known.execution_options(populate_existing=True)).one()
+    old_size, theirs = row.tokens_per_block, identity_of(row)
+    is_held = now - row.seen_at < SILENT and workers.has_others(session, engine_name, than=worker_id)
+    if is_held and identity is not None and theirs is not None and theirs != identity:
+        raise EngineNameTakenError(engine_name, identity, theirs)
+    session.execute(update(Engine).where(Engine.name == engine_name).values(**values))
+    if old_size != capacity.tokens_per_block:
         reservations.convert(session, engine_name, old_tokens=old_size, new_tokens=capacity.tokens_per_block)
 
 
@@ -91,21 +133,81 @@ def declare(session: Session, engine_name: str, tensors: DeclaredTensors) -> Non
     session.execute(update(Engine).where(Engine.name == engine_name).values(tensors=written))
 
 
-def pause(session: Session, engine_name: str, reason: str) -> None:
-    """Claim no job for this engine until it is seen ready again."""
-    session.execute(update(Engine).where(Engine.name == engine_name).values(paused_reason=reason))
+def pause(session: Session, engine_name: str, reason: str, *, identity: EngineIdentity | None = None) -> None:
+    """Claim no job for this engine until it is seen ready again.
+
+    Args:
+        session: the caller's transaction.
+        engine_name: of the engine.
+        reason: in words.
+        identity: what it is; nothing happens if the row says otherwise. None: whatever it says.
+    """
+    session.execute(update(Engine).where(*_is(engine_name, identity)).values(paused_reason=reason))
 
 
-def mark_ready(session: Session, engine_name: str, *, now: datetime, spare_blocks: int | None = None) -> None:
+def mark_ready(
+    session: Session,
+    engine_name: str,
+    *,
+    now: datetime,
+    spare_blocks: int | None = None,
+    identity: EngineIdentity | None = None,
+) -> bool:
     """Mark the engine ready, and let jobs be claimed for it.
 
-    `spare_blocks` caps the budget while the engine serves other clients too.
+    Args:
+        session: the caller's transaction.
+        engine_name: of the engine.
+        now: the database's clock.
+        spare_blocks: caps the budget while the engine serves other clients too.
+        identity: what it is; nothing happens if the row says otherwise. None: whatever it says.
+
+    Returns:
+        False if the row says otherwise.
     """
-    session.execute(
+    marked = session.execute(
         update(Engine)
-        .where(Engine.name == engine_name)
+        .where(*_is(engine_name, identity))
         .values(seen_at=now, paused_reason=None, spare_blocks=spare_blocks)
+        .returning(Engine.name)
     )
+    return marked.first() is not None
+
+
+def _is(engine_name: str, identity: EngineIdentity | None) -> list[ColumnElement[bool]]:
+    found = [Engine.name == engine_name]
+    if identity is not None:
+        found += [getattr(Engine, each.name) == getattr(identity, each.name) for each in fields(identity)]
+    return found
+
+
+def note_tick(session: Session, engine: EngineRow, now: datetime) -> None:
+    """Record that a worker looks for jobs for this engine; the caller holds its row."""
+    if engine.ticked_at is None or now - engine.ticked_at >= _TICK_NOTED_EVERY:
+        session.execute(update(Engine).where(Engine.name == engine.name).values(ticked_at=now))
+
+
+def why_not_ready(engine: Engine | Row[Any], *, now: datetime, refused: Worker | None = None) -> str | None:
+    """Return why no job starts on the engine, apart from an operator's order; None if jobs do.
+
+    Args:
+        engine: its row.
+        now: the database's clock.
+        refused: a worker that is to feed it and could not register it; None: there is none.
+    """
+    if engine.paused_reason is not None and now - engine.seen_at <= SILENT:
+        return engine.paused_reason
+    if now - engine.seen_at > SILENT:
+        refusal = None if refused is None else refused.refusal
+        return refusal or engine.paused_reason or f"no worker has reported since {_clock(engine.seen_at)}"
+    if engine.ticked_at is None or now - engine.ticked_at > SILENT:
+        since = "its worker's start" if engine.ticked_at is None else _clock(engine.ticked_at)
+        return f"its worker lives, but has not looked for jobs since {since}: restart it"
+    return None
+
+
+def _clock(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%H:%M:%S UTC")
 
 
 def sharing_queue(session: Session, model: str, capacity: Capacity) -> Sequence[str]:

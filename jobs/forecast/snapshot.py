@@ -85,7 +85,7 @@ def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasur
         unmeasured: speed assumed of an engine that has served nothing yet.
     """
     now, rows = _engines(session, model)
-    ready = [each for each in rows if each.paused_reason is None and now - each.seen_at <= registry.SILENT]
+    ready = [each for each in rows if registry.why_not_ready(each, now=now) is None]
     up = [each for each in ready if each.halt is None]
     names = [each.name for each in up]
     reserved = _reserved(session, names)

@@ -31,3 +31,4 @@ from jobs.models.tensors import EngineOutput, JobTensors
 from jobs.models.turn import TenantTurn
 from jobs.models.webhook import WebhookEndpoint, WebhookEvent, WebhookSecret
 from jobs.models.webhook_delivery import WebhookBreaker, WebhookDelivery, WebhookDestination, WebhookDispatch
+from jobs.models.worker import Worker

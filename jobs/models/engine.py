@@ -33,7 +33,12 @@ class Engine(Haltable, Base):
             that can be sent, if it `takes` `lora` at all.
         tensors: what its model declares by name (`engines.tensors`), as far as a request may name it. The
             worker writes it at registration. Null: nothing, or a worker that did not tell.
+        served_model: the model's name at the engine; of several names the one that they all stand for. Null:
+            no worker has registered it since this column exists.
+        tokenizer: fingerprint of the tokenizer by which its prompts are counted. Null: likewise.
+        address: of the engine's server, with its host's id if it is a loopback address. Null: likewise.
         seen_at: when its worker last found it ready.
+        ticked_at: when a worker last looked for jobs for it, within a few seconds. Null: none has yet.
         paused_reason: why its worker claims nothing for it: the worker's monitor sets it while the engine is
             not ready. Null: it is ready. What an operator orders is `halt`.
         halt: a `HaltKind` that an operator ordered: no job starts. Null: jobs start.
@@ -64,7 +69,11 @@ class Engine(Haltable, Base):
     takes: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
     adapters: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
     tensors: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
+    served_model: Mapped[str | None]
+    tokenizer: Mapped[str | None]
+    address: Mapped[str | None]
     seen_at: Mapped[datetime]
+    ticked_at: Mapped[datetime | None]
     paused_reason: Mapped[str | None]
 
 
@@ -92,6 +101,7 @@ class Reservation(Base):
         state: `held` by a live stream; `draining` once no worker holds it but the engine may still run the
             request.
         worker: host and process id of the worker that claimed it. Null: of a release before migration 0038.
+        worker_id: that worker's row in `workers`. Null: not known.
         created_at: when it was claimed.
         draining_since: when it began to drain. Null while held.
     """
@@ -118,6 +128,7 @@ class Reservation(Base):
     alone: Mapped[bool] = mapped_column(server_default=text("false"))
     state: Mapped[str] = mapped_column(server_default="held")
     worker: Mapped[str | None]
+    worker_id: Mapped[UUID | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     draining_since: Mapped[datetime | None]
 

@@ -8,7 +8,10 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from jobs.engines import registry
 from jobs.engines.capacity import ITERATION_TOKENS, Capacity
+from jobs.engines.identity import EngineIdentity
+from jobs.engines.registry import EngineRow
 from jobs.queries import QueuedJob
 from jobs.scheduling.output_history import Group, History, PeersOnce
 from jobs.scheduling.packing import PackingPolicy
@@ -17,6 +20,7 @@ from jobs.scheduling.prefixes.prefix_replay import PrefixReplay
 from jobs.scheduling.rivals import Rivals
 from jobs.scheduling.segments import next_segment, whole_blocks
 from jobs.settings import Settings
+from jobs.starting import UNKNOWN, Claimant
 
 # Reads prompts of jobs that are about to start, with the session's next message; what it returns keeps them.
 ReadPrompts = Callable[[Session, Sequence[QueuedJob]], Callable[[], object]]
@@ -39,7 +43,9 @@ class ClaimPolicy:
         preempts: batch jobs make room for interactive ones; False: ending one early would free nothing.
         replay: what the engine has of prompts, so that jobs which begin alike follow each other; None: its
             requests share nothing.
-        worker: host and process id of who claims, kept with every run; None: not told.
+        claimant: who claims.
+        identity: what the engine is, as the claimant found it; it claims nothing if the engine's row says
+            otherwise. None: whatever that says.
         rivals: whether other engines lately started what this one chose; None: nobody remembers.
         read_prompts: called with the jobs of each message that starts some; by default none are read then.
     """
@@ -51,7 +57,8 @@ class ClaimPolicy:
     history: History = field(default_factory=History)
     preempts: bool = True
     replay: PrefixReplay | None = None
-    worker: str | None = None
+    claimant: Claimant = UNKNOWN
+    identity: EngineIdentity | None = None
     rivals: Rivals | None = None
     read_prompts: ReadPrompts = _read_none
 
@@ -59,6 +66,10 @@ class ClaimPolicy:
     def has_rivals(self) -> bool:
         """True if another engine lately started a job that this one chose."""
         return self.rivals is not None and self.rivals.are_near
+
+    def may_feed(self, engine: EngineRow) -> bool:
+        """Return True if the engine's row is of the engine that the claimant found."""
+        return self.identity is None or self.identity == registry.identity_of(engine)
 
     @classmethod
     def of(cls, settings: Settings, *, history: History) -> Self:

@@ -189,7 +189,7 @@ class Starts:
             [each.start() for each in chosen],
             lease_duration=policy.lease,
             engine_name=self.queue.engine.name,
-            worker=policy.worker,
+            claimant=policy.claimant,
         )
         keep_prompts()
         jobs = {job.id: job for job in started}

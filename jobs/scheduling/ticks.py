@@ -119,10 +119,11 @@ def tick(
         # A job that is not stored yet does not say what it generated; whoever stores it lets it drain.
         if not each.engine_is_done and each.lease.job_id in completed.job_ids:
             reservations.drain(session, each.lease.lease_id)
-    if policy is None or locked is None:
+    if policy is None or locked is None or not policy.may_feed(locked[0]):
         if locked is not None:
             claims.keep_places(session, engine_name, begun.places(()))
         return TickResult(completed, ClaimResult())
+    registry.note_tick(session, *locked)
     freed = [
         FreedSlot(each.lease.lease_id, each.output.num_tokens, each.output.cached_tokens) for each in ended
     ]

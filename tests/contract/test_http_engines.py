@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 from pydantic import SecretStr
 
+from jobs.diagnostics import Finding
 from jobs.embeddings import vectors
 from jobs.errors import EngineError, EngineUnableError, EngineUnavailableError
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSettings, EngineSide
-from stand_in_engine import METRICS, Kind, standing_in
+from stand_in_engine import METRICS, Kind, StandIn, standing_in
 from standing_in.kinds import KINDS, WHOLE, client_of
 from worker.engine import loop
 from worker.engine.deltas import EngineDelta, VectorDelta
-from worker.engine.gauges import Gauges
-from worker.engine.probe import probe
+from worker.engine.gauges import Gauges, load_finding
+from worker.engine.probe import inspect as inspect_engine
 from worker.engine.request import Request, Sampling
 
 LACKS: Mapping[Kind, list[str]] = {
@@ -93,7 +94,7 @@ def test_an_engine_whose_metrics_never_show_its_pool_is_tried_once(monkeypatch: 
         sizes = {client.describe().capacity.max_blocks for _ in range(3)}
         client.close()
     assert sizes == {80}
-    assert len(server.bodies) == 1
+    assert len(server.probes) == 1
 
 
 def test_another_kind_of_server_at_the_same_address_is_noticed() -> None:
@@ -144,7 +145,7 @@ def test_an_inspection_explains_every_kind_in_words(kind: Kind, tokenizer: Token
     with standing_in(kind) as server:
         engine = {"url": server.url, "kind": "openai" if kind == "openai" else "auto"} | WHOLE
         side = EngineSide(engine=EngineSettings.model_validate(engine))
-        found = {each.name: each for each in probe(side, tokenizer)}
+        found = {each.name: each for each in inspect_engine(side, tokenizer)}
     assert found["server"].detail.endswith(f"runs {kind}")
     assert found["answer"].status == "ok"
     assert found["capacity"].status == "ok"
@@ -156,12 +157,35 @@ def test_an_inspection_explains_every_kind_in_words(kind: Kind, tokenizer: Token
     assert found["tokenizer"].status == "unknown"
 
 
-def test_an_inspection_warns_of_requests_that_wait_inside_the_engine(tokenizer: Tokenizer) -> None:
+def inspected_metrics(server: StandIn, tokenizer: Tokenizer) -> Finding:
+    side = EngineSide(engine=EngineSettings.model_validate({"url": server.url, "max_batch_size": 4}))
+    (metrics,) = [each for each in inspect_engine(side, tokenizer) if each.name == "metrics"]
+    return metrics
+
+
+def test_requests_that_wait_inside_the_engine_are_normal(tokenizer: Tokenizer) -> None:
     with standing_in("trtllm-serve", num_waiting=3) as server:
-        side = EngineSide(engine=EngineSettings.model_validate({"url": server.url}))
-        (metrics,) = [each for each in probe(side, tokenizer) if each.name == "metrics"]
-    assert metrics.status == "warning"
+        metrics = inspected_metrics(server, tokenizer)
+    assert metrics.status == "ok"
     assert "0 requests inside, 3 waiting inside" in metrics.detail
+
+
+def test_an_inspection_warns_of_preemptions(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    preempted = METRICS["vllm"] + 'vllm:num_preemptions_total{engine="0"} 2.0\n'
+    monkeypatch.setitem(METRICS, "vllm", preempted)
+    with standing_in("vllm") as server:
+        metrics = inspected_metrics(server, tokenizer)
+    assert metrics.status == "warning"
+    assert "2 preemptions since it started" in metrics.detail
+    assert "BLOCKS_PER_SEQUENCE" in metrics.advice
+
+
+def test_requests_above_ours_are_another_client_s() -> None:
+    gauges = Gauges(active_requests=3, waiting_requests=1, max_blocks=10)
+    assert load_finding(gauges, num_ours=4).status == "ok"
+    assert load_finding(gauges).status == "ok"
+    found = load_finding(gauges, num_ours=3)
+    assert (found.status, "another client" in found.advice) == ("warning", True)
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])

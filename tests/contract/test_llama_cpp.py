@@ -29,7 +29,7 @@ from support import PATIENCE, eventually
 from worker.engine.client import EngineClient
 from worker.engine.deltas import CachedPrompt, EngineDelta, TokenDelta
 from worker.engine.engine import StreamEnd
-from worker.engine.probe import probe
+from worker.engine.probe import inspect as inspect_engine
 from worker.engine.request import Request, Sampling
 from worker.engine.stream import Stream
 from worker.inference.answer import Answer
@@ -96,7 +96,7 @@ def test_the_server_is_found_by_its_own_word_with_its_slots_and_context(llama: L
     assert llama.client.answers(model.served, timeout=60)
     found = {
         each.name: each.status
-        for each in probe(
+        for each in inspect_engine(
             EngineSide(engine=llama.server.settings(max_seq_len=CONTEXT, max_input_len=1000)), llama.tokenizer
         )
     }

@@ -22,7 +22,7 @@ from jobs.states import FinishReason
 from local_engine import RunningEngine, engine_module, prepared_launch, running_engine, running_server
 from support import eventually
 from worker.engine.client import EngineClient
-from worker.engine.probe import probe
+from worker.engine.probe import inspect as inspect_engine
 from worker.engine.request import Sampling
 from worker.engine.triton.errors import stream_error
 from worker.engine.triton.model_config import Offer, adapter_for, read_offer
@@ -65,7 +65,7 @@ def with_nothing_told(engine: RunningEngine) -> EngineSide:
 
 
 def found_by_probe(side: EngineSide, tokenizer: Tokenizer) -> dict[str, Finding]:
-    client = {each.name: each for each in probe(side, tokenizer)}
+    client = {each.name: each for each in inspect_engine(side, tokenizer)}
     assert client["server"].status == "ok"
     return client
 

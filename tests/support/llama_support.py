@@ -16,7 +16,7 @@ from jobs.settings import EngineSettings
 
 
 class LlamaServer(EmbeddedLlamaCpp):
-    """llama.cpp with one slot and one thread: two threads on busy cores get in each other's way."""
+    """llama.cpp with one thread: two threads on busy cores get in each other's way."""
 
     def __init__(
         self,
@@ -24,11 +24,12 @@ class LlamaServer(EmbeddedLlamaCpp):
         *,
         gguf: Path | None = None,
         context: int = 2048,
+        slots: int = 1,
         api_key: str = "",
         adapters: tuple[Path, ...] = (),
     ) -> None:
         options = LlamaOptions(
-            gguf=gguf or bundled_gguf(), context=context, slots=1, threads=1, adapters=adapters
+            gguf=gguf or bundled_gguf(), context=context, slots=slots, threads=1, adapters=adapters
         )
         super().__init__(directory, LlamaModel.of(options))
         self._api_key = api_key

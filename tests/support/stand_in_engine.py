@@ -9,7 +9,7 @@ import json
 import select
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +19,7 @@ from typing import Any, Literal
 from cli.stack.ports import LOOPBACK
 
 Kind = Literal["vllm", "sglang", "trtllm-serve", "openai"]
+_CANARY = "Say yes."  # what a worker's probe sends where a prompt is text
 OWNERS: Mapping[Kind, str] = {
     "vllm": "vllm",
     "sglang": "sglang",
@@ -89,6 +90,8 @@ class StandIn:
         embeds: its model embeds, and generates nothing.
         is_reading: it reads the prompt until the request is stopped.
         bodies: what was asked, by path.
+        tokenizes: returns the ids of a text at /tokenize; None: it has no such path.
+        probes: requests of one id for one token, by which workers find out whether it answers.
         left: ids of requests that ended because their stream was cut or an abort came.
     """
 
@@ -114,6 +117,8 @@ class StandIn:
     forgets_scores: bool = False
     port: int = 0
     bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    tokenizes: Callable[[str], Sequence[int]] | None = None
+    probes: list[dict[str, Any]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     aborted: set[str] = field(default_factory=set)
     num_asked: int = 0
@@ -166,6 +171,11 @@ class StandIn:
             return None
         shown = {"running": self.running, "waiting": self.num_waiting, "caching": self.caches}
         return METRICS[self.kind] % shown
+
+    def is_probe(self, body: Mapping[str, Any]) -> bool:
+        prompt = body.get("input_ids") or body.get("prompt") or []
+        is_short = len(prompt) == 1 or prompt == _CANARY
+        return bool(is_short) and self.num_tokens(body) == 1
 
     def is_unlucky(self) -> bool:
         """Whether a load balancer leads this request to a replica with another key."""
@@ -285,7 +295,13 @@ class _Handler(BaseHTTPRequestHandler):
         if self.stand_in.embeds:
             self._json(404, {"detail": "Not Found"})
             return
-        self.stand_in.bodies.append((self.path, body))
+        if self.path == "/tokenize":
+            self._tokenize(body)
+            return
+        if self.stand_in.is_probe(body):
+            self.stand_in.probes.append(body)
+        else:
+            self.stand_in.bodies.append((self.path, body))
         if self.path == "/abort_request" and self.stand_in.kind == "sglang":
             self.stand_in.aborted.add(body["rid"])
             self._json(200, {})
@@ -298,6 +314,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(400, refusal)
         else:
             self._stream(body)
+
+    def _tokenize(self, body: dict[str, Any]) -> None:
+        if self.stand_in.tokenizes is None:
+            self._json(404, {"detail": "Not Found"})
+        else:
+            self._json(200, {"tokens": [*self.stand_in.tokenizes(body["prompt"])]})
 
     def _embed(self, body: dict[str, Any]) -> None:
         if not self.stand_in.embeds:

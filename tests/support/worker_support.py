@@ -55,6 +55,7 @@ OWN_THREADS = (
     "prefetch",
     "live-output",
     "doorbell-sender",
+    "heartbeat",
 )
 # While no engine has registered: what the local engine has.
 # The text that the synthetic engine says over and over, from anywhere in it.
@@ -89,6 +90,7 @@ def running_worker(
     metrics: ProcessMetrics | None = None,
 ) -> Iterator[InferenceWorker]:
     """An inference worker in this process, which has found its engine unless `is_ready` is false."""
+    others = {*threading.enumerate()}  # another worker's, too
     app = make_app(settings.broker)
     broker = doorbell.connect(settings.broker.url.get_secret_value(), socket_timeout=1)
     worker = InferenceWorker(settings, tokenizer, WorkerDoorbell(broker, app), metrics, patience=patience)
@@ -100,7 +102,8 @@ def running_worker(
     finally:
         worker.stop()
         broker.close()
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(OWN_THREADS)]
+    left = {*threading.enumerate()} - others
+    assert not [thread.name for thread in left if thread.name.startswith(OWN_THREADS)]
 
 
 class Silent:

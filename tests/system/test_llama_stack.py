@@ -16,7 +16,7 @@ from jobs.prompts.gguf_tokenizer import ensure_gguf_tokenizer
 from jobs.prompts.tokenizer import Tokenizer
 from support import eventually
 from system_support import Client, running_stack
-from worker.engine.probe import probe
+from worker.engine.probe import inspect as inspect_engine
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -134,7 +134,7 @@ def test_commands_find_the_engine_of_the_stack(
     assert all(pid for name, pid in ready["pids"].items() if name != "triton")
     monkeypatch.setenv("XDG_DATA_HOME", str(home))
     side = find_engine(None)
-    found = {each.name: each for each in probe(side, Tokenizer.load(side.tokenizer.path))}
+    found = {each.name: each for each in inspect_engine(side, Tokenizer.load(side.tokenizer.path))}
     assert {each.status for each in found.values()} == {"ok"}, found
     assert f"{CONTEXT} tokens a job" in found["capacity"].detail
 

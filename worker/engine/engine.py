@@ -69,6 +69,7 @@ class ServedModel:
     Attributes:
         kind: the kind of engine.
         name: the model's name at the server.
+        root: the model that this and other names stand for; empty if it has no other.
         abilities: what the engine can do.
         tensors: what it declares by name, as far as a request may name it.
         prepare: prepares a request without sending it; raises EngineError if a value cannot be sent.
@@ -79,6 +80,7 @@ class ServedModel:
     abilities: Abilities
     prepare: Callable[[Request], EngineCall] = field(compare=False, repr=False)
     tensors: DeclaredTensors = NOTHING_DECLARED
+    root: str = ""
 
     def call(self, request: Request) -> EngineCall:
         """Prepare a request without sending it.

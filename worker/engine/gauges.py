@@ -13,8 +13,10 @@ class Gauges:
 
     Attributes:
         active_requests: requests in the executor, without those waiting beyond its batch.
-        waiting_requests: requests that wait inside the engine; 0 while we count right, None where it does not
-            tell.
+        waiting_requests: requests that wait inside the engine, as those do that come while an iteration's
+            budget for reading prompts is used up; None where it does not tell.
+        num_preemptions: running requests that it has paused since it started, for want of blocks; None
+            where it does not tell.
         max_requests: sequences that decode together.
         max_blocks: KV-cache blocks in the pool.
         used_blocks: KV-cache blocks in use.
@@ -27,6 +29,7 @@ class Gauges:
     used_blocks: int = 0
     tokens_per_block: int = 0
     waiting_requests: int | None = None
+    num_preemptions: int | None = None
 
     @property
     def num_inside(self) -> int:
@@ -39,14 +42,26 @@ class Gauges:
         return max(0, self.max_blocks - self.used_blocks)
 
 
-def load_finding(gauges: Gauges) -> Finding:
-    """Report the load. That no request waits is the proof that the engine queues nothing inside."""
+def load_finding(gauges: Gauges, *, num_ours: int | None = None) -> Finding:
+    """Report the load. A preemption proves that the engine got more than its blocks hold.
+
+    Args:
+        gauges: of the engine.
+        num_ours: requests that Longbatch has there; None: not known here.
+    """
     waiting = "whether any waits is not shown"
     if gauges.waiting_requests is not None:
         waiting = f"{gauges.waiting_requests} waiting inside"
     used = f"{gauges.used_blocks} of {gauges.max_blocks or '?'} blocks used"
     detail = f"{gauges.active_requests} requests inside, {waiting}, {used}"
-    if not gauges.waiting_requests:
-        return Finding("metrics", "ok", detail)
-    advice = "another client uses the engine too, or it has fewer slots or blocks than Longbatch reserves"
-    return Finding("metrics", "warning", detail, advice)
+    if gauges.num_preemptions:
+        detail += f", {gauges.num_preemptions} preemptions since it started"
+        advice = (
+            "another client uses the engine too, or it has fewer blocks than Longbatch reserves: compare"
+            " LONGBATCH_ENGINE__MAX_BLOCKS, __TOKENS_PER_BLOCK and __BLOCKS_PER_SEQUENCE with its log"
+        )
+        return Finding("metrics", "warning", detail, advice)
+    if num_ours is not None and gauges.num_inside > num_ours:
+        detail += f", of which {num_ours} are Longbatch's"
+        return Finding("metrics", "warning", detail, "another client uses the engine too")
+    return Finding("metrics", "ok", detail)

@@ -11,14 +11,25 @@ from worker.engine.kinds import is_triton, triton_of
 from worker.engine.triton import probe as triton
 
 
-def probe(side: EngineSide, tokenizer: Tokenizer) -> Iterator[Finding]:
-    """Inspect the server, most basic findings first, until nothing more can be found out."""
+def inspect(side: EngineSide, tokenizer: Tokenizer) -> Iterator[Finding]:
+    """Inspect the server over connections of its own; see `probe`."""
     client = EngineClient(side.triton, side.engine, end_id=tokenizer.end_id)
     try:
-        if is_triton(side.engine):
-            found = side.model_copy(update={"triton": triton_of(side.triton, side.engine)})
-            yield from triton.probe(found, tokenizer, client)
-        else:
-            yield from http.probe(side, tokenizer, client)
+        yield from probe(side, tokenizer, client)
     finally:
         client.close()
+
+
+def probe(side: EngineSide, tokenizer: Tokenizer, client: EngineClient) -> Iterator[Finding]:
+    """Inspect the server, most basic findings first, until nothing more can be found out.
+
+    Args:
+        side: what to inspect.
+        tokenizer: that counts its prompts.
+        client: of the server.
+    """
+    if is_triton(side.engine):
+        found = side.model_copy(update={"triton": triton_of(side.triton, side.engine)})
+        yield from triton.probe(found, tokenizer, client)
+    else:
+        yield from http.probe(side, tokenizer, client)

@@ -328,10 +328,8 @@ class Dispatcher:
             if claiming is not None:  # the keeper may get the lease only then
                 await claiming.is_claimed()
             self._keeper.drop(running)
-            if early is not None:  # others may wait for it
-                early.is_on_its_way.set()
-                if not early.left.done():
-                    early.left.set_result(early.is_claimed)
+            if early is not None and not early.left.done():  # others may wait for it
+                early.left.set_result(early.is_claimed)
             self._runs.discard(ended)
             ended.set_result(None)
 

@@ -299,8 +299,7 @@ class Runner:
             await self._in_thread(self.requests.salts.load)
         request = self.requests.salted(request, run.claim.job, model)
         put = partial(run.put, tokens_per_block=model.capacity.tokens_per_block)
-        sent = run.early.is_on_its_way.set if run.early is not None else lambda: None
-        stream = RunStream(model.served.call(request), put=put, sent=sent)
+        stream = RunStream(model.served.call(request), put=put, sent=run.job.note_sent)
         if run.claiming is not None and not await run.claiming.is_claimed():
             return None
         run.stream = stream
@@ -317,16 +316,16 @@ class Runner:
             capacity=model.capacity,
             time_scale=self.settings.engine.time_scale,
         )
-        end = await follow(
-            running,
-            answer,
-            deadlines if is_streaming else replace(deadlines, first_token=deadlines.total),
-            publish=run.publish,
-            lease_seconds=self.settings.jobs.lease_seconds,
-            snapshot_seconds=self.settings.jobs.checkpoint_seconds,
-            ends_itself=model.served.abilities.ends_itself,
-        )
-        running.generating_since = None
+        with self.monitor.following(running):
+            end = await follow(
+                running,
+                answer,
+                deadlines if is_streaming else replace(deadlines, first_token=deadlines.total),
+                publish=run.publish,
+                lease_seconds=self.settings.jobs.lease_seconds,
+                snapshot_seconds=self.settings.jobs.checkpoint_seconds,
+                ends_itself=model.served.abilities.ends_itself,
+            )
         if isinstance(end.outcome, Finished | SegmentEnded):
             self.refusals.answered(job.id)
             self.monitor.note_answer()
@@ -341,7 +340,9 @@ class Runner:
                 stream.stop()
                 late = None if is_streaming else answer  # its text arrives only now
                 is_done = await wait_for_end(running, seconds=_SETTLE_SECONDS, answer=late)
-                return replace(end, engine_is_done=is_done)
+                end = replace(end, engine_is_done=is_done)
+        if not end.engine_is_done:
+            self.monitor.expect_drain()
         return end
 
     def _judge(self, job_id: UUID, error: EngineUnavailableError) -> EngineError:

@@ -32,9 +32,9 @@ _TOGETHER_SECONDS: Final = 2.0
 # Snapshots saved by one statement, which keeps their rows locked for as long as it takes, and what they hold.
 _SAVED_TOGETHER: Final = 64
 _BYTES_TOGETHER: Final = 1_000_000
-# An engine's gauges, refreshed every 0.1 s, count a request that has generated for at least this long.
-_VISIBLE_SECONDS: Final = 1.0
-# The request of a stream that is silent for longer may be lost.
+# A request that was sent this long ago has reached the engine, and its gauges count it.
+_ARRIVES_WITHIN_SECONDS: Final = 1.0
+# The request of a stream that has begun and is silent for longer may be lost.
 _HEARD_SECONDS: Final = 2.0
 
 
@@ -59,8 +59,9 @@ class RunningJob:
         inbox: the events that its run waits for: the stream's and stop requests.
         num_tokens: tokens generated so far; written by the run.
         first_token_at: monotonic time of the job's first token.
-        generating_since: monotonic time of the first token of the present request; None if no request of the
-            job is certain to be in the engine. Written by the run.
+        sent_at: monotonic time at which the present request was written; None if there is none. Written by
+            the run.
+        has_output: tokens of the present request have arrived. Written by the run.
         last_token_at: monotonic time of the latest token.
         reported_tokens: tokens reported to callers so far; written by the keeper.
         reported_at: monotonic time of that report.
@@ -80,7 +81,8 @@ class RunningJob:
     inbox: Inbox[EngineDelta | StreamEnd | StopAsked] = field(default_factory=Inbox)
     num_tokens: int = 0
     first_token_at: float | None = None
-    generating_since: float | None = None
+    sent_at: float | None = None
+    has_output: bool = False
     last_token_at: float = 0.0
     reported_tokens: int = 0
     reported_at: float = 0.0
@@ -97,8 +99,7 @@ class RunningJob:
 
     def note_tokens(self, now: float, *, num_tokens: int) -> None:
         """Record that tokens arrived; `num_tokens` is the total so far."""
-        if self.generating_since is None:
-            self.generating_since = now
+        self.has_output = True
         self.first_token_at = self.first_token_at or now
         self.last_token_at = now
         self.num_tokens = num_tokens
@@ -117,14 +118,19 @@ class RunningJob:
         """Return how long ago the first token came. None: there was none, or its row has it."""
         return self.since_first_token() if self.num_tokens and not self.reported_tokens else None
 
-    def is_generating(self, now: float) -> bool:
-        """Return True if the engine has generated for the job for a while, and still does."""
-        since = self.generating_since
-        return (
-            since is not None
-            and now - since >= _VISIBLE_SECONDS
-            and now - self.last_token_at <= _HEARD_SECONDS
-        )
+    def note_sent(self) -> None:
+        """Record that the present request is written."""
+        self.sent_at = self.sent_at or time.monotonic()
+
+    def note_request_over(self) -> None:
+        """Record that the present request is over, or that its end is being asked for."""
+        self.sent_at, self.has_output = None, False
+
+    def is_inside(self, now: float) -> bool:
+        """Return True if the engine certainly has the present request."""
+        if self.has_output:
+            return now - self.last_token_at <= _HEARD_SECONDS
+        return self.sent_at is not None and now - self.sent_at >= _ARRIVES_WITHIN_SECONDS
 
 
 class LeaseKeeper:
@@ -134,6 +140,7 @@ class LeaseKeeper:
 
     Attributes:
         on_read: called once it is reported that a job has read what others wait for.
+        may_renew: returns False while this worker could not store how a job ends.
     """
 
     def __init__(self, sessions: sessionmaker[Session], settings: JobSettings) -> None:
@@ -142,6 +149,7 @@ class LeaseKeeper:
         self._running: set[RunningJob] = set()
         self._lock = threading.Lock()
         self.on_read: Callable[[], object] = lambda: None
+        self.may_renew: Callable[[], bool] = lambda: True
         self.loop = Loop("leases", self.run_once, interval=settings.stop_poll_seconds)
 
     def hold(self, running: RunningJob) -> None:
@@ -172,7 +180,7 @@ class LeaseKeeper:
         running = self.running()
         if not running:
             return
-        if any(self._is_due(each) for each in running):
+        if any(self._is_due(each) for each in running) and self.may_renew():
             self._renew([each for each in running if self._is_due(each, ahead=_TOGETHER_SECONDS)])
         self._deliver_stops(running)
         self._report_progress(running)

@@ -2,9 +2,10 @@
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
-from uuid import UUID
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
@@ -12,22 +13,34 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import telemetry
 from jobs.database import database_now, transaction
 from jobs.engines import registry, reservations
-from jobs.errors import EngineBusyError, EngineError, EngineMisconfiguredError
+from jobs.engines.identity import EngineIdentity, EngineNameTakenError
+from jobs.errors import EngineBusyError, EngineError, EngineMisconfiguredError, EngineUnavailableError
 from jobs.models import Reservation
 from jobs.prompts.abilities import TOOLS
-from jobs.settings import EngineSettings, Settings
+from jobs.prompts.tokenizer import Tokenizer
+from jobs.settings import EngineSettings, EngineSide, Settings
 from worker.engine.abilities import Abilities
+from worker.engine.address import address_of
 from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
 from worker.engine.deadlines import deadlines_for
 from worker.engine.gauges import Gauges
-from worker.inference.draining import DrainMonitor
-from worker.inference.leases import LeaseKeeper
+from worker.engine.probe import probe
+from worker.heartbeat import Heartbeat
+from worker.inference.draining import DrainMonitor, OpenRequests
+from worker.inference.leases import RunningJob
 from worker.loop import Loop
 
 _LOOK_SECONDS: Final = 1.0
+# While reservations drain, jobs may wait for their blocks.
+_DRAIN_LOOK_SECONDS: Final = 0.2
+_DRAIN_BEGINS_WITHIN_SECONDS: Final = 2.0
 _SEEN_SECONDS: Final = 5.0
 # Capacity is read again: a real engine reports its pool only after its first iteration.
 _DESCRIBE_SECONDS: Final = 30.0
+# While an engine cannot be used, the log says so again after this.
+_REPEAT_SECONDS: Final = 60.0
+# A probe costs a request: one that found a fault is repeated after this.
+_PROBE_AGAIN_SECONDS: Final = 5.0
 # An engine that answers probes and refuses jobs is paused for a second, then for twice as long, up to this.
 _MAX_HOLD_SECONDS: Final = 30.0
 
@@ -50,26 +63,26 @@ class EngineMonitor:
         self,
         settings: Settings,
         sessions: sessionmaker[Session],
-        keeper: LeaseKeeper,
-        *,
-        end_id: int,
-        hides_calls: bool = False,
+        tokenizer: Tokenizer,
+        heartbeat: Heartbeat,
     ) -> None:
         """Build it, without talking to the engine.
 
         Args:
             settings: of this worker.
             sessions: of its heartbeats.
-            keeper: of its leases.
-            end_id: the tokenizer's end token, which is the whole prompt of a probe.
-            hides_calls: a server that decodes tokens itself leaves out what calls are found by.
+            tokenizer: that counts the engine's prompts.
+            heartbeat: of this worker.
         """
-        self._hides_calls = hides_calls
+        # A server that decodes tokens itself leaves out what calls are found by.
+        self._hides_calls = tokenizer.calls is not None and tokenizer.calls.are_hidden
+        self._side = EngineSide(engine=settings.engine, triton=settings.triton, tokenizer=settings.tokenizer)
+        self._tokenizer = tokenizer
+        self._heartbeat = heartbeat
         self._settings = settings.engine
         self._drain_span = timedelta(seconds=settings.jobs.drain_seconds)
         self._sessions = sessions
-        self._keeper = keeper
-        self._client = EngineClient(settings.triton, settings.engine, end_id=end_id)
+        self._client = EngineClient(settings.triton, settings.engine, end_id=tokenizer.end_id)
         self._drain_monitor = DrainMonitor(
             sessions,
             settings.engine.name,
@@ -83,7 +96,12 @@ class EngineMonitor:
         self._num_refusals = 0  # since the last answer to a job
         self._num_probes = 0
         self._held_until = float("-inf")
+        self._registered: EngineModel | None = None  # the last one that was, paused or not
+        self._following: set[RunningJob] = set()
+        self._identity: EngineIdentity | None = None  # that the engine's row has, as this worker wrote it
         self._paused_for: str | None = None
+        self._logged_at = self._probe_again_at = float("-inf")
+        self._drains_until = float("-inf")
         self._seen_at = self._described_at = float("-inf")
         self._was_shared = False
         self._spare: int | None = None
@@ -95,6 +113,11 @@ class EngineMonitor:
         """The engine's model and capacity; None while it may not receive jobs."""
         with self._changed:
             return self._model
+
+    @property
+    def identity(self) -> EngineIdentity | None:
+        """What the engine is, as its row says; None until this worker has registered it."""
+        return self._identity
 
     @property
     def num_probes(self) -> int:
@@ -148,16 +171,51 @@ class EngineMonitor:
             self._pause("the engine is not ready")
         if self.model is None:
             return
-        generating = self._generating()
-        gauges = self._client.gauges()
+        gauges = self._watch_drains()
         self._note_seen(gauges)
-        # Before and after: the gauges count a request only if the engine held it when they were read.
-        self._drain_monitor.check(gauges, generating=generating & self._generating())
 
-    def _generating(self) -> frozenset[UUID]:
-        """Return the leases of this process whose requests are generating now."""
+    @contextmanager
+    def following(self, running: RunningJob) -> Iterator[None]:
+        """Count the job's request among those that the engine has, once it is sent. On the engine loop."""
+        self._following.add(running)
+        try:
+            yield
+        finally:
+            self._following.discard(running)
+            running.note_request_over()
+
+    def expect_drain(self) -> None:
+        """Look closely for a while, as a reservation is about to drain. Any thread may call it."""
+        self._drains_until = time.monotonic() + _DRAIN_BEGINS_WITHIN_SECONDS
+        self.loop.wake()
+
+    def _watch_drains(self) -> Gauges | None:
+        """Read the gauges, and delete the reservations that have drained by them."""
+        before = self._open_requests()
+        gauges = self._client.gauges()
+        after = self._open_requests()
+        # The gauges count a request only if the engine had it when they were read, and may count any other.
+        ours = OpenRequests(before.inside & after.inside, max(before.num_sent, after.num_sent))
+        if self._drain_monitor.check(gauges, ours):
+            self._wake_others()
+        is_expected = time.monotonic() < self._drains_until
+        if is_expected or self._drain_monitor.is_waiting:
+            self.loop.wake_within(_DRAIN_LOOK_SECONDS)
+        return gauges
+
+    def _open_requests(self) -> OpenRequests:
         now = time.monotonic()
-        return frozenset(each.lease.lease_id for each in self._keeper.running() if each.is_generating(now))
+        sent = {each: each.sent_at for each in self._following.copy()}
+        inside = frozenset(
+            (each.lease.lease_id, sent_at)
+            for each, sent_at in sent.items()
+            if sent_at is not None and each.is_inside(now)
+        )
+        return OpenRequests(inside, sum(each is not None for each in sent.values()))
+
+    def _wake_others(self) -> None:
+        for loop in self.on_ready:
+            loop.wake()
 
     def _describe(self) -> None:
         if self._refusal is not None and time.monotonic() < self._held_until:
@@ -172,8 +230,22 @@ class EngineMonitor:
             self._pause(error.message, said=error.said)
             return
         if model != self.model:
+            if model != self._registered and not self._is_usable():
+                return
             self._register(model)
         self._described_at = time.monotonic()
+
+    def _is_usable(self) -> bool:
+        """Return True if a probe finds no fault that would spoil answers or fail jobs."""
+        if time.monotonic() < self._probe_again_at:
+            return False
+        faults = [
+            each for each in probe(self._side, self._tokenizer, self._client) if each.status == "failed"
+        ]
+        if faults:
+            self._probe_again_at = time.monotonic() + _PROBE_AGAIN_SECONDS
+            self._pause("; ".join(f"{each.name}: {each.detail} ({each.advice})" for each in faults))
+        return not faults
 
     def _read_model(self) -> EngineModel:
         model = self._client.describe()
@@ -191,19 +263,34 @@ class EngineMonitor:
         return abilities.takes | ({TOOLS} if finds_calls else frozenset())
 
     def _register(self, model: EngineModel) -> None:
-        with transaction(self._sessions) as session:
-            now = database_now(session)
-            registry.register(
-                session,
-                self._settings.name,
-                self._settings.model,
-                model.capacity,
-                now=now,
-                shares_prefix=shares_prefix(model, self._settings),
-                takes=self._takes(model),
-                adapters=model.served.abilities.adapters,
-            )
-            registry.declare(session, self._settings.name, model.served.tensors)
+        identity = EngineIdentity(
+            self._settings.model,
+            model.served.root or model.served.name,
+            self._tokenizer.fingerprint,
+            address_of(self._side),
+        )
+        try:
+            with transaction(self._sessions) as session:
+                registry.register(
+                    session,
+                    self._settings.name,
+                    self._settings.model,
+                    model.capacity,
+                    now=database_now(session),
+                    shares_prefix=shares_prefix(model, self._settings),
+                    takes=self._takes(model),
+                    adapters=model.served.abilities.adapters,
+                    identity=identity,
+                    worker_id=self._heartbeat.claimant.worker_id,
+                )
+                registry.declare(session, self._settings.name, model.served.tensors)
+                self._heartbeat.report(session, refusal=None)
+        except EngineNameTakenError as error:
+            self._identity = None
+            self._pause(error.message)
+            return
+        self._identity, self._heartbeat.refusal = identity, None
+        self._registered = model
         with self._changed:
             self._model = model
         self._paused_for = None
@@ -214,19 +301,26 @@ class EngineMonitor:
             max_blocks=model.capacity.max_blocks,
             tokens_per_block=model.capacity.tokens_per_block,
         )
-        for loop in self.on_ready:
-            loop.wake()
+        self._wake_others()
 
     def _pause(self, reason: str, *, said: str = "") -> None:
         with self._changed:
             self._model = None
-        if reason == self._paused_for:
+        now = time.monotonic()
+        is_new = reason != self._paused_for
+        if is_new or now - self._logged_at >= _REPEAT_SECONDS:  # an engine may load for minutes
+            self._logged_at = now
+            telemetry.logger().warning(
+                telemetry.ENGINE_PAUSED, engine=self._settings.name, reason=reason, engine_message=said
+            )
+        if not is_new:
             return
-        telemetry.logger().warning(
-            telemetry.ENGINE_PAUSED, engine=self._settings.name, reason=reason, engine_message=said
-        )
-        with transaction(self._sessions) as session:
-            registry.pause(session, self._settings.name, reason)
+        if self._identity is None:
+            self._heartbeat.refusal = reason
+            self._heartbeat.loop.wake()
+        else:
+            with transaction(self._sessions) as session:
+                registry.pause(session, self._settings.name, reason, identity=self._identity)
         self._paused_for = reason
 
     def _note_seen(self, gauges: Gauges | None) -> None:
@@ -235,8 +329,18 @@ class EngineMonitor:
             spare = self._spare_blocks(session, gauges)
             if spare == self._spare and time.monotonic() - self._seen_at < _SEEN_SECONDS:
                 return
-            now = database_now(session)
-            registry.mark_ready(session, self._settings.name, now=now, spare_blocks=spare)
+            is_ours = registry.mark_ready(
+                session,
+                self._settings.name,
+                now=database_now(session),
+                spare_blocks=spare,
+                identity=self._identity,
+            )
+        if not is_ours:
+            # Another engine took the name while this one was silent; registering finds out which.
+            self._identity = None
+            self.suspend(EngineUnavailableError())
+            return
         self._seen_at, self._spare = time.monotonic(), spare
 
     def _spare_blocks(self, session: Session, gauges: Gauges | None) -> int | None:

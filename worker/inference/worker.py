@@ -1,7 +1,5 @@
 """The inference worker: one engine's dispatcher, leases, monitor and doorbell."""
 
-import os
-import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from jobs import database, telemetry
 from jobs.database import transaction
+from jobs.doorbell import INFERENCE
 from jobs.engines import reservations
 from jobs.files.stores import make_store
 from jobs.prompts.counter import PromptCounter
@@ -26,6 +25,7 @@ from jobs.transitions import Lease
 from worker.doorbell import WorkerDoorbell
 from worker.engine import loop as engine_loop
 from worker.guides.checker import FormChecker
+from worker.heartbeat import Heartbeat
 from worker.inference.desk import Desk
 from worker.inference.dispatcher import Dispatcher
 from worker.inference.execute import Runner
@@ -86,13 +86,17 @@ class InferenceWorker:
         )
         ticking = database.make_sessions(self._ticks, on_ended=doorbell.announce)
         self.keeper = LeaseKeeper(heartbeats, settings.jobs)
-        hides_calls = tokenizer.calls is not None and tokenizer.calls.are_hidden
-        self.monitor = EngineMonitor(
-            settings, heartbeats, self.keeper, end_id=tokenizer.end_id, hides_calls=hides_calls
+        self.heartbeat = Heartbeat(
+            INFERENCE,
+            heartbeats,
+            max_rescues=settings.jobs.max_rescues,
+            engine_name=settings.engine.name,
+            model=settings.engine.model,
         )
+        self.monitor = EngineMonitor(settings, heartbeats, tokenizer, self.heartbeat)
         self._replay = PrefixReplay()
         policy = ClaimPolicy.of(settings, history=History(keep=_HISTORY_KEPT))
-        self._policy = replace(policy, worker=f"{socket.gethostname()}:{os.getpid()}")
+        self._policy = replace(policy, claimant=self.heartbeat.claimant)
         counter = PromptCounter(tokenizer)
         self._live = LiveOutput(doorbell.broker)
         stopping = threading.Event()
@@ -160,19 +164,25 @@ class InferenceWorker:
             pass_on=doorbell.pass_on,
         )
         self.monitor.on_ready.append(self.dispatcher.loop)
-        self.keeper.on_read = head_starts.on_room = self.dispatcher.loop.wake
-
-    def start(self) -> None:
-        """Start all loops. Claims begin as soon as the engine answers a probe."""
-        sys.setswitchinterval(_SWITCH_SECONDS)
-        for loop in (
+        self.heartbeat.on_rescued = self.dispatcher.loop.wake
+        # Without ticks no end of a job is stored: then its lease must run out, so that others rescue it.
+        self.keeper.may_renew = lambda: not self.dispatcher.loop.is_late
+        self._loops = (
+            self.heartbeat.loop,
             self._doorbell.loop,
             self._live.loop,
             self.keeper.loop,
             self.monitor.loop,
             self.dispatcher.loop,
             self.dispatcher.prefetch_loop,
-        ):
+        )
+        self.heartbeat.watch(self._loops)
+        self.keeper.on_read = head_starts.on_room = self.dispatcher.loop.wake
+
+    def start(self) -> None:
+        """Start all loops. Claims begin as soon as the engine answers a probe."""
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        for loop in self._loops:
             loop.start()
         self._lag = engine_loop.start(self._metrics.watch_loop())
         telemetry.logger().info(telemetry.DISPATCHER_STARTED, engine=self._settings.engine.name)
@@ -185,7 +195,7 @@ class InferenceWorker:
         able = model.served.abilities
         self._replay.is_credited = credits_reuse(able, self._settings.engine)
         return policy_on(
-            self._policy,
+            replace(self._policy, identity=self.monitor.identity),
             can_resume=able.can_resume,
             reuses_prefix=able.reuses_prefix if told is None else told,
             replay=self._replay if shares_prefix(model, self._settings.engine) else None,
@@ -202,10 +212,12 @@ class InferenceWorker:
     def stop(self) -> None:
         """Stop all threads. No job stays with this worker."""
         self.dispatcher.stop(grace_seconds=self._settings.jobs.shutdown_grace_seconds)
-        for part in (self.monitor, self.keeper.loop, self._live.loop, self._doorbell.loop):
+        others = (self.keeper.loop, self._live.loop, self._doorbell.loop, self.heartbeat.loop)
+        for part in (self.monitor, *others):
             part.begin_stop()
-        for loop in (self.monitor.loop, self.keeper.loop, self._live.loop, self._doorbell.loop):
+        for loop in (self.monitor.loop, *others):
             loop.join()
+        self.heartbeat.leave()
         self._doorbell.finish()
         self._threads.shutdown()
         self._forms.close()

@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy import ARRAY, Integer, Interval, Row, Uuid, bindparam, text
 from sqlalchemy.orm import Session
 
-from jobs.engines.registry import SILENT
+from jobs.engines.registry import why_not_ready
 from jobs.scheduling.halts import Halt, Operator
 from jobs.states.halt import HaltKind
 
@@ -61,7 +61,7 @@ class EngineActivity:
     Attributes:
         at: when it was looked at, coarsely, but not before the newest start or end.
         is_up: its worker would give it jobs, but for a halt.
-        why_down: what its worker says; None: it is up, or silent.
+        why_down: why no job starts but for a halt; None: it is up.
         halt: an operator's order; None: it starts jobs.
         bars: oldest first.
         is_cut: there are older runs.
@@ -140,6 +140,7 @@ def _activity(rows: Sequence[Row[Any]], most: int) -> EngineActivity:
     if first.halt is not None:
         by = Operator(first.halted_by, first.halted_by_name)
         halt = Halt(HaltKind(first.halt), first.halted_reason, by, first.halted_since)
+    why_down = why_not_ready(first, now=first.now)
     return EngineActivity(
         name=first.name,
         model=first.model,
@@ -147,8 +148,8 @@ def _activity(rows: Sequence[Row[Any]], most: int) -> EngineActivity:
         blocks=first.max_blocks,
         tokens_per_block=first.tokens_per_block,
         at=at,
-        is_up=first.paused_reason is None and first.now - first.seen_at <= SILENT,
-        why_down=first.paused_reason,
+        is_up=why_down is None,
+        why_down=why_down,
         halt=halt,
         bars=tuple(sorted(bars.values(), key=lambda bar: (bar.started_at, bar.lease_id))),
         is_cut=num_over >= most,

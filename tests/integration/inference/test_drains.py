@@ -1,6 +1,7 @@
 """Draining reservations go only when the engine's gauges prove, twice, that their requests have ended."""
 
-from dataclasses import replace
+import time
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pytest
@@ -16,18 +17,46 @@ from jobs.scheduling.starts import Claim
 from jobs.transitions import Lease
 from support import CAPACITY, ENGINE, POLICY, claim_one, register_engine, spec, submit_one
 from worker.engine.gauges import Gauges
-from worker.inference.draining import DrainMonitor
+from worker.inference.draining import DrainMonitor, OpenRequests
 from worker.inference.leases import RunningJob
 
 TINY = replace(CAPACITY, max_blocks=10)
 ONE_ACTIVE = Gauges(active_requests=1, max_blocks=10)
+TWO_ACTIVE = Gauges(active_requests=2, max_blocks=10)
 NONE_ACTIVE = Gauges(max_blocks=10)
 
 
+class Clock:
+    """Seconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Drains:
+    """A monitor that judges by gauges alone, and its clock."""
+
+    monitor: DrainMonitor
+    clock: Clock
+
+    def look(self, gauges: Gauges | None, *inside: Claim, num_unsure: int = 0, after: float = 1.0) -> None:
+        """One look, some time after the last one, while these requests of ours are inside."""
+        self.clock.now += after
+        known = frozenset((each.lease.lease_id, 1.0) for each in inside)
+        self.monitor.check(gauges, OpenRequests(known, len(known) + num_unsure))
+
+
 @pytest.fixture
-def drain_monitor(sessions: sessionmaker[Session]) -> DrainMonitor:
-    """What judges by gauges alone."""
-    return DrainMonitor(sessions, ENGINE, limit=lambda _: timedelta(hours=1), answers=lambda: False)
+def drains(sessions: sessionmaker[Session]) -> Drains:
+    clock = Clock()
+    monitor = DrainMonitor(
+        sessions, ENGINE, limit=lambda _: timedelta(hours=1), answers=lambda: False, clock=clock
+    )
+    return Drains(monitor, clock)
 
 
 def reserved(
@@ -51,7 +80,7 @@ def left(sessions: sessionmaker[Session]) -> set[object]:
 
 
 def test_a_job_that_waits_for_blocks_does_not_hide_a_request_that_drains(
-    sessions: sessionmaker[Session], drain_monitor: DrainMonitor
+    sessions: sessionmaker[Session], drains: Drains
 ) -> None:
     draining, waiting = reserved(sessions)
     with transaction(sessions) as session:
@@ -61,67 +90,122 @@ def test_a_job_that_waits_for_blocks_does_not_hide_a_request_that_drains(
         granted = growth.extend(session, ENGINE, waiting.lease, produced=32, policy=POLICY)
         assert granted == growth.WaitForBlocks()
     for _ in range(3):  # the one active request is the draining one
-        drain_monitor.check(ONE_ACTIVE, generating=[waiting.lease.lease_id])
+        drains.look(ONE_ACTIVE)
     assert left(sessions) == {draining.lease.lease_id, waiting.lease.lease_id}
     for _ in range(2):
-        drain_monitor.check(NONE_ACTIVE, generating=[])
+        drains.look(NONE_ACTIVE)
     assert left(sessions) == {waiting.lease.lease_id}
 
 
 def test_a_reservation_whose_request_brought_no_token_yet_does_not_hide_one_that_drains(
-    sessions: sessionmaker[Session], drain_monitor: DrainMonitor
+    sessions: sessionmaker[Session], drains: Drains
 ) -> None:
     draining, loading = reserved(sessions)
     for _ in range(3):
-        drain_monitor.check(ONE_ACTIVE, generating=[])
+        drains.look(ONE_ACTIVE)
     assert left(sessions) == {draining.lease.lease_id, loading.lease.lease_id}
 
 
 def test_a_draining_reservation_goes_when_only_requests_that_generate_are_active(
-    sessions: sessionmaker[Session], drain_monitor: DrainMonitor
+    sessions: sessionmaker[Session], drains: Drains
 ) -> None:
     _, generating = reserved(sessions)
     for _ in range(2):
-        drain_monitor.check(ONE_ACTIVE, generating=[generating.lease.lease_id])
+        drains.look(ONE_ACTIVE, generating)
     assert left(sessions) == {generating.lease.lease_id}
 
 
 def test_gauges_that_show_no_request_only_once_are_not_believed(
-    sessions: sessionmaker[Session], drain_monitor: DrainMonitor
+    sessions: sessionmaker[Session], drains: Drains
 ) -> None:
     both = {claim.lease.lease_id for claim in reserved(sessions)}
     for gauges in (NONE_ACTIVE, ONE_ACTIVE, NONE_ACTIVE, None):
-        drain_monitor.check(gauges, generating=[])
+        drains.look(gauges)
         assert left(sessions) == both
-    drain_monitor.check(NONE_ACTIVE, generating=[])
+    drains.look(NONE_ACTIVE)
     assert left(sessions) == both, "the look without gauges must count as none"
 
 
 def test_a_request_that_waits_inside_the_engine_has_not_ended(
-    sessions: sessionmaker[Session], drain_monitor: DrainMonitor
+    sessions: sessionmaker[Session], drains: Drains
 ) -> None:
     draining, generating = reserved(sessions)
     one_waits = Gauges(active_requests=1, waiting_requests=1, max_blocks=10)
     for _ in range(3):  # the engine preempted the draining one, which it will resume
-        drain_monitor.check(one_waits, generating=[generating.lease.lease_id])
+        drains.look(one_waits, generating)
     assert left(sessions) == {draining.lease.lease_id, generating.lease.lease_id}
 
 
-def test_a_lease_counts_as_generating_only_while_its_present_request_brings_tokens() -> None:
+def test_a_request_is_inside_once_it_has_output_or_was_sent_a_second_ago() -> None:
     running = RunningJob(Lease(uuid7(), uuid7()), valid_until=0.0)
     running.take_over(500)
-    assert not running.is_generating(100.0), "tokens of an earlier run prove nothing"
-    running.note_tokens(100.0, num_tokens=501)
-    assert not running.is_generating(100.5), "the gauges may not count it yet"
-    running.note_tokens(101.5, num_tokens=502)
-    assert running.is_generating(101.6)
-    assert not running.is_generating(105.0), "the stream is silent"
-    running.generating_since = None
-    assert not running.is_generating(101.6)
+    assert not running.is_inside(time.monotonic()), "tokens of an earlier run prove nothing"
+    running.note_sent()
+    sent_at = running.sent_at
+    assert sent_at is not None
+    assert not running.is_inside(sent_at + 0.9), "it may not have arrived"
+    assert running.is_inside(sent_at + 1.1)
+    running.note_tokens(sent_at + 0.1, num_tokens=501)
+    assert running.is_inside(sent_at + 0.2)
+    assert not running.is_inside(sent_at + 3), "the stream is silent: its request may be lost"
+    running.note_request_over()
+    assert not running.is_inside(sent_at + 0.2)
+
+
+def test_prompts_that_are_being_read_do_not_keep_a_cancelled_request_s_blocks(
+    sessions: sessionmaker[Session], drains: Drains
+) -> None:
+    _, reading = reserved(sessions)
+    for _ in range(2):
+        drains.look(ONE_ACTIVE, reading)
+    assert left(sessions) == {reading.lease.lease_id}
+
+
+def test_requests_that_may_just_have_arrived_delay_a_proof_but_do_not_start_it_anew(
+    sessions: sessionmaker[Session], drains: Drains
+) -> None:
+    draining, reading = reserved(sessions)
+    drains.look(ONE_ACTIVE, reading)
+    drains.look(TWO_ACTIVE, reading, num_unsure=1, after=0.5)
+    assert left(sessions) == {draining.lease.lease_id, reading.lease.lease_id}
+    drains.look(ONE_ACTIVE, reading, after=0.5)
+    assert left(sessions) == {reading.lease.lease_id}
+
+
+def test_two_readings_prove_an_end_only_if_they_are_a_second_apart(
+    sessions: sessionmaker[Session], drains: Drains
+) -> None:
+    both = {claim.lease.lease_id for claim in reserved(sessions)}
+    drains.look(NONE_ACTIVE)
+    drains.look(NONE_ACTIVE, after=0.9)
+    assert left(sessions) == both
+    drains.look(NONE_ACTIVE, after=0.1)
+    assert len(left(sessions)) == 1
+
+
+def test_a_request_of_ours_that_ended_before_the_second_reading_explains_none_at_the_first(
+    sessions: sessionmaker[Session], drains: Drains
+) -> None:
+    draining, generating = reserved(sessions)
+    drains.look(ONE_ACTIVE, generating)  # the draining one; the other's end is on its way to us
+    drains.look(NONE_ACTIVE)
+    assert left(sessions) == {draining.lease.lease_id, generating.lease.lease_id}
+
+
+def test_another_client_delays_a_proof_and_never_makes_a_wrong_one(
+    sessions: sessionmaker[Session], drains: Drains
+) -> None:
+    both = {claim.lease.lease_id for claim in reserved(sessions)}
+    for gauges in (NONE_ACTIVE, ONE_ACTIVE, NONE_ACTIVE, TWO_ACTIVE):  # it sends request after request
+        drains.look(gauges)
+        assert left(sessions) == both
+    drains.look(NONE_ACTIVE)
+    drains.look(NONE_ACTIVE)
+    assert len(left(sessions)) == 1
 
 
 def test_a_reservation_whose_lease_has_expired_explains_no_request_in_the_engine(
-    sessions: sessionmaker[Session],
+    sessions: sessionmaker[Session], drains: Drains
 ) -> None:
     with transaction(sessions) as session:
         register_engine(session)
@@ -136,12 +220,11 @@ def test_a_reservation_whose_lease_has_expired_explains_no_request_in_the_engine
             .values(state="draining", draining_since=past)
         )
         session.execute(update(Job).where(Job.id == silent.job_id).values(lease_expires_at=past))
-    drain_monitor = DrainMonitor(sessions, ENGINE, limit=lambda _: timedelta(hours=1), answers=lambda: False)
     for _ in range(3):
-        drain_monitor.check(Gauges(active_requests=1, max_blocks=9), generating=[])
+        drains.look(Gauges(active_requests=1, max_blocks=9))
     with sessions() as session:
         assert len(session.scalars(select(Reservation.lease_id)).all()) == 2
     for _ in range(2):
-        drain_monitor.check(Gauges(active_requests=0, max_blocks=9), generating=[])
+        drains.look(Gauges(active_requests=0, max_blocks=9))
     with sessions() as session:
         assert session.scalars(select(Reservation.lease_id)).all() == [silent.lease_id]

@@ -17,7 +17,8 @@ del test_a_job_keeps_its_ids_when_its_engine_is_killed_and_comes_back  # noqa: F
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
-    with running_llama(tmp_path_factory.mktemp("llama")) as server:
+    # A second slot: a worker's probe must not take the prompt's out of the cache.
+    with running_llama(tmp_path_factory.mktemp("llama"), slots=2) as server:
         yield server
 
 
@@ -28,7 +29,7 @@ def tokenizer(llama: LlamaServer) -> Tokenizer:
 
 @pytest.fixture
 def fed(database_settings: DatabaseSettings, valkey: EmbeddedValkey, llama: LlamaServer) -> Fed:
-    engine = EngineSettings(url=llama.url, time_scale=0.1)
+    engine = EngineSettings(url=llama.url, time_scale=0.1, max_blocks=128)
     return Fed(
         settings_of_worker(database_settings, valkey.url, engine, tokenizer=str(llama.tokenizer)),
         prompt="Write a long story about a river.",

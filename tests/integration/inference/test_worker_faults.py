@@ -121,9 +121,10 @@ def test_a_wrong_key_pauses_the_engine_until_it_is_right(
     queue: Queue, database_settings: DatabaseSettings, valkey: EmbeddedValkey, tokenizer: Tokenizer
 ) -> None:
     """The engine shows its health and models to everybody: only requests for answers are refused."""
-    with standing_in("vllm", api_key="right", is_open=True) as server:
+    with standing_in("vllm", api_key="wrong", is_open=True) as server:
         settings = settings_over_http(database_settings, valkey, server, max_attempts=1)
         with running_worker(settings, tokenizer):
+            server.api_key = "right"
             job_ids = [queue.submit(f"Job {number}.", max_tokens=5) for number in range(3)]
             eventually(lambda: "LONGBATCH_ENGINE__API_KEY" in (paused_reason(queue) or ""))
             eventually(lambda: all(queue.job(job_id).state == "queued" for job_id in job_ids))

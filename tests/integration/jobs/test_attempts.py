@@ -18,6 +18,7 @@ from jobs.database import database_now
 from jobs.engines import attempts, reservations
 from jobs.models import DEFAULT_TENANT, Attempt, Job, Reservation
 from jobs.scheduling import ticks
+from jobs.starting import Claimant
 from jobs.states import FinishReason, StopReason
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
@@ -35,7 +36,7 @@ from support import (
 )
 
 SPAN = timedelta(seconds=2)
-KNOWN = replace(POLICY, worker="host-1:17")
+KNOWN = replace(POLICY, claimant=Claimant("host-1:17"))
 
 
 def running(session: Session) -> Lease:

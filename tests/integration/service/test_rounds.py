@@ -39,6 +39,7 @@ from support import (
 )
 from worker.batches import BatchMaintenance
 from worker.maintenance import JobMaintenance
+from worker.rescue import Rescuer
 from worker.rounds import FailingRows, move_set
 
 POISON = "poison"
@@ -147,8 +148,7 @@ def test_a_job_that_cannot_be_rescued_keeps_no_other_from_it(sessions: sessionma
             claim_one(session)
         session.execute(update(Job).values(lease_expires_at=func.clock_timestamp()))
         poison(session)
-    rounds = JobMaintenance(sessions)
-    assert len(rounds.rescue(max_rescues=2)) == 3
+    assert len(Rescuer(sessions, max_rescues=2).rescue()) == 3
     assert states(sessions) == [(name, "running" if name == POISON else "queued") for name in NAMES[:4]]
     with sessions() as session:
         held = session.scalars(select(Reservation.state).order_by(Reservation.state)).all()

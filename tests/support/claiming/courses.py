@@ -117,7 +117,6 @@ class Course:
 
     def begin_early(self, early: EarlyRun, _model: EngineModel) -> None:
         self.num_early += 1
-        early.is_on_its_way.set()
         self.inside.append(Request(early.job, early.head_start.ranked.candidate.blocks, early))
         self.check_engine()
         if self.is_choosing:

@@ -107,12 +107,13 @@ class HttpEngine:
         if self._settings.kind == "auto":
             self._kind = await self._told_kind()
         kind = self._known()
-        name = (await _understood(kind.card(self._server, self._settings))).name
+        card = await _understood(kind.card(self._server, self._settings))
         return ServedModel(
             kind=kind.name,
-            name=name,
+            name=card.name,
+            root=card.root,
             abilities=await _understood(self._abilities(kind)),
-            prepare=partial(HttpCall, self._server, dialect=partial(_dialect_of, kind, name)),
+            prepare=partial(HttpCall, self._server, dialect=partial(_dialect_of, kind, card.name)),
         )
 
     async def gauges(self) -> Gauges | None:

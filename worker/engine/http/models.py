@@ -20,11 +20,13 @@ class ModelCard:
         name: what requests call it.
         owner: the kind of server, as it writes it; empty if it does not.
         context: most tokens of one sequence; None if it does not tell.
+        root: the model that this name stands for; empty if it does not tell.
     """
 
     name: str
     owner: str
     context: int | None
+    root: str = ""
 
 
 async def model_card(server: HttpServer, settings: EngineSettings) -> ModelCard:
@@ -76,4 +78,5 @@ def _card(listed: dict[str, Any]) -> ModelCard:
         name=str(listed["id"]),
         owner=str(listed.get("owned_by") or ""),
         context=context if isinstance(context, int) and context > 0 else None,
+        root=str(listed.get("root") or ""),
     )

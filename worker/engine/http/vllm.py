@@ -72,6 +72,7 @@ async def _gauges(server: HttpServer, _overrides: EngineSettings) -> Gauges | No
         max_blocks=max_blocks,
         used_blocks=round(sums.get("vllm:kv_cache_usage_perc", 0) * max_blocks),
         tokens_per_block=_number(config, "block_size"),
+        num_preemptions=_count(sums, "vllm:num_preemptions_total"),
     )
 
 
@@ -94,6 +95,10 @@ async def _embedding_alone(server: HttpServer, abilities: Abilities) -> Abilitie
     if status != HTTPStatus.NOT_FOUND:
         return abilities
     return replace(abilities, lacks=ABILITIES - {EMBEDDINGS})
+
+
+def _count(sums: Mapping[str, float], name: str) -> int | None:
+    return int(sums[name]) if name in sums else None
 
 
 def _cache_config(samples: Sequence[Sample]) -> Mapping[str, str]:

@@ -53,7 +53,7 @@ def _metrics(server: InspectedServer) -> Iterator[Finding]:
     elif server.gauges is None:
         yield Finding(
             "metrics",
-            "failed",
+            "warning",
             f"{url} does not answer, or has no gauges of {server.offer.engine.name}",
             "publish port 8002; without gauges, blocks of cancelled jobs stay reserved for longer",
         )

@@ -105,6 +105,7 @@ class TritonEngine:
             abilities=adapter.abilities,
             prepare=prepare,
             tensors=declared_tensors(offer),
+            root=str(offer.engine.name),
         )
 
     async def capacity(self, gauges: Gauges) -> Capacity:

@@ -68,7 +68,7 @@ def _server(side: EngineSide, engine: TritonEngine) -> Iterator[Finding]:
         "models", "ok", f"{', '.join(sorted(models))}; entry points: {', '.join(offered) or 'none'}"
     )
     if broken := sorted(name for name, is_ready in models.items() if not is_ready):
-        yield Finding("models", "failed", f"not ready: {', '.join(broken)}", "see the server's log")
+        yield Finding("models", "warning", f"not ready: {', '.join(broken)}", "see the server's log")
 
 
 def _no_model(side: EngineSide, engine: TritonEngine) -> Finding:

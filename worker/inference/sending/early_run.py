@@ -1,7 +1,6 @@
 """A run that begins before its job's claim: it is told whether the job is ours, and lets go if it is not."""
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -27,7 +26,6 @@ class EarlyRun:
         is_claimed: the job is ours.
         is_refused: it never will be.
         is_over: the engine certainly holds nothing for it.
-        is_on_its_way: set once its request is written.
         left: done once it was refused and has let go; True: its slot is certainly empty.
     """
 
@@ -37,7 +35,6 @@ class EarlyRun:
     is_claimed: bool = False
     is_refused: bool = False
     is_over: bool = False
-    is_on_its_way: threading.Event = field(default_factory=threading.Event)
     left: "Future[bool]" = field(default_factory=Future)
     _decided: asyncio.Event = field(default_factory=asyncio.Event)
     _on_claim: Callable[[Claim], object] | None = None

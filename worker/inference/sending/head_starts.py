@@ -34,10 +34,6 @@ _MAX_STOPPED: Final = 1000
 # Unclaimed jobs for each slot, most of them answered: their answers are lost if the worker dies, or another
 # engine takes the jobs. So there is one, and twice as many with each tick that claims all, up to these.
 _MAX_AHEAD: Final = 4
-# A tick waits no longer for what it has chosen to be sent, and then so long for it to arrive: on two cores it
-# arrives sooner if nothing else happens here (docs/benchmarks.md).
-_MOST_SENDING_SECONDS: Final = 0.003
-_ARRIVES_SECONDS: Final = 0.001
 
 
 class HeadStarts:
@@ -93,7 +89,6 @@ class HeadStarts:
         # Such ones of ticks that failed, by lease, until a tick has noted their places or they have left.
         self._strays: dict[Lease, EarlyRun] = {}
         self._noted: list[EarlyRun] = []  # those whose places the present tick notes
-        self._stores_ends = False
         # A request that kills its worker must count as a run of its job: the first one follows its claim.
         self._has_served = False
         self._claimed: dict[Lease, EarlyRun] = {}
@@ -169,8 +164,7 @@ class HeadStarts:
         with self._lock:
             self._is_ticking, self._is_outdated, self._ticked, self._starting = True, False, [], None
             self._chosen, self._noted = set(), list(self._strays.values())
-            self._stores_ends = bool(ended)
-            self._has_served |= self._stores_ends
+            self._has_served |= bool(ended)
             for place, early in self._begun.items():
                 if place not in stored:
                     others.append(FilledSlot(place, early.head_start))
@@ -203,8 +197,6 @@ class HeadStarts:
                     begun.append(early)
         for early in begun:
             self.run(early, model)
-        if begun and not self._stores_ends:
-            _wait_for_arrival(begun)
         return [each.lease for each in begun]
 
     def settle(self, claims: Iterable[Claim], *, is_committed: bool = True) -> None:
@@ -362,17 +354,6 @@ class HeadStarts:
         self._metrics.settled(num_stopped=len(refused))
         for each in refused:
             each.stop()
-
-
-def _wait_for_arrival(begun: Sequence[EarlyRun]) -> None:
-    """Wait until the engine has these requests: what the claims need would hold them up.
-
-    That is the interpreter, the cores and the database.
-    """
-    until = time.monotonic() + _MOST_SENDING_SECONDS
-    for early in begun:
-        early.is_on_its_way.wait(max(0.0, until - time.monotonic()))
-    time.sleep(_ARRIVES_SECONDS)
 
 
 def _tell(runs: Iterable[EarlyRun]) -> None:

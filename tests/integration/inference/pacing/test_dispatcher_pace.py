@@ -14,6 +14,7 @@ from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import database
 from jobs.database import transaction
 from jobs.ids import uuid7
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.scheduling import ticks
 from jobs.scheduling.claims import ClaimResult
 from jobs.settings import DatabaseSettings, Settings
@@ -21,6 +22,7 @@ from jobs.states import FinishReason
 from jobs.transitions import Lease
 from local_engine import RunningEngine
 from support import PATIENCE, eventually, output_of
+from worker.heartbeat import Heartbeat
 from worker.inference.desk import Desk
 from worker.inference.dispatcher import Dispatcher
 from worker.inference.execute import Runner
@@ -95,13 +97,15 @@ def pace(
     database_settings: DatabaseSettings,
     sessions: sessionmaker[Session],  # noqa: ARG001  # the database is empty
     feeding: Callable[..., Settings],
+    tokenizer: Tokenizer,
 ) -> Iterator[Pace]:
     made = database.make_engine(database_settings, pool_size=1)
     own = database.make_sessions(made)
     settings = feeding()
     keeper = LeaseKeeper(own, settings.jobs)
     desk = NotedDesk(settings, own)
-    monitor = EngineMonitor(settings, own, keeper, end_id=0)  # it never asks, so there is no engine
+    heartbeat = Heartbeat("inference", own, max_rescues=2, engine_name=settings.engine.name)
+    monitor = EngineMonitor(settings, own, tokenizer, heartbeat)  # it never asks: there is no engine
     nobody = cast("Runner", None)  # without an engine nothing runs
     dispatcher = Dispatcher(
         settings, monitor=monitor, keeper=keeper, runner=nobody, desk=desk, clock=lambda: found.now

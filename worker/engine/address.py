@@ -1,0 +1,34 @@
+"""The address that identifies an engine's server, whoever connects to it and from wherever."""
+
+import ipaddress
+from contextlib import suppress
+from typing import Final
+from urllib.parse import urlsplit
+
+from jobs.settings import EngineSide
+from worker import process_identity
+from worker.engine.kinds import is_triton, triton_of
+
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+def address_of(side: EngineSide) -> str:
+    """Return the address of the engine's server, the same in all workers that reach the same one by its name.
+
+    A loopback address is another server on each host, so that it is preceded by the host's id.
+    """
+    if is_triton(side.engine):
+        url = f"grpc://{triton_of(side.triton, side.engine).url}"
+    else:
+        url = side.engine.url or ""
+    parts = urlsplit(url)
+    host, port = (parts.hostname or "").rstrip("."), parts.port or _PORTS.get(parts.scheme)
+    if _is_loopback(host):
+        return f"{parts.scheme}://loopback:{port} of host {process_identity.this_network()}"
+    return f"{parts.scheme}://{host}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost" or host.endswith(".localhost")
