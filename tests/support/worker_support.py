@@ -57,6 +57,7 @@ OWN_THREADS = (
     "doorbell-sender",
     "heartbeat",
 )
+_in_this_process: list[InferenceWorker] = []
 # While no engine has registered: what the local engine has.
 # The text that the synthetic engine says over and over, from anywhere in it.
 SAID = "The load runs through the engine and every word of this line is as good as any other one here. "
@@ -90,10 +91,10 @@ def running_worker(
     metrics: ProcessMetrics | None = None,
 ) -> Iterator[InferenceWorker]:
     """An inference worker in this process, which has found its engine unless `is_ready` is false."""
-    others = {*threading.enumerate()}  # another worker's, too
     app = make_app(settings.broker)
     broker = doorbell.connect(settings.broker.url.get_secret_value(), socket_timeout=1)
     worker = InferenceWorker(settings, tokenizer, WorkerDoorbell(broker, app), metrics, patience=patience)
+    _in_this_process.append(worker)
     worker.start()
     try:
         if is_ready:
@@ -102,8 +103,9 @@ def running_worker(
     finally:
         worker.stop()
         broker.close()
-    left = {*threading.enumerate()} - others
-    assert not [thread.name for thread in left if thread.name.startswith(OWN_THREADS)]
+        _in_this_process.remove(worker)
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith(OWN_THREADS)]
+    assert _in_this_process or not left
 
 
 class Silent:
