@@ -2,12 +2,12 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx2
 import pytest
 from pydantic import SecretStr
-from pytest_httpserver import HTTPServer
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -16,8 +16,13 @@ from api_server import ApiProcess, error_of, serving
 from cli.stack.ports import free_port
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import doorbell
-from jobs.engines import registry
+from jobs.engines import registry, workers
+from jobs.engines.workers import WorkerReport
+from jobs.ids import uuid7
+from jobs.scheduling import halts
+from jobs.scheduling.halts import Operator
 from jobs.settings import ApiSettings, BrokerSettings, DatabaseSettings, Settings
+from jobs.states.halt import HaltKind
 from support import ENGINE, eventually, num_waiting_for_locks, refusing, register_engine
 
 
@@ -128,10 +133,17 @@ def test_connections_that_postgres_closed_are_replaced(http: httpx2.Client, engi
     assert http.get("/v1/jobs").status_code == 200
 
 
+SERVICE_WORKER = WorkerReport(uuid7(), "service", "host-1:17", None)
+
+
 def test_readiness_names_every_part(
     http: httpx2.Client, server: ApiProcess, sessions: sessionmaker[Session]
 ) -> None:
-    eventually(lambda: http.get("/health/ready").json()["components"]["tokenizer"]["ready"])
+    def component(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = http.get("/health/ready").json()["components"][name]
+        return found
+
+    eventually(lambda: component("tokenizer")["ready"])
     missing = http.get("/health/ready")
     assert missing.status_code == 503
     components = missing.json()["components"]
@@ -139,30 +151,65 @@ def test_readiness_names_every_part(
         "database": True,
         "broker": True,
         "triton": False,
+        "workers": False,
         "tokenizer": True,
     }
-    assert missing.json()["error"]["message"] == "Not ready: triton."
+    assert missing.json()["error"]["message"] == "Not ready: triton, workers."
     with sessions.begin() as session:
         register_engine(session)
+        workers.report(session, SERVICE_WORKER)
     assert (http.get("/health/ready").status_code, http.get("/health/ready").json()["ready"]) == (200, True)
     with sessions.begin() as session:
         registry.pause(session, ENGINE, "engine_unavailable")
-    assert "engine_unavailable" in http.get("/health/ready").json()["components"]["triton"]["detail"]
+    assert "engine_unavailable" in component("triton")["detail"]
     assert server.process.poll() is None
 
 
-def test_readiness_asks_triton_where_its_address_is_known(
-    database_settings: DatabaseSettings,
-    engine: Engine,  # noqa: ARG001  # the database is migrated
-    valkey: EmbeddedValkey,
-    httpserver: HTTPServer,
+def test_readiness_is_red_while_no_worker_looks_for_jobs(
+    http: httpx2.Client, sessions: sessionmaker[Session]
 ) -> None:
-    address = {"LONGBATCH_TRITON__HTTP_URL": httpserver.url_for("")}
-    with api(database_settings, valkey.url, **address) as process, process.client() as http:
-        for status, ready in ((200, True), (400, False)):
-            httpserver.clear()
-            httpserver.expect_request("/v2/health/ready").respond_with_data("", status=status)
-            assert http.get("/health/ready").json()["components"]["triton"]["ready"] is ready
+    def component(name: str) -> tuple[bool, str]:
+        found = http.get("/health/ready").json()["components"][name]
+        return found["ready"], found["detail"]
+
+    long_ago = text("UPDATE engines SET ticked_at = ticked_at - interval '31 seconds'")
+    with sessions.begin() as session:
+        register_engine(session)
+        session.execute(long_ago)
+    ready, detail = component("triton")
+    assert not ready
+    assert "has not looked for jobs since" in detail
+    with sessions.begin() as session:
+        register_engine(session, name="another")
+    assert component("triton")[0], "one that works is enough for a model"
+    with sessions.begin() as session:
+        register_engine(session, name="third", model="another-model")
+        session.execute(long_ago)
+        session.execute(text("UPDATE engines SET ticked_at = now() WHERE name <> 'third'"))
+    ready, detail = component("triton")
+    assert (ready, detail.partition(":")[0]) == (False, "third"), "each model needs one"
+    with sessions.begin() as session:
+        halts.halt_engine(session, "third", HaltKind.DRAIN, reason="replaced", by=Operator())
+    assert component("triton")[0], "an operator took it out"
+
+
+def test_readiness_names_the_loops_of_workers_that_are_late(
+    http: httpx2.Client, sessions: sessionmaker[Session]
+) -> None:
+    def component() -> tuple[bool, str]:
+        found = http.get("/health/ready").json()["components"]["workers"]
+        return found["ready"], found["detail"]
+
+    assert component() == (False, "no service worker has reported within 30 s")
+    with sessions.begin() as session:
+        workers.report(session, replace(SERVICE_WORKER, late_loops=("deliver", "prepare")))
+    assert component() == (False, "host-1:17 (service): deliver, prepare late")
+    with sessions.begin() as session:
+        workers.report(session, replace(SERVICE_WORKER, id=uuid7()))
+    assert component() == (True, "host-1:17 (service): deliver, prepare late"), "the other does all of it"
+    with sessions.begin() as session:
+        session.execute(text("UPDATE workers SET seen_at = seen_at - interval '31 seconds'"))
+    assert not component()[0]
 
 
 def test_it_stops_at_once_and_answers_those_who_wait(
