@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import ipaddress
 import signal
 import socket
 import sys
@@ -19,6 +18,7 @@ from api.http.connections import ConnectionLimits, connection_class
 from api.http.metrics import HttpMetrics
 from jobs import database, open_files, telemetry
 from jobs import settings as settings_module
+from jobs.loopback import is_loopback
 from jobs.settings import Settings
 from jobs.tenants import keys
 from jobs.traces import configured as traces
@@ -125,7 +125,7 @@ def _refuse_network_without_keys(settings: Settings) -> None:
         ValueError: other hosts could reach the service, but there is no usable key.
     """
     host = settings.api.host
-    if _is_loopback(host):
+    if is_loopback(host):
         return
     engine = database.make_engine(settings.database, pool_size=1, name="longbatch-api-start")
     try:
@@ -144,10 +144,3 @@ def _refuse_network_without_keys(settings: Settings) -> None:
         f"api.host is {host}, but there are no API keys yet: create one with `longbatch keys create` (or"
         " `python -m cli keys create`) and start again, or use 127.0.0.1."
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
