@@ -73,6 +73,7 @@ async def find_viewer(request: Request) -> Viewer:
     Raises:
         SignInNeededError: there is no session, or it or its key is no longer valid.
         RequestRateError: the key or its tenant has sent too many requests.
+        OpenRequestLimitError: its tenant has too many requests in progress.
         UnavailableError: the database does not answer.
     """
     services: Services = request.app.state.services
@@ -83,6 +84,7 @@ async def find_viewer(request: Request) -> Viewer:
     request_tenant.set(caller.tenant_id)
     request_actor.set(actor_with(request.scope, caller, Via.CONSOLE))
     await services.rates.hit_each(caller.rate_limits)
+    services.open_requests.enter(request.scope["state"], caller.tenant_id)
     if not found.is_use_noted:
         await services.transactions.run(partial(sign_ins.note_use, token=token, now=found.now))
     viewer = Viewer(caller, found.tenant_name, token)

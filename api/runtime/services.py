@@ -21,6 +21,7 @@ from api.runtime.group_commit import NUM_LANES, NUM_LANES_OF_KEYS, GroupCommit
 from api.runtime.job_polling import JobPoller
 from api.runtime.key_places import KeyPlaces
 from api.runtime.live_output import LiveReader
+from api.runtime.open_requests import OpenRequests
 from api.runtime.queue_positions import QueuePositions
 from api.runtime.quotas import QuotaCache
 from api.runtime.rate_limits import Rates
@@ -105,6 +106,7 @@ class Services:
     transactions: Transactions
     api_keys: ApiKeys
     rates: Rates
+    open_requests: OpenRequests
     quotas: QuotaCache
     doorbell: Doorbell
     destinations: Destinations
@@ -279,6 +281,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         transactions=transactions,
         api_keys=ApiKeys(transactions, settings),
         rates=Rates(settings.broker),
+        open_requests=OpenRequests(settings.api.max_connections),
         quotas=QuotaCache(),
         doorbell=bell,
         destinations=Destinations(),
