@@ -41,7 +41,7 @@ class ApiSettings(Group):
         default=60, gt=0, description="cut off a caller that reads nothing of its response for this long"
     )
     keep_alive_seconds: int = Field(
-        default=5, ge=1, description="when idle connections close; keep it above a load balancer's limit"
+        default=75, ge=1, description="when idle connections close; keep it above a load balancer's limit"
     )
     max_connections: int = Field(
         default=10_000,
