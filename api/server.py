@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import ipaddress
 import signal
 import socket
 import sys
@@ -19,6 +18,7 @@ from api.http.connections import ConnectionLimits, connection_class
 from api.http.metrics import HttpMetrics
 from jobs import database, liveness, open_files, telemetry
 from jobs import settings as settings_module
+from jobs.loopback import is_loopback
 from jobs.settings import Settings
 from jobs.tenants import keys
 from jobs.traces import configured as traces
@@ -66,7 +66,7 @@ def main() -> int:
     except ValueError as error:
         sys.stderr.write(f"settings: {error}\n")
         return _USAGE_ERROR
-    return _serve(settings, http_metrics)
+    return _serve(_within_open_files(settings), http_metrics)
 
 
 def _serve(settings: Settings, http_metrics: HttpMetrics) -> int:
@@ -90,15 +90,21 @@ def _serve(settings: Settings, http_metrics: HttpMetrics) -> int:
     return 0 if server.started else 1
 
 
-def _connection_limits(settings: Settings) -> ConnectionLimits:
-    """Return the connection limits, leaving open files for the database and a reserve."""
+def _within_open_files(settings: Settings) -> Settings:
+    """Lower the number of connections if too few files may be open, after the database's and a reserve."""
     available = open_files.raise_for("api", needed=open_files.of_api(settings))
     others = settings.database.pool_size + open_files.RESERVE
+    most = max(1, min(settings.api.max_connections, available - others))
+    return settings.model_copy(update={"api": settings.api.model_copy(update={"max_connections": most})})
+
+
+def _connection_limits(settings: Settings) -> ConnectionLimits:
     return ConnectionLimits(
         head_seconds=settings.api.head_seconds,
         body_seconds=settings.api.body_idle_seconds,
+        body_rate=settings.api.min_body_rate,
         read_seconds=settings.api.read_idle_seconds,
-        max_connections=max(1, min(settings.api.max_connections, available - others)),
+        max_connections=settings.api.max_connections,
     )
 
 
@@ -125,7 +131,7 @@ def _refuse_network_without_keys(settings: Settings) -> None:
         ValueError: other hosts could reach the service, but there is no usable key.
     """
     host = settings.api.host
-    if _is_loopback(host):
+    if is_loopback(host):
         return
     engine = database.make_engine(settings.database, pool_size=1, name="longbatch-api-start")
     try:
@@ -144,10 +150,3 @@ def _refuse_network_without_keys(settings: Settings) -> None:
         f"api.host is {host}, but there are no API keys yet: create one with `longbatch keys create` (or"
         " `python -m cli keys create`) and start again, or use 127.0.0.1."
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -28,18 +28,17 @@ _NO_QUOTAS: Final = {
     "LONGBATCH_LIMITS__MAX_ENQUEUED_TOKENS": "1000000000000",
 }
 _GOAL: Final = 3.0
-# Posts one long chat after another over several connections; prints the number of responses by status.
+# Posts the body of a file again and again over several connections; prints the number of responses by status.
 _CALLERS: Final = """
-import collections, http.client, json, sys, threading, time
+import collections, http.client, json, pathlib, sys, threading, time
 port, key, num_callers, seconds = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-chat = {"model": "bench", "messages": [{"role": "user", "content": chr(0x1F600) * 1_950_000}]}
-body = json.dumps(chat, ensure_ascii=False).encode()
+path, body = sys.argv[5], pathlib.Path(sys.argv[6]).read_bytes()
 headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
 until, statuses = time.monotonic() + seconds, collections.Counter()
 def call():
     while time.monotonic() < until:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-        connection.request("POST", "/v1/chat/completions", body, headers)
+        connection.request("POST", path, body, headers)
         statuses[connection.getresponse().status] += 1
         connection.close()
 threads = [threading.Thread(target=call) for _ in range(num_callers)]
@@ -67,18 +66,20 @@ def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
             figures.wait_for_tokenizer(port)
             _submit_for(port, 2)  # warm up
             idle, idle_mb = _submit_for(port, asked.seconds), _peak_mb(pid)
-            with _callers(port, asked.seconds) as callers:
+            chat = {"model": "bench", "messages": [{"role": "user", "content": chr(0x1F600) * 1_950_000}]}
+            (body := directory / "chat.json").write_text(json.dumps(chat, ensure_ascii=False))
+            with callers(port, _KEYS["noisy"], "/v1/chat/completions", body, seconds=asked.seconds) as noisy:
                 busy, busy_mb = _submit_for(port, asked.seconds), _peak_mb(pid)
-                statuses: dict[str, int] = json.loads(callers.communicate()[0])
+                statuses: dict[str, int] = json.loads(noisy.communicate()[0])
     if set(statuses) != {"400"}:
         raise RuntimeError(f"the long chats got statuses {statuses}")
-    ratio = _p99(busy) / _p99(idle)
+    ratio = p99(busy) / p99(idle)
     return [
         Figure("submits of 3.5 kB without other callers", len(idle) / asked.seconds, "/s"),
-        Figure("p99", _p99(idle), "ms"),
+        Figure("p99", p99(idle), "ms"),
         Figure("long chats refused meanwhile", sum(statuses.values()), ""),
         Figure("submits during them", len(busy) / asked.seconds, "/s"),
-        Figure("p99", _p99(busy), "ms"),
+        Figure("p99", p99(busy), "ms"),
         Figure("p99 relative to that without other callers", ratio, "x", f"< {_GOAL:g}"),
         Figure("largest memory of the API before the long chats", idle_mb, "MiB"),
         Figure("and with them", busy_mb, "MiB"),
@@ -86,8 +87,12 @@ def _measure(directory: Path, asked: argparse.Namespace) -> list[Figure]:
 
 
 @contextmanager
-def _callers(port: int, seconds: float) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-c", _CALLERS, str(port), _KEYS["noisy"], str(_NUM_CALLERS), str(seconds)]
+def callers(
+    port: int, key: str, path: str, body: Path, *, seconds: float
+) -> Iterator["subprocess.Popen[str]"]:
+    """Post a file's bytes in three loops during the block; they print the responses by status as JSON."""
+    numbers = [str(_NUM_CALLERS), str(seconds)]
+    command = [sys.executable, "-c", _CALLERS, str(port), key, *numbers, path, str(body)]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert running.stdout is not None  # noqa: S101  # it is a pipe
@@ -116,7 +121,8 @@ def _submit_for(port: int, seconds: float) -> list[float]:
     return times
 
 
-def _p99(times: Sequence[float]) -> float:
+def p99(times: Sequence[float]) -> float:
+    """Return the 99th percentile."""
     return statistics.quantiles(times, n=100, method="inclusive")[98]
 
 

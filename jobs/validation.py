@@ -16,7 +16,7 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
 )
-from pydantic_core import PydanticCustomError, core_schema
+from pydantic_core import ErrorDetails, PydanticCustomError, core_schema
 
 from jobs.errors import InvalidRequestError, MalformedJsonError, MissingFieldError, UnknownFieldError
 
@@ -30,6 +30,8 @@ _MAX_PARAM_CHARS: Final = 64
 _BRANCHES: Final = frozenset(
     {"text", "messages", "[key]", "[plain]", "[assistant]", "[tool]", "[mode]", "[named]"}
 )
+# Pydantic lists 100,000 in a second.
+_MAX_FAULTS: Final = 1000
 # Template variables are switches and short texts; they are kept with each prompt.
 _MAX_VARIABLES_BYTES: Final = 4096
 _MAX_VARIABLES_DEPTH: Final = 16  # far below what any JSON reader or Jinja can recurse into
@@ -149,6 +151,19 @@ class CachePolicy(Closed):
     max_age_seconds: int = Field(ge=1, le=30 * 86_400, description="counted from the end of the equal job")
 
 
+def complaints(error: ValidationError) -> list[ErrorDetails]:
+    """List what is wrong with a request.
+
+    Raises:
+        InvalidRequestError: so much is wrong that a list of it would take long.
+    """
+    if (num_faults := error.error_count()) > _MAX_FAULTS:
+        raise InvalidRequestError(
+            f"The request body has {num_faults} faults, such as unknown fields."
+        ) from None  # the original holds the prompt
+    return error.errors(include_url=False, include_input=False)
+
+
 def from_validation(
     found: Sequence[Any] | ValidationError, *, outer: int = 0, branches: frozenset[str] = _BRANCHES
 ) -> InvalidRequestError:
@@ -162,7 +177,7 @@ def from_validation(
         branches: parts of a location that name no field.
     """
     if isinstance(found, ValidationError):
-        found = found.errors(include_url=False, include_context=False, include_input=False)
+        found = complaints(found)
     first: Mapping[str, Any] = found[0]
     param = _param(first["loc"][outer:], branches)
     match first["type"]:

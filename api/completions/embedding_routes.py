@@ -38,7 +38,7 @@ async def create_embeddings(
 
     Each input is a job. Closing the connection cancels them, unless the request has an Idempotency-Key.
     """
-    raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes)
+    raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes, max_values=None)
     parsed = await embeddings.parse(services, raw)
     repetition = repetition_of(idempotency, parsed.request_sha256)
     jobs, is_repeated = await embeddings.submit(services, parsed, caller=caller, repetition=repetition)

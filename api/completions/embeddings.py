@@ -8,15 +8,15 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
-from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 from sqlalchemy.orm import Session
 
 from api.completions import interactive
 from api.completions.placement import WAITED_FOR, Repetition, meaning_sha256
+from api.http.body import parse_object
 from api.runtime.api_keys import Caller
 from api.runtime.services import Services
 from jobs import queries, submission
@@ -41,9 +41,7 @@ from jobs.states import JobState
 from jobs.states.batch import Endpoint
 from jobs.submission import Submitter
 from jobs.submission.job_specs import JobSpec, inputs_of
-from jobs.validation import from_validation
 
-_BODY: Final = TypeAdapter(dict[str, Any])
 _NUMBER_BYTES: Final = 22  # of one of a vector, as JSON
 
 
@@ -149,10 +147,7 @@ def _write(parsed: ParsedEmbeddings, ended: Sequence[Job], found: Sequence[bytes
 def _parse(
     raw: bytes | bytearray, tokenizer: Tokenizer | None, most_tokens: int | None, takes: Takes
 ) -> ParsedEmbeddings:
-    try:
-        body = _BODY.validate_json(raw)
-    except ValidationError as error:
-        raise from_validation(error) from None  # the original holds the inputs
+    body = parse_object(raw)
     request, generation = requests.validate(body, takes)
     if tokenizer is None:
         raise UnavailableError("The tokenizer is not loaded yet.")

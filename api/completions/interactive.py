@@ -9,12 +9,11 @@ from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
-from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.orm import Session
 
 from api.completions.placement import WAITED_FOR, Placement, Repetition, meaning_sha256
 from api.completions.requests import GenerateRequest
-from api.http.body import parse
+from api.http.body import parse, parse_object
 from api.runtime.api_keys import Caller
 from api.runtime.services import Services
 from jobs import lifecycle, queries, submission
@@ -41,10 +40,8 @@ from jobs.prompts.tools.calls import read_calls
 from jobs.states.batch import Endpoint
 from jobs.submission import Submitter
 from jobs.submission.job_specs import JobSpec, choices_of
-from jobs.validation import from_validation
 
 _POLL_SECONDS: Final = 60.0
-_BODY: Final = TypeAdapter(dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +261,7 @@ def _parse_raw(
     most_tokens: int | None,
     takes: Takes,
 ) -> ParsedRequest:
-    try:
-        body = _BODY.validate_json(raw)
-    except ValidationError as error:
-        raise from_validation(error) from None  # the original holds the prompt
+    body = parse_object(raw)
     return _parse_request(endpoint, body, tokenizer, most_tokens, takes, route=endpoint)
 
 

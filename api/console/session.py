@@ -1,7 +1,6 @@
 """Who is signed in: the session in a browser's cookie, checked against its key on every request."""
 
 import hmac
-import ipaddress
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -17,6 +16,7 @@ from api.runtime.database import request_actor, request_tenant
 from api.runtime.services import Services
 from jobs.audit import Via
 from jobs.errors import AuthenticationError, ForbiddenError
+from jobs.loopback import is_loopback
 from jobs.models import ApiKey
 from jobs.tenants import quotas, sign_ins
 from jobs.tenants.keys import Scope
@@ -73,6 +73,7 @@ async def find_viewer(request: Request) -> Viewer:
     Raises:
         SignInNeededError: there is no session, or it or its key is no longer valid.
         RequestRateError: the key or its tenant has sent too many requests.
+        OpenRequestLimitError: its tenant has too many requests in progress.
         UnavailableError: the database does not answer.
     """
     services: Services = request.app.state.services
@@ -83,6 +84,7 @@ async def find_viewer(request: Request) -> Viewer:
     request_tenant.set(caller.tenant_id)
     request_actor.set(actor_with(request.scope, caller, Via.CONSOLE))
     await services.rates.hit_each(caller.rate_limits)
+    services.open_requests.enter(request.scope["state"], caller.tenant_id)
     if not found.is_use_noted:
         await services.transactions.run(partial(sign_ins.note_use, token=token, now=found.now))
     viewer = Viewer(caller, found.tenant_name, token)
@@ -146,11 +148,3 @@ def set_cookie(request: Request, response: Response, token: str, *, seconds: flo
 def delete_cookie(response: Response) -> None:
     """Make the browser forget its session."""
     response.delete_cookie(COOKIE, path=CONSOLE, httponly=True, samesite="strict")
-
-
-def is_loopback(host: str | None) -> bool:
-    """Return True if a browser reaches this host without a network."""
-    try:
-        return ipaddress.ip_address(host or "").is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http import errors
 from api.http.actors import actor_with
-from api.http.scopes import needed_scope
+from api.http.scopes import is_console, needed_scope
 from api.runtime.api_keys import Caller
 from api.runtime.database import request_actor, request_tenant
 from api.runtime.quotas import QuotaCache
@@ -46,7 +46,11 @@ class AuthMiddleware:
             await _refuse(errors.response(error), scope, receive, send)
             return
         send = passed.adding_headers(send) if passed else send
-        await self._app(scope, _rechecking(scope, receive), send)
+        try:
+            await self._app(scope, _rechecking(scope, receive), send)
+        finally:
+            if passed is not None or is_console(scope["path"]):
+                scope["app"].state.services.open_requests.leave(scope["state"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,9 @@ async def _admit(scope: Scope) -> _Passed | None:
 
     caller = await verify()
     rate = await services.rates.hit_each(caller.rate_limits)
-    scope.setdefault("state", {}).update(caller=caller, recheck=verify)
+    state = scope.setdefault("state", {})
+    services.open_requests.enter(state, caller.tenant_id)
+    state.update(caller=caller, recheck=verify)
     request_tenant.set(caller.tenant_id)
     request_actor.set(actor_with(scope, caller, Via.API))
     return _Passed(caller, rate, services.quotas)

@@ -2,30 +2,34 @@
 
 Many deployments run the API without a proxy, so it ends slow connections itself. Each connection checks
 itself a few times within the shortest limit; requests only note when something arrives.
+
+At the limit a new connection takes the place of the one that has gone longest without a request of a known
+caller: it is idle, slow, or has no valid key. Requests of known callers are limited per tenant instead
+(`api.runtime.open_requests`), which always leaves a place free.
 """
 
 import asyncio
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from itertools import islice
+from typing import Any, ClassVar, Final
 
 from pydantic_core import to_json
-from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from api.http import errors
+from api.runtime.open_requests import is_counted
 from jobs import telemetry
 from jobs.errors import UnavailableError
 
 # Of one request's line and headers, or of its trailers; h11 and nginx allow about as much.
 _MAX_HEAD_BYTES: Final = 64 * 1024
 _CHECKS_PER_LIMIT: Final = 4
-# This many connections above the limit get an answer, 503 or that of a health probe; further ones are cut.
-_NUM_SPARE: Final = 32
 _LOG_SECONDS: Final = 60.0
-_HEALTH: Final = b"/health/"
+# Bounds the cost of a new connection, which may find no place at first if most requests are counted.
+_MAX_PASSED_OVER: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +38,15 @@ class ConnectionLimits:
 
     Attributes:
         head_seconds: for the line and the headers of one request.
-        body_seconds: between two chunks of a body.
+        body_seconds: between two chunks of a body; also how long a body may be slower than `body_rate`.
+        body_rate: bytes per second, on average over a body.
         read_seconds: without reading any of a response.
         max_connections: at once in this process.
     """
 
     head_seconds: float
     body_seconds: float
+    body_rate: int
     read_seconds: float
     max_connections: int
 
@@ -51,9 +57,15 @@ class ConnectionLimits:
 
 
 class Connection(HttpToolsProtocol):
-    """One caller's connection, closed when the caller is too slow."""
+    """One caller's connection, closed when the caller is too slow, or when others need its place.
 
-    limits: ConnectionLimits
+    Attributes:
+        limits: of all connections of this class.
+        places: of all connections of this class.
+    """
+
+    limits: ClassVar[ConnectionLimits]
+    places: "ClassVar[Places]"
     _full_logged_at: float | None = None
 
     def __init__(
@@ -65,29 +77,27 @@ class Connection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._timer: asyncio.TimerHandle | None = None
-        self._is_surplus = False
         self._head_since: float | None = None  # None: not waiting for a head
         self._body_since: float | None = None  # when a body's last chunk arrived; None: not waiting for one
+        self._body_until = 0.0  # when the body's bytes so far will be too few
         self._linger_since: float | None = None  # when the response was complete and the body was not
         self._num_unused = 0  # bytes since the parser last reported a whole head or a chunk of a body
         self._num_unsent = 0
         self._unsent_since = 0.0  # when the caller last read some of the unsent bytes
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Start watching the connection, or cut it when there are far too many."""
+        """Start watching the connection, which takes another's place if there are too many."""
         super().connection_made(transport)
-        surplus = len(self.connections) - self.limits.max_connections
-        if surplus > 0:
+        self.places.take(self)
+        if len(self.connections) > self.limits.max_connections:
             self._log_full()
-        if surplus > _NUM_SPARE:
-            transport.abort()
-            return
-        self._is_surplus = surplus > 0
+            self.places.make_room()
         self._head_since = self._unsent_since = self.loop.time()
         self._timer = self.loop.call_later(self.limits.check_seconds, self._check)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop watching the connection."""
+        self.places.leave(self)
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
@@ -119,16 +129,17 @@ class Connection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Start the request, or refuse it when there are too many connections."""
-        self._head_since, self._body_since, self._num_unused = None, self.loop.time(), 0
-        self._is_surplus = self._is_surplus and len(self.connections) > self.limits.max_connections
-        is_refused = self._is_surplus and not self.url.startswith(_HEALTH)
-        self.app = _answer_full if is_refused else self.config.loaded_app
+        """Start the request."""
+        now = self.loop.time()
+        self._head_since, self._body_since, self._num_unused = None, now, 0
+        self._body_until = now + self.limits.body_seconds
+        self.places.go_last(self)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Pass on a chunk of the body."""
         self._num_unused = 0
+        self._body_until += len(body) / self.limits.body_rate
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -143,7 +154,20 @@ class Connection(HttpToolsProtocol):
         """Start a short deadline for the rest of a body that the response did not need."""
         if self._body_since is not None:
             self._linger_since = self.loop.time()
+        self.places.go_last(self)
         super().on_response_complete()
+
+    def is_counted(self) -> bool:
+        """Return True while it has a request that is counted for a tenant."""
+        return self._is_answering() and is_counted(self.cycle.scope["state"])
+
+    def give_way(self) -> None:
+        """End now, with an answer to a request that has begun."""
+        if self.transport.get_write_buffer_size() or not (self._num_unused or self._is_answering()):
+            self.transport.abort()  # closing would wait for the reader
+            return
+        message = "This server is at its connection limit; try again."
+        self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, UnavailableError.code, message)
 
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
@@ -172,8 +196,11 @@ class Connection(HttpToolsProtocol):
                 self.transport.close()
         elif self.flow.read_paused or self.cycle.waiting_for_100_continue:
             self._body_since = now  # the caller is waiting for us
+            self._body_until += self.limits.check_seconds
         elif now - since > self.limits.body_seconds:
             self._refuse_slow(f"No body data arrived for {self.limits.body_seconds:g} s.")
+        elif now > self._body_until:
+            self._refuse_slow(f"The body arrived slower than {self.limits.body_rate} bytes/s.")
 
     def _note_unsent(self, now: float) -> None:
         num_unsent = self.transport.get_write_buffer_size()
@@ -203,12 +230,39 @@ class Connection(HttpToolsProtocol):
             )
 
 
+class Places:
+    """The open connections, in the order in which a new one takes their places.
+
+    That is the order in which they were made, began a request or ended one.
+    """
+
+    def __init__(self) -> None:
+        self._order: dict[Connection, None] = {}
+
+    def take(self, connection: Connection) -> None:
+        """Add a connection as the last one."""
+        self._order[connection] = None
+
+    def leave(self, connection: Connection) -> None:
+        """Remove a connection; idempotent."""
+        self._order.pop(connection, None)
+
+    def go_last(self, connection: Connection) -> None:
+        """Move a connection to the end, if it still has its place."""
+        if connection in self._order:
+            del self._order[connection]
+            self._order[connection] = None
+
+    def make_room(self) -> None:
+        """End the first connection without a request that is counted for a tenant; the others go last."""
+        for first in list(islice(self._order, _MAX_PASSED_OVER)):
+            if not first.is_counted():
+                self.leave(first)
+                first.give_way()
+                return
+            self.go_last(first)
+
+
 def connection_class(limits: ConnectionLimits) -> type[Connection]:
     """Return the connection class that uvicorn uses under these limits."""
-    return type("LimitedConnection", (Connection,), {"limits": limits})
-
-
-async def _answer_full(scope: Scope, receive: Receive, send: Send) -> None:
-    response = errors.response(UnavailableError("This server is at its connection limit; try again."))
-    response.headers["Connection"] = "close"
-    await response(scope, receive, send)
+    return type("LimitedConnection", (Connection,), {"limits": limits, "places": Places()})

@@ -1,10 +1,10 @@
 """Decides which requests need a key, and with which scope; nothing else does."""
 
-import ipaddress
 from typing import Final
 
 from starlette.types import Scope as Connection
 
+from jobs.loopback import is_local_request
 from jobs.tenants.keys import Scope
 
 # These expose nothing of a tenant.
@@ -52,12 +52,11 @@ def is_console(path: str) -> bool:
 
 
 def _is_local(connection: Connection) -> bool:
-    """Return True if the request comes from this host.
+    """Return True if the request comes from this machine and was meant for it.
 
-    A proxy on this host forwards requests of others, so it must not expose this route.
+    A proxy on this machine may forward others' requests with a `Host` of its own, so it must not expose this
+    route.
     """
     client = connection.get("client")
-    try:
-        return client is not None and ipaddress.ip_address(client[0]).is_loopback
-    except ValueError:
-        return False
+    host = next((value for name, value in connection["headers"] if name == b"host"), b"")
+    return is_local_request(client and client[0], host.decode("latin-1"))

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api.http import deliveries
-from api.http.body import has_many_names, parse, read_body
+from api.http.body import MAX_VALUES, has_many_names, parse, read_body
 from api.http.deliveries import HandedOver
 from api.http.departures import unless_gone
 from api.http.dependencies import ServicesDep, TenantDep, caller_of, services_of
@@ -40,6 +40,7 @@ from jobs.queries import JobFilter
 from jobs.states import TERMINAL, JobState
 from jobs.submission.job_specs import JobSpec
 from jobs.tenants.idempotency import IdempotencyGuard
+from jobs.tenants.keys import Scope
 from jobs.views import job_object
 
 router = APIRouter(tags=["jobs"])
@@ -69,7 +70,8 @@ IfNoneMatch = Annotated[
 async def create_job(request: Request, idempotency: IdempotencyDep) -> Response:
     """Submit a job, durable once this returns; a short prompt is counted at once."""
     services, caller = services_of(request), caller_of(request)
-    raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes)
+    max_values = None if Scope.ENGINE in caller.scopes else MAX_VALUES  # tensors have more
+    raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes, max_values=max_values)
     acceptance = await services.acceptance(scopes=caller.scopes)
     if len(raw) <= _SMALL_BYTES:
         spec, guard = _parse_job(raw, acceptance, idempotency)

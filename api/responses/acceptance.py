@@ -5,12 +5,11 @@ All of it is CPU work; callers run it in a thread.
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Final
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Final
 
 from api.completions.interactive import ParsedRequest, count_waiting
 from api.completions.placement import WAITING, Placement, meaning_sha256
+from api.http.body import parse_object
 from api.http.callbacks import check_callback
 from api.runtime.services import Acceptance
 from jobs.models import JsonObject
@@ -21,10 +20,8 @@ from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK
 from jobs.responses.requests import AskedResponse, tier_of
 from jobs.responses.rows import response_spec
 from jobs.states import Lane
-from jobs.validation import from_validation
 from jobs.views import PRIORITIES
 
-_BODY: Final = TypeAdapter(dict[str, Any])
 # Of a response that nobody waits for on an open connection.
 _WINDOW: Final = timedelta(hours=24)
 
@@ -60,10 +57,7 @@ def accept(raw: bytes | bytearray, acceptance: Acceptance, most_tokens: int | No
         InvalidRequestError: a field is invalid; `param` names it.
         UnavailableError: the tokenizer is not loaded yet; try again.
     """
-    try:
-        body = _BODY.validate_json(raw)
-    except ValidationError as error:
-        raise from_validation(error) from None  # the original holds the prompt
+    body = parse_object(raw)
     asked = requests.validate(body, acceptance.takes)
     request, generation = asked.request, asked.generation
     if request.background:

@@ -1,6 +1,7 @@
 """Threads and a process for parsing, counting and compressing, shared fairly between tenants."""
 
 import asyncio
+import contextlib
 import os
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
@@ -23,7 +24,7 @@ LONG_BYTES: Final = 256 * 1024
 # One runs while the other waits; more would only wait longer.
 _MAX_ESTIMATES: Final = 2
 _RETRY_SECONDS: Final = 5
-# The process starts with the first long body, and takes about as much memory as the API itself.
+# The process takes about as much memory as the API itself.
 _NUM_PROCESSES: Final = 1
 # Lower priority than the process that answers requests.
 _NICENESS: Final = 5
@@ -41,8 +42,9 @@ class EstimateLimitError(LimitError):
 class Compute:
     """Threads that serve the tenant with the least running work first, then the one waiting longest.
 
-    Short and long work queue separately, and long work leaves one thread to short work. Reads and writes of
-    stored bytes, which wait for disks and networks, have threads of their own.
+    Short and long work queue separately, and long work leaves one thread to short work. The other process
+    has its own queue: a tenant's bodies wait behind each other and let those of other tenants pass. Reads
+    and writes of stored bytes, which wait for disks and networks, have threads of their own.
     """
 
     def __init__(self, num_threads: int | None = None) -> None:
@@ -52,6 +54,7 @@ class Compute:
         self._storage = CapacityLimiter(_STORAGE_THREADS)
         self._short = _FairQueue(num)
         self._long = _FairQueue(max(1, num - 1))
+        self._apart = _FairQueue(_NUM_PROCESSES)
         self._num_estimates: Counter[UUID] = Counter()
 
     async def run(
@@ -83,11 +86,19 @@ class Compute:
         """
         if num_bytes <= LONG_BYTES:
             return await self.run(tenant_id, num_bytes, work, *args)
-        async with self._long.turn(tenant_id):
+        async with self._apart.turn(tenant_id):
             try:
                 return await anyio.to_process.run_sync(_run_nicely, work, args, limiter=self._processes)
             except (BrokenWorkerProcess, OSError) as error:  # it died, or none can be started
                 raise UnavailableError("The process that parses long requests died; try again.") from error
+
+    async def start_process(self, work: Callable[[Unpack[Ts]], T], *args: *Ts) -> None:
+        """Start the process of `run_apart` with work whose result does not matter, so that it is warm.
+
+        If it does not start, the first long body starts it.
+        """
+        with contextlib.suppress(BrokenWorkerProcess, OSError):
+            await anyio.to_process.run_sync(_run_nicely, work, args, limiter=self._processes)
 
     async def store(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work`, which waits for stored bytes, in a thread, and return its result."""

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequ
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple, Unpack
 from uuid import UUID
 
@@ -21,12 +22,13 @@ from api.runtime.group_commit import NUM_LANES, NUM_LANES_OF_KEYS, GroupCommit
 from api.runtime.job_polling import JobPoller
 from api.runtime.key_places import KeyPlaces
 from api.runtime.live_output import LiveReader
+from api.runtime.open_requests import OpenRequests
 from api.runtime.queue_positions import QueuePositions
 from api.runtime.quotas import QuotaCache
 from api.runtime.rate_limits import Rates
 from api.runtime.readiness import Readiness
 from api.runtime.row_changes import RowChanges
-from api.runtime.tokenizer import LoadedTokenizer
+from api.runtime.tokenizer import LoadedTokenizer, count_first
 from api.runtime.traces import trace_of_request
 from jobs import batches, liveness, queries, summaries
 from jobs.adapters.offers import ModelOffer, read_offer, read_takes
@@ -105,6 +107,7 @@ class Services:
     transactions: Transactions
     api_keys: ApiKeys
     rates: Rates
+    open_requests: OpenRequests
     quotas: QuotaCache
     doorbell: Doorbell
     destinations: Destinations
@@ -273,12 +276,14 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
     async def read_tensors() -> ModelTensors:
         return await transactions.run_across(registry.read_tensors)
 
+    cpu = Compute()
     bell = Doorbell(settings.broker).start()
     services = Services(
         settings=settings,
         transactions=transactions,
         api_keys=ApiKeys(transactions, settings),
         rates=Rates(settings.broker),
+        open_requests=OpenRequests(settings.api.max_connections),
         quotas=QuotaCache(),
         doorbell=bell,
         destinations=Destinations(),
@@ -294,13 +299,13 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         queue_positions=QueuePositions(settings),
         tokenizer=tokenizer,
         readiness=Readiness(settings, transactions, tokenizer),
-        cpu=Compute(),
+        cpu=cpu,
         engines=CachedValue(read_engines, seconds=remembered, old_seconds=remembered),
         tensors=CachedValue(read_tensors, seconds=remembered, old_seconds=remembered),
         without_retention=CachedValue(read_without_retention, seconds=remembered, old_seconds=remembered),
     )
     loops = [
-        tokenizer.load(),
+        _load(tokenizer, cpu),
         services.poller.run(),
         services.live.run(),
         services.job_changes.run(),
@@ -346,6 +351,18 @@ def _begin(loop: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     task = asyncio.create_task(loop)
     task.add_done_callback(end_with)
     return task
+
+
+async def _load(tokenizer: LoadedTokenizer, cpu: Compute) -> None:
+    """Load the tokenizer, and start the process for long bodies, which takes seconds."""
+    await asyncio.gather(tokenizer.load(), cpu.start_process(_import_application))
+    if tokenizer.current is not None:
+        await cpu.start_process(count_first, tokenizer.current)
+
+
+def _import_application() -> None:
+    """Import what long bodies need: every route, by name, as routes import this module."""
+    import_module("api.app")
 
 
 def _read_engines(session: Session) -> KnownEngines:

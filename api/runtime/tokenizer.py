@@ -39,6 +39,11 @@ class LoadedTokenizer:
 def _load(settings: TokenizerSettings) -> Tokenizer:
     """Load the tokenizer, and count a prompt: the first takes several times as long as others."""
     loaded = load_configured(settings)
-    with suppress(LongbatchError):
-        PromptCounter(loaded).count_prompt(canonical([Message("user", "a prompt")]))
+    count_first(loaded)
     return loaded
+
+
+def count_first(tokenizer: Tokenizer) -> None:
+    """Count a prompt in this process."""
+    with suppress(LongbatchError):
+        PromptCounter(tokenizer).count_prompt(canonical([Message("user", "a prompt")]))

@@ -10,7 +10,7 @@ from jobs.errors import InvalidRequestError, UnsupportedParameterError
 from jobs.prompts import messages
 from jobs.prompts.abilities import DIMENSIONS, EMBEDDINGS, UNKNOWN, Takes, TokenId, is_lacking, refusal
 from jobs.prompts.openai import Generation
-from jobs.validation import CachePolicy, Closed, NonEmpty, Text, from_validation
+from jobs.validation import CachePolicy, Closed, NonEmpty, Text, complaints, from_validation
 
 # OpenAI's limit of inputs.
 MAX_INPUTS: Final = 2048
@@ -135,7 +135,7 @@ def name_of_input(request: EmbeddingsRequest, index: int) -> str:
 
 
 def _invalid(error: ValidationError) -> InvalidRequestError:
-    found = error.errors(include_url=False, include_context=True, include_input=False)
+    found = complaints(error)
     first = found[0]
     if first["loc"][:1] == ("input",) and first["type"] == "too_long" and len(first["loc"]) == 2:
         message = f"input: must not have more than {MAX_INPUTS} inputs."

@@ -35,6 +35,7 @@ from jobs.validation import (
     NonEmpty,
     Stop,
     TemplateVariables,
+    complaints,
     from_validation,
 )
 
@@ -349,7 +350,7 @@ def invalid_request(
     error: ValidationError, kind: type[BaseModel], *, branches: frozenset[str] = frozenset()
 ) -> InvalidRequestError:
     """Turn pydantic's first complaint about a body of this kind into an error that names the field."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    first = complaints(error)[0]
     named = from_validation(error, branches=branches | TURN_BRANCHES | CHOICE_BRANCHES)
     if first["type"] == "extra_forbidden" and named.param not in kind.model_fields:
         return UnsupportedParameterError(f"There is no parameter {named.param!r} here.", param=named.param)

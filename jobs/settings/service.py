@@ -34,14 +34,19 @@ class ApiSettings(Group):
     body_idle_seconds: float = Field(
         default=30, gt=0, description="drop a request whose body sends nothing for this long"
     )
+    min_body_rate: int = Field(
+        default=512, ge=1, description="bytes per second of a body after body_idle_seconds; below it: 408"
+    )
     read_idle_seconds: float = Field(
         default=60, gt=0, description="cut off a caller that reads nothing of its response for this long"
     )
     keep_alive_seconds: int = Field(
-        default=5, ge=1, description="when idle connections close; keep it above a load balancer's limit"
+        default=75, ge=1, description="when idle connections close; keep it above a load balancer's limit"
     )
     max_connections: int = Field(
-        default=10_000, ge=1, description="per process; its limit on open files also bounds it"
+        default=10_000,
+        ge=1,
+        description="per process; its limit on open files also bounds it. At most half are one tenant's",
     )
     max_streams: int = Field(
         default=100, ge=1, description="open event streams of one tenant, per process; above it: 429"

@@ -1,12 +1,12 @@
 """Settings of signing in to the console by an OpenID Connect provider."""
 
-import ipaddress
 from datetime import timedelta
 from typing import Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
+from jobs.loopback import is_loopback
 from jobs.settings.group import Group
 
 CALLBACK: Final = "/console/oidc/callback"
@@ -104,11 +104,4 @@ def is_safe_url(url: str) -> bool:
         return False
     if not host or parts.username is not None or parts.query or parts.fragment or not url.isascii():
         return False
-    return parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))

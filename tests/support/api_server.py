@@ -127,7 +127,15 @@ def error_of(answer: httpx2.Response) -> dict[str, Any]:
     of_quota = {"limit", "limit_of"} if error["code"] in QUOTA_CODES else set()
     assert set(error) == {"message", "type", "param", "code"} | of_quota
     if answer.status_code == 429:
-        assert error["type"] in {"requests", "tokens", "jobs", "streams", "destinations", "bytes"}
+        assert error["type"] in {
+            "requests",
+            "tokens",
+            "jobs",
+            "streams",
+            "connections",
+            "destinations",
+            "bytes",
+        }
         assert int(answer.headers["retry-after"]) >= 1
     else:
         assert error["type"] == ("server_error" if answer.status_code >= 500 else "invalid_request_error")

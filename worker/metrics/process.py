@@ -1,6 +1,6 @@
 """Metrics of any worker process, and the port that serves them. No label holds an id or a tenant."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING, Final
@@ -10,18 +10,34 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
+    make_wsgi_app,
     start_http_server,
 )
 
 from jobs import telemetry
+from jobs.loopback import is_local_request, is_loopback
 from jobs.settings import MetricsSettings
 from jobs.telemetry import EventCounter
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 _ROUND_BUCKETS: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60)  # seconds
 _CLOSE_SECONDS: Final = 1.0
+
+
+def _refusing_rebound_names(app: "WSGIApplication") -> "WSGIApplication":
+    """Wrap an application that needs no key: a browser on this machine must not read it for another site."""
+
+    def refusing(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        client = environ["REMOTE_ADDR"]
+        if is_loopback(client) and not is_local_request(client, environ.get("HTTP_HOST")):
+            start_response("403 Forbidden", [("Content-Type", "text/plain")])
+            return [b"The Host header must name this machine: use 127.0.0.1 or localhost.\n"]
+        return app(environ, start_response)
+
+    return refusing
 
 
 class ProcessMetrics:
@@ -61,6 +77,7 @@ class ProcessMetrics:
             return
         try:
             server, thread = start_http_server(settings.port, settings.host, self.registry)
+            server.set_app(_refusing_rebound_names(make_wsgi_app(self.registry)))
         except OSError as error:
             telemetry.logger().error(
                 telemetry.METRICS_UNAVAILABLE, port=settings.port, error=type(error).__name__

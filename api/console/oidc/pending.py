@@ -11,7 +11,7 @@ from typing import Final
 from fastapi import Request
 from starlette.responses import Response
 
-from api.console.session import is_loopback
+from jobs.loopback import is_loopback
 
 _MINUTES: Final = 10
 _BYTES: Final = 32

@@ -104,7 +104,8 @@ WRONG_BODIES: list[tuple[str, bytes, str | None, str]] = [
     ("two objects", b'{"input":"a"}{"input":"b"}', None, "invalid_json"),
     ("100,000 open brackets", b"[" * 100_000, None, "invalid_json"),
     ("deep input", b'{"input":' + b"[" * 100_000 + b"]" * 100_000 + b"}", None, "invalid_json"),
-    ("deep unknown field", b'{"input":"a","x":' + b'{"a":' * 100_000, None, "invalid_json"),
+    ("deep unknown field", b'{"input":"a","x":' + b'{"a":' * 30_000, None, "invalid_json"),
+    ("too many names", b'{"input":"a","x":' + b'{"a":' * 100_000, None, "invalid_value"),
     ("a number of 100,000 digits", b'{"input":"a","seed":' + b"9" * 100_000 + b"}", None, "invalid_json"),
 ]  # fmt: skip
 

@@ -3,13 +3,18 @@
 import json
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
+from secrets import token_hex
 from typing import Final
 
 import httpx2
 import pytest
+from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import ApiProcess, Serve, error_of
+from jobs import tenants
+from jobs.tenants import keys
+from jobs.tenants.keys import Scope
 from support import API_KEY, PATIENCE, eventually
 
 HEAD: Final = b"GET /health/live HTTP/1.1\r\nHost: a\r\n"
@@ -26,11 +31,20 @@ def server(serve: Serve) -> Iterator[ApiProcess]:
         "BODY_IDLE_SECONDS": "2",
         "READ_IDLE_SECONDS": "0.8",
         "KEEP_ALIVE_SECONDS": "60",
+        "MIN_BODY_RATE": "100",
         "MAX_CONNECTIONS": str(MAX_CONNECTIONS),
     }
     variables = {f"LONGBATCH_API__{name}": value for name, value in limits.items()}
     with serve(**variables) as process:
         yield process
+
+
+@pytest.fixture
+def other_key(sessions: sessionmaker[Session]) -> str:
+    """A key of another tenant."""
+    with sessions.begin() as session:
+        tenant = tenants.create(session, f"t-{token_hex(4)}")
+        return keys.create(session, tenant_id=tenant.id, name="", scopes=list(Scope)).secret
 
 
 def connect(server: ApiProcess, sent: bytes = b"") -> socket.socket:
@@ -167,23 +181,62 @@ def test_a_reader_that_takes_nothing_is_cut_off(server: ApiProcess, http: httpx2
     assert len(http.get(f"/v1/files/{file_id}/content").content) == 16 * 2**20
 
 
-def test_above_the_most_connections_callers_are_refused_and_probes_answered(
-    server: ApiProcess, http: httpx2.Client
+def test_a_body_that_drips_ends_below_the_least_rate(server: ApiProcess) -> None:
+    with closing(connect(server, SUBMIT + b'Content-Length: 100000\r\n\r\n{"input":"')) as connection:
+        answer = drip(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"slower than 100 bytes/s" in answer
+
+
+def test_idle_connections_make_room_for_new_callers(server: ApiProcess) -> None:
+    with ExitStack() as kept:
+        idle = [kept.enter_context(closing(connect(server, HEAD + b"\r\n"))) for _ in range(MAX_CONNECTIONS)]
+        for each in idle:
+            assert read_one(each).startswith(b"HTTP/1.1 200 ")
+        with server.client() as new:
+            assert new.get("/v1/jobs").status_code == 200
+            assert new.get("/health/live").status_code == 200
+        assert idle[0].recv(1) == b""
+        idle[-1].sendall(HEAD + b"\r\n")
+        assert read_one(idle[-1]).startswith(b"HTTP/1.1 200 ")
+
+
+def test_bodies_without_a_key_make_room_for_callers_with_one(server: ApiProcess) -> None:
+    strange = SUBMIT.replace(KEY, b"") + b"Content-Length: 100000\r\n\r\n{"
+    with ExitStack() as held:
+        slow = [held.enter_context(closing(connect(server, strange))) for _ in range(2 * MAX_CONNECTIONS)]
+        with server.client() as http:
+            assert http.post("/v1/jobs", json={"input": "a"}).status_code == 202
+        answer = read_to_the_end(slow[0])
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"connection limit" in answer
+
+
+def test_a_tenant_has_at_most_as_many_requests_in_progress_as_places_are_free(
+    server: ApiProcess, http: httpx2.Client, other_key: str
 ) -> None:
     job_id = http.post("/v1/jobs", json={"input": "a"}).json()["id"]
+    half = MAX_CONNECTIONS // 2
     with ExitStack() as waiting:
-        for _ in range(MAX_CONNECTIONS - 1):
+        for _ in range(half):
             waiting.enter_context(closing(connect(server, waiting_for(job_id) + b"\r\n")))
-        eventually(lambda: f"longbatch_http_open_requests {MAX_CONNECTIONS}.0" in http.get("/metrics").text)
-        with server.client() as another:
-            refused = another.get("/v1/jobs")
-            assert refused.status_code == 503
-            assert error_of(refused)["code"] == "unavailable"
-            assert another.get("/health/live").status_code == 200
-        many = [connect(server) for _ in range(MAX_CONNECTIONS + 32)]
-        assert sum(read_to_the_end(each) == b"" for each in many) == len(many)
-        assert http.get("/v1/jobs").status_code == 200
-        http.post(f"/v1/jobs/{job_id}/cancel")
-    eventually(lambda: "longbatch_http_open_requests 1.0" in http.get("/metrics").text)
-    with server.client() as another:
-        assert another.get("/v1/jobs").status_code == 200
+        eventually(lambda: f"longbatch_http_open_requests {half + 1}.0" in http.get("/metrics").text)
+        refused = http.get("/v1/jobs")
+        assert refused.status_code == 429
+        assert error_of(refused)["code"] == "open_request_limit_exceeded"
+        assert str(half) in error_of(refused)["message"]
+        with server.client(api_key=other_key) as neighbour:
+            assert neighbour.get("/v1/jobs").status_code == 200
+    eventually(lambda: http.get("/v1/jobs").status_code == 200)
+
+
+def test_slow_bodies_of_one_key_leave_others_connections(serve: Serve, other_key: str) -> None:
+    with serve(LONGBATCH_API__MAX_CONNECTIONS="400") as server, ExitStack() as held:
+        slow = SUBMIT + b"Content-Length: 100000\r\n\r\n{"
+        dripping = [held.enter_context(closing(connect(server, slow))) for _ in range(600)]
+        for _ in range(20):
+            for each in dripping:
+                with suppress(ConnectionError):
+                    each.sendall(b" ")
+            with server.client(api_key=other_key) as neighbour:
+                assert neighbour.post("/v1/jobs", json={"input": "a"}).status_code == 202

@@ -1,4 +1,4 @@
-"""A worker reports itself, and hands back what dead processes of its host held, never what a live one does."""
+"""A worker reports itself, and hands back what dead processes of its host held, and nothing of live ones."""
 
 import os
 import subprocess

@@ -8,10 +8,12 @@ import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from cli.stack.ports import free_port
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs.settings import DatabaseSettings, MetricsSettings, Settings
 from local_engine import RunningEngine
 from support import NO_CERTIFICATES, eventually
+from worker.metrics.process import ProcessMetrics
 from worker_support import ENGINE, Queue, WorkerProcess, settings_for
 
 NUM_JOBS = 6  # more than slots
@@ -117,6 +119,18 @@ def test_no_label_tells_whose_a_job_is(queue: Queue, settings: Settings, tmp_pat
         for samples in found
         for name, _ in samples
     )
+
+
+@pytest.mark.parametrize(("host", "status"), [("localhost", 200), ("rebound.example", 403), ("", 403)])
+def test_a_worker_s_metrics_need_a_loopback_host_on_loopback(host: str, status: int) -> None:
+    metrics, port = ProcessMetrics(), free_port()
+    metrics.serve(MetricsSettings(port=port))
+    try:
+        url = f"http://127.0.0.1:{port}/metrics"
+        answer = httpx2.get(url, headers={"Host": host}, trust_env=False, verify=NO_CERTIFICATES)
+        assert answer.status_code == status
+    finally:
+        metrics.close()
 
 
 def test_a_taken_port_costs_no_job(queue: Queue, settings: Settings, tmp_path: Path) -> None:

@@ -216,6 +216,16 @@ def test_one_that_is_not_stored_is_answered_and_then_gone(
     assert [count(sessions, table) for table in (Job, StoredResponse, PromptText)] == [0, 0, 0]
 
 
+def test_one_that_is_not_stored_is_gone_once_its_reader_leaves(
+    http: httpx2.Client, sessions: sessionmaker[Session]
+) -> None:
+    asked = ASKED | {"background": False, "store": False, "stream": True}
+    with http.stream("POST", "/v1/responses", json=asked) as stream:
+        assert next(stream.iter_lines()) == "event: response.created"
+        assert count(sessions, Job) == 1
+    eventually(lambda: [count(sessions, table) for table in (Job, StoredResponse, PromptText)] == [0, 0, 0])
+
+
 def test_a_chat_is_no_response(http: httpx2.Client, sessions: sessionmaker[Session]) -> None:
     job = http.post("/v1/jobs", json={"input": "a"}).json()
     response_id = ids.response_id(ids.parse_job_id(job["id"]))

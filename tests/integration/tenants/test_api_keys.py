@@ -276,6 +276,15 @@ def test_metrics_are_for_this_host_or_for_admins(
         everywhere.stop()
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1", 200), ("localhost:8080", 200), ("[::1]:8080", 200), ("rebound.example", 401), ("[", 401)],
+)
+def test_metrics_without_a_key_need_a_loopback_host(server: ApiProcess, host: str, status: int) -> None:
+    with server.client(api_key=None) as http:
+        assert http.get("/metrics", headers={"Host": host}).status_code == status
+
+
 def test_an_unknown_tenant_s_name_is_no_key(sessions: sessionmaker[Session]) -> None:
     with sessions() as session:
         for wrong in ("", "lb_", "lb_0", "default", API_KEY[:-1] + " x"):

@@ -49,6 +49,41 @@ def lines_of(chunks: Sequence[bytes], *, max_line_bytes: int = 100) -> list[Line
     return asyncio.run(collect())
 
 
+def test_a_body_with_thousands_of_faults_is_refused_by_their_number() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse(JobRequest, json.dumps({f"a{number}": 1 for number in range(5000)}).encode())
+    assert caught.value.message == "The request body has 5001 faults, such as unknown fields."
+
+
+def read(chunks: Sequence[bytes]) -> bytes:
+    return bytes(asyncio.run(read_body(request_of(chunks), max_bytes=10_000_000)))
+
+
+@pytest.mark.parametrize("value", ["[]", "{}", "1", "null"])
+def test_a_body_with_too_many_values_is_refused_while_it_arrives(value: str) -> None:
+    piece = (",".join([value] * 45_000)).encode()
+    assert read([b'{"a":[', piece]) == b'{"a":[' + piece
+    with pytest.raises(InvalidRequestError, match="at most 100000 values"):
+        read([b'{"a":[', piece, b",", piece, b",", piece, b"not even JSON"])
+
+
+@pytest.mark.parametrize(
+    ("piece", "num_texts"), [('"a":1,', 1), ('{"a":"b"},', 2), (r'"\\":"\"",', 2), (r'"\\\\":"\\\"",', 2)]
+)
+def test_a_body_with_too_many_names_is_refused_while_it_arrives(piece: str, num_texts: int) -> None:
+    most = piece.encode() * (32_768 // num_texts)
+    assert read([b"{", most]) == b"{" + most
+    with pytest.raises(InvalidRequestError, match="at most 32768 names and texts"):
+        read([b"{", most, b'"another"'])
+
+
+@given(st.text(alphabet='[{,"\\a\n', max_size=60), st.lists(st.integers(0, 200)))
+def test_what_texts_hold_is_not_counted_however_it_arrives(text: str, cuts: list[int]) -> None:
+    raw = json.dumps({"a": text * 20_000}).encode()
+    bounds = [0, *sorted(cuts), len(raw)]
+    assert read([raw[start:end] for start, end in pairwise(bounds)]) == raw
+
+
 @given(st.binary(max_size=200).map(lambda raw: raw.replace(b"\0", b"\n")), st.lists(st.integers(0, 200)))
 def test_lines_do_not_depend_on_how_they_arrive(raw: bytes, cuts: list[int]) -> None:
     bounds = [0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]

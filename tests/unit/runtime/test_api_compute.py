@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import threading
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
@@ -65,7 +66,8 @@ def test_long_bodies_of_many_tenants_leave_a_thread_to_short_ones() -> None:
         compute = Compute(3)
         gates = [Gate() for _ in range(5)]
         tasks = [start(compute, uuid4(), LONG, gate) for gate in gates]
-        await gates[1].until_begun()
+        for gate in gates[:2]:
+            await gate.until_begun()
         short = Gate()
         short.open.set()
         await start(compute, uuid4(), SHORT, short)
@@ -167,6 +169,29 @@ def test_long_bodies_are_worked_on_in_one_other_process_and_short_ones_in_this()
         assert await compute.run_apart(tenant_id, SHORT, os.getpid) == os.getpid()
         first, second = [await compute.run_apart(tenant_id, LONG, os.getpid) for _ in range(2)]
         assert first == second != os.getpid()
+
+    asyncio.run(scenario())
+
+
+def test_tenants_take_turns_in_the_other_process_on_many_cores(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    async def scenario() -> None:
+        compute, busy, other = Compute(16), uuid4(), uuid4()
+        served: list[UUID] = []
+
+        async def serve(tenant_id: UUID) -> None:
+            await compute.run_apart(tenant_id, LONG, abs, -1)
+            served.append(tenant_id)
+
+        first = asyncio.create_task(compute.run_apart(busy, LONG, Path.read_bytes, pipe))
+        writer = await asyncio.to_thread(pipe.open, "wb")  # returns once the process reads
+        tasks = [asyncio.create_task(serve(tenant_id)) for tenant_id in [busy] * 3 + [other]]
+        await until_all_wait(compute)
+        writer.close()
+        await asyncio.gather(first, *tasks)
+        assert other in served[:2]
 
     asyncio.run(scenario())
 

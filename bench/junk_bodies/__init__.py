@@ -1,0 +1,1 @@
+"""What junk of one tenant costs another."""
