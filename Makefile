@@ -110,7 +110,7 @@ prove-upgrade: setup ## upgrade under load from the builds before the two newest
 prove-restore: setup ## lose a database of a million jobs and restore it to a moment, by the commands of docs/operations.md (RESTORE='--jobs 100000')
 	@$(BIN)/python -m bench.restore $(RESTORE)
 
-prove-disk-full: setup ## Postgres' disk fills up under load and gets room again, about 4 minutes (FULL='--full 120'); needs user namespaces or root
+prove-disk-full: setup ## the disk of a stack, logs included, fills up under load and gets room again, about 4 minutes (FULL='--full 120'); needs user namespaces or root
 	@$(BIN)/python -m bench.disk_full $(FULL)
 
 prove-zero-retention: setup ## search all stores and logs for what a tenant without retention had, before and after its delivery, about a minute

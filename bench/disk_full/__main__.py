@@ -1,4 +1,4 @@
-"""`python -m bench.disk_full`: the disk of Postgres fills up under load, and has room again.
+"""`python -m bench.disk_full`: the disk of a stack, logs included, fills up under load, and has room again.
 
 While it is full, callers must be told so, and nothing that was accepted may be lost or doubled; afterwards
 all must go on by itself. The exit status is 1 otherwise. Where this user can mount nothing, it says so and
@@ -58,7 +58,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.disk_full", description=__doc__)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31))
     parser.add_argument("--full", type=float, default=60.0, help="seconds without room")
-    parser.add_argument("--disk", type=int, default=512, help="MiB of Postgres' disk, in memory")
+    parser.add_argument("--disk", type=int, default=768, help="MiB of the disk, in memory")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""A small disk for Postgres: a tmpfs that this process and its children alone see, and what fills it."""
+"""A small disk: a tmpfs that this process and its children alone see, and what fills it."""
 
 import ctypes
 import os

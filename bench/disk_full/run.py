@@ -1,4 +1,7 @@
-"""One run: load while the disk of Postgres has room, has none, and has room again; then it is judged."""
+"""One run: load while the disk of a stack has room, has none, and has room again; then it is judged.
+
+The database, the broker, the engine and every process's log are on that disk.
+"""
 
 import threading
 import time
@@ -7,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -45,7 +49,7 @@ class Plan:
         full_s: nothing can grow.
         no_log_s: then Postgres cannot even write its log, and is down.
         drain_s: how long to wait at the end for what is under way.
-        disk_bytes: of Postgres' disk.
+        disk_bytes: of the disk.
     """
 
     seed: int
@@ -54,7 +58,7 @@ class Plan:
     no_log_s: float = 20
     drain_s: float = 600
     rate: float = 3
-    disk_bytes: int = 512 * 2**20
+    disk_bytes: int = 768 * 2**20
 
 
 @dataclass
@@ -133,11 +137,12 @@ def run(
         LongbatchError: the stack did not start.
         OSError: this process may not mount, or Postgres may not use what it mounts.
     """
-    disk = directory / "stack" / POSTGRES
-    disk.mkdir(parents=True)
+    disk = directory / "stack"
+    disk.mkdir()
     mount(disk, plan.disk_bytes)
-    if find_home(disk).directory != disk.resolve():
-        raise OSError(f"Postgres cannot use {disk}")
+    home = disk / POSTGRES
+    if find_home(home).directory != home.resolve():
+        raise OSError(f"Postgres cannot use {home}")
     report, repeats = Report(plan), Repeats()
     journal, log = Journal(directory / "journal.jsonl"), directory / "webhooks.jsonl"
     secrets: dict[str, str] = {}
@@ -160,6 +165,8 @@ def run(
             report.errors = Counter(end.error for end in checker.seen.jobs.values() if end.error)
             if not report.answers.get(NO_ROOM, Counter())["503 storage_full"]:
                 report.faults.append("no caller was told that the disk is full")
+            if (ready := httpx2.get(f"{url}/health/ready", trust_env=False)).status_code != HTTPStatus.OK:
+                report.faults.append(f"not ready at the end: {ready.text}")
     finally:
         journal.close()
         stack.remove_data()

@@ -4,6 +4,8 @@ import importlib.util
 import shlex
 import signal
 import sys
+import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -27,6 +29,7 @@ from cli.stack.supervised import ServerEnded, ServerStarted
 from jobs import open_files
 from jobs.prompts.tokenizer_files import tokenizer_directory
 
+_WATCH_SECONDS = 5.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOKENIZER = "LONGBATCH_TOKENIZER__PATH"
 _STAND_IN = (
@@ -76,14 +79,32 @@ def run(
         with console.status("Starting…"):
             stack.start()
         _show(console, stack)
-        while True:
-            signal.pause()
+        _watch(console, stack)
     except _StopRequestedError:
         console.print("Stopping…")
     finally:
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         stack.stop()
+
+
+def _watch(console: Console, stack: Stack) -> NoReturn:
+    """Print when the engine stops getting jobs and when it gets some again, until a signal ends this."""
+    shown: str | None = None
+    while True:
+        why = stack.why_no_job_starts()
+        if why != shown:
+            with suppress(OSError):  # a closed terminal, or a full disk, must not end the stack
+                _print_engine(console, why)
+            shown = why
+        time.sleep(_WATCH_SECONDS)
+
+
+def _print_engine(console: Console, why: str | None) -> None:
+    if why is None:
+        console.print("[green]The engine gets jobs.[/]")
+    else:
+        console.print(f"[yellow]No job starts[/]; submitted ones wait: {escape(why)}")
 
 
 def _with_engine(options: StackOptions, engine: LocalEngineArgs | ModelArgs | LlamaOptions) -> StackOptions:

@@ -56,10 +56,16 @@ def environment(base: Mapping[str, str], urls: Urls, *, api_port: int, time_scal
     return {**defaults, **base, **{name: value for name, value in found.items() if value is not None}}
 
 
-def not_ready(api_port: int) -> str | None:
-    """Ask the API what is not ready yet; return None if everything is."""
+def not_ready(api_port: int) -> dict[str, str]:
+    """Return the components that are not ready, by name, each with details; none if everything is."""
     status, body = loopback.ask(api_port, "/health/ready")
-    return None if status == HTTPStatus.OK else body or "no answer"
+    if status == HTTPStatus.OK:
+        return {}
+    try:
+        found = json.loads(body)["components"]
+        return {name: each["detail"] for name, each in found.items() if not each["ready"]}
+    except (ValueError, LookupError, TypeError):
+        return {API: body or "no answer"}
 
 
 def console_link(urls: Urls) -> str | None:

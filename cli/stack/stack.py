@@ -19,6 +19,7 @@ from cli.stack.ports import LOOPBACK, free_port, release, reserve
 from cli.stack.private_files import ENCRYPTION_VARIABLE, SIGNING_VARIABLE, encryption_key, webhook_secret
 from cli.stack.ready import (
     API,
+    ENGINE_COMPONENT,
     INFERENCE_WORKER,
     LLAMA_CPP,
     PARTS,
@@ -26,6 +27,7 @@ from cli.stack.ready import (
     REDIS,
     SERVICE_WORKER,
     TRITON,
+    WORKERS_COMPONENT,
     Urls,
     write_ready_file,
 )
@@ -49,6 +51,9 @@ from cli.stack.supervised import (
 _DEFAULT_API_PORT = 8080
 _SERVER_TIMEOUT = timedelta(seconds=60)
 _READY_TIMEOUT = timedelta(seconds=60)
+_READY_POLL_SECONDS = 0.05
+# For an engine that answers already: its worker starts, probes and registers it meanwhile.
+_EXTERNAL_ENGINE_SECONDS = 15.0
 _FALSE = {"0", "f", "false", "n", "no", "off"}  # as pydantic reads settings
 # Each group stops together, after the one before. Workers stop first, to release their jobs.
 _STOP_ORDER = ((API, INFERENCE_WORKER, SERVICE_WORKER), (TRITON, LLAMA_CPP, REDIS), (POSTGRES,))
@@ -245,9 +250,38 @@ class Stack:
             [programs.program(name, env, api_port=api_port, directory=self.directory) for name in names]
         )
         if API in names:
-            _wait_until_api_is_ready(api_port)
+            self._wait_until_ready(api_port)
         for name in names:
             self._running[name].check()
+
+    def why_no_job_starts(self) -> str | None:
+        """Return why no engine gets jobs now, as the API reports it; None if one does."""
+        return programs.not_ready(self._api_port).get(ENGINE_COMPONENT) if self._api_port else None
+
+    def _wait_until_ready(self, port: int) -> None:
+        """Wait until all parts of this stack are ready; for an engine that it does not run, only a moment.
+
+        That one may load for minutes, and jobs can wait for it.
+        """
+        needed = {
+            WORKERS_COMPONENT: SERVICE_WORKER in self.options.parts,
+            ENGINE_COMPONENT: INFERENCE_WORKER in self.options.parts,
+        }
+        runs_engine = TRITON in self._running or LLAMA_CPP in self._running
+        began = time.monotonic()
+        while True:
+            found = programs.not_ready(port)
+            missing = {name: detail for name, detail in found.items() if needed.get(name, True)}
+            waited = time.monotonic() - began
+            is_engine_alone = missing.keys() <= {ENGINE_COMPONENT}
+            if not missing or (is_engine_alone and not runs_engine and waited > _EXTERNAL_ENGINE_SECONDS):
+                return
+            if waited > _READY_TIMEOUT.total_seconds():
+                listed = "; ".join(f"{name}: {detail}" for name, detail in missing.items())
+                raise StackError(f"The API answers, but is not ready: {listed}")
+            for name in self._running:
+                self._running[name].check()
+            time.sleep(_READY_POLL_SECONDS)
 
     def _supervise(self, servers: Sequence[StackServer]) -> None:
         """Start these servers at the same time and wait until all answer."""
@@ -288,11 +322,3 @@ class Stack:
     def _remove_ready_file(self) -> None:
         with self._writing, suppress(OSError):
             self.ready_file.unlink()
-
-
-def _wait_until_api_is_ready(port: int) -> None:
-    deadline = time.monotonic() + _READY_TIMEOUT.total_seconds()
-    while missing := programs.not_ready(port):
-        if time.monotonic() > deadline:
-            raise StackError(f"The API answers, but is not ready: {missing}")
-        time.sleep(0.05)

@@ -211,6 +211,28 @@ def test_a_tick_leaves_the_blocks_to_a_head_start_whose_run_it_does_not_store(se
     assert sum(each.blocks for each in claimed) + begun.ranked.candidate.blocks <= TIGHT.max_blocks
 
 
+def test_blocks_that_a_large_run_leaves_to_a_smaller_one_stay_reserved_until_its_end_is_stored(
+    session: Session,
+) -> None:
+    register_engine(session, capacity=TIGHT)
+    submit_one(session, spec(900, max_tokens=100))
+    result = claims.claim_all(session, ENGINE, POLICY)
+    (large,) = result.claims
+    assert result.outlook is not None
+    free_blocks = result.outlook.load.budget.free_blocks
+    small = submit_one(session, spec(100, max_tokens=20))
+    submit_one(session, spec(400, max_tokens=100))
+    preview = previews.preview_claims(session, ENGINE, POLICY)
+    only = [each for each in preview.candidates if each.job.id == small.id]
+    begun = result.outlook.successor(only, ended=large.lease.lease_id)
+    assert begun is not None
+    slot = FilledSlot(large.lease.lease_id, begun)
+    assert result.outlook.refilled(slot).load.budget.free_blocks == free_blocks
+    ticks.tick(session, ENGINE, POLICY, ended=[], preview=preview, begun=Begun(under_way=[slot]))
+    reserved = sum(session.scalars(select(Reservation.blocks)))
+    assert reserved <= TIGHT.max_blocks
+
+
 def test_what_a_tick_starts_in_free_slots_is_foretold_too(session: Session) -> None:
     rng = random.Random(9)  # noqa: S311
     result = crowd(session, rng)

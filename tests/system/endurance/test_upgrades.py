@@ -120,7 +120,7 @@ class Site:
         made.start()
         made.wait_ready(timedelta(seconds=60))
         if kind == API:
-            eventually(lambda: programs.not_ready(port) is None)
+            eventually(lambda: not programs.not_ready(port))
         if kind == INFERENCE_WORKER:
             eventually(lambda: '"engine.ready"' in log.read_text())
 
