@@ -13,6 +13,8 @@ from api.console.error_pages import page_router
 from api.console.page import render
 from api.console.session import ViewerDep
 from api.http.dependencies import ServicesDep
+from jobs.engines import workers
+from jobs.models import Worker
 from jobs.states.halt import state_of
 
 router = page_router()
@@ -26,13 +28,14 @@ async def show_engines(request: Request, services: ServicesDep, viewer: ViewerDe
     served = services.settings.engine.model
     tenant_id = None if viewer.is_operator else viewer.caller.tenant_id
 
-    def read(session: Session) -> tuple[list[EngineActivity], list[AdapterRow]]:
+    def read(session: Session) -> tuple[list[EngineActivity], list[Worker], list[AdapterRow]]:
         adapters = read_adapters(session, served=served, tenant_id=tenant_id)
-        return list(read_activities(session, most=0).values()), adapters
+        refused = list(workers.refused(session).values()) if viewer.is_operator else []
+        return list(read_activities(session, most=0).values()), refused, adapters
 
-    found, adapters = await services.transactions.run_across(read)
+    found, refused, adapters = await services.transactions.run_across(read)
     rows = [(each, halt_state(each), address_of(each.name)) for each in found]
-    return render(request, "engines.html", title="Engines", rows=rows, adapters=adapters)
+    return render(request, "engines.html", title="Engines", rows=rows, refused=refused, adapters=adapters)
 
 
 def halt_state(engine: EngineActivity) -> str:
