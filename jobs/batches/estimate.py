@@ -7,7 +7,7 @@ from jobs.adapters.offers import ModelOffer
 from jobs.batches.line_bodies import validate_body
 from jobs.batches.lines import LineFaultError, SeenIds, duplicate, read_envelope
 from jobs.engines.capacity import Capacity, find_least_excess
-from jobs.errors import LongbatchError
+from jobs.errors import LongbatchError, UnavailableError
 from jobs.files.lines import FileLine
 from jobs.forecast.duration import Estimate
 from jobs.forecast.engine_speed import reading_work
@@ -71,6 +71,8 @@ class Estimator:
             found.num_faults += 1
             if len(found.faults) < _MAX_LISTED:
                 found.faults.append(fault.as_object(line.number))
+        except UnavailableError:
+            raise
         except LongbatchError as error:
             found.num_refused += 1
             if len(found.refused) < _MAX_LISTED:

@@ -21,6 +21,7 @@ from jobs.errors import (
     OverJobQuotaError,
     OverStorageQuotaError,
     OverTokenQuotaError,
+    UnavailableError,
 )
 from jobs.files.lines import FileLine
 from jobs.ids import uuid7
@@ -109,7 +110,7 @@ class LineReader:
         request = LineRequest(line.number, envelope.custom_id)
         try:
             request.body = self._body(envelope)
-        except (SystemExit, KeyboardInterrupt):
+        except (SystemExit, KeyboardInterrupt, UnavailableError):
             raise
         except BaseException as error:  # noqa: BLE001  # one line must not stop its batch; a panic neither
             request.refusal = self.refusal(line.number, request.custom_id, error)
