@@ -1,6 +1,7 @@
 """Estimate a batch without submitting it: tokens, KV blocks, lines that can never fit, and time."""
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from jobs.adapters.offers import ModelOffer
@@ -51,12 +52,16 @@ class Estimator:
         self._num_chars = 0
         self._num_counted = 0
 
-    def take(self, lines: Iterable[FileLine]) -> None:
-        """Add these lines to the estimate."""
+    def take(self, lines: Iterator[FileLine], *, seconds: float) -> bool:
+        """Add lines to the estimate for about so long; return whether these were all."""
+        until = time.monotonic() + seconds
         for line in lines:
             if not line.is_blank:
                 self.found.num_lines += 1
                 self._take_line(line)
+            if time.monotonic() > until:
+                return False
+        return True
 
     def _take_line(self, line: FileLine) -> None:
         found = self.found

@@ -1,7 +1,6 @@
 """What is wrong with an answer that was to have a certain form."""
 
 import json
-from functools import lru_cache
 from typing import Any, Final
 
 from jobs.prompts.confined.compiling import validator_of
@@ -50,7 +49,6 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no number in JSON")
 
 
-@lru_cache(maxsize=4)  # answers of one batch come together
 def _validator(content: str) -> Any:  # noqa: ANN401  # the library's validators share no class
     schema = json.loads(content)
     return validator_of(schema, num_patterns=count_patterns(schema))

@@ -24,7 +24,7 @@ _ENVIRONMENT: Final = {"PATH": os.defpath, "LANG": "C.UTF-8"}
 
 
 class TooCostlyError(Exception):
-    """The answer to a question takes more time or memory than a process may spend on it."""
+    """The answer to a question takes more time or memory than may be spent on it."""
 
 
 class CheckerLostError(UnavailableError):
@@ -44,30 +44,27 @@ class ConfinedProcesses:
 
         Raises:
             TooCostlyError: finding it takes too much time or memory.
-            CheckerLostError: no process can be started, or something else ended it; try again.
+            CheckerLostError: no process can be started, or the machine ended it; try again.
         """
         with self._places:
             process = self._take()
             told = _tell(process, json.dumps(question).encode() + b"\n")
-            reply = json.loads(told) if told.endswith(b"\n") else None
-            if reply is None or reply["is_last"]:
-                self._end(process)
-            else:
-                with self._lock:
-                    self._idle.append(process)
-        if reply is not None:
-            return reply["fault"]
-        # A process that spends too much ends by its timer or for want of memory; only others send SIGKILL.
-        if process.returncode == -signal.SIGKILL:
-            raise CheckerLostError
-        raise TooCostlyError
+            if not told.endswith(b"\n"):
+                _end(process)
+                raise CheckerLostError
+            with self._lock:
+                self._idle.append(process)
+        reply = json.loads(told)
+        if "fault" not in reply:
+            raise TooCostlyError
+        return reply["fault"]
 
     def close(self) -> None:
         """End the processes that are idle."""
         with self._lock:
             idle, self._idle = self._idle, []
         for process in idle:
-            self._end(process)
+            _end(process)
 
     def _take(self) -> subprocess.Popen[bytes]:
         """Take a process that waits and lives, or start one."""
@@ -76,7 +73,7 @@ class ConfinedProcesses:
                 process = self._idle.pop()
                 if process.poll() is None:
                     return process
-                self._end(process)
+                _end(process)
         try:
             return subprocess.Popen(
                 [sys.executable, "-E", "-s", "-m", "jobs.prompts.confined"],
@@ -90,24 +87,12 @@ class ConfinedProcesses:
         except OSError as error:
             raise CheckerLostError from error
 
-    @staticmethod
-    def _end(process: subprocess.Popen[bytes]) -> None:
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.close()
-        try:
-            process.wait(_MAX_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
 
 def _tell(process: subprocess.Popen[bytes], question: bytes) -> bytes:
     """Pass a question on and return the line of its answer, or less if the process ends."""
     if process.stdin is None or process.stdout is None:
         raise ValueError("the process has pipes")
-    timer = threading.Timer(_MAX_SECONDS, process.kill)
+    timer = threading.Timer(_MAX_SECONDS, _kill, [process])
     timer.daemon = True
     timer.start()
     try:
@@ -117,6 +102,21 @@ def _tell(process: subprocess.Popen[bytes], question: bytes) -> bytes:
         return process.stdout.readline()
     finally:
         timer.cancel()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process with its forks, which are in a session of its own."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    _kill(process)
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with suppress(OSError):
+                stream.close()
 
 
 SHARED: Final = ConfinedProcesses()
