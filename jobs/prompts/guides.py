@@ -13,6 +13,8 @@ from jobs.prompts.confined.processes import SHARED, TooCostlyError
 # OpenAI takes 120,000 characters in all; grammars of engines grow faster than what they are made from.
 MAX_BYTES: Final = 64 * 1024
 _MAX_DEPTH: Final = 64
+# Workers go through them on the loop that streams answers, 25 µs each.
+_MAX_OBJECTS: Final = 5000
 # Some engines write a bounded repetition out: one of a million would take all of their memory.
 _MAX_REPEATS: Final = 10_000
 _REPEATS: Final = frozenset(
@@ -92,7 +94,7 @@ def json_guide(schema: Mapping[str, Any], *, param: str) -> Guide:
     Raises:
         InvalidRequestError: it exceeds a limit.
     """
-    _check_depth(schema, param)
+    _check_shape(schema, param)
     # In the order in which it was written, in which engines generate properties.
     try:
         written = json.dumps(schema, separators=(",", ":"), allow_nan=False)
@@ -232,13 +234,14 @@ def _bounded(content: str, param: str) -> str:
     return content
 
 
-def _check_depth(schema: object, param: str) -> None:
-    """Refuse what is nested too deep, or repeats too often; without recursion."""
-    level = [schema]
+def _check_shape(schema: object, param: str) -> None:
+    """Refuse what is nested too deep, has too many parts, or repeats too often; without recursion."""
+    level, num_objects = [schema], 0
     for _ in range(_MAX_DEPTH):
         following: list[object] = []
         for each in level:
             if isinstance(each, dict):
+                num_objects += 1
                 for name, value in each.items():
                     if name in _REPEATS and isinstance(value, int | float) and value > _MAX_REPEATS:
                         message = f"{name} must not exceed {_MAX_REPEATS}."
@@ -247,6 +250,8 @@ def _check_depth(schema: object, param: str) -> None:
             elif isinstance(each, list):
                 following += each
         level = following
+        if num_objects > _MAX_OBJECTS:
+            raise _refused(param, f"must not have more than {_MAX_OBJECTS} objects.")
         if not level:
             return
     raise InvalidRequestError(f"{param}: must not be nested more than {_MAX_DEPTH} levels deep.", param=param)
