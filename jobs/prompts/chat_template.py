@@ -26,6 +26,8 @@ _MAX_CACHED_TURNS: Final = 64
 # The template's own variables: a caller who set them would write markup, or text that nobody counts.
 _RESERVED: Final = frozenset({"add_generation_prompt", "documents", "messages", "tools"})
 _WORD: Final = re.compile("[a-zA-Z0-9_-]+")  # as names of functions are
+# From the first blank on: a run of n blanks would otherwise be read n times.
+BLANKS_BEFORE: Final = r"(?:(?<!\s)\s+)?"
 # What a template may raise when a variable has a type that it does not expect.
 _RENDER_FAULTS: Final = (
     TemplateError,
@@ -322,7 +324,7 @@ def control_pattern(tokens: Sequence[ControlToken]) -> re.Pattern[str]:
 
 
 def _alternative(token: ControlToken) -> str:
-    before, after = r"\s*" if token.strips_left else "", r"\s*" if token.strips_right else ""
+    before, after = BLANKS_BEFORE if token.strips_left else "", r"\s*" if token.strips_right else ""
     return f"{before}(?P<t{token.id}>{re.escape(token.text)}){after}"
 
 
