@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from api_server import ApiProcess
 from batch_support import Service, validate_next
 from bench import cpu
-from bench.hostile_schemas import ROUTES, SCHEMAS
+from bench.schemas.hostile import ROUTES, SCHEMAS
 from jobs.batches import line_requests
 from jobs.prompts import guides
 from openai_support import chat_line

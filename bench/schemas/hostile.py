@@ -1,4 +1,4 @@
-"""`python -m bench.hostile_schemas`: a neighbour's requests while one tenant sends the worst schemas.
+"""`python -m bench.schemas.hostile`: a neighbour's requests while one tenant sends the worst schemas.
 
 Three callers of one tenant send schemas of up to 64 KiB that are costly to compile, to one route after
 another; no two are equal. Another tenant asks for `/health/live` and submits a short job, again and again.
@@ -162,7 +162,7 @@ ROUTES: Final[Mapping[str, tuple[str, Body]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the figures, and store them as JSON if asked; exit 1 on a missed goal."""
-    parser = argparse.ArgumentParser(prog="python -m bench.hostile_schemas", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.schemas.hostile", description=__doc__)
     parser.add_argument(
         "--seconds", type=float, default=8, help="length of each phase, of which there is one a route"
     )
