@@ -107,26 +107,34 @@ def _titled(schema: Json) -> Json:
     return {**schema, "title": str(next(_NUMBERS))}
 
 
-def _openai(schema: Json) -> Json:
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+def _form(schema: Json) -> Json:
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    # The engine guides no answers, and a form that is not asked for in words would be refused unread.
+    return {"response_format": form, "structured_fallback": "words"}
 
 
 def _chat(schema: Json) -> Json:
     # No engine holds so long an answer: what is taken is refused as well, and nobody waits.
     body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 10**9}
-    return {**body, "response_format": _openai(schema)}
+    return {**body, **_form(schema)}
 
 
 def _tools(schema: Json) -> Json:
     function = {"name": "f", "parameters": {**schema, "type": "object"}}
     chat = _chat(schema)
-    del chat["response_format"]
+    del chat["response_format"], chat["structured_fallback"]
     return {**chat, "tools": [{"type": "function", "function": function}], "tool_choice": "none"}
 
 
 def _response(schema: Json) -> Json:
     form = {"type": "json_schema", "name": "answer", "schema": schema}
-    return {"model": MODEL, "input": "x", "max_output_tokens": 10**9, "text": {"format": form}}
+    return {
+        "model": MODEL,
+        "input": "x",
+        "max_output_tokens": 10**9,
+        "text": {"format": form},
+        "structured_fallback": "words",
+    }
 
 
 def _fields(schema: Json) -> Json:
@@ -138,17 +146,18 @@ def _fields(schema: Json) -> Json:
 
 Body = Callable[[Json], Json | bytes]
 ROUTES: Final[Mapping[str, tuple[str, Body]]] = {
-    "POST /v1/jobs": ("/v1/jobs", lambda schema: {"input": "x", "response_format": _openai(schema)}),
+    "POST /v1/jobs": ("/v1/jobs", lambda schema: {"input": "x", **_form(schema)}),
     "POST /v1/jobs with tools": ("/v1/jobs", lambda schema: {
         "input": "x", "tools": _tools(schema)["tools"], "tool_choice": "none"
     }),
     "POST /v1/jobs/bulk": ("/v1/jobs/bulk", lambda schema: b"\n".join(
-        json.dumps({"input": "x", "response_format": _openai(_titled(schema))}).encode() for _ in range(3)
+        json.dumps({"input": "x", **_form(_titled(schema))}).encode() for _ in range(3)
     )),
     "POST /v1/chat/completions": ("/v1/chat/completions", _chat),
     "POST /v1/chat/completions with tools": ("/v1/chat/completions", _tools),
     "POST /v1/completions": ("/v1/completions", lambda schema: {
-        "model": MODEL, "prompt": "x", "max_tokens": 10**9, "guided_json": schema
+        "model": MODEL, "prompt": "x", "max_tokens": 10**9, "guided_json": schema,
+        "structured_fallback": "words",
     }),
     "POST /v1/responses": ("/v1/responses", _response),
     "POST /v1/extractions": ("/v1/extractions", lambda schema: {

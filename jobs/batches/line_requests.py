@@ -35,7 +35,7 @@ from jobs.states.batch import Endpoint
 from jobs.submission.job_specs import JobSpec, choices_of, inputs_of
 
 # Of validating the lines of one slice, whose transaction is open meanwhile: a hostile schema takes 0.2 s.
-_MAX_SECONDS: Final = 5.0
+_MAX_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)

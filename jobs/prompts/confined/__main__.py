@@ -20,10 +20,12 @@ from jobs.prompts.guides import Guide
 _COMPILE_SECONDS: Final = 0.15
 _CHECK_SECONDS: Final = 1.0
 _MAX_MEMORY: Final = 512 * 2**20
+_NICENESS: Final = 10  # the processes that answer callers go first
 
 
 def main() -> None:
     """Write a line for each question: its fault or null, or that finding it takes too much."""
+    os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in sys.stdin.buffer:
