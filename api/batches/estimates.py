@@ -1,7 +1,8 @@
 """Dry runs of batches: reads the file part by part and writes nothing."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Final
 from uuid import UUID
 
 from api.batches.requests import EstimateRequest
@@ -14,13 +15,14 @@ from jobs.batches.lines import LineFaultError
 from jobs.engines import registry
 from jobs.errors import InvalidRequestError, NotFoundError, UnavailableError
 from jobs.files.lines import FileLine, Splitter
-from jobs.files.storage import PartStore
 from jobs.files.stores import make_store
 from jobs.forecast.duration import Estimate
 from jobs.models import JsonObject
-from jobs.models.file import FilePart
 from jobs.prompts.counter import PromptCounter
 from jobs.states.batch import Endpoint
+
+# Other requests wait for it.
+_TURN_SECONDS: Final = 0.25
 
 
 async def estimate(services: Services, asked: EstimateRequest, *, tenant_id: UUID) -> JsonObject:
@@ -44,10 +46,10 @@ async def estimate(services: Services, asked: EstimateRequest, *, tenant_id: UUI
         found = await services.transact(files.load_parts, file_id=file.id, offset=offset)
         if not found:
             raise InvalidRequestError(wrong_file, param="input_file_id")  # deleted meanwhile
-        offset += await services.compute(
-            LONG_BYTES + 1, _take_parts, estimator, splitter, found, store, offset
-        )
-    await services.compute(LONG_BYTES + 1, estimator.take, splitter.close())
+        chunk = await services.compute(LONG_BYTES + 1, files.unpack, found, store, offset=offset)
+        await _take(services, estimator, splitter.feed(chunk))
+        offset += len(chunk)
+    await _take(services, estimator, splitter.close())
     seconds = await services.queue_positions.seconds_until_done(
         estimator.found, services.settings.engine.model
     )
@@ -70,14 +72,10 @@ async def _make_estimator(services: Services, endpoint: Endpoint) -> Estimator:
     )
 
 
-def _take_parts(
-    estimator: Estimator, splitter: Splitter, found: list[FilePart], store: PartStore, offset: int
-) -> int:
-    """Add file parts to the estimate and return their size in bytes."""
-    chunk = files.unpack(found, store, offset=offset)
-    lines: Iterable[FileLine] = splitter.feed(chunk)
-    estimator.take(lines)
-    return len(chunk)
+async def _take(services: Services, estimator: Estimator, lines: Iterator[FileLine]) -> None:
+    """Add lines to the estimate, in turns with other requests."""
+    while not await services.compute(LONG_BYTES + 1, estimator.take, lines, seconds=_TURN_SECONDS):
+        pass
 
 
 def _object(asked: EstimateRequest, found: Estimate, seconds: float | None) -> JsonObject:

@@ -23,6 +23,7 @@ from jobs.extractions.shape import default_length, find_extraction_sizes
 from jobs.extractions.templates import EXTRACTION_PLACEHOLDERS, ExtractionWording
 from jobs.extractions.views import ExtractionObject
 from jobs.models import JsonObject, Summary
+from jobs.prompts import guides
 from jobs.prompts.counter import PromptCounter
 from jobs.states.summary import JoinRule, Purpose
 from jobs.summaries import tree
@@ -97,8 +98,9 @@ async def _checked_fields(services: Services, asked: ExtractionOptions) -> list[
 
 def _read(asked: ExtractionOptions) -> list[Field]:
     rules = {name: JoinRule(rule) for name, rule in asked.joins.items()}
+    guides.check([("schema", guides.json_guide(asked.fields_schema, param="schema"))])
     fields = read_fields(asked.fields_schema, rules)
-    reply_guide(asked.fields_schema, fields)  # what no reply could follow is refused now
+    guides.check([("schema", reply_guide(asked.fields_schema, fields))])  # one that no reply could follow
     return fields
 
 

@@ -23,6 +23,8 @@ T = TypeVar("T")
 LONG_BYTES: Final = 256 * 1024
 # One runs while the other waits; more would only wait longer.
 _MAX_ESTIMATES: Final = 2
+# On two cores, so that one tenant may use both and another still finds a thread.
+_MIN_THREADS: Final = 4
 _RETRY_SECONDS: Final = 5
 # The process takes about as much memory as the API itself.
 _NUM_PROCESSES: Final = 1
@@ -42,19 +44,20 @@ class EstimateLimitError(LimitError):
 class Compute:
     """Threads that serve the tenant with the least running work first, then the one waiting longest.
 
-    Short and long work queue separately, and long work leaves one thread to short work. The other process
-    has its own queue: a tenant's bodies wait behind each other and let those of other tenants pass. Reads
-    and writes of stored bytes, which wait for disks and networks, have threads of their own.
+    Short and long work queue separately and have threads of their own. The short work of one tenant leaves a
+    thread to the others, since it may wait for a confined process. The process for long bodies has its own
+    queue: a tenant's bodies wait behind each other and let those of other tenants pass. Reads and writes of
+    stored bytes, which wait for disks and networks, have threads of their own.
     """
 
     def __init__(self, num_threads: int | None = None) -> None:
-        num = num_threads or max(2, os.cpu_count() or 1)
-        self._threads = CapacityLimiter(num)
+        num = num_threads or max(_MIN_THREADS, os.cpu_count() or 1)
+        self._threads = CapacityLimiter(num + max(1, num - 1))
         self._processes = CapacityLimiter(_NUM_PROCESSES)
         self._storage = CapacityLimiter(_STORAGE_THREADS)
-        self._short = _FairQueue(num)
-        self._long = _FairQueue(max(1, num - 1))
-        self._apart = _FairQueue(_NUM_PROCESSES)
+        self._short = _FairQueue(num, most_of_one=max(1, num - 1))
+        self._long = _FairQueue(max(1, num - 1), most_of_one=num)
+        self._apart = _FairQueue(_NUM_PROCESSES, most_of_one=_NUM_PROCESSES)
         self._num_estimates: Counter[UUID] = Counter()
 
     async def run(
@@ -126,10 +129,11 @@ class Compute:
 
 
 class _FairQueue:
-    """A number of places, and the tenants that wait for one."""
+    """A number of places, of which one tenant may hold so many, and the tenants that wait for one."""
 
-    def __init__(self, num_places: int) -> None:
+    def __init__(self, num_places: int, *, most_of_one: int) -> None:
         self._num_free = num_places
+        self._most_of_one = most_of_one
         self._running: Counter[UUID] = Counter()
         self._waiting: dict[UUID, deque[asyncio.Future[None]]] = {}
 
@@ -160,6 +164,8 @@ class _FairQueue:
         while self._num_free and self._waiting:
             # Among equals the first in line; a tenant rejoins at the end once it is served.
             tenant_id = min(self._waiting, key=lambda each: self._running[each])
+            if self._running[tenant_id] >= self._most_of_one:
+                return
             line = self._waiting.pop(tenant_id)
             place = line.popleft()
             if line:

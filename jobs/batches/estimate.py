@@ -1,13 +1,14 @@
 """Estimate a batch without submitting it: tokens, KV blocks, lines that can never fit, and time."""
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from jobs.adapters.offers import ModelOffer
 from jobs.batches.line_bodies import validate_body
 from jobs.batches.lines import LineFaultError, SeenIds, duplicate, read_envelope
 from jobs.engines.capacity import Capacity, find_least_excess
-from jobs.errors import LongbatchError
+from jobs.errors import LongbatchError, UnavailableError
 from jobs.files.lines import FileLine
 from jobs.forecast.duration import Estimate
 from jobs.forecast.engine_speed import reading_work
@@ -51,12 +52,16 @@ class Estimator:
         self._num_chars = 0
         self._num_counted = 0
 
-    def take(self, lines: Iterable[FileLine]) -> None:
-        """Add these lines to the estimate."""
+    def take(self, lines: Iterator[FileLine], *, seconds: float) -> bool:
+        """Add lines to the estimate for about so long; return whether these were all."""
+        until = time.monotonic() + seconds
         for line in lines:
             if not line.is_blank:
                 self.found.num_lines += 1
                 self._take_line(line)
+            if time.monotonic() > until:
+                return False
+        return True
 
     def _take_line(self, line: FileLine) -> None:
         found = self.found
@@ -71,6 +76,8 @@ class Estimator:
             found.num_faults += 1
             if len(found.faults) < _MAX_LISTED:
                 found.faults.append(fault.as_object(line.number))
+        except UnavailableError:
+            raise
         except LongbatchError as error:
             found.num_refused += 1
             if len(found.refused) < _MAX_LISTED:

@@ -1,5 +1,6 @@
 """The lines of a batch as specifications of jobs, or as lines of its error file. Reads no database."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +22,7 @@ from jobs.errors import (
     OverJobQuotaError,
     OverStorageQuotaError,
     OverTokenQuotaError,
+    UnavailableError,
 )
 from jobs.files.lines import FileLine
 from jobs.ids import uuid7
@@ -31,6 +33,9 @@ from jobs.responses.rows import response_spec
 from jobs.sharing import sharing_of
 from jobs.states.batch import Endpoint
 from jobs.submission.job_specs import JobSpec, choices_of, inputs_of
+
+# Of validating the lines of one slice, whose transaction is open meanwhile: a hostile schema takes 0.2 s.
+_MAX_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -73,9 +78,16 @@ class LineReader:
     def read(self, lines: Sequence[FileLine]) -> Iterator[LineRequest]:
         """Yield the request of each line that is not blank; short prompts are counted together.
 
-        Lazily, so that a caller who stops early has few counted in vain.
+        Lazily, so that a caller who stops early has few counted in vain. Lines that take long to validate end
+        it early: the next slice begins with those that are left.
         """
-        requests = [self._validated(line) for line in lines if not line.is_blank]
+        requests: list[LineRequest] = []
+        until = time.monotonic() + _MAX_SECONDS
+        for line in lines:
+            if requests and time.monotonic() > until:
+                break
+            if not line.is_blank:
+                requests.append(self._validated(line))
         prompts = [prompt for each in requests for prompt in each.prompts]
         counts = count_some(prompts, self.tools.counter, max_chars=self.tools.max_inline_chars)
         for request in requests:
@@ -109,7 +121,7 @@ class LineReader:
         request = LineRequest(line.number, envelope.custom_id)
         try:
             request.body = self._body(envelope)
-        except (SystemExit, KeyboardInterrupt):
+        except (SystemExit, KeyboardInterrupt, UnavailableError):
             raise
         except BaseException as error:  # noqa: BLE001  # one line must not stop its batch; a panic neither
             request.refusal = self.refusal(line.number, request.custom_id, error)

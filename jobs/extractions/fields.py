@@ -44,6 +44,10 @@ class Field:
 def read_fields(schema: Mapping[str, Any], joins: Mapping[str, JoinRule]) -> list[Field]:
     """Read the fields in their order; a rule in `joins` goes before one in the schema.
 
+    Args:
+        schema: `guides.check` found no fault in it.
+        joins: rules by field.
+
     Raises:
         InvalidRequestError: the schema or a rule cannot be used; `param` names it.
     """

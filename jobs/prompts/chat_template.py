@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, NoReturn, cast
 
-from jinja2 import TemplateError, meta, nodes
+from jinja2 import Environment, TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -25,6 +25,9 @@ _PRIVATE: Final = re.compile("[\uf8fe\uf8ff]")
 _MAX_CACHED_TURNS: Final = 64
 # The template's own variables: a caller who set them would write markup, or text that nobody counts.
 _RESERVED: Final = frozenset({"add_generation_prompt", "documents", "messages", "tools"})
+_WORD: Final = re.compile("[a-zA-Z0-9_-]+")  # as names of functions are
+# From the first blank on: a run of n blanks would otherwise be read n times.
+BLANKS_BEFORE: Final = r"(?:(?<!\s)\s+)?"
 # What a template may raise when a variable has a type that it does not expect.
 _RENDER_FAULTS: Final = (
     TemplateError,
@@ -118,6 +121,10 @@ class ChatTemplate:
             self._variables["strftime_now"] = _strftime_now
         self._controls = ControlPieces([token.text for token in control_tokens])
         self._control_pattern = control_pattern(control_tokens)
+        # Templates compare variables, so short words are not replaced as those of tools are: they can only
+        # become a control token where the template writes the begin of one itself.
+        begins = any(self._controls.begin_in(text) for text in _literals(environment, source))
+        self._is_unsafe = self._controls.are_in if begins else self._controls.may_form
         self._cached: Callable[[tuple[Role, ...], str], Skeleton] = lru_cache(maxsize=256)(self._skeleton)
 
     def skeleton(self, roles: tuple[Role, ...], variables: str) -> Skeleton:
@@ -191,14 +198,14 @@ class ChatTemplate:
         """Read the caller's variables, none of which may write markup of its own.
 
         Raises:
-            TemplateVariablesError: one has a reserved name, or holds the text of a control token.
+            TemplateVariablesError: one has a reserved name, or holds text that could become a control token.
         """
         given = cast("dict[str, object]", json.loads(variables))
         if reserved := given.keys() & (_RESERVED | self._variables.keys()):
             raise TemplateVariablesError(f"The variable {min(reserved)!r} cannot be set.")
         for text in _texts(given):
-            if self._control_pattern.search(text) or _PRIVATE.search(text):
-                raise TemplateVariablesError("A variable holds the text of a control token.")
+            if any(map(self._is_unsafe, {text, text.strip(), text.lower(), text.upper()})):
+                raise TemplateVariablesError("A variable holds the text of a control token, or part of one.")
         return given
 
     def _markup(self, roles: tuple[Role, ...], given: Mapping[str, object]) -> str:
@@ -236,8 +243,20 @@ def _check_whole(asked: Conversation, contents: set[int], pieces: Sequence[int |
     for tool in asked.tools:
         function = tool["function"]
         names += [str(function["name"])] if isinstance(function, dict) else []
-    if left := next((each for each in names if each not in text), None):
+    # A prompt of 8 MB may have 98,000 calls: looking through the text for each name takes minutes. Only names
+    # that the template writes next to other letters are no words.
+    words = set(_WORD.findall(text))
+    if left := next((each for each in names if each not in words and each not in text), None):
         raise TemplateError(f"it leaves out the function {left!r}")
+
+
+def _literals(environment: Environment, source: str) -> Iterator[str]:
+    """Yield the texts that a template can write of itself."""
+    for _, kind, text in environment.lex(source):
+        if kind == "data":
+            yield text
+        elif kind == "string":
+            yield text[1:-1]
 
 
 def _turn(message: Message, content: str, kept: Placeholders) -> dict[str, object]:
@@ -305,7 +324,7 @@ def control_pattern(tokens: Sequence[ControlToken]) -> re.Pattern[str]:
 
 
 def _alternative(token: ControlToken) -> str:
-    before, after = r"\s*" if token.strips_left else "", r"\s*" if token.strips_right else ""
+    before, after = BLANKS_BEFORE if token.strips_left else "", r"\s*" if token.strips_right else ""
     return f"{before}(?P<t{token.id}>{re.escape(token.text)}){after}"
 
 

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 import tokenizers
 
-from jobs.prompts.chat_template import ControlToken
+from jobs.prompts.chat_template import BLANKS_BEFORE, ControlToken
 from jobs.prompts.encoding import PlainEncoder, TokenIds, UnknownTokenError, UnsafeTextError, concatenate
 from jobs.prompts.token_bytes import TokenBytes
 
@@ -70,7 +70,7 @@ def _pattern_of(controls: Sequence[ControlToken]) -> re.Pattern[str]:
     """
     longest_first = sorted(controls, key=lambda control: len(control.text), reverse=True)
     alternatives = (
-        (r"\s*" * control.strips_left) + re.escape(control.text) + (r"\s*" * control.strips_right)
+        (BLANKS_BEFORE * control.strips_left) + re.escape(control.text) + (r"\s*" * control.strips_right)
         for control in longest_first
     )
     return re.compile("|".join(alternatives) or "(?!)")

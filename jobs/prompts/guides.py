@@ -1,31 +1,32 @@
 """What form an answer must have: the guide that an engine generates by, checked when it is asked for."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, Self
-from urllib.parse import unquote
-
-import jsonschema_rs
 
 from jobs.errors import InvalidRequestError
+from jobs.prompts.confined.processes import SHARED, TooCostlyError
 
 # OpenAI takes 120,000 characters in all; grammars of engines grow faster than what they are made from.
 MAX_BYTES: Final = 64 * 1024
 _MAX_DEPTH: Final = 64
+# Workers go through them on the loop that streams answers, 25 µs each.
+_MAX_OBJECTS: Final = 5000
 # Some engines write a bounded repetition out: one of a million would take all of their memory.
 _MAX_REPEATS: Final = 10_000
 _REPEATS: Final = frozenset(
     {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains"}
 )
-# Of schemas beside `unevaluatedProperties` and `unevaluatedItems`, for which the library compiles whatever
-# applies to the same value once for each path that leads to it: 10 µs each, while nothing else runs.
-_MAX_PATHS: Final = 20_000
-_BASES_A_STEP: Final = 20  # looked through in the time of a step
-_SAME_VALUE: Final = ("allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas")
-_PATTERN_BYTES: Final = 1024 * 1024  # of a compiled pattern, and of what matching it may keep
+# Of all schemas and expressions of a request together.
+MAX_PATTERNS: Final = 100
+MAX_PATTERNS_BYTES: Final = 16 * 1024
+_TOO_COSTLY: Final = (
+    "the schemas of the request take too much time or memory to compile; use fewer patterns, repetitions and"
+    " references."
+)
 
 
 class GuideKind(StrEnum):
@@ -88,36 +89,27 @@ ANY_OBJECT: Final[Mapping[str, object]] = {"type": "object"}
 
 
 def json_guide(schema: Mapping[str, Any], *, param: str) -> Guide:
-    """Make the guide of an answer in JSON by this schema.
+    """Make the guide of an answer in JSON by this schema; `check` finds out whether it is one.
 
     Raises:
-        InvalidRequestError: it is no schema, or exceeds a limit.
+        InvalidRequestError: it exceeds a limit.
     """
-    _check_depth(schema, param)
+    _check_shape(schema, param)
     # In the order in which it was written, in which engines generate properties.
     try:
         written = json.dumps(schema, separators=(",", ":"), allow_nan=False)
     except ValueError:
         raise InvalidRequestError(f"{param}: must be JSON of finite numbers.", param=param) from None
-    content = _bounded(written, param)
-    if '"unevaluated' in written and _has_many_paths(schema):
-        message = "too many references lead to each other beside unevaluatedProperties or unevaluatedItems."
-        raise InvalidRequestError(f"{param}: {message}", param=param)
-    if fault := _schema_fault(content):
-        raise InvalidRequestError(f"{param}: {fault}", param=param)
-    return Guide(GuideKind.JSON, content)
+    return Guide(GuideKind.JSON, _bounded(written, param))
 
 
 def regex_guide(pattern: str, *, param: str) -> Guide:
-    """Make the guide of an answer that a regular expression matches from beginning to end.
+    """Make the guide of an answer that a regular expression matches from beginning to end; see `check`.
 
     Raises:
-        InvalidRequestError: it is none that can be matched in linear time, or exceeds a limit.
+        InvalidRequestError: it exceeds a limit.
     """
-    if _schema_fault(json.dumps(whole_match(_bounded(pattern, param)))):
-        message = "must be a regular expression without look-around and back references, and of bounded size."
-        raise InvalidRequestError(f"{param}: {message}", param=param)
-    return Guide(GuideKind.REGEX, pattern)
+    return Guide(GuideKind.REGEX, _bounded(pattern, param))
 
 
 def choice_guide(choices: list[str], *, param: str) -> Guide:
@@ -148,24 +140,87 @@ def choice_grammar(choices: list[str]) -> str:
     return "root ::= " + " | ".join(json.dumps(each, ensure_ascii=False) for each in choices)
 
 
-def validator_of(content: str) -> Any:  # noqa: ANN401  # the library's validators share no class
-    """Compile a JSON Schema. It reads nothing from elsewhere, and matches its patterns in linear time.
+def check(asked: Sequence[tuple[str, Guide]]) -> None:
+    """Check all guides of one request, which share one budget, by compiling them in a confined process.
+
+    Args:
+        asked: guides with the parameters that hold them.
 
     Raises:
-        ValueError: it is no valid schema, or too large.
+        InvalidRequestError: one cannot be used, or together they exceed a limit.
+        CheckerLostError: no process can be started; try again.
     """
-    options = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES, dfa_size_limit=_PATTERN_BYTES)
-    return jsonschema_rs.validator_for(json.loads(content), pattern_options=options, offline=True)
+    compiled = [(param, guide.kind, content) for param, guide in asked if (content := _schema_of(guide))]
+    if not compiled:
+        return
+    schemas = [json.loads(content) for _, _, content in compiled]
+    _check_patterns([*_patterns(schemas)], compiled[0][0])
+    fault = _fault(tuple(content for _, _, content in compiled))
+    if fault is not None:
+        index, reason = fault
+        param, kind, _ = compiled[index]
+        if kind is GuideKind.REGEX:
+            message = "must be a regular expression without look-around and back references, of bounded size."
+            raise _refused(param, message)
+        raise _refused(param, f"is not a JSON Schema that can be used here: {reason}")
 
 
-@lru_cache(maxsize=256)
-def _schema_fault(content: str) -> str | None:
-    """Return what is wrong with a schema; lines of a batch usually share theirs."""
+def count_patterns(schema: object) -> int:
+    """Count the regular expressions in a schema."""
+    return sum(1 for _ in _patterns(schema))
+
+
+def _schema_of(guide: Guide) -> str | None:
+    match guide.kind:
+        case GuideKind.JSON:
+            return guide.content
+        case GuideKind.REGEX:
+            return json.dumps(whole_match(guide.content))
+        case GuideKind.CHOICE | GuideKind.GRAMMAR:
+            return None
+
+
+def _check_patterns(patterns: Sequence[str], param: str) -> None:
+    if len(patterns) > MAX_PATTERNS:
+        message = f"a request must not have more than {MAX_PATTERNS} regular expressions"
+        raise _refused(param, f"{message} (got {len(patterns)}).")
+    num_bytes = sum(len(each.encode(errors="surrogatepass")) for each in patterns)
+    if num_bytes > MAX_PATTERNS_BYTES:
+        message = f"the regular expressions of a request must not exceed {MAX_PATTERNS_BYTES} bytes in all"
+        raise _refused(param, f"{message} (got {num_bytes}).")
+
+
+@lru_cache(maxsize=64)
+def _fault(contents: tuple[str, ...]) -> tuple[int, str] | None:
+    """Return the index of the first schema that cannot be used, and why. Lines of a batch share theirs.
+
+    Raises:
+        CheckerLostError: no process can be started; try again.
+    """
     try:
-        validator_of(content)
-    except (ValueError, jsonschema_rs.ReferencingError) as error:
-        return f"is not a JSON Schema that can be used here: {str(error).splitlines()[0][:300]}"
-    return None
+        found = SHARED.ask({"schemas": contents})
+    except TooCostlyError:
+        return 0, _TOO_COSTLY
+    return None if found is None else (found[0], found[1])
+
+
+def _refused(param: str, message: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{param}: {message}", param=param)
+
+
+def _patterns(schema: object) -> Iterator[str]:
+    """Yield the regular expressions in a schema; without recursion."""
+    waiting = [schema]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            if isinstance(pattern := each.get("pattern"), str):
+                yield pattern
+            if isinstance(named := each.get("patternProperties"), dict):
+                yield from named
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
 
 
 def _bounded(content: str, param: str) -> str:
@@ -179,13 +234,14 @@ def _bounded(content: str, param: str) -> str:
     return content
 
 
-def _check_depth(schema: object, param: str) -> None:
-    """Refuse what is nested too deep, or repeats too often; without recursion."""
-    level = [schema]
+def _check_shape(schema: object, param: str) -> None:
+    """Refuse what is nested too deep, has too many parts, or repeats too often; without recursion."""
+    level, num_objects = [schema], 0
     for _ in range(_MAX_DEPTH):
         following: list[object] = []
         for each in level:
             if isinstance(each, dict):
+                num_objects += 1
                 for name, value in each.items():
                     if name in _REPEATS and isinstance(value, int | float) and value > _MAX_REPEATS:
                         message = f"{name} must not exceed {_MAX_REPEATS}."
@@ -194,97 +250,8 @@ def _check_depth(schema: object, param: str) -> None:
             elif isinstance(each, list):
                 following += each
         level = following
+        if num_objects > _MAX_OBJECTS:
+            raise _refused(param, f"must not have more than {_MAX_OBJECTS} objects.")
         if not level:
             return
     raise InvalidRequestError(f"{param}: must not be nested more than {_MAX_DEPTH} levels deep.", param=param)
-
-
-def _has_many_paths(schema: Mapping[str, Any]) -> bool:
-    """Follow all paths that compiling the schema follows; return whether they are more than the limit."""
-    parts = [*_dicts(schema)]
-    targets = _Targets(schema, parts)
-    for part in parts:
-        if "unevaluatedProperties" not in part and "unevaluatedItems" not in part:
-            continue
-        # The parts on the present path are open: the library follows none of them again.
-        opened: set[int] = set()
-        waiting: list[tuple[Mapping[str, Any], bool]] = [(part, True)]
-        while waiting:
-            each, is_entered = waiting.pop()
-            if not is_entered:
-                opened.discard(id(each))
-            elif id(each) not in opened:
-                targets.steps += 1
-                opened.add(id(each))
-                waiting.append((each, False))
-                waiting += [(found, True) for found in targets.of_same_value(each)]
-            if targets.steps > _MAX_PATHS or len(waiting) > _MAX_PATHS:
-                return True
-    return False
-
-
-class _Targets:
-    """Where the references of a schema may lead: to all parts that they could mean, by pointer or by name."""
-
-    def __init__(self, root: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> None:
-        self.steps = 0
-        self._bases = [each for each in parts if each is root or isinstance(each.get("$id"), str)]
-        self._named: dict[str, list[Mapping[str, Any]]] = {}
-        for each in parts:
-            for keyword in ("$anchor", "$dynamicAnchor", "$id"):
-                if isinstance(name := each.get(keyword), str):
-                    self._named.setdefault(_last_of(name), []).append(each)
-        self._found: dict[str, list[Mapping[str, Any]]] = {}
-
-    def of_same_value(self, part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """Yield the schemas that apply to the same value as this part of the schema does."""
-        for keyword in _SAME_VALUE:
-            found = part.get(keyword)
-            among = found if isinstance(found, list) else [found]
-            if keyword == "dependentSchemas" and isinstance(found, dict):
-                among = [*found.values()]
-            yield from (each for each in among if isinstance(each, dict))
-        for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
-            if isinstance(reference := part.get(keyword), str):
-                yield from self._referred(reference)
-
-    def _referred(self, reference: str) -> list[Mapping[str, Any]]:
-        if reference not in self._found:
-            self.steps += len(self._bases) // _BASES_A_STEP
-            _, _, fragment = reference.partition("#")
-            if not fragment or fragment.startswith("/"):
-                steps = [unquote(each).replace("~1", "/").replace("~0", "~") for each in fragment.split("/")]
-                led = (_walked(base, steps[1:]) for base in self._bases)
-                self._found[reference] = [each for each in led if isinstance(each, dict)]
-            else:
-                self._found[reference] = self._named.get(_last_of(reference), [])
-        return self._found[reference]
-
-
-def _last_of(name: str) -> str:
-    """Return the end of a URI, by which a reference and what it means are alike however they are written."""
-    return unquote(name).rpartition("#")[2].rpartition("/")[2]
-
-
-def _walked(value: object, steps: list[str]) -> object:
-    for step in steps:
-        match value:
-            case dict():
-                value = value.get(step)
-            case list() if step.isdecimal() and len(step) < 6 and int(step) < len(value):
-                value = value[int(step)]
-            case _:
-                return None
-    return value
-
-
-def _dicts(schema: object) -> Iterator[Mapping[str, Any]]:
-    """Yield all objects in a schema; without recursion."""
-    waiting = [schema]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, dict):
-            yield each
-            waiting += each.values()
-        elif isinstance(each, list):
-            waiting += each

@@ -15,6 +15,7 @@ from jobs.prompts.messages import Message
 from jobs.validation import Closed, NonEmpty, Text
 
 _MAX_CHOICES: Final = 1000
+_OPENAI_SCHEMA: Final = "response_format.json_schema.schema"
 _FORMATS: Final = frozenset({"text", "json_object", "json_schema"})
 # A grammar cannot be checked here.
 _IN_WORDS: Final = frozenset({GuideKind.JSON, GuideKind.REGEX, GuideKind.CHOICE})
@@ -112,12 +113,13 @@ class StructuredFields(Closed):
         " the answer and tries again, as often as failed jobs are tried. Null: such a request is refused.",
     )
 
-    def guide_on(self, model: str, takes: Takes) -> Guide | None:
+    def guide_on(self, model: str, takes: Takes, *, beside: Sequence[tuple[str, Guide]] = ()) -> Guide | None:
         """Return the form that the request asks for, and who sees to it: the engine, or the prompt's words.
 
         Args:
             model: that is to answer.
             takes: what its engines take.
+            beside: the request's other schemas with their parameters; all are checked in one budget.
 
         Returns:
             None if it asks for none.
@@ -127,25 +129,24 @@ class StructuredFields(Closed):
             UnsupportedParameterError: not every engine of the model can guide an answer to it.
         """
         found = [*self._of_openai(), *self._of_vllm(), *self._of_older_vllm()]
-        if not found:
-            return None
         if len(found) > 1:
             (first, _), (second, _), *_ = found
             raise InvalidRequestError(f"Only one of {first} and {second} may be set.", param=second)
-        [(param, guide)] = found
-        if not is_lacking(guide.kind, model, takes):
-            return guide
-        if self.structured_fallback is None or guide.kind not in _IN_WORDS:
-            raise refusal(param, [guide.kind], model, takes)
-        return replace(guide, in_words=True)
+        for param, guide in found:
+            if is_lacking(guide.kind, model, takes):
+                if self.structured_fallback is None or guide.kind not in _IN_WORDS:
+                    raise refusal(param, [guide.kind], model, takes)
+                found = [(param, replace(guide, in_words=True))]
+        placed = [(_OPENAI_SCHEMA if param == "response_format" else param, guide) for param, guide in found]
+        guides.check([*placed, *beside])
+        return found[0][1] if found else None
 
     def _of_openai(self) -> list[tuple[str, Guide]]:
         match self.response_format:
             case JsonObjectFormat():
                 return [("response_format", guides.json_guide(guides.ANY_OBJECT, param="response_format"))]
             case JsonSchemaFormat(json_schema=options):
-                param = "response_format.json_schema.schema"
-                return [("response_format", guides.json_guide(options.schema_, param=param))]
+                return [("response_format", guides.json_guide(options.schema_, param=_OPENAI_SCHEMA))]
         return []
 
     def _of_vllm(self) -> list[tuple[str, Guide]]:

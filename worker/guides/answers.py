@@ -1,11 +1,16 @@
 """What is wrong with a whole answer: with its text, or with the calls that it makes."""
 
+import re
+from typing import Final
 from uuid import UUID
 
 from jobs.checkpoints import Output
 from jobs.prompts.guides import Guide, GuideKind
 from jobs.prompts.tools.forms import AnswerForm, CallForm
 from worker.guides.checker import FormChecker
+
+# A whole answer in one block of Markdown, as models like to write code.
+_FENCED: Final = re.compile(r"\s*```[a-zA-Z]*[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
 
 
 async def fault_of(output: Output, form: AnswerForm, checker: FormChecker, *, tenant_id: UUID) -> str | None:
@@ -19,6 +24,12 @@ async def fault_of(output: Output, form: AnswerForm, checker: FormChecker, *, te
     if form.guide is None:
         return None
     return await checker.fault_of(output.text, form.guide, tenant_id=tenant_id)
+
+
+def unfenced(text: str) -> str:
+    """Take an answer out of the block of code that it is; return any other as it is."""
+    found = _FENCED.fullmatch(text)
+    return found[1] if found else text
 
 
 async def _fault_of_calls(

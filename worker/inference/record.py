@@ -17,6 +17,7 @@ from jobs import doorbell, telemetry
 from jobs.checkpoints import Output
 from jobs.engines.tensors import NO_TENSORS, TensorRequest
 from jobs.errors import EngineError, InvalidOutputError, LongbatchError, ShownInvalidOutputError
+from jobs.prompts.confined.processes import CheckerLostError
 from jobs.prompts.tools.forms import ANY_FORM, AnswerForm
 from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK
 from jobs.scheduling.starts import Claim
@@ -26,9 +27,8 @@ from worker.doorbell import RingBell
 from worker.engine.deltas import CachedPrompt, EngineDelta, OutputDelta
 from worker.engine.engine import StreamEnd
 from worker.engine.request import WantedAdapter
-from worker.guides.answers import fault_of
-from worker.guides.checker import CheckerLostError, FormChecker
-from worker.guides.checking import unfenced
+from worker.guides.answers import fault_of, unfenced
+from worker.guides.checker import FormChecker
 from worker.inference.desk import Desk
 from worker.inference.follow import wait_for_end
 from worker.inference.leases import LeaseKeeper, RunningJob

@@ -8,6 +8,7 @@ from pydantic import Discriminator, Field, Tag
 from jobs.database.base import JsonObject
 from jobs.errors import InvalidRequestError
 from jobs.prompts import guides
+from jobs.prompts.guides import Guide
 from jobs.validation import Closed, NonEmpty, Text
 
 MAX_TOOLS: Final = 128  # OpenAI's
@@ -92,29 +93,29 @@ class ToolFields(Closed):
         """The functions that the model is told of."""
         return [] if self.tool_choice == "none" or not self.tools else self.tools
 
-    def checked_tools(self) -> list[FunctionTool]:
-        """Return the functions that the model is told of, checked.
+    def tool_schemas(self) -> list[tuple[str, Guide]]:
+        """Return the schemas of all functions that were sent, with their parameters, for `guides.check`.
 
         Raises:
             InvalidRequestError: a definition or the choice is invalid, or all exceed a limit.
         """
-        if not self.tools and self.tool_choice is None:
-            return []
         names: set[str] = set()
+        found: list[tuple[str, Guide]] = []
         for index, tool in enumerate(self.tools or ()):
             param = f"tools.{index}.function"
             if tool.function.name in names:
                 message = f"{param}.name: there are two functions of the name {tool.function.name!r}."
                 raise InvalidRequestError(message, param=f"{param}.name")
             names.add(tool.function.name)
-            _check_schema(tool.function, f"{param}.parameters")
+            found.append((f"{param}.parameters", _schema_guide(tool.function, f"{param}.parameters")))
         self._check_choice(names)
-        written = json.dumps([each.shown() for each in self.offered], ensure_ascii=False)
-        if len(written.encode()) > MAX_TOOLS_BYTES:
+        # Of what was sent: functions that are not offered are checked, too.
+        written = json.dumps([each.shown() for each in self.tools or ()], ensure_ascii=False)
+        if len(written.encode(errors="surrogatepass")) > MAX_TOOLS_BYTES:
             raise InvalidRequestError(
                 f"tools: must not exceed {MAX_TOOLS_BYTES} bytes in all.", param="tools"
             )
-        return self.offered
+        return found
 
     def _check_choice(self, names: set[str]) -> None:
         match self.tool_choice:
@@ -146,8 +147,9 @@ class CallInput(Closed):
     )
 
 
-def _check_schema(function: FunctionDefinition, param: str) -> None:
+def _schema_guide(function: FunctionDefinition, param: str) -> Guide:
     schema = function.schema_of_arguments
-    guides.json_guide(schema, param=param)
+    guide = guides.json_guide(schema, param=param)
     if schema.get("type", "object") != "object":
         raise InvalidRequestError(f"{param}: must be a schema of an object.", param=param)
+    return guide

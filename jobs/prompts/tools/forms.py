@@ -115,7 +115,10 @@ class AnswerFields(StructuredFields, ToolFields):
         """
         must_call = self.tool_choice == "required" or isinstance(self.tool_choice, NamedToolChoice)
         formed = self.model_copy(update={"response_format": None}) if must_call else self
-        guide, tools = formed.guide_on(model, takes), self.checked_tools()
+        sent, tools = self.tool_schemas(), self.offered
+        if tools and is_lacking(TOOLS, model, takes):
+            raise refusal("tools", [TOOLS], model, takes)
+        guide = formed.guide_on(model, takes, beside=sent)
         if not tools:
             return AnswerForm(guide), []
         if guide is not None:
@@ -124,8 +127,6 @@ class AnswerFields(StructuredFields, ToolFields):
                 " to none."
             )
             raise InvalidRequestError(message, param="tools")
-        if is_lacking(TOOLS, model, takes):
-            raise refusal("tools", [TOOLS], model, takes)
         return self._calls(tools, model, takes), [each.shown() for each in tools]
 
     def _calls(self, tools: Sequence[FunctionTool], model: str, takes: Takes) -> AnswerForm:
@@ -143,11 +144,12 @@ class AnswerFields(StructuredFields, ToolFields):
             case _:
                 return AnswerForm(calls=form)
         is_several = self.parallel_tool_calls is True and len(wanted) == len(tools)
+        is_in_words = is_lacking(GuideKind.JSON, model, takes)
+        if is_in_words and self.structured_fallback is None:
+            raise refusal("tool_choice", [GuideKind.JSON], model, takes)
         guide = guides.json_guide(schema_of_calls(wanted, is_several=is_several), param="tool_choice")
-        if is_lacking(GuideKind.JSON, model, takes):
-            if self.structured_fallback is None:
-                raise refusal("tool_choice", [GuideKind.JSON], model, takes)
-            guide = replace(guide, in_words=True)
+        guides.check([("tool_choice", guide)])
+        guide = replace(guide, in_words=is_in_words)
         names = tuple(each.function.name for each in wanted)
         calls = replace(form, names=names, is_required=True, is_json=True, is_parallel=is_several)
         return AnswerForm(guide, calls)

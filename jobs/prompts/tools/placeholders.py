@@ -17,10 +17,7 @@ class PlaceholderError(ValueError):
 
 
 class ControlPieces:
-    """The texts that could become a control token beside a template's own; safe to use from several threads.
-
-    A text is safe if none of its characters can be part of a control token, whatever stands next to it.
-    """
+    """The texts that could become a control token beside other ones; safe to use from several threads."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = [text for text in texts if text]
@@ -31,16 +28,21 @@ class ControlPieces:
         self._pattern = re.compile("|".join(map(re.escape, self._texts)) or "(?!)")
 
     def are_in(self, text: str) -> bool:
-        """Return True if the text could become part of a control token."""
-        if not text:
-            return False
-        return any(self._touch(each) for each in {text, text.strip()} if each)
+        """Return True if the text could become part of a control token, whatever stands next to it."""
+        return any(each in self._all or self.may_form(each) for each in {text, text.strip()} if each)
 
-    def _touch(self, text: str) -> bool:
-        if text in self._all or self._pattern.search(text) or _PRIVATE.search(text):
+    def may_form(self, text: str) -> bool:
+        """Return True if the text holds a control token, ends with its begin, or begins with its end."""
+        if self._pattern.search(text) or _PRIVATE.search(text):
             return True
-        sizes = range(1, min(len(text), self._longest) + 1)
-        return any(text[-size:] in self._heads or text[:size] in self._tails for size in sizes)
+        return self.begin_in(text) or any(text[:size] in self._tails for size in self._sizes(text))
+
+    def begin_in(self, text: str) -> bool:
+        """Return True if the text ends with the begin of a control token."""
+        return any(text[-size:] in self._heads for size in self._sizes(text))
+
+    def _sizes(self, text: str) -> range:
+        return range(1, min(len(text), self._longest) + 1)
 
 
 class Placeholders:

@@ -12,6 +12,7 @@ from jobs.extractions.settling import concluding
 from jobs.models import DEFAULT_TENANT, Job, Summary
 from jobs.models.document import Document
 from jobs.prompts import store
+from jobs.prompts.confined.answer_faults import find_fault
 from jobs.prompts.messages import parse
 from jobs.questions import DocumentsSpec
 from jobs.questions.forest import DEFAULT_LENGTH
@@ -19,7 +20,6 @@ from jobs.questions.queries import describe_whole
 from jobs.questions.settling import ready_to_settle, settle
 from summary_support import claim_next, complete, fail, prepare_all
 from support import MODEL
-from worker.guides.checking import find_fault
 
 # Says to a part of a document and a question what a model replies; None: its job fails.
 Script = Callable[[str, str], str | None]

@@ -2,17 +2,16 @@
 
 import asyncio
 import json
-import os
-import signal
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from jobs.ids import uuid7
+from jobs.prompts.confined.answer_faults import find_fault
 from jobs.prompts.guides import Guide, GuideKind
+from worker.guides.answers import unfenced
 from worker.guides.checker import TOO_COSTLY, FormChecker
-from worker.guides.checking import find_fault, unfenced
 
 PERSON = {
     "type": "object",
@@ -133,18 +132,3 @@ def test_a_costly_check_ends_alone(checker: FormChecker) -> None:
     faults, order = asyncio.run(check())
     assert faults == [TOO_COSTLY, None, None]
     assert order == ["beside it", "costly", "after it"]
-
-
-def test_a_process_that_died_is_replaced(checker: FormChecker) -> None:
-    async def check() -> list[str | None]:
-        tenant_id = uuid7()
-        first = await checker.fault_of("{}", by_schema({}), tenant_id=tenant_id)
-        [process] = checker._idle
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        return [first, await checker.fault_of("3", by_schema(PERSON), tenant_id=tenant_id)]
-
-    first, second = asyncio.run(check())
-    assert first is None
-    assert second is not None
-    assert "object" in second

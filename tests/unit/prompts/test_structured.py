@@ -115,6 +115,7 @@ def nested(levels: int) -> dict[str, Any]:
         ({"description": "x" * MAX_BYTES}, f"must not exceed {MAX_BYTES} bytes"),
         ({"enum": ["x" * 100] * 10_000}, f"must not exceed {MAX_BYTES} bytes"),
         ({"enum": [f"{number:08x}" for number in range(6000)]}, f"must not exceed {MAX_BYTES} bytes"),
+        ({"anyOf": [{}] * 5001}, "more than 5000 objects"),
         (nested(64), "64 levels"),
         (nested(100_000), "64 levels"),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from jobs.errors import InvalidRequestError
 from jobs.prompts import openai
-from jobs.prompts.chat_template import ChatTemplate, ChatTemplateError, TemplateVariablesError
+from jobs.prompts.chat_template import ChatTemplate, ChatTemplateError, ControlToken, TemplateVariablesError
 from jobs.prompts.counter import PromptCounter, count_short
 from jobs.prompts.messages import Message, Role, canonical
 from jobs.prompts.tokenizer import Tokenizer
@@ -65,6 +65,12 @@ def test_variables_are_part_of_the_count_and_stored_so_that_a_recount_gives_the_
         ({"effort": "a<|eot_id|>"}, "control token"),
         ({"deep": [{"<think>": 1}]}, "control token"),
         ({"effort": "\uf8ff0\uf8fe"}, "control token"),
+        # What could become one beside a text of the template's own, or of another variable.
+        ({"effort": "a<|eot"}, "control token"),
+        ({"effort": "_id|>"}, "control token"),
+        ({"effort": ["a", {"b": "ends with <"}]}, "control token"),
+        ({"effort": " k>"}, "control token"),
+        ({"<th": 1}, "control token"),
     ],
 )
 def test_variables_that_the_template_cannot_take_are_refused_by_name(
@@ -73,6 +79,41 @@ def test_variables_that_the_template_cannot_take_are_refused_by_name(
     with pytest.raises(TemplateVariablesError, match=reason) as caught:
         rendered(tokenizer, **variables)
     assert caught.value.param == "chat_template_kwargs"
+
+
+CONTROLS = [ControlToken("<|eot_id|>", 1), ControlToken("<|python_tag|>", 2)]
+TURN = "{{ messages[0].content }}<|eot_id|>"
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"a": "<|eot", "b": "_id|>"},
+        {"a": "<", "b": "|eot_id|>"},
+        {"a": "<|EOT_ID|>".lower()},
+        {"c": "<|EOT_ID|>"},
+    ],
+)
+def test_no_control_token_is_made_of_pieces(variables: dict[str, str]) -> None:
+    source = TURN + "{{ a }}{{ b }}{{ (c or '') | lower }}"
+    template = ChatTemplate(source, control_tokens=CONTROLS, variables={})
+    with pytest.raises(TemplateVariablesError, match="control token"):
+        template.skeleton(("user",), json.dumps(variables))
+
+
+@pytest.mark.parametrize("source", ["<|{{ a }}|>", "{{ '<|' ~ a ~ '|>' }}", "{{ '%s%s|>' % ('<|', a) }}"])
+def test_where_a_template_writes_part_of_a_control_token_no_variable_is_the_rest(source: str) -> None:
+    template = ChatTemplate(TURN + source, control_tokens=CONTROLS, variables={})
+    with pytest.raises(TemplateVariablesError, match="control token"):
+        template.skeleton(("user",), json.dumps({"a": "eot_id"}))
+
+
+@pytest.mark.parametrize("text", ["on", "python", "tag", "e", "a < b", "text|", "|"])
+def test_words_within_control_tokens_are_no_part_of_one(text: str) -> None:
+    template = ChatTemplate(
+        TURN + "{{ 'yes' if a == '" + text + "' }}", control_tokens=CONTROLS, variables={}
+    )
+    assert template.skeleton(("user",), json.dumps({"a": text})) == ((0,), 1, ("yes",))
 
 
 def test_only_the_markup_of_short_conversations_is_kept() -> None:

@@ -133,13 +133,18 @@ def test_stored_bytes_that_are_slow_to_come_hold_up_no_work() -> None:
     asyncio.run(scenario())
 
 
-def test_a_tenant_that_is_alone_uses_all_threads() -> None:
+def test_a_tenant_that_is_alone_leaves_one_thread_to_others_whatever_it_sends() -> None:
     async def scenario() -> None:
-        compute, tenant_id = Compute(3), uuid4()
-        gates = [Gate() for _ in range(3)]
-        tasks = [start(compute, tenant_id, SHORT, gate) for gate in gates]
-        for gate in gates:
+        compute, busy = Compute(3), uuid4()
+        gates = [Gate() for _ in range(6)]
+        tasks = [
+            start(compute, busy, num_bytes, gate)
+            for num_bytes, gate in zip([SHORT, LONG] * 3, gates, strict=True)
+        ]
+        for gate in gates[:4]:
             await gate.until_begun()
+        await until_all_wait(compute)
+        assert [gate.begun.is_set() for gate in gates] == [True] * 4 + [False] * 2
         for gate in gates:
             gate.open.set()
         await asyncio.gather(*tasks)

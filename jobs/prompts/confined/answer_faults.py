@@ -1,15 +1,12 @@
 """What is wrong with an answer that was to have a certain form."""
 
 import json
-import re
-from functools import lru_cache
 from typing import Any, Final
 
-from jobs.prompts.guides import Guide, GuideKind, validator_of, whole_match
+from jobs.prompts.confined.compiling import validator_of
+from jobs.prompts.guides import Guide, GuideKind, count_patterns, whole_match
 
 _MAX_CHARS: Final = 300  # of a message, which may quote the answer
-# A whole answer in one block of Markdown, as models like to write code.
-_FENCED: Final = re.compile(r"\s*```[a-zA-Z]*[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
 
 
 def find_fault(guide: Guide, text: str, *, quotes: bool = True) -> str | None:
@@ -34,12 +31,6 @@ def find_fault(guide: Guide, text: str, *, quotes: bool = True) -> str | None:
             return None
 
 
-def unfenced(text: str) -> str:
-    """Take an answer out of the block of code that it is; return any other as it is."""
-    found = _FENCED.fullmatch(text)
-    return found[1] if found else text
-
-
 def _json_fault(content: str, text: str, *, quotes: bool) -> str | None:
     try:
         answer = json.loads(text, parse_constant=_refuse)
@@ -58,6 +49,6 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no number in JSON")
 
 
-@lru_cache(maxsize=64)
 def _validator(content: str) -> Any:  # noqa: ANN401  # the library's validators share no class
-    return validator_of(content)
+    schema = json.loads(content)
+    return validator_of(schema, num_patterns=count_patterns(schema))

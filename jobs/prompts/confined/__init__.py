@@ -1,0 +1,1 @@
+"""Work on callers' schemas and patterns, in processes that a hostile one may end."""
