@@ -200,15 +200,16 @@ def use_code(session: Session, code: str, *, lifetime: timedelta) -> str | None:
 
 
 def note_failure(session: Session, api_key: str, *, reason: str | None = None) -> None:
-    """Log a sign-in that failed: for the tenant of the key whose public part was given, if there is one.
+    """Log a sign-in that failed: for the tenant whose key was given, otherwise for operators alone.
+
+    Public parts of keys are no secret: who knows one must not write to the log of its tenant.
 
     Args:
         session: one that reads and writes the rows of all tenants.
         api_key: as it was given, which is not logged; empty: none was.
-        reason: the code of the error; None: the key was wrong.
+        reason: the code of the error; None: the key was wrong, or may not sign in.
     """
-    handle = keys.handle_of(api_key)
-    row = session.scalar(select(ApiKey).where(ApiKey.handle == handle)) if handle is not None else None
+    row = keys.find(session, api_key) if keys.handle_of(api_key) is not None else None
     named, tenant_id = (None, None) if row is None else (keys.public_id(row), row.tenant_id)
     details = {} if reason is None else {"reason": reason}
     audit.note(session, Action.SIGN_IN_FAIL, named, tenant_id=tenant_id, **details)
