@@ -77,6 +77,7 @@ def start_for_person(session: Session, person: Person, *, tenant_id: UUID, lifet
             person_subject=person.subject,
             person_name=person.name,
             scopes=sorted(person.scopes),
+            person_claims=dict(person.claims),
             expires_at=database_now(session) + lifetime,
         )
     )
@@ -232,7 +233,8 @@ def _person_of(opened: ConsoleSession) -> Person | None:
     if opened.person_issuer is None or opened.person_subject is None:
         return None
     scopes = frozenset(opened.scopes or ())
-    return Person(opened.person_issuer, opened.person_subject, opened.person_name or "", scopes)
+    claims = opened.person_claims or {}
+    return Person(opened.person_issuer, opened.person_subject, opened.person_name or "", scopes, claims)
 
 
 def _hash(secret: str) -> bytes:
