@@ -1,6 +1,7 @@
 """Sign-ins to the console: sessions of browsers and codes that sign in once, each bound to an API key."""
 
 import secrets
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -8,7 +9,7 @@ from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from jobs import audit
@@ -153,6 +154,27 @@ def end(session: Session, token: str) -> None:
     tenant_id = session.scalar(ended.returning(ConsoleSession.tenant_id))
     if tenant_id is not None:
         audit.note(session, Action.SIGN_OUT, None, tenant_id=tenant_id)
+
+
+def end_of_person(session: Session, named: str) -> int:
+    """End all sessions of the people who have this name or subject; return their number."""
+    return _end_all(session, or_(ConsoleSession.person_subject == named, ConsoleSession.person_name == named))
+
+
+def end_of_key(session: Session, key: ApiKey) -> int:
+    """End all sessions of this key; return their number."""
+    return _end_all(session, ConsoleSession.api_key_id == key.id, of=keys.public_id(key))
+
+
+def _end_all(session: Session, which: ColumnElement[bool], *, of: str | None = None) -> int:
+    ended = delete(ConsoleSession).where(which)
+    columns = (ConsoleSession.tenant_id, ConsoleSession.person_subject)
+    counts = Counter(
+        (tenant_id, subject) for tenant_id, subject in session.execute(ended.returning(*columns))
+    )
+    for (tenant_id, subject), number in counts.items():
+        audit.note(session, Action.SESSIONS_END, of, tenant_id=tenant_id, subject=subject, number=number)
+    return counts.total()
 
 
 def create_code(session: Session, *, key_id: UUID, tenant_id: UUID, lifetime: timedelta) -> SignInCode:

@@ -7,13 +7,17 @@ import httpx2
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
+from typer.testing import CliRunner
 
 from api.console.session import COOKIE
 from api_server import ApiProcess, Serve
-from console_pages.browser import checked, words
+from cli.main import application
+from console_pages.browser import browsing, checked, new_key, words
 from identity.provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider
 from jobs.database import database_now
 from jobs.models import DEFAULT_TENANT, AuditEntry, ConsoleSession, Tenant
+from jobs.settings import DatabaseSettings
+from jobs.tenants.keys import Scope
 from signing_in.people import CALLBACK, GROUP, OPERATOR, READER, RULES, START, WRITER, People, query_of
 from support import API_KEY
 
@@ -379,3 +383,26 @@ def test_a_session_ends_where_another_provider_signs_in(people: People, serve: S
     ):
         client.cookies.set(COOKIE, operator.client.cookies[COOKIE], path="/console")
         assert is_form(client.get("/console/"))
+
+
+@pytest.mark.parametrize("named", ["name", "subject", "key"])
+def test_an_operator_ends_the_sessions_of_one_person_or_key(
+    people: People, sessions: sessionmaker[Session], database_settings: DatabaseSettings, named: str
+) -> None:
+    env = {"LONGBATCH_DATABASE__URL": database_settings.url.get_secret_value()}
+    made = new_key(sessions, Scope.READ)
+    with (
+        people.signed_in(WRITER | {"sub": "other"}) as kept,
+        people.signed_in(READER | {"sub": "ada"}) as reader,
+        browsing(people.server, made.secret) as by_key,
+    ):
+        chosen = {"name": ["--person", "Ada@ACME.example"], "subject": ["--person", "ada"]}
+        wanted = chosen.get(named, ["--key", made.secret[:19]])
+        done = CliRunner().invoke(application("sessions"), ["sessions", "end", *wanted], env=env)
+        assert (done.exit_code, done.stdout) == (0, "1 ended\n"), done.output
+        assert is_form(by_key.client.get("/console/")) is (named == "key")
+        assert is_form(reader.client.get("/console/")) is (named != "key")
+        kept.page("/console/")
+    with sessions() as session:
+        (entry,) = session.scalars(select(AuditEntry).where(AuditEntry.action == "console.sessions_end"))
+        assert (entry.tenant_id, entry.details["number"]) == (DEFAULT_TENANT, 1)
