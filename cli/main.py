@@ -27,6 +27,7 @@ _MODULES: Final[Mapping[str, Collection[str]]] = {
     "watch": ["watch"],
     "tenants": ["tenants"],
     "keys": ["keys"],
+    "sessions": ["sessions"],
     "webhooks": ["webhooks"],
     "content": ["content"],
     "engine": ["engine"],

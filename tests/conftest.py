@@ -87,6 +87,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(browser_support.MISSING)
 
 
+@pytest.fixture(autouse=True)
+def _wide_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no command wrap a line: where it would depends on the length of the test's own folder."""
+    monkeypatch.setenv("COLUMNS", "1000")
+
+
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
     """A Postgres of this run's own."""

@@ -1,7 +1,7 @@
 """Who is signed in: the session in a browser's cookie, checked against its key on every request."""
 
 import hmac
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from typing import Annotated, Final
@@ -9,6 +9,7 @@ from typing import Annotated, Final
 from fastapi import Depends, Request
 from starlette.responses import Response
 
+from api.console.oidc.rules import still_admitting
 from api.http.actors import actor_with
 from api.http.scopes import CONSOLE
 from api.runtime.api_keys import Caller, caller_of, caller_of_person
@@ -97,7 +98,14 @@ async def _find(services: Services, token: str) -> SignIn:
     idle = services.settings.console.idle_lifetime
     find = partial(sign_ins.find, token=token, idle=idle)
     found = await services.transactions.run_across(find) if token else None
-    if found is None or Scope.READ not in found.who.scopes or not _is_open_to(services, found.who):
+    if found is None or not _is_open_to(services, found.who):
+        raise SignInNeededError
+    if isinstance(found.who, Person):
+        rule = still_admitting(found.who, services.settings.oidc.rules)
+        if rule is None or rule.tenant != found.tenant_name:
+            raise SignInNeededError
+        found = replace(found, who=replace(found.who, scopes=frozenset(rule.scopes)))
+    if Scope.READ not in found.who.scopes:
         raise SignInNeededError
     return found
 

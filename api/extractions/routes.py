@@ -87,7 +87,7 @@ async def list_extractions(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[ExtractionListQuery, Query()]
 ) -> JSONResponse:
     """List your extractions, newest first. Pages stay stable while others are added."""
-    describe = queries.describe_whole if query.values else queries.describe
+    describe = queries.describe_each_whole if query.values else queries.describe
     found = MadeList(ids.EXTRACTION, extractions.list_extractions, describe)
     return await found.answer(services, query, tenant_id=tenant_id)
 
@@ -169,7 +169,7 @@ async def delete_extraction(
 def _read(
     session: Session, *, extraction_id: UUID, tenant_id: UUID, with_values: bool = False
 ) -> ExtractionObject | ExtractionWithValues:
-    found = [extractions.get(session, extraction_id, tenant_id=tenant_id)]
+    found = extractions.get(session, extraction_id, tenant_id=tenant_id)
     if with_values:
-        return queries.describe_whole(session, found)[0]
-    return queries.describe(session, found)[0]
+        return queries.describe_whole(session, found)
+    return queries.describe(session, [found])[0]

@@ -14,6 +14,7 @@ from jobs import documents, ids
 from jobs.models import SummaryDocument
 from jobs.models.document import Document
 from jobs.questions.passages import FoundPassage, Passage, find_passages, passages
+from jobs.sealing.content import ContentUnreadableError
 from jobs.states.document import DocumentState
 from jobs.summaries.views import QuoteReply
 
@@ -78,9 +79,14 @@ def _read_sources(session: Session, *, summary_id: UUID) -> QuotedSources:
         if document is None or document.state != DocumentState.READY or num_chars + size > MAX_CHARS:
             is_complete = False
             continue
+        try:
+            body = documents.load_body(session, document_id)
+        except ContentUnreadableError:
+            is_complete = False
+            continue
         num_chars += size
         listed.append(ids.document_id(document_id))
-        bodies.append((documents.load_body(session, document_id), list(document.pages)))
+        bodies.append((body, list(document.pages)))
     return QuotedSources(listed, bodies, num_chars, is_complete)
 
 

@@ -101,7 +101,7 @@ async def list_summaries(
     services: ServicesDep, tenant_id: TenantDep, query: Annotated[SummaryListQuery, Query()]
 ) -> JSONResponse:
     """List your summaries, newest first. Pages stay stable while summaries are added."""
-    found = MadeList(ids.SUMMARY, summaries.list_summaries, queries.describe)
+    found = MadeList(ids.SUMMARY, summaries.list_summaries, queries.describe_each)
     return await found.answer(services, query, tenant_id=tenant_id)
 
 
@@ -218,4 +218,4 @@ def _read(
     summary = summaries.get(session, summary_id, tenant_id=tenant_id)
     if chunks is not None:
         return queries.describe_with_some_chunks(session, summary, chunks)
-    return queries.describe(session, [summary])[0]
+    return queries.describe(session, summary)

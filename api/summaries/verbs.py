@@ -53,7 +53,7 @@ async def submit(
 
     bounded = create if spec.template is None else within_storage(create, services, tenant_id=tenant_id)
     later = {"chat_template_kwargs", "template"}
-    submission = Submission(asked, spec.webhook_url, bounded, queries.describe, _SUMMARIES, later)
+    submission = Submission(asked, spec.webhook_url, bounded, queries.describe_each, _SUMMARIES, later)
     return await submission.store(services, tenant_id=tenant_id, idempotency=idempotency)
 
 

@@ -15,6 +15,7 @@ from cli.summaries import locations, table_file
 from cli.summaries.options import (
     DEFAULT_CONCURRENCY,
     ConcurrencyOption,
+    FollowLinksOption,
     ModelOption,
     PriorityOption,
     TemplateOption,
@@ -74,6 +75,7 @@ def ask(  # noqa: PLR0913  # one for each option
     again: Annotated[
         bool, typer.Option("--again", help="Ask anew instead of resuming an earlier run.")
     ] = False,
+    follow_links: FollowLinksOption = False,
     concurrency: ConcurrencyOption = DEFAULT_CONCURRENCY,
     api_url: ApiUrl = None,
 ) -> None:
@@ -89,7 +91,9 @@ def ask(  # noqa: PLR0913  # one for each option
     )
     locations.check_paths(paths)
     if estimate:
-        estimate_all(paths, fields, kind=ANSWERS, concurrency=concurrency, api_url=api_url)
+        estimate_all(
+            paths, fields, kind=ANSWERS, follow_links=follow_links, concurrency=concurrency, api_url=api_url
+        )
         return
     job = TableJob(
         ANSWERS,
@@ -98,4 +102,13 @@ def ask(  # noqa: PLR0913  # one for each option
         sheet=lambda out: answers_sheet(out, kind, asked),
         problem_of=problem_of,
     )
-    write_table(job, paths, output, watch=watch, again=again, concurrency=concurrency, api_url=api_url)
+    write_table(
+        job,
+        paths,
+        output,
+        watch=watch,
+        again=again,
+        follow_links=follow_links,
+        concurrency=concurrency,
+        api_url=api_url,
+    )

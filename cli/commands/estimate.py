@@ -11,10 +11,11 @@ from rich.table import Table
 from cli.commands.summarize import PATIENCE_SECONDS, Paths, conclude, report_skipped, stopping
 from cli.output import EXIT_CODES, ApiUrl, AsJson, client_of, notes, output, print_json
 from cli.summaries import locations, sources
-from cli.summaries.options import DEFAULT_CONCURRENCY, ConcurrencyOption, with_fields
+from cli.summaries.options import DEFAULT_CONCURRENCY, ConcurrencyOption, FollowLinksOption, with_fields
 from cli.summaries.progress import progress
 from cli.summaries.remote import SUMMARIES, Kind, SummaryClient
 from cli.summaries.run import DocumentFailure, SummaryRun, in_threads
+from cli.summaries.sources import Skipped
 
 _OF_ANSWERS: Final = "read_tokens"
 _MAX_DOCUMENTS: Final = 1000  # in one request
@@ -34,6 +35,7 @@ def estimate(
     combine: Annotated[
         bool, typer.Option("--combine", help="Estimate one summary of all documents.")
     ] = False,
+    follow_links: FollowLinksOption = False,
     concurrency: ConcurrencyOption = DEFAULT_CONCURRENCY,
     as_json: AsJson = False,
     api_url: ApiUrl = None,
@@ -42,7 +44,15 @@ def estimate(
     if combine:
         fields["combine"] = True
     locations.check_paths(paths)
-    estimate_all(paths, fields, combine=combine, concurrency=concurrency, as_json=as_json, api_url=api_url)
+    estimate_all(
+        paths,
+        fields,
+        combine=combine,
+        follow_links=follow_links,
+        concurrency=concurrency,
+        as_json=as_json,
+        api_url=api_url,
+    )
 
 
 def estimate_all(
@@ -51,6 +61,7 @@ def estimate_all(
     *,
     kind: Kind = SUMMARIES,
     combine: bool = False,
+    follow_links: bool,
     concurrency: int,
     as_json: bool = False,
     api_url: str | None,
@@ -61,11 +72,11 @@ def estimate_all(
         typer.BadParameter: there is no document.
         typer.Exit: a document cannot be read.
     """
-    others: Counter[str] = Counter()
-    found = list(locations.find(paths, others=others))
+    skipped = Skipped()
+    found = list(locations.find(paths, skipped=skipped, follow_links=follow_links))
     if not found:
         raise typer.BadParameter(sources.NOTHING, param_hint="PATH")
-    report_skipped(others)
+    report_skipped(skipped)
     with client_of(api_url) as client, stopping() as stop:
         server = SummaryClient(client, patience=PATIENCE_SECONDS, stop=stop, kind=kind)
         shown = progress(notes, total=len(found), live=False)
@@ -87,9 +98,8 @@ def estimate_all(
             if isinstance(each, DocumentFailure)
         }
         if as_json:
-            print_json(
-                {**whole, "failed": [{"path": path, "error": error} for path, error in failures.items()]}
-            )
+            failed = [{"path": path, "error": error} for path, error in failures.items()]
+            print_json({**whole, "failed": failed, "skipped": skipped.as_json()})
         else:
             _show(whole)
         conclude(run, num_completed=len(ready), total=len(found))

@@ -15,6 +15,7 @@ from cli.summaries import locations, table_file
 from cli.summaries.options import (
     DEFAULT_CONCURRENCY,
     ConcurrencyOption,
+    FollowLinksOption,
     ModelOption,
     PriorityOption,
     TemplateOption,
@@ -78,6 +79,7 @@ def extract(  # noqa: PLR0913  # one for each option
     again: Annotated[
         bool, typer.Option("--again", help="Extract anew instead of resuming an earlier run.")
     ] = False,
+    follow_links: FollowLinksOption = False,
     concurrency: ConcurrencyOption = DEFAULT_CONCURRENCY,
     api_url: ApiUrl = None,
 ) -> None:
@@ -96,7 +98,14 @@ def extract(  # noqa: PLR0913  # one for each option
         raise typer.BadParameter("name a file: a workbook cannot be printed", param_hint="--output")
     locations.check_paths(paths)
     if estimate:
-        estimate_all(paths, fields, kind=EXTRACTIONS, concurrency=concurrency, api_url=api_url)
+        estimate_all(
+            paths,
+            fields,
+            kind=EXTRACTIONS,
+            follow_links=follow_links,
+            concurrency=concurrency,
+            api_url=api_url,
+        )
         return
     job = TableJob(
         EXTRACTIONS,
@@ -105,4 +114,13 @@ def extract(  # noqa: PLR0913  # one for each option
         sheet=lambda out: fields_sheet(out, kind, [*asked["properties"]]),
         problem_of=problem_of,
     )
-    write_table(job, paths, output, watch=watch, again=again, concurrency=concurrency, api_url=api_url)
+    write_table(
+        job,
+        paths,
+        output,
+        watch=watch,
+        again=again,
+        follow_links=follow_links,
+        concurrency=concurrency,
+        api_url=api_url,
+    )

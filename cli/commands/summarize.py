@@ -1,9 +1,9 @@
 """The command `summarize`: documents in, summaries out; a repeated command resumes where it stopped."""
 
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import Event
 from typing import Annotated, Final
 
@@ -14,16 +14,24 @@ from cli import output
 from cli.output import ApiUrl, client_of, notes
 from cli.summaries import locations, sources
 from cli.summaries import results as summary_results
-from cli.summaries.options import DEFAULT_CONCURRENCY, ConcurrencyOption, Format, FormatOption, with_fields
+from cli.summaries.options import (
+    DEFAULT_CONCURRENCY,
+    ConcurrencyOption,
+    FollowLinksOption,
+    Format,
+    FormatOption,
+    with_fields,
+)
 from cli.summaries.outputs import ResultWriter, StdoutWriter
 from cli.summaries.progress import ProgressDisplay, progress
 from cli.summaries.remote import SummaryClient
 from cli.summaries.run import SummaryRun, in_threads
-from cli.summaries.sources import SourceFile
+from cli.summaries.sources import Skipped, SourceFile
 
 EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, the shells' convention
 PATIENCE_SECONDS: Final = 180.0  # a restart with a migration is over by then
 _PRINT: Final = "-"
+_MAX_NAMED: Final = 5  # of the links that are skipped
 EXIT_CODES: Final = (
     "Exit codes: 0 all documents summarized, 1 a document failed, 2 usage error, 3 no server answers,"
     " 4 the server refused all, 130 interrupted."
@@ -70,6 +78,7 @@ def summarize(  # noqa: PLR0913  # one for each option
     again: Annotated[
         bool, typer.Option("--again", help="Start a new run instead of resuming an earlier one.")
     ] = False,
+    follow_links: FollowLinksOption = False,
     concurrency: ConcurrencyOption = DEFAULT_CONCURRENCY,
     api_url: ApiUrl = None,
 ) -> None:
@@ -78,13 +87,14 @@ def summarize(  # noqa: PLR0913  # one for each option
     folder = None if output == _PRINT else output
     if folder is not None:
         locations.check_output(paths, folder)
-        locations.check_places(paths, folder, kind, combine=combine)
-    others: Counter[str] = Counter()
-    total = sum(1 for _ in locations.find(paths, left_out=folder, others=others))
+        locations.check_places(paths, folder, kind, combine=combine, follow_links=follow_links)
+    skipped = Skipped()
+    search = partial(locations.find, paths, left_out=folder, follow_links=follow_links)
+    total = sum(1 for _ in search(skipped=skipped))
     if not total:
         raise typer.BadParameter(sources.NOTHING, param_hint="PATH")
-    report_skipped(others)
-    found = locations.find(paths, left_out=folder)
+    report_skipped(skipped)
+    found = search()
     with client_of(api_url) as client, stopping() as stop:
         server = SummaryClient(client, patience=PATIENCE_SECONDS, stop=stop)
         shown = progress(notes, total=total, live=watch)
@@ -109,11 +119,22 @@ def stopping() -> Iterator[Event]:
         stop.set()
 
 
-def report_skipped(others: Mapping[str, int]) -> None:
-    """Print how many files the folders hold of unsupported kinds, if there are any."""
+def report_skipped(skipped: Skipped) -> None:
+    """Print what the folders hold that is not read, if there is anything."""
+    others = {suffix: number for suffix, number in sorted(skipped.kinds.items()) if number}
     if others:
-        kinds = ", ".join(f"{number:,} {escape(suffix)}" for suffix, number in sorted(others.items()))
+        kinds = ", ".join(f"{number:,} {escape(suffix)}" for suffix, number in others.items())
         notes.print(f"skipped files of other kinds: {kinds}")
+    if skipped.links:
+        named = _first_of(skipped.links)
+        notes.print(f"skipped links that lead out of their folder: {named} (--follow-links reads them)")
+    if skipped.broken:
+        notes.print(f"skipped broken links: {_first_of(skipped.broken)}")
+
+
+def _first_of(names: Sequence[str]) -> str:
+    named = escape(", ".join(names[:_MAX_NAMED]))
+    return f"{len(names):,}, such as {named}" if len(names) > _MAX_NAMED else named
 
 
 def conclude(run: SummaryRun, *, num_completed: int, total: int) -> None:

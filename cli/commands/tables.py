@@ -1,7 +1,6 @@
 """One table about many documents: what the commands that write one share."""
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from cli.summaries.progress import progress
 from cli.summaries.remote import Kind, SummaryClient
 from cli.summaries.results import DocumentResult
 from cli.summaries.run import SummaryRun, in_threads
-from cli.summaries.sources import SourceFile
+from cli.summaries.sources import Skipped, SourceFile
 from cli.summaries.tables import OrderedTable, Sheet
 
 ChunkTokensOption = Annotated[
@@ -60,6 +59,7 @@ def write_table(
     *,
     watch: bool,
     again: bool,
+    follow_links: bool,
     concurrency: int,
     api_url: str | None,
 ) -> None:
@@ -69,9 +69,9 @@ def write_table(
         typer.BadParameter: there is no document, or the output would overwrite one.
         typer.Exit: a document has a problem, or the output cannot be written.
     """
-    others: Counter[str] = Counter()
-    total = table_file.count_documents(paths, output, others=others)
-    report_skipped(others)
+    skipped = Skipped()
+    total = table_file.count_documents(paths, output, skipped=skipped, follow_links=follow_links)
+    report_skipped(skipped)
     with client_of(api_url) as client, stopping() as stop:
         server = SummaryClient(client, patience=PATIENCE_SECONDS, stop=stop, kind=job.kind)
         # What no server takes is refused before a document is sent.
@@ -86,7 +86,7 @@ def write_table(
             table = OrderedTable(job.sheet(out), problem_of=job.problem_of, say=say, aside=aside)
             try:
                 with shown:
-                    found = locations.find(paths)
+                    found = locations.find(paths, follow_links=follow_links)
                     for place, ended in in_threads(run.summarize_one, found, num_threads=concurrency):
                         table.take(place, ended.fetch)
             finally:

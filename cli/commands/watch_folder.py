@@ -5,15 +5,24 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from cli import output
+from cli.commands.summarize import report_skipped
 from cli.output import ApiUrl, client_of, notes
 from cli.summaries import sources
-from cli.summaries.options import DEFAULT_CONCURRENCY, ConcurrencyOption, Format, FormatOption, with_fields
+from cli.summaries.options import (
+    DEFAULT_CONCURRENCY,
+    ConcurrencyOption,
+    FollowLinksOption,
+    Format,
+    FormatOption,
+    with_fields,
+)
 from cli.summaries.outputs import FolderWriter, LocalFolder
 from cli.summaries.progress import progress
 from cli.summaries.remote import SummaryClient
@@ -44,6 +53,7 @@ def watch_folder(  # noqa: PLR0913  # one for each option
         float, typer.Option("--settle", min=0, help="Seconds without a change before a file is read.")
     ] = 4.0,
     once: Annotated[bool, typer.Option("--once", help="Exit when every file has its result.")] = False,
+    follow_links: FollowLinksOption = False,
     concurrency: ConcurrencyOption = DEFAULT_CONCURRENCY,
     api_url: ApiUrl = None,
 ) -> None:
@@ -55,7 +65,8 @@ def watch_folder(  # noqa: PLR0913  # one for each option
         server = SummaryClient(client, patience=_FOREVER, stop=stop)
         with Ledger(out, options=json.dumps([fields, kind])) as ledger:
             ledger.forget_missing(watched_folder)
-            watched = FolderWatcher(watched_folder, ledger, left_out=out, settle=settle, poll=poll, stop=stop)
+            find = partial(sources.find, [str(watched_folder)], left_out=out, follow_links=follow_links)
+            watched = FolderWatcher(find, ledger, report=report_skipped, settle=settle, poll=poll, stop=stop)
             shown = progress(notes, total=None, live=False)
             run = SummaryRun(server, fields, model=server.model_in_time(), progress=shown)
             with shown:

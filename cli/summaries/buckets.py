@@ -7,7 +7,6 @@ AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL) or from the machine's role; the server 
 import errno
 import posixpath
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from cli.summaries.remote import FileChangedError
-from cli.summaries.sources import SUFFIXES, SourceFile, suffix_of
+from cli.summaries.sources import SUFFIXES, Skipped, SourceFile, suffix_of
 from jobs.errors import LongbatchError
 
 if TYPE_CHECKING:
@@ -129,14 +128,14 @@ def connect(bucket: str) -> "ObjectStore":
 
 
 def find(
-    paths: Sequence[str], *, left_out: BucketAddress | None = None, others: Counter[str] | None = None
+    paths: Sequence[str], *, left_out: BucketAddress | None = None, skipped: Skipped | None = None
 ) -> Iterator[BucketFile]:
     """Yield every document once, as `sources.find` does: an object as named, folders by key.
 
     Args:
         paths: `s3://…` addresses of objects and folders in one bucket.
         left_out: a folder to skip, because results written there must not become sources.
-        others: counts the objects of other kinds in folders, by their suffix.
+        skipped: takes down what folders hold besides.
 
     Raises:
         BucketError: the storage does not answer or refuses, or the paths lie in several buckets.
@@ -153,7 +152,7 @@ def find(
     base = posixpath.commonpath(folders) if all(folders) else ""
     seen: set[str] = set()
     for place, its_object in zip(places, named, strict=True):
-        found = [its_object] if its_object else _below(client, place, left_out, others)
+        found = [its_object] if its_object else _below(client, place, left_out, skipped or Skipped())
         for each in found:
             key = each["path"]
             if key in seen:
@@ -235,7 +234,7 @@ def _find_object(client: "ObjectStore", place: BucketAddress) -> "ObjectMeta | N
 
 
 def _below(
-    client: "ObjectStore", place: BucketAddress, left_out: BucketAddress | None, others: Counter[str] | None
+    client: "ObjectStore", place: BucketAddress, left_out: BucketAddress | None, skipped: Skipped
 ) -> Iterator["ObjectMeta"]:
     import obstore
 
@@ -252,8 +251,8 @@ def _below(
                     continue
                 if suffix_of(key) in SUFFIXES:
                     yield each
-                elif others is not None:
-                    others[suffix_of(key) or "without a suffix"] += 1
+                else:
+                    skipped.kinds[suffix_of(key) or "without a suffix"] += 1
     if is_empty:
         raise BucketError(f"nothing lies at {place}")
 

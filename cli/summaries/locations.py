@@ -1,7 +1,6 @@
 """Where documents lie and results go: files and folders, or places in object storage."""
 
 import posixpath
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,28 +10,33 @@ from cli.summaries import buckets, sources
 from cli.summaries.buckets import BucketFolder, is_bucket
 from cli.summaries.options import Format
 from cli.summaries.outputs import FolderWriter, LocalFolder
-from cli.summaries.sources import SourceFile
+from cli.summaries.sources import Skipped, SourceFile
 
 
 def find(
-    paths: Sequence[str], *, left_out: str | None = None, others: Counter[str] | None = None
+    paths: Sequence[str],
+    *,
+    left_out: str | None = None,
+    skipped: Skipped | None = None,
+    follow_links: bool = False,
 ) -> Iterator[SourceFile]:
     """Yield every document once, in the order of the paths; in folders, by name.
 
     Args:
         paths: that `check_paths` has passed.
         left_out: a folder to skip, because results written there must not become sources.
-        others: counts the files of other kinds in folders, by their suffix.
+        skipped: takes down what folders hold besides.
+        follow_links: read what links in a folder lead to outside of it; object storage has none.
 
     Raises:
         BucketError: the object storage does not answer or refuses.
     """
     if is_bucket(paths[0]):
-        skipped = buckets.parse(left_out) if left_out and is_bucket(left_out) else None
-        yield from buckets.find(paths, left_out=skipped, others=others)
+        place = buckets.parse(left_out) if left_out and is_bucket(left_out) else None
+        yield from buckets.find(paths, left_out=place, skipped=skipped)
     else:
         folder = sources.absolute(left_out) if left_out and not is_bucket(left_out) else None
-        yield from sources.find(paths, left_out=folder, others=others)
+        yield from sources.find(paths, left_out=folder, skipped=skipped, follow_links=follow_links)
 
 
 def writer_of(output: str, kind: Format) -> FolderWriter:
@@ -81,7 +85,9 @@ def check_output(paths: Sequence[str], output: str) -> None:
         raise typer.BadParameter("must not be an input: summaries would be summarized", param_hint="--output")
 
 
-def check_places(paths: Sequence[str], output: str, kind: Format, *, combine: bool) -> None:
+def check_places(
+    paths: Sequence[str], output: str, kind: Format, *, combine: bool, follow_links: bool
+) -> None:
     """Check that no document is overwritten.
 
     Nor may one be deleted as the failure file of an earlier run.
@@ -95,7 +101,7 @@ def check_places(paths: Sequence[str], output: str, kind: Format, *, combine: bo
     if not any(each.is_relative_to(folder) for each in named):
         return  # documents that come from folders are never below the output folder
     written = writer_of(output, kind)
-    found = find(paths, left_out=output)
+    found = find(paths, left_out=output, follow_links=follow_links)
     places = [written.combined_place] if combine else (each for one in found for each in written.places(one))
     for place in places:
         at = _place(posixpath.join(output, place))

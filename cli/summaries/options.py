@@ -46,6 +46,13 @@ TemplateOption = Annotated[
         show_default="the product's own",
     ),
 ]
+FollowLinksOption = Annotated[
+    bool,
+    typer.Option(
+        "--follow-links",
+        help="Read what symbolic links in a folder lead to outside of it; they are skipped otherwise.",
+    ),
+]
 DEFAULT_CONCURRENCY: Final = 16  # four times a batch of 4, so that packing has a choice
 
 # The server's own defaults apply to options that are not given.

@@ -4,7 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,25 @@ SUFFIXES: Final = frozenset(
 )
 
 NOTHING: Final = f"found no documents; folders are searched for {' '.join(sorted(SUFFIXES))}"
+
+
+@dataclass(slots=True)
+class Skipped:
+    """What folders hold besides the documents that a command reads.
+
+    Attributes:
+        kinds: files of other kinds, counted by their suffix.
+        links: symbolic links that lead out of their folder, as the caller gave it.
+        broken: symbolic links that lead to nothing, or in a circle.
+    """
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    links: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, object]:
+        """Return it for programs."""
+        return {"kinds": self.kinds, "links": self.links, "broken_links": self.broken}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +67,38 @@ class SourceFile:
 
 
 def find(
-    paths: Sequence[str], *, left_out: Path | None = None, others: Counter[str] | None = None
+    paths: Sequence[str],
+    *,
+    left_out: Path | None = None,
+    skipped: Skipped | None = None,
+    follow_links: bool = False,
 ) -> Iterator[SourceFile]:
     """Yield every file once, in the order of the paths; in folders, by name.
 
     Folders yield files with a known suffix, but no hidden ones; a file named itself is always yielded.
 
     Args:
-        paths: files and folders.
+        paths: files and folders; one that is a link itself is followed.
         left_out: a folder to skip, because results written there must not become sources.
-        others: counts the files of other kinds in folders, by their suffix.
+        skipped: takes down what folders hold besides.
+        follow_links: read what links in a folder lead to outside of it.
     """
+    skipped = skipped or Skipped()
     roots = [absolute(path) for path in paths]
     base = _common(roots)
     seen: set[Path] = set()
     excluded = absolute(str(left_out)) if left_out else None
     for given, root in zip(paths, roots, strict=True):
-        for below in _below(root, excluded, others) if root.is_dir() else [None]:
+        inside = Path(os.path.realpath(root))
+        search = _FolderSearch(root, given, inside, excluded, skipped, follow_links)
+        for below in search.documents() if root.is_dir() else [None]:
             path = root / below if below else root
             if len(paths) > 1:  # a single path names no file twice
                 if path in seen:
                     continue
                 seen.add(path)
-            shown = f"{given.rstrip('/')}/{below}" if below else given
-            yield SourceFile(path, printable(shown), path.relative_to(base))
+            shown = _shown(given, below) if below else printable(given)
+            yield SourceFile(path, shown, path.relative_to(base))
 
 
 def suffix_of(name: str) -> str:
@@ -115,18 +142,70 @@ def _common(roots: Sequence[Path]) -> Path:
     return Path(os.path.commonpath([root if root.is_dir() else root.parent for root in roots]))
 
 
-def _below(folder: Path, left_out: Path | None, others: Counter[str] | None) -> Iterator[Path]:
-    """Yield the files below the folder, relative to it."""
-    for where, folders, files in os.walk(folder):
-        here = Path(where)
-        folders[:] = sorted(
-            each for each in folders if not each.startswith(".") and not is_same(here / each, left_out)
-        )
-        for file in sorted(files):
-            path = here / file
-            if file.startswith(".") or not path.is_file():
-                continue
-            if suffix_of(file) in SUFFIXES:
-                yield path.relative_to(folder)
-            elif others is not None:
-                others[suffix_of(file) or "without a suffix"] += 1
+@dataclass(frozen=True, slots=True)
+class _FolderSearch:
+    """A search of one folder.
+
+    Attributes:
+        folder: where it begins.
+        given: the folder as the caller gave it.
+        inside: the folder without links in its path: what a link leads to is below it, or outside.
+        left_out: as `find` takes it, like the others.
+    """
+
+    folder: Path
+    given: str
+    inside: Path
+    left_out: Path | None
+    skipped: Skipped
+    follow_links: bool
+
+    def documents(self) -> Iterator[Path]:
+        """Yield the documents, relative to the folder."""
+        walked = set[str]()
+        for where, folders, files in os.walk(self.folder, followlinks=self.follow_links):
+            here = Path(where)
+            if self.follow_links:  # many ways may lead to a folder, and some in a circle
+                real = os.path.realpath(here)
+                if real in walked:
+                    folders.clear()
+                    continue
+                walked.add(real)
+            folders[:] = sorted(each for each in folders if self._is_entered(here / each))
+            for file in sorted(files):
+                if not file.startswith(".") and self._is_document(here / file):
+                    yield (here / file).relative_to(self.folder)
+
+    def _is_entered(self, path: Path) -> bool:
+        if path.name.startswith(".") or is_same(path, self.left_out):
+            return False
+        # What a link within the folder leads to is found by its own path.
+        return not path.is_symlink() or (not self._is_inside(path) and self._is_followed(path))
+
+    def _is_document(self, path: Path) -> bool:
+        if suffix_of(path.name) not in SUFFIXES:
+            if path.is_file():
+                self.skipped.kinds[suffix_of(path.name) or "without a suffix"] += 1
+            return False
+        if path.is_symlink():
+            if not path.exists():
+                self.skipped.broken.append(self._shown(path))
+                return False
+            if not self._is_inside(path) and not self._is_followed(path):
+                return False
+        return path.is_file()
+
+    def _is_inside(self, link: Path) -> bool:
+        return Path(os.path.realpath(link)).is_relative_to(self.inside)
+
+    def _is_followed(self, link: Path) -> bool:
+        if not self.follow_links:
+            self.skipped.links.append(self._shown(link))
+        return self.follow_links
+
+    def _shown(self, path: Path) -> str:
+        return _shown(self.given, path.relative_to(self.folder))
+
+
+def _shown(given: str, below: Path) -> str:
+    return printable(f"{given.rstrip('/')}/{below}")

@@ -3,7 +3,6 @@
 import io
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TextIO
@@ -13,19 +12,20 @@ import typer
 from cli import output as printing
 from cli.summaries import buckets, locations, sources
 from cli.summaries.buckets import BucketFile, is_bucket
-from cli.summaries.sources import SourceFile
+from cli.summaries.sources import Skipped, SourceFile
 from cli.whole_files import shared_mode, writing_whole
 
 PRINT: Final = "-"
 
 
-def count_documents(paths: Sequence[str], output: str, *, others: Counter[str]) -> int:
+def count_documents(paths: Sequence[str], output: str, *, skipped: Skipped, follow_links: bool) -> int:
     """Count the documents of a table, and check that it would overwrite none of them.
 
     Args:
         paths: that `locations.check_paths` has passed.
         output: where the table goes; `-` prints.
-        others: counts the files of other kinds in folders, by their suffix.
+        skipped: takes down what folders hold besides.
+        follow_links: as `locations.find` takes it.
 
     Raises:
         typer.BadParameter: there is no document, or the output is a folder or a document.
@@ -33,7 +33,7 @@ def count_documents(paths: Sequence[str], output: str, *, others: Counter[str]) 
     """
     _check_file(output)
     total = 0
-    for source in locations.find(paths, others=others):
+    for source in locations.find(paths, skipped=skipped, follow_links=follow_links):
         total += 1
         if output != PRINT and _is_at(source, output):
             message = f"{source.shown} is a document and would be overwritten"

@@ -9,8 +9,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Final, NamedTuple, Self
 
-from cli.summaries import sources
-from cli.summaries.sources import SourceFile
+from cli.summaries.sources import Skipped, SourceFile
 from jobs.errors import LongbatchError
 
 _LEDGER: Final = ".longbatch-watch.sqlite3"
@@ -107,17 +106,25 @@ class FolderWatcher:
     """The files of a folder that are not done.
 
     Args:
-        left_out: the folder of the results.
+        find: finds the documents of the folder, and takes down in `skipped` what else it holds.
+        report: is called with what was skipped and not reported yet.
         settle: seconds for which a file's size and time must not change before it is yielded.
         poll: seconds between two scans.
     """
 
     def __init__(
-        self, folder: Path, ledger: Ledger, *, left_out: Path, settle: float, poll: float, stop: Event
+        self,
+        find: Callable[..., Iterator[SourceFile]],
+        ledger: Ledger,
+        *,
+        report: Callable[[Skipped], object],
+        settle: float,
+        poll: float,
+        stop: Event,
     ) -> None:
-        self._folder = folder
+        self._find = find
         self._ledger = ledger
-        self._left_out = left_out
+        self._report = report
         self._settle = settle
         self._poll = poll
         self._stop = stop
@@ -125,6 +132,7 @@ class FolderWatcher:
         self._seen: dict[Path, tuple[Version, float]] = {}  # the version, and when it was first seen
         self._taken: set[Path] = set()
         self._not_before: dict[Path, float] = {}
+        self._reported: set[str] = set()
 
     def arrivals(self, *, until: Callable[[bool], bool]) -> Iterator[Arrival]:
         """Yield each settled file once, and again only after `end` reports it as not done.
@@ -155,7 +163,8 @@ class FolderWatcher:
     def _scan(self, now: float) -> Iterator[tuple[Arrival, bool]]:
         """Yield each file that is neither done nor taken; take it if it is ready."""
         before, self._seen = self._seen, {}
-        for source in sources.find([str(self._folder)], left_out=self._left_out):
+        skipped = Skipped()
+        for source in self._find(skipped=skipped):
             with suppress(OSError):  # a file may vanish at any time
                 status = source.path.stat()
                 arrival = Arrival(source, Version(status.st_size, status.st_mtime_ns))
@@ -170,3 +179,8 @@ class FolderWatcher:
                     with self._lock:
                         self._taken.add(source.path)
                 yield arrival, is_ready
+        links, broken = set(skipped.links), set(skipped.broken)
+        if (links | broken) - self._reported:
+            new = Skipped(links=sorted(links - self._reported), broken=sorted(broken - self._reported))
+            self._report(new)
+        self._reported = links | broken

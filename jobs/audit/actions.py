@@ -49,3 +49,4 @@ class Action(StrEnum):
     SIGN_IN = "console.sign_in"
     SIGN_IN_FAIL = "console.sign_in_failed"
     SIGN_OUT = "console.sign_out"
+    SESSIONS_END = "console.sessions_end"

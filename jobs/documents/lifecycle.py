@@ -23,6 +23,7 @@ from jobs.models.document import Document, DocumentText
 from jobs.models.file import File
 from jobs.models.summary import SummaryDocument
 from jobs.models.turn import PLANNING
+from jobs.sealing.content import StoredChangedError
 from jobs.states.document import DocumentKind, DocumentState
 from jobs.states.file import FileState
 
@@ -163,11 +164,13 @@ def load_text(session: Session, document_id: UUID) -> str:
 
 
 def iterate_text(body: bytes, *, start: int = 0, end: int | None = None) -> Iterator[str]:
-    """Yield the text from `start` up to `end` in pieces, never holding all of it."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    """Yield the text from `start` up to `end` in pieces, never holding all of it.
+
+    Raises:
+        StoredChangedError: it is not what was stored.
+    """
     at = 0
-    for raw in zstandard.ZstdDecompressor().read_to_iter(body, write_size=_READ_BYTES):
-        piece = decoder.decode(raw)
+    for piece in _pieces(body):
         first = max(0, start - at)
         last = len(piece) if end is None else max(0, end - at)
         at += len(piece)
@@ -175,6 +178,15 @@ def iterate_text(body: bytes, *, start: int = 0, end: int | None = None) -> Iter
             yield wanted
         if end is not None and at >= end:
             return
+
+
+def _pieces(body: bytes) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for raw in zstandard.ZstdDecompressor().read_to_iter(body, write_size=_READ_BYTES):
+            yield decoder.decode(raw)
+    except (zstandard.ZstdError, UnicodeDecodeError) as error:
+        raise StoredChangedError from error
 
 
 # Called before a document is deleted; raises ConflictError if the document is still needed.

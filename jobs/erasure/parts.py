@@ -23,6 +23,7 @@ from jobs.models import (
     Base,
     Batch,
     ConsoleSession,
+    ConsoleSignInCode,
     Document,
     DocumentFinding,
     File,
@@ -242,6 +243,7 @@ STEPS: Final[Sequence[Step]] = (
     # What lets more rows come: keys with the sessions of the console, what makes jobs, and jobs.
     partial(_rows, ApiKey, _ROWS),
     partial(_rows, ConsoleSession, _ROWS),
+    partial(_rows, ConsoleSignInCode, _ROWS),
     partial(_rows, IdempotencyKey, _ROWS),
     partial(_rows, Batch, _WIDE_ROWS),
     partial(_with_children, Summary, _OF_SUMMARIES),

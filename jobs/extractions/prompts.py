@@ -6,6 +6,7 @@ from typing import Final
 from sqlalchemy.exc import NoResultFound
 from sqlalchemy.orm import Session
 
+from jobs.errors import InvalidRequestError
 from jobs.extractions import templates
 from jobs.extractions.fields import Field, definitions, read_fields
 from jobs.extractions.templates import ExtractionWording
@@ -15,6 +16,7 @@ from jobs.prompts.delimiters import Delimiters
 from jobs.prompts.messages import Message, canonical
 from jobs.prompts.store import Counter
 from jobs.questions.prompts import read_leaf
+from jobs.sealing.content import StoredChangedError
 from jobs.states.summary import JoinRule, NodeKind
 from jobs.summaries import stored_templates
 from jobs.summaries.own_templates import OwnTemplate
@@ -25,9 +27,16 @@ _MANY: Final = 9999  # as wide as these numbers become in a prompt
 
 
 def fields_of(extraction: Summary) -> list[Field]:
-    """Read the fields of an extraction, as it was accepted with them."""
-    joins = {name: JoinRule(str(rule)) for name, rule in (extraction.joins or {}).items()}
-    return read_fields(extraction.schema or {}, joins)
+    """Read the fields of an extraction, as it was accepted with them.
+
+    Raises:
+        ContentUnreadableError: they cannot be decrypted, or are not what was stored.
+    """
+    try:
+        joins = {name: JoinRule(str(rule)) for name, rule in (extraction.joins or {}).items()}
+        return read_fields(extraction.schema or {}, joins)
+    except (InvalidRequestError, AttributeError, TypeError, ValueError) as error:
+        raise StoredChangedError from error
 
 
 def extraction_wording(extraction: Summary, own: OwnTemplate | None) -> ExtractionWording:

@@ -10,7 +10,7 @@ from jobs import ids
 from jobs.database.base import JsonObject
 from jobs.models import DocumentFinding, Summary
 from jobs.questions.views import AnswerGapReply, DocumentReading, ReadingDetails, reading
-from jobs.sealing.content import shown
+from jobs.sealing.content import require_readable, shown
 from jobs.states.summary import JoinRule, Purpose, SummaryState
 from jobs.validation import choice, documented_as
 
@@ -81,7 +81,8 @@ class ExtractionWithValues(ExtractionObject):
         JsonObject | None,
         Field(
             description="The values by field. What the document does not say is null where its schema takes"
-            " null, otherwise absent. Null unless completed."
+            " null, otherwise absent. Null unless completed, and in a list if they cannot be decrypted: see"
+            " `error`."
         ),
     ]
     fields: Annotated[Sequence[FieldReply], Field(description="Each field with its sources, in order.")]
@@ -104,10 +105,15 @@ def extraction_object(asked: Summary, read: ReadingDetails) -> ExtractionObject:
 
 
 def field_reply(name: str, found: DocumentFinding) -> FieldReply:
-    """Build the public shape of one field's value."""
+    """Build the public shape of one field's value.
+
+    Raises:
+        ContentUnreadableError: it cannot be decrypted.
+    """
+    value, sources = require_readable(found.value), require_readable(found.sources)
     return FieldReply(
         field=name,
-        found=found.value is not None,
-        value=found.value,
-        sources=found.sources or [],  # type: ignore[typeddict-item]  # as `joining` made them
+        found=value is not None,
+        value=value,
+        sources=sources or [],  # type: ignore[typeddict-item]  # as `joining` made them
     )

@@ -4,9 +4,10 @@ from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import ARRAY, CheckConstraint, ForeignKey, Index, Text, func
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from jobs.database.base import Base
+from jobs.database.base import Base, JsonObject
 
 
 class ConsoleSession(Base):
@@ -19,7 +20,9 @@ class ConsoleSession(Base):
         person_issuer: the provider that vouched for the person. Null, as the three below: a key's.
         person_subject: what that provider knows them by.
         person_name: for people to read.
-        scopes: what the person may do.
+        scopes: what the person may do by the rule that admitted them.
+        person_claims: what the rules looked at; null where the provider says nothing. Null: a key's, or an
+            earlier release wrote it.
         created_at: when it signed in.
         used_at: the newest minute in which it sent a request.
         expires_at: not valid from then on, however much it is used.
@@ -43,6 +46,7 @@ class ConsoleSession(Base):
     person_subject: Mapped[str | None]
     person_name: Mapped[str | None]
     scopes: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
+    person_claims: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     used_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     expires_at: Mapped[datetime]

@@ -7,10 +7,12 @@ from sqlalchemy import CheckConstraint, ForeignKey, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base
-from jobs.database.sealed_columns import SealedBytes, SealedText
+from jobs.database.sealed_columns import SealedBytes, SealedNote, SealedText
 
 # Of both tables: SQL copies between them.
 OUTPUT: Final = SealedText("results.output")
+# To read outputs of several jobs: one that cannot be decrypted stops no other.
+OUTPUT_NOTE: Final = SealedNote(OUTPUT.place)
 OUTPUT_IDS: Final = SealedBytes("results.output_ids")
 REASONING: Final = SealedText("results.reasoning")
 LOG_PROBS: Final = SealedBytes("results.log_probs")

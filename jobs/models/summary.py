@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base, JsonObject, one_of, partial_index
-from jobs.database.sealed_columns import SealedFacts, SealedJson, SealedNote, SealedText
+from jobs.database.sealed_columns import SealedFacts, SealedNote
 from jobs.ids import ANSWERS, EXTRACTION, SUMMARY, uuid7
 from jobs.models.job import UNTRACED
 from jobs.models.turn import PLANNING, indexes
@@ -289,6 +289,8 @@ class SummaryNode(Base):
 class DocumentFinding(Base):
     """What a document says to a question, or of a field. `questions.settling` writes it; nothing changes it.
 
+    Its content is an `Unreadable` where it cannot be decrypted, so that it hides no other row.
+
     Attributes:
         summary_id: the row of `summaries` that asks. Deleted with it.
         place: of the question among its questions, or of the field among its fields, from 0.
@@ -313,9 +315,9 @@ class DocumentFinding(Base):
     summary_id: Mapped[UUID] = mapped_column(ForeignKey("summaries.id", ondelete="CASCADE"), primary_key=True)
     place: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
-    value: Mapped[Any] = mapped_column(SealedJson("findings.value"), nullable=True)
-    sources: Mapped[list[JsonObject] | None] = mapped_column(SealedJson("findings.sources"))
-    quote: Mapped[str | None] = mapped_column(SealedText("findings.quote"))
+    value: Mapped[Any] = mapped_column(SealedFacts("findings.value"), nullable=True)
+    sources: Mapped[list[JsonObject] | None] = mapped_column(SealedFacts("findings.sources"))
+    quote: Mapped[str | None] = mapped_column(SealedNote("findings.quote"))
     is_quoted: Mapped[bool | None]
     start_char: Mapped[int | None]
     end_char: Mapped[int | None]

@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Any, Final, Protocol
 from uuid import UUID
 
+import zstandard
 from sqlalchemy import (
     Integer,
     LargeBinary,
@@ -38,7 +39,7 @@ from jobs.models.prompt import BODY, TOKEN_IDS
 from jobs.prompts import messages
 from jobs.prompts.prefixes import NO_DIGESTS, Digests, keyed, num_kept_bytes
 from jobs.prompts.tokenizer import begin_of_text, num_text_bytes, pack_text, unpack_text
-from jobs.sealing.content import ContentSealer, ContentUnreadableError
+from jobs.sealing.content import ContentSealer, ContentUnreadableError, intact
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +232,7 @@ def opened_counts(session: Session, rows: Rows, counter: Counter) -> dict[UUID, 
     for text_id, stored_ids, num_tokens, stored_body in rows:
         with suppress(ContentUnreadableError):
             body, ids = _opened(sealer, stored_body, stored_ids)
-            plain, counted_by = _is_plain(body), counter.fingerprint
+            plain, counted_by = messages.is_plain(begin_of_text(body)), counter.fingerprint
             prompts[text_id] = CountedPrompt(ids or b"", num_tokens, counted_by, is_plain=plain)
     return prompts
 
@@ -256,13 +257,10 @@ _COUNTED: Final = (
 )
 
 
-def unpacked(body: bytes) -> Any:  # noqa: ANN401  # JSON
-    """Read the JSON of a stored text that is no prompt."""
-    return json.loads(unpack_text(body))
-
-
-def _is_plain(body: bytes) -> bool:
-    return messages.is_plain(begin_of_text(body))
+def unpacked(body: bytes, name: str) -> Any:  # noqa: ANN401  # JSON
+    """Read what a stored text that is no prompt has by this name; StoredChangedError: it is not intact."""
+    with intact((zstandard.ZstdError, ValueError, KeyError, TypeError)):
+        return json.loads(unpack_text(body))[name]
 
 
 def count(text: PromptText, counter: Counter, *, limit: int | None = None) -> CountedPrompt:
@@ -272,7 +270,7 @@ def count(text: PromptText, counter: Counter, *, limit: int | None = None) -> Co
         PromptTooLongError: the text has more than `limit` tokens.
     """
     if text.token_ids is not None and text.num_tokens is not None and text.fingerprint == counter.fingerprint:
-        is_plain = _is_plain(text.body)
+        is_plain = messages.is_plain(begin_of_text(text.body))
         return CountedPrompt(text.token_ids, text.num_tokens, text.fingerprint, is_plain=is_plain)
     return counter.count_prompt(canonical_of(text), limit=limit)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import func, select
@@ -15,7 +16,9 @@ from jobs.questions.views import (
     ReadingDetails,
     answer_reply,
     answers_object,
+    unreadable_reply,
 )
+from jobs.sealing.content import ContentUnreadableError, Unreadable
 from jobs.summaries import stored_templates
 from jobs.trees import counts as tree_counts
 from jobs.trees.counts import TreeCounts
@@ -46,9 +49,14 @@ def read_documents(session: Session, answers_ids: Sequence[UUID]) -> list[UUID]:
 
 
 def describe_whole(session: Session, asked: Summary) -> AnswersWithAnswers:
-    """Return the public shape with each answer."""
+    """Return the public shape with each answer.
+
+    Raises:
+        ContentUnreadableError: an answer cannot be decrypted.
+    """
     (found,) = describe(session, [asked])
-    return AnswersWithAnswers(**found, answers=list_findings(session, asked))
+    each = [answer_reply(question, row) for question, row in _read_findings(session, [asked])[asked.id]]
+    return AnswersWithAnswers(**found, answers=each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +77,31 @@ def count_outcomes(session: Session, answers_ids: Collection[UUID]) -> dict[UUID
     return {answers_id: QuestionOutcomes(*numbers) for answers_id, *numbers in session.execute(query)}
 
 
-def list_findings(session: Session, asked: Summary) -> list[AnswerReply]:
-    """List what the document says to each question, in their order; nothing before it is settled."""
-    return list_findings_of(session, [asked])[asked.id]
+def list_findings(session: Session, answers: Sequence[Summary]) -> dict[UUID, list[AnswerReply]]:
+    """List what each document says to its questions, in their order; nothing before it is settled.
+
+    An answer that cannot be decrypted has the error in its place.
+    """
+    found = _read_findings(session, answers)
+    return {each: [_reply_or_error(*pair) for pair in pairs] for each, pairs in found.items()}
 
 
-def list_findings_of(session: Session, answers: Sequence[Summary]) -> dict[UUID, list[AnswerReply]]:
-    """List the same of each of these answers."""
+def _read_findings(
+    session: Session, answers: Sequence[Summary]
+) -> dict[UUID, list[tuple[str, DocumentFinding]]]:
+    """Read the questions of each of these answers, with what was found; a question may be an `Unreadable`."""
     by_id = {each.id: each for each in answers}
     query = select(DocumentFinding).where(DocumentFinding.summary_id.in_(by_id))
-    found: dict[UUID, list[AnswerReply]] = {each: [] for each in by_id}
+    found: dict[UUID, list[tuple[str, DocumentFinding]]] = {each: [] for each in by_id}
     for each in session.scalars(query.order_by(DocumentFinding.summary_id, DocumentFinding.place)):
-        questions = by_id[each.summary_id].questions or []
-        found[each.summary_id].append(answer_reply(questions[each.place], each))
+        questions: Any = by_id[each.summary_id].questions
+        question: Any = questions if isinstance(questions, Unreadable) else questions[each.place]
+        found[each.summary_id].append((question, each))
     return found
+
+
+def _reply_or_error(question: str, found: DocumentFinding) -> AnswerReply:
+    try:
+        return answer_reply(question, found)
+    except ContentUnreadableError as error:
+        return unreadable_reply(question, error)

@@ -1,16 +1,19 @@
 """How far the trees of answers are, question by question, and what the parts of the document replied."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, func, select, type_coerce
 from sqlalchemy.orm import Session
 
 from jobs.models import Job, Result, Summary, SummaryNode
+from jobs.models.output import OUTPUT_NOTE
 from jobs.questions.joining import JobEnd, reply_of
 from jobs.questions.replies import Reply
+from jobs.sealing.content import fault_of
 from jobs.states import TERMINAL, JobState
 
 _ENDED: Final = sorted(TERMINAL)
@@ -90,7 +93,7 @@ def read_parts(
         with_replies: read what they replied too.
     """
     query = (
-        select(SummaryNode, Job.state, Job.error, Result.output)
+        select(SummaryNode, Job.state, Job.error, type_coerce(Result.output, OUTPUT_NOTE))
         .join(Job, Job.id == SummaryNode.job_id)
         .outerjoin(Result, (Result.job_id == Job.id) if with_replies else Result.job_id.is_(None))
         .where(SummaryNode.summary_id == answers_id, SummaryNode.question == place)
@@ -101,7 +104,9 @@ def read_parts(
 
 
 def _part(node: SummaryNode, state: str, error: dict[str, object] | None, output: str | None) -> RepliedPart:
-    found = reply_of(JobEnd(output)) if state == JobState.COMPLETED and output is not None else error
+    found: Reply | Mapping[str, object] | None = error or fault_of(output)
+    if found is None and state == JobState.COMPLETED and output is not None:
+        found = reply_of(JobEnd(output))
     pages = None if node.first_page is None else (node.first_page, node.last_page or node.first_page)
     return RepliedPart(
         number=node.number,

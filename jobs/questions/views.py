@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from jobs import ids
 from jobs.database.base import JsonObject
 from jobs.models import DocumentFinding, Summary
-from jobs.sealing.content import shown
+from jobs.sealing.content import ContentUnreadableError, require_readable, shown
 from jobs.states.summary import Purpose
 from jobs.summaries.queries import progress_reply, usage_reply
 from jobs.summaries.stored_templates import variables_of
@@ -166,17 +166,37 @@ def reading(asked: Summary, public_id: str, read: ReadingDetails) -> DocumentRea
 
 
 def answer_reply(question: str, found: DocumentFinding) -> AnswerReply:
-    """Build the public shape of one answer."""
+    """Build the public shape of one answer.
+
+    Raises:
+        ContentUnreadableError: it cannot be decrypted.
+    """
     pages = [found.first_page, found.last_page or found.first_page] if found.first_page is not None else None
     return AnswerReply(
-        question=question,
+        question=require_readable(question),
         found=None if found.error is not None else found.value is not None,
-        answer=found.value,
+        answer=require_readable(found.value),
         pages=pages,
-        quote=found.quote,
+        quote=require_readable(found.quote),
         quote_in_text=found.is_quoted,
         start=found.start_char,
         end=found.end_char,
         gaps=found.gaps,  # type: ignore[typeddict-item]  # as `joining` made them
         error=found.error,
+    )
+
+
+def unreadable_reply(question: str, error: ContentUnreadableError) -> AnswerReply:
+    """Build the public shape of an answer that cannot be decrypted."""
+    return AnswerReply(
+        question=shown(question) or "",
+        found=None,
+        answer=None,
+        pages=None,
+        quote=None,
+        quote_in_text=None,
+        start=None,
+        end=None,
+        gaps=[],
+        error=error.as_stored(),
     )

@@ -16,8 +16,7 @@ from jobs.database.sealed_columns import sealer_in
 from jobs.errors import NotFoundError
 from jobs.models import Job, PromptText, Result, StoredResponse
 from jobs.models.prompt import BODY
-from jobs.prompts import store
-from jobs.prompts.store import NewText
+from jobs.prompts.store import NewText, unpacked
 from jobs.responses.objects import NOTHING, ResponseOutput, ResponseState, response_object, stored_output
 from jobs.sealing.content import ContentUnreadableError
 
@@ -109,13 +108,13 @@ def find(session: Session, response_id: UUID, *, tenant_id: UUID) -> KeptRespons
         raise NotFoundError("There is no such response.")
     job, body = row
     output = NOTHING if job.finalized_at is None else read_output(session, job.id)
-    return KeptResponse(job, store.unpacked(body)["response"], output)
+    return KeptResponse(job, unpacked(body, "response"), output)
 
 
 def repeated_by(session: Session, job_ids: Collection[UUID]) -> dict[UUID, JsonObject]:
     """Read the parameters that the responses of these jobs repeat, by their jobs.
 
-    Those that cannot be decrypted are left out.
+    Those that cannot be read are left out.
     """
     sealer = sealer_in(session)
     rows = session.execute(
@@ -127,7 +126,7 @@ def repeated_by(session: Session, job_ids: Collection[UUID]) -> dict[UUID, JsonO
     found: dict[UUID, JsonObject] = {}
     for text_id, body in bodies.items():
         with suppress(ContentUnreadableError):
-            found[text_id] = store.unpacked(sealer.open_bytes(body, BODY.place))["response"]
+            found[text_id] = unpacked(sealer.open_bytes(body, BODY.place), "response")
     return {job_id: found[text_id] for job_id, text_id, _ in rows if text_id in found}
 
 
@@ -158,7 +157,7 @@ def read_items(session: Session, response_id: UUID, *, tenant_id: UUID) -> list[
     )
     if body is None:
         raise NotFoundError("There is no such response.")
-    items: list[JsonObject] = store.unpacked(body)["input"]
+    items: list[JsonObject] = unpacked(body, "input")
     return items
 
 

@@ -7,7 +7,8 @@ that is taken for a sealed one.
 
 import binascii
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, Never, Self, TypeVar
 
 from jobs.errors import LongbatchError
@@ -38,19 +39,44 @@ _PURPOSE: Final = b"longbatch content "
 
 
 class ContentUnreadableError(LongbatchError):
-    """Stored content cannot be decrypted: its key is not configured, or its bytes were changed."""
+    """Stored content cannot be read: its key is not configured, or its bytes were changed."""
 
     code = "content_unreadable"
 
+    def as_stored(self) -> dict[str, object]:
+        """Return the error as a row shows it."""
+        return {"code": self.code, "message": self.message}
+
+
+class StoredChangedError(ContentUnreadableError):
+    """Stored content cannot be read: its bytes were changed."""
+
+
+@contextmanager
+def intact(faults: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Read stored content; any of these faults shows that it is not what was stored.
+
+    Raises:
+        StoredChangedError: it is not.
+    """
+    try:
+        yield
+    except faults as error:
+        raise StoredChangedError from error
+
 
 class Unreadable:
-    """Stands for content that cannot be decrypted, in a row that is of use without it; any use fails."""
+    """Stands for content that cannot be decrypted, in a row that is of use without it; any use fails.
+
+    Attributes:
+        error: why it cannot be decrypted.
+    """
 
     def __init__(self, error: ContentUnreadableError) -> None:
-        self._error = error
+        self.error: Final = error
 
     def _fail(self, *_: object) -> Never:
-        raise self._error
+        raise self.error
 
     __bool__ = __len__ = __iter__ = __contains__ = __getitem__ = __str__ = __format__ = __getattr__ = _fail
 
@@ -58,6 +84,22 @@ class Unreadable:
 def shown(content: Shown | None) -> Shown | None:
     """Return content to be shown beside other rows; None: it cannot be decrypted."""
     return None if isinstance(content, Unreadable) else content
+
+
+def require_readable(content: Shown) -> Shown:
+    """Return content that is of no use without its value.
+
+    Raises:
+        ContentUnreadableError: it cannot be decrypted.
+    """
+    if isinstance(content, Unreadable):
+        raise content.error
+    return content
+
+
+def fault_of(content: object) -> dict[str, object] | None:
+    """Return why content cannot be decrypted, as a row shows it; None: it can be."""
+    return content.error.as_stored() if isinstance(content, Unreadable) else None
 
 
 class ContentSealer:

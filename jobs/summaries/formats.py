@@ -19,6 +19,7 @@ from jobs.summaries.views import (
     SummaryWithChunks,
 )
 from jobs.tables.cells import inert
+from jobs.tables.findings import shown_failure
 from jobs.validation import choice
 from jobs.views import StoredError
 
@@ -86,7 +87,7 @@ def as_csv(found: SummaryWithChunks) -> str:
                 first,
                 last,
                 chunk["state"],
-                inert(chunk["summary"] or ""),
+                inert(_said(chunk)),
             ]
         )
     return out.getvalue()
@@ -118,7 +119,7 @@ def as_markdown(
         for chunk in found["chunks"]:
             parts += [
                 f"### [{_place(chunk, titles)}]({link.format(**chunk)})",
-                defused(chunk["summary"] or "") or f"*{chunk['state']}*",
+                defused(chunk["summary"] or "") or _status(chunk),
             ]
     elif found["chunks"]:
         (chunk,) = found["chunks"]
@@ -148,7 +149,14 @@ def _place(part: ChunkReply | GapReply | QuoteReply, titles: Mapping[str, str]) 
     return f"{name}, characters {part['start']}–{part['end']}"  # noqa: RUF001  # a range
 
 
-def _status(found: SummaryWithChunks) -> str:
+def _said(chunk: ChunkReply) -> str:
+    """Return what a chunk says, or why that cannot be read; a chunk that failed says nothing."""
+    if chunk["state"] == SummaryState.COMPLETED and chunk["error"]:
+        return shown_failure(chunk["error"])
+    return chunk["summary"] or ""
+
+
+def _status(found: SummaryWithChunks | ChunkReply) -> str:
     return f"*{found['state']}: {_code(found['error'])}*" if found["error"] else f"*{found['state']}*"
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, select, type_coerce
 from sqlalchemy.orm import Session
 
 from jobs import ids
@@ -15,6 +15,7 @@ from jobs.database.rows import matches
 from jobs.errors import NotFoundError
 from jobs.models import Job, JsonObject, Result, Summary, SummaryDocument, SummaryNode
 from jobs.models.document import Document
+from jobs.models.output import OUTPUT_NOTE
 from jobs.states import JobState
 from jobs.states.summary import NodeKind, Purpose
 from jobs.summaries.lifecycle import SummaryFilter, visible
@@ -106,15 +107,15 @@ def get_part(session: Session, summary_id: UUID, number: int) -> SummaryPart:
     return found[0]
 
 
-def read_output(session: Session, part: SummaryPart) -> str | None:
-    """Read the summary that the part's job has written.
+def read_outputs(session: Session, parts: Sequence[SummaryPart]) -> dict[int, str]:
+    """Read the summaries that the jobs of these parts have written, by the parts' numbers.
 
-    Returns:
-        None: it has not completed.
+    Those that have not completed are left out. A summary that cannot be decrypted is an `Unreadable`.
     """
-    if part.state != JobState.COMPLETED:
-        return None
-    return session.scalar(select(Result.output).where(Result.job_id == part.job_id))
+    numbers = {part.job_id: part.number for part in parts if part.state == JobState.COMPLETED}
+    query = select(Result.job_id, type_coerce(Result.output, OUTPUT_NOTE))
+    rows = session.execute(query.where(Result.job_id.in_(numbers)))
+    return {numbers[job_id]: output for job_id, output in rows}
 
 
 def _read(

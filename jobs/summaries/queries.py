@@ -1,20 +1,19 @@
 """Queries on summaries: their jobs' progress, results and gaps in the public shape."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import Integer, Text, Uuid, any_, cast, select, type_coerce
+from sqlalchemy import Integer, Uuid, any_, cast, select, type_coerce
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
 from jobs import ids
-from jobs.database.sealed_columns import sealer_in
 from jobs.models import Job, Result, Summary, SummaryDocument, SummaryNode
 from jobs.models.document import Document
-from jobs.models.output import OUTPUT
-from jobs.sealing.content import ContentUnreadableError
+from jobs.models.output import OUTPUT_NOTE
+from jobs.sealing.content import fault_of, require_readable, shown
 from jobs.states import TERMINAL, JobState
 from jobs.states.summary import SummaryState, SummaryStop
 from jobs.summaries import stored_templates
@@ -36,16 +35,34 @@ _ById = dict[UUID, SummaryDetails]
 _FAILED = sorted(TERMINAL - {JobState.COMPLETED})
 
 
-def describe(
-    session: Session, summaries: Sequence[Summary], *, max_gaps: int | None = None
-) -> list[SummaryObject]:
+def describe_each(session: Session, summaries: Sequence[Summary]) -> list[SummaryObject]:
     """Return the public shape of these summaries, in order, with few queries in all.
+
+    One whose text cannot be decrypted has the error in its place.
+    """
+    details = _read_details(session, summaries)
+    return [summary_object(summary, details[summary.id]) for summary in summaries]
+
+
+def describe(session: Session, summary: Summary, *, max_gaps: int | None = None) -> SummaryObject:
+    """Return the public shape of a summary.
 
     Args:
         session: the caller's transaction.
-        summaries: to describe.
+        summary: to describe.
         max_gaps: about so many are read of those that failed jobs left; None: all.
+
+    Raises:
+        ContentUnreadableError: its text cannot be decrypted.
     """
+    details = _read_details(session, [summary], max_gaps=max_gaps)[summary.id]
+    require_readable(details.text)
+    return summary_object(summary, details)
+
+
+def _read_details(
+    session: Session, summaries: Sequence[Summary], *, max_gaps: int | None = None
+) -> Mapping[UUID, SummaryDetails]:
     details: _ById = defaultdict(SummaryDetails)
     by_id = {summary.id: summary for summary in summaries}
     _read_documents(session, by_id, details)
@@ -56,7 +73,7 @@ def describe(
     _read_counts(session, by_id, details)
     _read_texts(session, by_id, details)
     _read_gaps(session, by_id, details, at_most=max_gaps)
-    return [summary_object(summary, details[summary.id]) for summary in summaries]
+    return details
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +85,16 @@ class ChunkRange:
 
 
 def describe_with_chunks(session: Session, summary: Summary) -> SummaryWithChunks:
-    """Return the public shape of the summary, with all its chunks."""
-    (found,) = describe(session, [summary])
+    """Return the public shape of the summary, with all its chunks; raise as `describe` does."""
+    found = describe(session, summary)
     return SummaryWithChunks(**found, chunks=list_chunks(session, summary.id))
 
 
 def describe_with_some_chunks(
     session: Session, summary: Summary, wanted: ChunkRange
 ) -> SummaryWithChunks | SummaryWithFirstChunks:
-    """Return the public shape of the summary, with a range of its chunks."""
-    (found,) = describe(session, [summary])
+    """Return the public shape of the summary, with a range of its chunks; raise as `describe` does."""
+    found = describe(session, summary)
     chunks = list_chunks(session, summary.id, start=wanted.start, limit=wanted.limit + 1)
     if len(chunks) <= wanted.limit:
         return SummaryWithChunks(**found, chunks=chunks)
@@ -102,9 +119,9 @@ def titles(session: Session, summary_id: UUID) -> dict[str, str]:
 def list_chunks(
     session: Session, summary_id: UUID, *, start: int = 0, limit: int | None = None
 ) -> list[ChunkReply]:
-    """List leaves in text order from number `start` on, each with its summary."""
+    """List leaves in text order from number `start` on, each with its summary, or why it has none."""
     rows = session.execute(
-        select(SummaryNode, Job.state, Job.error, Result.output)
+        select(SummaryNode, Job.state, Job.error, type_coerce(Result.output, OUTPUT_NOTE))
         .join(Job, Job.id == SummaryNode.job_id)
         .outerjoin(Result, Result.job_id == Job.id)
         .where(SummaryNode.summary_id == summary_id, SummaryNode.level == 0)
@@ -112,20 +129,24 @@ def list_chunks(
         .offset(start)
         .limit(limit)
     )
-    return [
-        ChunkReply(
-            document_id=ids.document_id(node.document_id),
-            index=node.chunk or 0,
-            start=node.start_char or 0,
-            end=node.end_char or 0,
-            pages=_pages(node),
-            state=state,
-            summary=output if state == JobState.COMPLETED else None,
-            error=error,
+    chunks: list[ChunkReply] = []
+    for node, state, error, output in rows:
+        if node.document_id is None:
+            continue
+        written = output if state == JobState.COMPLETED else None
+        chunks.append(
+            ChunkReply(
+                document_id=ids.document_id(node.document_id),
+                index=node.chunk or 0,
+                start=node.start_char or 0,
+                end=node.end_char or 0,
+                pages=_pages(node),
+                state=state,
+                summary=shown(written),
+                error=error or fault_of(written),
+            )
         )
-        for node, state, error, output in rows
-        if node.document_id is not None
-    ]
+    return chunks
 
 
 def _read_documents(session: Session, by_id: dict[UUID, Summary], details: _ById) -> None:
@@ -173,15 +194,9 @@ def _read_texts(session: Session, by_id: dict[UUID, Summary], details: _ById) ->
     }
     if not roots:
         return
-    sealer = sealer_in(session)
-    query = select(Result.job_id, type_coerce(Result.output, Text)).where(Result.job_id.in_(roots))
-    for job_id, stored in session.execute(query):
-        try:
-            details[roots[job_id]].text = sealer.open_text(stored, OUTPUT.place)
-        except ContentUnreadableError:
-            if len(by_id) == 1:
-                raise
-            # Beside others it is shown without its text.
+    query = select(Result.job_id, type_coerce(Result.output, OUTPUT_NOTE)).where(Result.job_id.in_(roots))
+    for job_id, output in session.execute(query):
+        details[roots[job_id]].text = output
 
 
 def _read_gaps(session: Session, by_id: dict[UUID, Summary], details: _ById, *, at_most: int | None) -> None:

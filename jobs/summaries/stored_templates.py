@@ -14,7 +14,7 @@ from jobs.errors import InvalidRequestError
 from jobs.models import JsonObject, PromptText, Summary
 from jobs.models.prompt import BODY
 from jobs.prompts import store
-from jobs.prompts.store import NewText
+from jobs.prompts.store import NewText, unpacked
 from jobs.sealing.content import ContentUnreadableError
 from jobs.summaries.own_templates import OwnTemplate
 
@@ -43,7 +43,7 @@ def load(session: Session, summary: Summary) -> OwnTemplate | None:
 def read_each(session: Session, rows: Sequence[Summary]) -> dict[UUID, dict[str, str]]:
     """Read the templates of these rows as JSON, by their ids, in one query.
 
-    Those that cannot be decrypted are left out.
+    Those that cannot be read are left out.
     """
     wanted = {each.template_id for each in rows if each.template_id is not None}
     if not wanted:
@@ -52,7 +52,7 @@ def read_each(session: Session, rows: Sequence[Summary]) -> dict[UUID, dict[str,
     query = select(PromptText.id, type_coerce(PromptText.body, LargeBinary))
     for text_id, stored in session.execute(query.where(PromptText.id.in_(wanted))):
         with suppress(ContentUnreadableError):
-            found[text_id] = store.unpacked(sealer.open_bytes(stored, BODY.place))[_STORED]
+            found[text_id] = unpacked(sealer.open_bytes(stored, BODY.place), _STORED)
     return found
 
 

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from jobs import ids
 from jobs.database.base import JsonObject
 from jobs.models.summary import Summary
-from jobs.sealing.content import shown
+from jobs.sealing.content import fault_of, shown
 from jobs.states.summary import OnGap, Style, SummaryState
 from jobs.summaries.stored_templates import variables_of
 from jobs.validation import choice, documented_as
@@ -146,7 +146,10 @@ class SummaryObject(TypedDict):
     ]
     levels: int | None
     cancel_requested: bool
-    summary: Annotated[str | None, Field(description="Null unless completed.")]
+    summary: Annotated[
+        str | None,
+        Field(description="Null unless completed, and in a list if it cannot be decrypted: see `error`."),
+    ]
     gaps: Sequence[GapReply]
     progress: ProgressReply
     usage: SummaryUsageReply
@@ -181,7 +184,7 @@ class SummaryDetails:
 
     documents: list[UUID] = field(default_factory=list)
     template: dict[str, str] | None = None
-    text: str | None = None
+    text: str | None = None  # or an `Unreadable`
     gaps: list[GapReply] = field(default_factory=list)
     progress: ProgressReply = field(default_factory=NO_PROGRESS.copy)
     usage: SummaryUsageReply = field(default_factory=NO_USAGE.copy)
@@ -212,11 +215,11 @@ def summary_object(summary: Summary, details: SummaryDetails) -> SummaryObject:
         plan=summary.plan,
         levels=levels if isinstance(levels, int) else None,
         cancel_requested=summary.stop_reason == "cancel",
-        summary=details.text,
+        summary=shown(details.text),
         gaps=details.gaps,
         progress=details.progress,
         usage=details.usage,
-        error=summary.error,
+        error=summary.error or fault_of(details.text),
         metadata=summary.labels,
         custom_id=summary.custom_id,
         created_at=rfc3339(summary.created_at),

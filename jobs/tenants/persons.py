@@ -1,6 +1,7 @@
 """People who sign in to the console by a provider, without an API key."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -19,12 +20,14 @@ class Person:
         subject: what it knows them by, never given to another.
         name: for people to read: an e-mail address or a name.
         scopes: what they may do.
+        claims: what the rules look at of what the provider says of them.
     """
 
     issuer: str
     subject: str
     name: str
     scopes: frozenset[str]
+    claims: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def id(self) -> UUID:

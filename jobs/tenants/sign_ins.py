@@ -1,6 +1,7 @@
 """Sign-ins to the console: sessions of browsers and codes that sign in once, each bound to an API key."""
 
 import secrets
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -8,7 +9,7 @@ from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from jobs import audit
@@ -77,6 +78,7 @@ def start_for_person(session: Session, person: Person, *, tenant_id: UUID, lifet
             person_subject=person.subject,
             person_name=person.name,
             scopes=sorted(person.scopes),
+            person_claims=dict(person.claims),
             expires_at=database_now(session) + lifetime,
         )
     )
@@ -154,6 +156,27 @@ def end(session: Session, token: str) -> None:
         audit.note(session, Action.SIGN_OUT, None, tenant_id=tenant_id)
 
 
+def end_of_person(session: Session, named: str) -> int:
+    """End all sessions of the people who have this name or subject; return their number."""
+    return _end_all(session, or_(ConsoleSession.person_subject == named, ConsoleSession.person_name == named))
+
+
+def end_of_key(session: Session, key: ApiKey) -> int:
+    """End all sessions of this key; return their number."""
+    return _end_all(session, ConsoleSession.api_key_id == key.id, of=keys.public_id(key))
+
+
+def _end_all(session: Session, which: ColumnElement[bool], *, of: str | None = None) -> int:
+    ended = delete(ConsoleSession).where(which)
+    columns = (ConsoleSession.tenant_id, ConsoleSession.person_subject)
+    counts = Counter(
+        (tenant_id, subject) for tenant_id, subject in session.execute(ended.returning(*columns))
+    )
+    for (tenant_id, subject), number in counts.items():
+        audit.note(session, Action.SESSIONS_END, of, tenant_id=tenant_id, subject=subject, number=number)
+    return counts.total()
+
+
 def create_code(session: Session, *, key_id: UUID, tenant_id: UUID, lifetime: timedelta) -> SignInCode:
     """Create a code that signs a browser in once, with what this key may do."""
     code = secrets.token_urlsafe(_SECRET_BYTES)
@@ -200,15 +223,16 @@ def use_code(session: Session, code: str, *, lifetime: timedelta) -> str | None:
 
 
 def note_failure(session: Session, api_key: str, *, reason: str | None = None) -> None:
-    """Log a sign-in that failed: for the tenant of the key whose public part was given, if there is one.
+    """Log a sign-in that failed: for the tenant whose key was given, otherwise for operators alone.
+
+    Public parts of keys are no secret: who knows one must not write to the log of its tenant.
 
     Args:
         session: one that reads and writes the rows of all tenants.
         api_key: as it was given, which is not logged; empty: none was.
-        reason: the code of the error; None: the key was wrong.
+        reason: the code of the error; None: the key was wrong, or may not sign in.
     """
-    handle = keys.handle_of(api_key)
-    row = session.scalar(select(ApiKey).where(ApiKey.handle == handle)) if handle is not None else None
+    row = keys.find(session, api_key) if keys.handle_of(api_key) is not None else None
     named, tenant_id = (None, None) if row is None else (keys.public_id(row), row.tenant_id)
     details = {} if reason is None else {"reason": reason}
     audit.note(session, Action.SIGN_IN_FAIL, named, tenant_id=tenant_id, **details)
@@ -231,7 +255,8 @@ def _person_of(opened: ConsoleSession) -> Person | None:
     if opened.person_issuer is None or opened.person_subject is None:
         return None
     scopes = frozenset(opened.scopes or ())
-    return Person(opened.person_issuer, opened.person_subject, opened.person_name or "", scopes)
+    claims = opened.person_claims or {}
+    return Person(opened.person_issuer, opened.person_subject, opened.person_name or "", scopes, claims)
 
 
 def _hash(secret: str) -> bytes:

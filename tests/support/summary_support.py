@@ -183,12 +183,12 @@ def nodes_of(session: Session, summary: Summary) -> list[tuple[SummaryNode, Job]
     return [(node, job) for node, job in session.execute(query)]
 
 
-def run_to_end(session: Session, *, max_steps: int = 500) -> None:
+def run_to_end(session: Session, *, text: str = "a summary", max_steps: int = 500) -> None:
     """All that can run has completed."""
     for _ in range(max_steps):
         prepare_all(session)
         claimed = claim_next(session)
         if claimed is None:
             return
-        complete(session, claimed)
+        complete(session, claimed, text)
     raise AssertionError("it does not end")

@@ -1,6 +1,5 @@
 """The demo as a user starts it, with a folder of every kind of document."""
 
-import os
 import re
 import subprocess
 import sys
@@ -54,7 +53,6 @@ def test_a_folder_without_documents_is_wrong_usage(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-c", "from cli.main import main; main()"]
     done = subprocess.run(
         [*command, "demo", "--docs", str(tmp_path)],
-        env={**os.environ, "COLUMNS": "400"},  # the message in one line
         capture_output=True,
         text=True,
         check=False,

@@ -184,9 +184,7 @@ def test_fields_of_a_bucket_are_extracted_into_a_bucket_and_read_once(bucket: Bu
     bucket.objects["in/a b/é&.txt"] = b"The harbour is deep."
     changed = run(*command, "s3://bucket/out/table.xlsx", "--format", "xlsx")
     assert changed.exit_code == 1, "a row is not valid"
-    assert 's3://bucket/in/a b/é&.txt: not valid: at its root: "tariff" is a' in " ".join(
-        changed.stderr.split()
-    )
+    assert 's3://bucket/in/a b/é&.txt: not valid: at its root: "tariff" is a' in changed.stderr
     assert bucket.gets == ["in/a b/é&.txt"], "only what has changed is read again"
     (sheet,) = load_workbook(io.BytesIO(bucket.objects["out/table.xlsx"])).worksheets
     found = {row[0]: row[1:3] for row in sheet.iter_rows(min_row=2, values_only=True)}

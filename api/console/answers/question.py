@@ -117,7 +117,7 @@ def read_question(
     if place >= len(asked.questions or ()):
         raise NotFoundError("There is no such question.")
     document = find_document(session, asked)
-    settled = queries.list_findings(session, asked)
+    settled = queries.list_findings(session, [asked])[answers_id]
     answer = settled[place] if settled else None
     body = None
     if with_texts and answer is not None and answer["start"] is not None and document is not None:

@@ -45,7 +45,7 @@ _TABLE: Final[SubjectTable[Answers]] = SubjectTable(
     template="answers/table.html",
     show=SHOW_ANSWERS,
     columns_of=_columns_of,
-    read_found=queries.list_findings_of,
+    read_found=queries.list_findings,
     forms={"csv": csv_form(lambda _: tables.header(), _csv_row), "json": json_form(_as_object)},
     unfinished="The answers have not ended yet.",
 )

@@ -129,7 +129,7 @@ def read_extraction(session: Session, *, extraction_id: UUID, viewer: Viewer) ->
         asked=asked,
         tenant=tenant_names(session, viewer, [owner]).get(owner),
         document=find_document(session, asked),
-        extraction=shown_extraction(queries.describe_whole(session, [asked])[0]),
+        extraction=shown_extraction(queries.describe_whole(session, asked)),
         parts=parts.read_leaves(session, extraction_id, limit=MAX_PARTS + 1),
         num_together=len(trees.asked_together(session, asked)),
     )

@@ -24,15 +24,16 @@ def _columns_of(asked: Summary) -> Sequence[str]:
 
 
 def _read_found(session: Session, found: Sequence[Summary]) -> Mapping[UUID, ShownExtraction]:
-    shown = queries.describe_whole(session, found)
+    shown = queries.describe_each_whole(session, found)
     return {each.id: shown_extraction(described) for each, described in zip(found, shown, strict=True)}
 
 
 def _csv_row(row: FileRow[ShownExtraction], fields: Sequence[str]) -> str:
     asked = row.asked
-    if asked.state == SummaryState.COMPLETED:
+    error = row.found.shown["error"]
+    if asked.state == SummaryState.COMPLETED and error is None:
         return tables.line(tables.row(row.name, fields, row.found.shown))
-    why = shown_failure(asked.error) if asked.error else f"[{asked.state}]"
+    why = shown_failure(error) if error else f"[{asked.state}]"
     return tables.line(tables.row(row.name, fields, {}, why=why))
 
 
@@ -44,7 +45,7 @@ def _as_object(row: FileRow[ShownExtraction]) -> Mapping[str, object]:
         "filename": row.filename,
         **tables.found_in(row.found.shown),
         "usage": row.found.shown["usage"],
-        "error": row.asked.error,
+        "error": row.found.shown["error"],
     }
 
 

@@ -133,7 +133,7 @@ async def _signed_in(
     rule = admitting(claims, settings.rules)
     if rule is None:
         raise NotAdmittedError
-    person = person_of(claims, rule)
+    person = person_of(claims, rule, settings.rules)
     try:
         tenant = await services.transactions.run_across(partial(tenants.named, name=rule.tenant))
     except NotFoundError as error:

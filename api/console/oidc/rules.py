@@ -1,6 +1,6 @@
 """Which rule admits the one whom an ID token describes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from jobs.settings import OidcRule
@@ -15,9 +15,23 @@ def admitting(claims: Mapping[str, Any], rules: Iterable[OidcRule]) -> OidcRule 
     return next((rule for rule in rules if _fits(claims, rule)), None)
 
 
-def person_of(claims: Mapping[str, Any], rule: OidcRule) -> Person:
-    """Describe the one whom this rule admits."""
-    return Person(claims["iss"], claims["sub"], _name(claims), frozenset(rule.scopes))
+def person_of(claims: Mapping[str, Any], rule: OidcRule, rules: Iterable[OidcRule]) -> Person:
+    """Describe the one whom this rule admits, with the claims that the rules look at."""
+    kept = {each.claim: _find(claims, each.claim) for each in rules}
+    if _EMAIL in kept:
+        kept["email_verified"] = claims.get("email_verified")
+    return Person(claims["iss"], claims["sub"], _name(claims), frozenset(rule.scopes), kept)
+
+
+def still_admitting(person: Person, rules: Sequence[OidcRule]) -> OidcRule | None:
+    """Return the rule that admits a person who is signed in, by the rules as they are now.
+
+    Returns:
+        None: no rule does, or one looks at a claim that was not kept when they signed in.
+    """
+    if any(each.claim not in person.claims for each in rules):
+        return None
+    return admitting(person.claims, rules)
 
 
 def _fits(claims: Mapping[str, Any], rule: OidcRule) -> bool:

@@ -66,7 +66,7 @@ def read_earlier(session: Session, summary_id: UUID, *, tenant_id: UUID) -> Earl
         NotFoundError: the tenant has no such summary.
     """
     summary = summaries.get(session, summary_id, tenant_id=tenant_id)
-    (shown,) = queries.describe(session, [summary])
+    (shown,) = queries.describe_each(session, [summary])
     return _fields_of(summary), [ids.parse_document_id(each) for each in shown["documents"]]
 
 

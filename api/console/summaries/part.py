@@ -20,8 +20,9 @@ from api.console.summaries.listing import PAGES
 from api.http.dependencies import ServicesDep
 from api.http.identifiers import SummaryIdDep
 from jobs import documents, ids, summaries
-from jobs.models import Summary
+from jobs.models import JsonObject, Summary
 from jobs.models.document import Document
+from jobs.sealing.content import fault_of
 from jobs.states.document import DocumentState
 from jobs.summaries import parts, queries, tree
 from jobs.summaries.parts import SummaryPart
@@ -40,6 +41,7 @@ class PartPage:
         tenant: its owner's name, for operators.
         children: that it joins; none of a leaf.
         outputs: what these parts say, by number, as far as they have completed and it was asked for.
+        faults: why what they say cannot be decrypted, by number.
         body: the stored text of its document; None: not asked for, a join, or the document is deleted.
         page_offsets: the character at which each page of the document starts.
         titles: of the summary's documents, by public id.
@@ -48,7 +50,8 @@ class PartPage:
     part: SummaryPart
     tenant: str | None
     children: Sequence[SummaryPart]
-    outputs: Mapping[int, str | None]
+    outputs: Mapping[int, str]
+    faults: Mapping[int, JsonObject]
     body: bytes | None
     page_offsets: Sequence[int]
     titles: Mapping[str, str]
@@ -81,7 +84,6 @@ async def show_part(
         title=f"Part {number} of {name[:16]}…",
         found=found,
         part=part,
-        output=found.outputs.get(part.number),
         source=source,
         is_cut=part.end is not None and part.end - (part.start or 0) > _MAX_CHARS,
         with_texts=with_texts,
@@ -111,11 +113,14 @@ def read_part(
         document = session.scalar(found)
         if document is not None and document.state == DocumentState.READY:
             body, offsets = documents.load_body(session, document.id), document.pages
+    outputs = parts.read_outputs(session, shown)
+    faults = {number: fault for number, output in outputs.items() if (fault := fault_of(output))}
     return PartPage(
         part=part,
         tenant=tenant_names(session, viewer, [owner]).get(owner),
         children=children,
-        outputs={each.number: parts.read_output(session, each) for each in shown},
+        outputs={number: output for number, output in outputs.items() if number not in faults},
+        faults=faults,
         body=body,
         page_offsets=offsets,
         titles=queries.titles(session, summary_id),

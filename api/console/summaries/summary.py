@@ -134,7 +134,7 @@ def read_summary(session: Session, *, summary_id: UUID, viewer: Viewer) -> Summa
     return SummaryPage(
         summary=summary,
         tenant=names.get(owner),
-        shown=queries.describe(session, [summary], max_gaps=MAX_GAPS + 1)[0],
+        shown=queries.describe(session, summary, max_gaps=MAX_GAPS + 1),
         parts=[] if root is None else parts.read_tree(session, summary_id, top=root, at_most=_MAX_PARTS),
         titles=queries.titles(session, summary_id),
     )

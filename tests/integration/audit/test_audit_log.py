@@ -179,9 +179,11 @@ def test_sign_ins_of_the_console_are_logged_and_failed_ones_too(
     key = new_key(sessions, Scope.READ, Scope.SUBMIT)
     with browsing(server, key.secret) as visitor:
         assert visitor.post("/console/sign-out").status_code == 303
-    stale = f"{key.secret[:-4]}AAAA"
+    guessed = f"{key.secret[:-4]}AAAA"  # of its public part, which is no secret
+    submitting = new_key(sessions, Scope.SUBMIT)
     with browsing(server, None) as nobody:
-        assert nobody.sign_in(stale).status_code == 401
+        assert nobody.sign_in(submitting.secret).status_code == 403
+        assert nobody.sign_in(guessed).status_code == 401
         assert nobody.sign_in("hunter2").status_code == 401
         path = http.post("/console/codes").json()["path"]
         code = path.partition("code=")[2]
@@ -192,13 +194,14 @@ def test_sign_ins_of_the_console_are_logged_and_failed_ones_too(
     assert seen == [
         ("console.sign_in", None, "key", public),
         ("console.sign_out", None, "key", public),
-        ("console.sign_in_failed", public, "unknown", ""),
+        ("console.sign_in_failed", submitting.secret[:19], "unknown", ""),
+        ("console.sign_in_failed", None, "unknown", ""),
         ("console.sign_in_failed", None, "unknown", ""),
         ("sign_in_code.create", None, "key", tests),
         ("console.sign_in", None, "key", tests),
     ]
     assert "hunter2" not in str([vars(each) for each in entries(sessions)])
-    assert [each.tenant_id for each in entries(sessions)][2:4] == [DEFAULT_TENANT, None]
+    assert [each.tenant_id for each in entries(sessions)][2:5] == [DEFAULT_TENANT, None, None]
 
 
 def test_changes_made_in_the_console_name_the_key_of_the_session(

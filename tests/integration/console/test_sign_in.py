@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 from hashlib import sha256
-from typing import Any
 
 import httpx2
 import pytest
@@ -13,13 +12,12 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner
 
-from api.console import routes
 from api.console.assets import assets
 from api.console.headers import POLICY
 from api.console.session import COOKIE
 from api_server import ApiProcess, Serve
 from cli.main import application
-from console_pages.browser import PROBE, SAME_ORIGIN, Browser, browsing, checked, new_key, words
+from console_pages.browser import PROBE, SAME_ORIGIN, Browser, browsing, checked, every_route, new_key, words
 from jobs.database import database_now
 from jobs.models import ConsoleSession, ConsoleSignInCode
 from jobs.settings import Settings
@@ -45,16 +43,6 @@ def visitor(server: ApiProcess, sessions: sessionmaker[Session]) -> Iterator[Bro
 
 def leads_to_form(answer: httpx2.Response) -> bool:
     return answer.status_code == 303 and answer.headers["location"].startswith("/console/sign-in")
-
-
-def every_route() -> Iterator[tuple[str, str]]:
-    """Every method and path of the console."""
-    each: Any
-    for each in routes.router.routes:
-        contexts = getattr(each, "effective_route_contexts", None)  # of an included router
-        for route in contexts() if contexts else (each,):
-            assert not route.include_in_schema
-            yield from ((method, route.path) for method in route.methods)
 
 
 def test_every_route_but_the_open_ones_leads_to_the_form_without_a_session(stranger: Browser) -> None:

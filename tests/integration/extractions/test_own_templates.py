@@ -55,7 +55,7 @@ def test_every_prompt_of_a_summary_has_the_caller_s_words_and_its_part(session: 
     joins = [each for each in prompts if "instructions. Join the notes. " in each]
     assert len(chunks) + len(joins) == len(prompts)
     assert joins[-1].endswith("Write coherent paragraphs without headings or lists.")
-    (seen,) = queries.describe(session, [summary])
+    seen = queries.describe(session, summary)
     assert seen["template"] == template.as_json()
     assert (seen["templates"]["whole"], seen["chat_template_kwargs"]) == ("whole-1", {})
     assert [str(seen["templates"][part])[:7] for part in ("map", "reduce")] == ["custom-", "custom-"]

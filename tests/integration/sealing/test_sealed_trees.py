@@ -87,7 +87,7 @@ def whole(session: Session, asked_id: UUID) -> dict[str, Any]:
             return answers.seen(session, asked)
         case "extraction":
             return fields.seen(session, asked)
-    return {**summary_queries.describe(session, [asked])[0]}
+    return {**summary_queries.describe(session, asked)}
 
 
 @pytest.mark.parametrize(
@@ -184,11 +184,11 @@ def test_a_list_shows_a_summary_without_the_text_that_cannot_be_read(
             run_summaries(session)
     with sealed() as session:
         rows = [session.get_one(Summary, each) for each in made]
-        described = summary_queries.describe(session, rows)
+        described = summary_queries.describe_each(session, rows)
         assert [each["summary"] for each in described] == [None, SUMMARY]
         assert [each["focus"] for each in described] == [None, f"the {FEE}"]
         with pytest.raises(ContentUnreadableError):
-            summary_queries.describe(session, rows[:1])
+            summary_queries.describe(session, rows[0])
 
 
 def test_a_part_that_cannot_be_read_is_a_gap_of_its_own_summary_alone(
@@ -205,7 +205,7 @@ def test_a_part_that_cannot_be_read_is_a_gap_of_its_own_summary_alone(
         assert broken is not None
     with transaction(sealed) as session:
         run_summaries(session)
-        described = summary_queries.describe(session, [session.get_one(Summary, each) for each in made])
+        described = summary_queries.describe_each(session, [session.get_one(Summary, each) for each in made])
         assert [each["state"] for each in described] == ["completed"] * 2
         gaps = {each: [gap["error"] for gap in of["gaps"]] for each, of in zip(made, described, strict=True)}
         assert [each and each["code"] for each in gaps.pop(broken)] == ["content_unreadable"] * 2

@@ -1,19 +1,24 @@
 """Signing in to the console by an OpenID Connect provider that runs here."""
 
+import json
 import re
 
 import httpx2
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
+from typer.testing import CliRunner
 
 from api.console.session import COOKIE
-from api_server import ApiProcess
-from console_pages.browser import checked, words
-from identity.provider import IdentityProvider
+from api_server import ApiProcess, Serve
+from cli.main import application
+from console_pages.browser import browsing, checked, new_key, words
+from identity.provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider
 from jobs.database import database_now
 from jobs.models import DEFAULT_TENANT, AuditEntry, ConsoleSession, Tenant
-from signing_in.people import CALLBACK, GROUP, OPERATOR, READER, START, WRITER, People, query_of
+from jobs.settings import DatabaseSettings
+from jobs.tenants.keys import Scope
+from signing_in.people import CALLBACK, GROUP, OPERATOR, READER, RULES, START, WRITER, People, query_of
 from support import API_KEY
 
 
@@ -330,3 +335,74 @@ def test_the_log_names_no_secret(people: People, oidc_server: ApiProcess) -> Non
     with people.signed_in(WRITER):
         pass
     assert "s3cret" not in "".join(oidc_server.lines)
+
+
+@pytest.mark.parametrize(
+    ("rules", "sees"),
+    [
+        ([RULES[0] | {"scopes": ["read"]}], "read-only · Olga"),
+        (RULES, "operator · Olga"),
+        (RULES[1:], None),
+        ([RULES[0] | {"tenant": "elsewhere"}], None),
+        ([{"claim": "department", "value": "x", "tenant": "default"}, *RULES], None),
+    ],
+    ids=["fewer scopes", "unchanged", "no rule", "another tenant", "another claim"],
+)
+def test_the_rules_as_they_are_now_decide_what_a_session_may_do(
+    people: People, serve: Serve, rules: list[dict[str, object]], sees: str | None
+) -> None:
+    variables = {
+        "LONGBATCH_OIDC__ISSUER": people.provider.url,
+        "LONGBATCH_OIDC__CLIENT_ID": CLIENT_ID,
+        "LONGBATCH_OIDC__CLIENT_SECRET": CLIENT_SECRET,
+        "LONGBATCH_OIDC__REDIRECT_URI": "https://console.acme.example/console/oidc/callback",
+        "LONGBATCH_OIDC__RULES": json.dumps(rules),
+    }
+    with people.signed_in(OPERATOR) as operator, serve(**variables) as changed:
+        token = operator.client.cookies[COOKIE]
+        with changed.client(api_key=None) as client:
+            client.cookies.set(COOKIE, token, path="/console")
+            answer = client.get("/console/")
+            assert is_form(answer) if sees is None else sees in words(checked(answer))
+            if sees is not None:
+                assert client.get("/console/system").status_code == (200 if "operator" in sees else 403)
+
+
+def test_a_session_ends_where_another_provider_signs_in(people: People, serve: Serve) -> None:
+    variables = {
+        "LONGBATCH_OIDC__ISSUER": "https://elsewhere.example",
+        "LONGBATCH_OIDC__CLIENT_ID": CLIENT_ID,
+        "LONGBATCH_OIDC__CLIENT_SECRET": CLIENT_SECRET,
+        "LONGBATCH_OIDC__REDIRECT_URI": "https://console.acme.example/console/oidc/callback",
+        "LONGBATCH_OIDC__RULES": json.dumps(RULES),
+    }
+    with (
+        people.signed_in(OPERATOR) as operator,
+        serve(**variables) as changed,
+        changed.client(api_key=None) as client,
+    ):
+        client.cookies.set(COOKIE, operator.client.cookies[COOKIE], path="/console")
+        assert is_form(client.get("/console/"))
+
+
+@pytest.mark.parametrize("named", ["name", "subject", "key"])
+def test_an_operator_ends_the_sessions_of_one_person_or_key(
+    people: People, sessions: sessionmaker[Session], database_settings: DatabaseSettings, named: str
+) -> None:
+    env = {"LONGBATCH_DATABASE__URL": database_settings.url.get_secret_value()}
+    made = new_key(sessions, Scope.READ)
+    with (
+        people.signed_in(WRITER | {"sub": "other"}) as kept,
+        people.signed_in(READER | {"sub": "ada"}) as reader,
+        browsing(people.server, made.secret) as by_key,
+    ):
+        chosen = {"name": ["--person", "Ada@ACME.example"], "subject": ["--person", "ada"]}
+        wanted = chosen.get(named, ["--key", made.secret[:19]])
+        done = CliRunner().invoke(application("sessions"), ["sessions", "end", *wanted], env=env)
+        assert (done.exit_code, done.stdout) == (0, "1 ended\n"), done.output
+        assert is_form(by_key.client.get("/console/")) is (named == "key")
+        assert is_form(reader.client.get("/console/")) is (named != "key")
+        kept.page("/console/")
+    with sessions() as session:
+        (entry,) = session.scalars(select(AuditEntry).where(AuditEntry.action == "console.sessions_end"))
+        assert (entry.tenant_id, entry.details["number"]) == (DEFAULT_TENANT, 1)

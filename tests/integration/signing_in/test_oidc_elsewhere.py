@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr, ValidationError
+from sqlalchemy.orm import Session, sessionmaker
 
 from api.console.oidc.pending import PendingSignIn
 from api.console.oidc.provider import Provider, ProviderError
+from api.console.session import COOKIE
 from api_server import ApiProcess, Serve
 from cli.stack.ports import free_port
-from console_pages.browser import Browser, checked, words
+from console_pages.browser import Browser, browsing, checked, new_key, words
 from identity.provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider, providing
 from jobs.settings import OidcSettings
+from jobs.tenants.keys import Scope
 from signing_in.people import RULES, START, query_of
 from support import API_KEY
 
@@ -66,6 +69,17 @@ def test_keys_sign_nobody_in_where_that_is_switched_off(without_keys: ApiProcess
     with without_keys.client() as client:
         assert client.post("/console/codes").status_code == 403
         assert client.get("/v1/jobs").status_code == 200
+
+
+def test_sessions_of_keys_end_where_key_sign_in_is_switched_off(
+    server: ApiProcess, without_keys: ApiProcess, sessions: sessionmaker[Session]
+) -> None:
+    made = new_key(sessions, Scope.READ)
+    with browsing(server, made.secret) as visitor, without_keys.client(api_key=None) as client:
+        visitor.page("/console/jobs")
+        client.cookies.set(COOKIE, visitor.client.cookies[COOKIE], path="/console")
+        assert client.get("/console/jobs").headers["location"].startswith("/console/sign-in")
+        visitor.page("/console/jobs")  # where keys sign in it goes on
 
 
 def test_without_a_provider_there_are_no_such_pages(server: ApiProcess) -> None:

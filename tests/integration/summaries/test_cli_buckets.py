@@ -105,7 +105,7 @@ def test_wrong_usage_is_refused(run: Run, bucket: Bucket, tmp_path: Path) -> Non
     ):
         done = run("summarize", *arguments)
         assert (done.exit_code, done.stdout) == (2, ""), done.output
-        assert words in " ".join(done.stderr.split())
+        assert words in done.stderr
     assert bucket.objects["in/a.txt.md"] == b"mine"
 
 

@@ -53,6 +53,28 @@ def test_every_file_is_listed_with_its_error(run: Run, empty: Path) -> None:
     assert "skipped files of other kinds: 1 .jpg" in done.stderr
 
 
+def test_links_out_of_the_folder_are_skipped_and_reported(run: Run, empty: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").touch()
+    (empty / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (empty / "gone.txt").symlink_to("nothing.txt")
+    for verb in (["summarize"], ["ask", "-q", "Who?"], ["estimate"]):
+        done = run(*verb, empty)
+        said = done.stderr
+        assert f"links that lead out of their folder: {empty}/link.txt (--follow-links reads them)" in said
+        assert f"skipped broken links: {empty}/gone.txt" in said
+        assert "3 of 3 documents did not complete" in said
+        assert "4 of 4 documents did not complete" in run(*verb, empty, "--follow-links").stderr
+    found = json.loads(run("estimate", empty, "--json").stdout)
+    assert found["skipped"] == {
+        "kinds": {},
+        "links": [f"{empty}/link.txt"],
+        "broken_links": [f"{empty}/gone.txt"],
+    }
+    watched = run("watch-folder", empty, tmp_path / "out", "--once", "--settle", "0", "--poll", "0.05")
+    assert f"lead out of their folder: {empty}/link.txt" in watched.stderr
+    assert "3 documents did not complete" in watched.stderr
+
+
 def test_a_mistyped_path_is_wrong_usage(run: Run, tmp_path: Path) -> None:
     mistyped = tmp_path / "documnets"
     for verb in ("summarize", "estimate"):

@@ -40,7 +40,7 @@ def test_a_document_that_fits_is_one_job_with_the_whole_text(session: Session) -
     run_to_end(session)
     session.refresh(summary)
     assert summary.state == SummaryState.COMPLETED
-    assert queries.describe(session, [summary])[0]["summary"] == "a summary"
+    assert queries.describe(session, summary)["summary"] == "a summary"
 
 
 def test_a_long_document_is_a_tree_whose_joins_wait(session: Session) -> None:
@@ -87,7 +87,7 @@ def test_a_failed_chunk_is_tried_once_more_in_its_place(session: Session) -> Non
     run_to_end(session)
     session.refresh(summary)
     assert summary.state == SummaryState.COMPLETED
-    assert queries.describe(session, [summary])[0]["gaps"] == []
+    assert queries.describe(session, summary)["gaps"] == []
 
 
 def test_a_chunk_that_fails_twice_is_a_named_gap(session: Session) -> None:
@@ -101,7 +101,7 @@ def test_a_chunk_that_fails_twice_is_a_named_gap(session: Session) -> None:
     run_to_end(session)
     session.refresh(summary)
     assert summary.state == SummaryState.COMPLETED
-    (gap,) = queries.describe(session, [summary])[0]["gaps"]
+    (gap,) = queries.describe(session, summary)["gaps"]
     assert (gap["start"], gap["end"]) == (first.start_char, first.end_char)
     assert gap["error"] == {"code": "engine_error", "message": "it broke"}
 
@@ -123,7 +123,7 @@ def test_a_failed_join_leaves_its_chunks_as_gaps(session: Session) -> None:
         complete(session, claimed)
     session.refresh(summary)
     assert summary.state == SummaryState.COMPLETED
-    gaps = queries.describe(session, [summary])[0]["gaps"]
+    gaps = queries.describe(session, summary)["gaps"]
     assert [gap["start"] for gap in gaps] == [node.start_char for node in below]
 
 
@@ -238,7 +238,7 @@ def test_an_unreadable_document_is_a_gap_of_a_combined_summary(session: Session)
         session.refresh(each)
     assert (summary.state, strict.state) == ("completed", "failed")
     assert strict.error == bad.error
-    (gap,) = queries.describe(session, [summary])[0]["gaps"]
+    (gap,) = queries.describe(session, summary)["gaps"]
     assert gap["error"] == bad.error
     assert gap["start"] is None
 

@@ -74,4 +74,4 @@ def run(session: Session, script: Script = look_up, *, max_steps: int = 1000) ->
 
 def seen(session: Session, extraction: Summary) -> dict[str, Any]:
     """The extraction as its caller sees it."""
-    return {**describe_whole(session, [extraction])[0]}
+    return {**describe_whole(session, extraction)}

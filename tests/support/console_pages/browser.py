@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event
+from typing import Any
 from uuid import UUID
 
 import httpx2
@@ -12,6 +13,7 @@ import lxml.html
 from lxml.html import HtmlElement
 from sqlalchemy.orm import Session, sessionmaker
 
+from api.console import routes
 from api.console.headers import POLICY
 from api_server import ApiProcess
 from jobs import tenants
@@ -115,3 +117,13 @@ def new_key(
 def new_tenant(sessions: sessionmaker[Session], name: str = "t") -> UUID:
     with sessions.begin() as session:
         return tenants.create(session, f"{name}-{secrets.token_hex(4)}").id
+
+
+def every_route() -> Iterator[tuple[str, str]]:
+    """Every method and path of the console."""
+    each: Any
+    for each in routes.router.routes:
+        contexts = getattr(each, "effective_route_contexts", None)  # of an included router
+        for route in contexts() if contexts else (each,):
+            assert not route.include_in_schema
+            yield from ((method, route.path) for method in route.methods)

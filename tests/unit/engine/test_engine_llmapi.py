@@ -191,7 +191,7 @@ def test_other_models_than_llama_are_rendered_for_llmapi_alone(tmp_path: Path) -
     ]
     answer = CliRunner().invoke(application(), command)
     assert answer.exit_code == 2
-    assert 'set image.flow = "llmapi"' in " ".join(answer.output.split())
+    assert 'set image.flow = "llmapi"' in answer.output
     (tmp_path / "mine.toml").write_text(f'{text}flow = "llmapi"\n')
     assert CliRunner().invoke(application(), command).exit_code == 0
 

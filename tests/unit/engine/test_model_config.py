@@ -364,7 +364,7 @@ def test_the_command_plans_another_model_and_says_its_layers(tmp_path: Path) -> 
 def test_a_fetched_model_is_compared_with_what_was_planned(tmp_path: Path) -> None:
     def check() -> tuple[int, str]:
         answer = CliRunner().invoke(application(), ["engine", "check", "llama-3.1-8b-h200", str(tmp_path)])
-        return answer.exit_code, " ".join(answer.output.split())
+        return answer.exit_code, answer.output
 
     (tmp_path / "tokenizer.json").write_text("{}")
     written(tmp_path, "llama", **LLAMA)

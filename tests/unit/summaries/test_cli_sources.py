@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.summaries.sources import SourceFile, find
+from cli.summaries.sources import Skipped, SourceFile, find
 
 
 @pytest.fixture
@@ -30,12 +30,12 @@ def test_a_folder_gives_its_documents_in_order_and_nothing_hidden(folder: Path) 
 
 def test_files_of_other_kinds_are_counted(folder: Path) -> None:
     (folder / "b" / "Makefile").touch()
-    others: Counter[str] = Counter()
-    list(find([str(folder)], others=others))
-    assert others == {".png": 1, "without a suffix": 1}
-    others.clear()
-    list(find([str(folder / "a" / "no.png")], others=others))
-    assert not others
+    skipped = Skipped()
+    list(find([str(folder)], skipped=skipped))
+    assert skipped == Skipped(kinds=Counter({".png": 1, "without a suffix": 1}))
+    skipped = Skipped()
+    list(find([str(folder / "a" / "no.png")], skipped=skipped))
+    assert skipped == Skipped()
 
 
 def test_a_named_file_is_always_given_and_as_it_was_named(
@@ -72,6 +72,75 @@ def test_a_name_that_is_no_text_can_be_printed(tmp_path: Path) -> None:
 def test_a_loop_of_links_ends(folder: Path) -> None:
     (folder / "a" / "loop").symlink_to(folder)
     assert len(shown(str(folder))) == 4
+
+
+@pytest.fixture
+def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder beside the one that is searched, with a secret."""
+    made = tmp_path_factory.mktemp("outside")
+    (made / "deep").mkdir()
+    for name in ("secret.txt", "deep/secret.md"):
+        (made / name).write_text("a secret")
+    return made
+
+
+def linked(folder: Path, outside: Path) -> dict[str, Path | str]:
+    """Links that lead out of the folder, by their names in it."""
+    return {
+        "file.txt": outside / "secret.txt",
+        "folder": outside,
+        "a/up.txt": os.path.relpath(outside / "secret.txt", folder / "a"),
+        "b/over.txt": "hop.txt",  # by way of another link
+        "b/hop.txt": outside / "secret.txt",
+        "b/parent": "../..",
+    }
+
+
+def test_links_that_lead_out_of_the_folder_are_skipped_and_named(folder: Path, outside: Path) -> None:
+    links = linked(folder, outside)
+    for name, target in links.items():
+        (folder / name).symlink_to(target)
+    skipped = Skipped()
+    found = [str(source.name) for source in find([str(folder)], skipped=skipped)]
+    assert found == ["z.pdf", "a/x.TXT", "a/deep/er/y.md", "b/x.txt"]
+    assert sorted(skipped.links) == sorted(f"{folder}/{name}" for name in links)
+    assert skipped.broken == []
+
+
+def test_links_are_followed_if_that_is_asked_for(folder: Path, outside: Path) -> None:
+    (folder / "file.txt").symlink_to(outside / "secret.txt")
+    (folder / "folder").symlink_to(outside)
+    (outside / "back").symlink_to(folder)
+    (outside / "again").symlink_to(outside)
+    skipped = Skipped()
+    found = [str(source.name) for source in find([str(folder)], skipped=skipped, follow_links=True)]
+    followed = {"file.txt", "folder/secret.txt", "folder/deep/secret.md"}
+    assert sorted(found) == sorted(["z.pdf", "a/x.TXT", "a/deep/er/y.md", "b/x.txt", *followed])
+    assert skipped.links == []
+
+
+def test_links_within_the_folder_are_documents_and_broken_ones_are_named(folder: Path, outside: Path) -> None:
+    (folder / "b" / "same.txt").symlink_to("../z.pdf")
+    (folder / "b" / "gone.txt").symlink_to("nothing.txt")
+    (folder / "b" / "away.txt").symlink_to(outside / "nothing.txt")
+    (folder / "b" / "one.txt").symlink_to("two.txt")
+    (folder / "b" / "two.txt").symlink_to("one.txt")
+    for follow_links in (False, True):
+        skipped = Skipped()
+        found = {str(each.name) for each in find([str(folder)], skipped=skipped, follow_links=follow_links)}
+        assert found == {"z.pdf", "a/x.TXT", "a/deep/er/y.md", "b/x.txt", "b/same.txt"}
+        broken = [f"{folder}/b/{name}.txt" for name in ("away", "gone", "one", "two")]
+        assert (skipped.links, skipped.broken) == ([], broken)
+
+
+def test_a_link_that_is_named_itself_is_followed(folder: Path, outside: Path) -> None:
+    links = [folder / "named", folder / "named.txt"]
+    links[0].symlink_to(outside)
+    links[1].symlink_to(outside / "secret.txt")
+    skipped = Skipped()
+    found = [source.shown for source in find([str(each) for each in links], skipped=skipped)]
+    assert found == [f"{links[0]}/secret.txt", f"{links[0]}/deep/secret.md", str(links[1])]
+    assert skipped == Skipped()
 
 
 @given(st.sets(st.from_regex(r"\A([abc]/){0,3}[abc]\.(txt|pdf)\Z"), min_size=1, max_size=12))

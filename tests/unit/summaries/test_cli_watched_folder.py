@@ -1,9 +1,11 @@
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from threading import Event
 
 import pytest
 
+from cli.summaries.sources import Skipped, find
 from cli.summaries.watched_folder import Arrival, FolderInUseError, FolderWatcher, Ledger
 
 
@@ -20,9 +22,17 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield opened
 
 
-def watched(folder: Path, ledger: Ledger, *, settle: float = 0.0) -> FolderWatcher:
+def watched(
+    folder: Path,
+    ledger: Ledger,
+    *,
+    settle: float = 0.0,
+    follow_links: bool = False,
+    say: Callable[[Skipped], object] = lambda _: None,
+) -> FolderWatcher:
     out = folder / "out" if (folder / "out").exists() else folder.parent / "out"
-    return FolderWatcher(folder, ledger, left_out=out, settle=settle, poll=0.01, stop=Event())
+    search = partial(find, [str(folder)], left_out=out, follow_links=follow_links)
+    return FolderWatcher(search, ledger, report=say, settle=settle, poll=0.01, stop=Event())
 
 
 def after(num_looks: int) -> Callable[[bool], bool]:
@@ -40,6 +50,19 @@ def test_a_file_counts_once(folder: Path, ledger: Ledger) -> None:
     (folder / "deep" / "a.txt").write_text("x")
     (folder / "a.part").write_text("x")
     assert names(watched(folder, ledger).arrivals(until=after(3))) == ["a.txt", "deep/a.txt"]
+
+
+def test_a_link_out_of_the_folder_does_not_count_and_is_reported_once(
+    folder: Path, ledger: Ledger, tmp_path: Path
+) -> None:
+    (tmp_path / "secret.txt").write_text("a secret")
+    (folder / "a.txt").symlink_to(tmp_path / "secret.txt")
+    said: list[list[str]] = []
+    watching = watched(folder, ledger, say=lambda skipped: said.append(skipped.links))
+    assert names(watching.arrivals(until=after(3))) == []
+    assert said == [[f"{folder}/a.txt"]]
+    followed = watched(folder, ledger, follow_links=True)
+    assert names(followed.arrivals(until=after(3))) == ["a.txt"]
 
 
 def test_a_file_that_grows_does_not_count(folder: Path, ledger: Ledger) -> None:
