@@ -1,0 +1,1 @@
+"""How soon freed blocks are available again."""
