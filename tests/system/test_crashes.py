@@ -44,6 +44,36 @@ def test_a_kill_loses_and_doubles_nothing(stack: Stack, client: Client, victim: 
     eventually(lambda: count(stack, "SELECT count(*) FROM reservations") == 0, interval=0.2)
 
 
+@pytest.mark.parametrize("writer", [INFERENCE_WORKER, SERVICE_WORKER, API])
+def test_a_process_that_cannot_write_its_log_does_all_of_its_work(
+    stack: Stack, client: Client, writer: str
+) -> None:
+    log = stack.directory / "logs" / f"{writer}.log"
+    kept = log.rename(log.with_suffix(".kept"))
+    log.symlink_to("/dev/full")
+    try:
+        pid = restarted(stack, writer)
+        sizes = [30_000, *[3000] * 12, 50_000]
+        jobs = [client.submit(text_of(size, start=size), task="summarize", max_tokens=60) for size in sizes]
+        assert {client.finished(job["id"], timeout=120)["state"] for job in jobs} == {"completed"}
+        assert stack.pids[writer] == pid, "no need to restart either"
+        ready = client.http.get("/health/ready")
+        assert ready.status_code == 200, ready.text
+    finally:
+        log.unlink()
+        kept.rename(log)
+        restarted(stack, writer)
+
+
+def restarted(stack: Stack, name: str) -> int:
+    """The id of the process that takes the place of this one, which is killed."""
+    before = stack.pids[name]
+    stack.send(name, signal.SIGKILL)
+    pid = eventually(lambda: stack.pids[name] != before and stack.answers(name) and stack.pids[name])
+    assert pid
+    return pid
+
+
 def test_jobs_move_while_redis_is_down(stack: Stack, client: Client) -> None:
     stack.hold(REDIS)
     try:
