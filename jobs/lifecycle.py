@@ -7,7 +7,7 @@ None if the lease is lost; then they write nothing. Jobs enter through `submissi
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select, update
@@ -308,28 +308,34 @@ def expire(session: Session, *, now: datetime, limit: int = 1000, only: Sequence
     return len(ended) + transitions.request_stop(session, StopReason.EXPIRE, [Job.id.in_(due)])
 
 
-def end_leases(session: Session, worker_ids: Collection[UUID]) -> Sequence[UUID]:
+class EndedLeases(NamedTuple):
+    """What became of the leases of dead workers.
+
+    Attributes:
+        job_ids: of the jobs whose leases have ended.
+        are_all: none is left; otherwise others hold the rows, so try again soon.
+    """
+
+    job_ids: Sequence[UUID]
+    are_all: bool
+
+
+def end_leases(session: Session, worker_ids: Collection[UUID]) -> EndedLeases:
     """End the leases of these workers now, as their processes have ended; `rescue` need not wait for them.
 
     Not in one transaction with `rescue`, which locks engines before jobs.
-
-    Returns:
-        The ids of their jobs.
     """
     theirs = (
-        Reservation.worker_id.in_(worker_ids),
-        Job.id == Reservation.job_id,
-        Job.lease_id == Reservation.lease_id,
+        select(Job.id)
+        .join(Reservation, (Reservation.job_id == Job.id) & (Reservation.lease_id == Job.lease_id))
+        .where(Reservation.worker_id.in_(worker_ids))
+        .where(Job.state == literal_column("'running'"), Job.lease_expires_at > func.clock_timestamp())
+        .order_by(Job.id)
     )
-    running = (Job.state == literal_column("'running'"), Job.lease_expires_at > func.clock_timestamp())
-    ended = (
-        update(Job)
-        .where(*theirs, *running)
-        .values(lease_expires_at=func.clock_timestamp())
-        .returning(Job.id)
-        .execution_options(synchronize_session=False)
-    )
-    return session.scalars(ended).all()
+    free = session.scalars(theirs.with_for_update(of=Job, key_share=True, skip_locked=True)).all()
+    ended = update(Job).where(Job.id.in_(free)).values(lease_expires_at=func.clock_timestamp())
+    session.execute(ended.execution_options(synchronize_session=False))
+    return EndedLeases(free, are_all=session.scalar(theirs.limit(1)) is None)
 
 
 def silent_at(now: datetime) -> Select[UUID]:

@@ -6,30 +6,63 @@ A supervisor restarts a process that exited. Nothing restarts a thread that died
 import faulthandler
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
 from jobs import telemetry
 
-# For a shutdown that hangs, perhaps because of what failed. Below this a worker's default grace ends.
-HARD_EXIT_SECONDS: Final = 15.0
+# For a shutdown that hangs, perhaps because of what failed.
+_HARD_EXIT_SECONDS: Final = 15.0
+# Of these, what a worker needs once its jobs have been asked to leave.
+_RELEASE_SECONDS: Final = 7.0
+_lock: Final = threading.Lock()
 _failed: Final[set[str]] = set()
 
 
-def end_process(name: str) -> None:
+class Progress:
+    """The progress of one thread, which others may look at."""
+
+    def __init__(self) -> None:
+        self.at = time.monotonic()
+
+    def make(self) -> None:
+        """Record progress."""
+        self.at = time.monotonic()
+
+
+_of_thread: Final = threading.local()
+
+
+def watch_this_thread(progress: Progress) -> None:
+    """Record the progress of the present thread here from now on."""
+    _of_thread.progress = progress
+
+
+def progressed() -> None:
+    """Record that the present thread got something done: a long round is not one that hangs."""
+    progress: Progress | None = getattr(_of_thread, "progress", None)
+    if progress is not None:
+        progress.make()
+
+
+def end_process(name: str, error: BaseException) -> None:
     """Shut this process down as SIGTERM does, with exit code 1, after 15 seconds by force.
 
     Returns at once; further calls do nothing.
 
     Args:
         name: of the loop or task that failed.
+        error: why.
     """
-    if _failed:
-        return
-    _failed.add(name)
-    arm_hard_exit(HARD_EXIT_SECONDS)
+    with _lock:
+        if _failed:
+            return
+        faulthandler.dump_traceback_later(_HARD_EXIT_SECONDS, exit=True)
+        _failed.add(name)
     os.kill(os.getpid(), signal.SIGTERM)
-    telemetry.logger().critical(telemetry.PROCESS_ENDING, loop=name)
+    telemetry.log_failure(telemetry.PROCESS_ENDING, error, loop=name)
 
 
 def guarded(name: str, work: Callable[[], object]) -> Callable[[], None]:
@@ -38,8 +71,8 @@ def guarded(name: str, work: Callable[[], object]) -> Callable[[], None]:
     def run() -> None:
         try:
             work()
-        except BaseException:  # noqa: BLE001  # the thread's entry point
-            end_process(name)
+        except BaseException as error:  # noqa: BLE001  # the thread's entry point
+            end_process(name, error)
 
     return run
 
@@ -49,13 +82,19 @@ def exit_code() -> int:
     return int(bool(_failed))
 
 
+def grace(seconds: float) -> float:
+    """Return how long running jobs may take to finish: after a failure no longer than the exit leaves."""
+    return min(seconds, _HARD_EXIT_SECONDS - _RELEASE_SECONDS) if _failed else seconds
+
+
 def arm_hard_exit(seconds: float) -> None:
     """Dump all stacks and exit with code 1 after this time, whatever Python does; `disarm` prevents it.
 
-    After a failure, an armed exit is never postponed.
+    After a failure the exit is armed already, and stays as it is.
     """
-    seconds = min(seconds, HARD_EXIT_SECONDS) if _failed else seconds
-    faulthandler.dump_traceback_later(seconds, exit=True)
+    with _lock:
+        if not _failed:
+            faulthandler.dump_traceback_later(seconds, exit=True)
 
 
 def disarm_hard_exit() -> None:

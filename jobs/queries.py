@@ -291,6 +291,12 @@ def _unregistered(name: str, worker: Worker) -> Engine:
     )
 
 
+def models_waiting(session: Session) -> frozenset[str]:
+    """Return the models of engines for which jobs wait."""
+    waits = select(Job.id).where(Job.state == literal_column("'queued'"), Job.model == Engine.model).exists()
+    return frozenset(session.scalars(select(Engine.model).where(waits)))
+
+
 def pending_webhooks(session: Session) -> int:
     """Count the events still to deliver, once for each destination."""
     counts = [

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Final, Literal
 
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -12,6 +12,8 @@ from jobs.prompts.counter import PromptCounter
 from jobs.settings import Settings
 from worker.turns import WorkRunner
 
+# One document may be chunked and counted in this time, and one webhook exchanged.
+LONGEST_STEP_SECONDS: Final = 180.0
 # What one duty may wake: other duties, and the inference workers.
 Woken = Literal[
     "prepare",
@@ -37,6 +39,7 @@ class Duty:
         interval: seconds between two rounds.
         wakes: what has work to do after a round that found work.
         rung_by: the doorbells that start a round at once.
+        longest_step: seconds in which a round commits a transaction, or ends, while all is well.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Duty:
     interval: float
     wakes: tuple[Woken, ...] = ()
     rung_by: tuple[str, ...] = ()
+    longest_step: float = LONGEST_STEP_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

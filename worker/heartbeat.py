@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
@@ -21,6 +22,7 @@ from worker.loop import Loop
 from worker.rescue import Rescuer
 
 _INTERVAL_SECONDS: Final = 5.0
+_LOG_AGAIN_SECONDS: Final = 60.0
 _NO_ENGINE_YET: Final = "the worker has not reached the engine yet"
 
 
@@ -60,7 +62,7 @@ class Heartbeat:
             uuid7(), role, name, process_identity.this_process(), engine_name=engine_name, model=model
         )
         self._loops: Collection[Loop] = ()
-        self._told_late: frozenset[str] = frozenset()
+        self._logged_late: dict[str, float] = {}
         self.refusal: str | None = None if engine_name is None else _NO_ENGINE_YET
         self.on_rescued: Callable[[], object] = lambda: None
         self.claimant = Claimant(name, self._report.id)
@@ -88,7 +90,7 @@ class Heartbeat:
         with transaction(self._sessions) as session:
             self.report(session, refusal=self.refusal)
             others = workers.processes_like(session, self._host) if self._host else {}
-        self._tell_late()
+        self._log_late()
         dead = [worker_id for worker_id, process in others.items() if process_identity.has_ended(process)]
         if dead:
             self._hand_back(dead)
@@ -104,13 +106,17 @@ class Heartbeat:
     def _hand_back(self, dead: Sequence[UUID]) -> None:
         with transaction(self._sessions) as session:
             ended = lifecycle.end_leases(session, dead)
-            workers.forget(session, dead)
-        if ended:
-            self._rescuer.rescue()
+            workers.forget(session, dead if ended.are_all else ())
+        if ended.job_ids:
+            while self._rescuer.rescue():
+                pass
             self.on_rescued()
 
-    def _tell_late(self) -> None:
-        late = frozenset(self.late_loops())
-        for name in late - self._told_late:
-            telemetry.logger().error(telemetry.LOOP_LATE, loop=name)
-        self._told_late = late
+    def _log_late(self) -> None:
+        """Log each late loop once a minute, for as long as it is late."""
+        now = time.monotonic()
+        self._logged_late = {name: self._logged_late.get(name, float("-inf")) for name in self.late_loops()}
+        for name, logged_at in self._logged_late.items():
+            if now - logged_at >= _LOG_AGAIN_SECONDS:
+                self._logged_late[name] = now
+                telemetry.logger().error(telemetry.LOOP_LATE, loop=name)

@@ -8,7 +8,7 @@ from typing import Final
 from jobs import liveness, telemetry
 
 # For a loop that names no bound of its own: a transaction that meets its time limits, and some computing.
-_LONGEST_ROUND_SECONDS: Final = 60.0
+_LONGEST_STEP_SECONDS: Final = 60.0
 _MAX_BACKOFF_SECONDS: Final = 5.0
 # After a failure a wake-up starts the next round no sooner, so that a failing loop does not spin.
 _PAUSE_SECONDS: Final = 0.1
@@ -30,9 +30,9 @@ class Loop:
         run_once: Callable[[], object],
         *,
         interval: float,
-        longest_round: float = _LONGEST_ROUND_SECONDS,
+        longest_step: float = _LONGEST_STEP_SECONDS,
         daemon: bool = False,
-        end_process: Callable[[str], object] = liveness.end_process,
+        end_process: Callable[[str, BaseException], object] = liveness.end_process,
     ) -> None:
         """Set up without running.
 
@@ -40,9 +40,9 @@ class Loop:
             name: of the loop and its thread.
             run_once: does one round.
             interval: seconds from the end of one round to the next.
-            longest_round: seconds that a round takes at most while all is well.
+            longest_step: seconds in which a round commits a transaction, or ends, while all is well.
             daemon: the process may exit while the loop still runs.
-            end_process: called with the name when the loop cannot go on as it should.
+            end_process: called with the name and the error when the loop cannot go on as it should.
         """
         self.name = name
         self._run_once = run_once
@@ -51,9 +51,10 @@ class Loop:
         self._stopping = threading.Event()
         self._num_failures = 0
         self._due_within: float | None = None
-        self._longest_round = longest_round
+        self._longest_step = longest_step
         self._end_process = end_process
-        self._round_began_at: float | None = None  # None: it rests
+        self._progress = liveness.Progress()
+        self._is_resting = True
         self._succeeded_at: float | None = None  # the start counts, too
         self._thread = threading.Thread(target=self._run, name=name, daemon=daemon)
 
@@ -99,28 +100,30 @@ class Loop:
 
     @property
     def is_late(self) -> bool:
-        """True if a round takes longer than it may, or if none has succeeded for that long and some more."""
-        now, began, succeeded = time.monotonic(), self._round_began_at, self._succeeded_at
-        if began is not None and now - began > self._longest_round:
+        """True if a round gets nothing done, or if none has succeeded for too long."""
+        now, succeeded = time.monotonic(), self._succeeded_at
+        if not self._is_resting and now - self._progress.at > self._longest_step:
             return True
-        may_fail_for = self._longest_round + 3 * max(self._interval, _MAX_BACKOFF_SECONDS)
+        may_fail_for = self._longest_step + 3 * max(self._interval, _MAX_BACKOFF_SECONDS)
         return succeeded is not None and self._num_failures > 0 and now - succeeded > may_fail_for
 
     def _run(self) -> None:
         self._succeeded_at = time.monotonic()
+        liveness.watch_this_thread(self._progress)
         while not self._stopping.is_set():
             try:
                 self._turn()
-            except BaseException:  # noqa: BLE001  # a dead thread in a process that looks alive is the worst end
-                self._end_process(self.name)
+            except BaseException as error:  # noqa: BLE001  # a dead thread in a live process is the worst end
+                self._end_process(self.name, error)
                 self._stopping.wait(_PAUSE_SECONDS)
 
     def _turn(self) -> None:
         self._woken.clear()
         self._due_within = None
-        self._round_began_at = time.monotonic()
+        self._progress.make()
+        self._is_resting = False
         self._round()
-        self._round_began_at = None
+        self._is_resting = True
         if not self._stopping.is_set():
             self._rest()
 

@@ -9,6 +9,7 @@ from typing import Final
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
 _NETWORK_NAMESPACE: Final = Path("/proc/self/ns/net")
+_SELF: Final = Path("/proc/self")
 _STATE, _START_TIME = 0, 19  # fields of /proc/PID/stat after the name; proc(5) numbers them 3 and 22
 _DEAD_STATES: Final = ("Z", "X", "x")
 
@@ -22,6 +23,8 @@ def this_host() -> str | None:
         None if the system does not show it.
     """
     try:
+        if _SELF.readlink().name != str(os.getpid()):  # /proc shows another PID namespace
+            return None
         return f"{_BOOT_ID.read_text().strip()}/{_PID_NAMESPACE.readlink().name}"
     except OSError:
         return None

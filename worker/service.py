@@ -96,7 +96,12 @@ class ServiceWorker:
             *traces.duties(context, self._traces),
         )
         self._loops = {
-            each.name: Loop(each.name, partial(self._do, each.name), interval=each.interval)
+            each.name: Loop(
+                each.name,
+                partial(self._do, each.name),
+                interval=each.interval,
+                longest_step=max(other.longest_step for other in self._duties if other.name == each.name),
+            )
             for each in self._duties
         }
         self._heartbeat = Heartbeat(SERVICE, sessions, max_rescues=settings.jobs.max_rescues)

@@ -21,8 +21,8 @@ from jobs.tenants import isolation
 
 # The caller of a probe (a container runtime, a load balancer) gives up after a few seconds.
 _TIMEOUT_SECONDS: Final = 2.0
-# An engine that nobody saw for longer is not missed.
-_WANTED_FOR: Final = timedelta(days=1)
+# An engine that nobody saw for longer is missed only if jobs wait for its model.
+_WANTED_FOR: Final = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,13 @@ def _check_engines(session: Session) -> Component:
     """Check that each model has an engine that starts jobs, or that an operator halted."""
     found, now = queries.engine_usages(session), database_now(session)
     working = [each for each in found if each.not_ready_reason is None]
-    # An engine that has gone for good, or that an operator took out, keeps nobody from being ready.
-    wanted = [each for each in found if each.engine.halt is None and now - each.engine.seen_at < _WANTED_FOR]
+    waiting = queries.models_waiting(session)
+    wanted = [
+        each
+        for each in found
+        if each.engine.halt is None  # otherwise an operator took it out
+        and (now - each.engine.seen_at < _WANTED_FOR or each.engine.model in waiting)
+    ]
     models = {each.engine.model for each in working}
     missing = [each for each in wanted if each.engine.model not in models]
     reasons = [f"{each.engine.name}: {each.not_ready_reason}" for each in missing or found]

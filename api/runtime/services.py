@@ -330,6 +330,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         yield services
     finally:
         for task in tasks:
+            task.remove_done_callback(_end_with)
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await services.queue_positions.close()
@@ -343,14 +344,14 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
 
 def _begin(loop: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     """Start a loop. If it fails, the process ends: its callers would wait for it in vain."""
-
-    def end_with(task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            liveness.end_process(repr(loop))
-
-    task = asyncio.create_task(loop)
-    task.add_done_callback(end_with)
+    task = asyncio.create_task(loop, name=getattr(loop, "__qualname__", "loop"))
+    task.add_done_callback(_end_with)
     return task
+
+
+def _end_with(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        liveness.end_process(task.get_name(), error)
 
 
 async def _load(tokenizer: LoadedTokenizer, cpu: Compute) -> None:

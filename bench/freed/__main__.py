@@ -67,7 +67,7 @@ class _Bench:
 
     def fill(self) -> list[str]:
         """Fill the engine with jobs of which one generates and the others come one after another."""
-        jobs = [self.submit(self.words // 20, 4000)]
+        jobs = [self.submit(self.words // 20, 1500)]
         jobs += [self.submit(self.words, 400) for _ in range(self.num_jobs - 1)]
         _until(lambda: self.count("state = 'held'") >= min(2, self.num_jobs))
         return jobs
@@ -111,7 +111,7 @@ def _cancel(bench: _Bench) -> float:
 
 
 def _kill(bench: _Bench) -> tuple[float, float]:
-    """Kill a full engine's worker; return seconds from the next one's dispatcher to its claim, and its CPU."""
+    """Kill a full engine's worker; return seconds from the next dispatcher to its claim, and its CPU."""
     jobs = bench.fill()
     _until(lambda: bench.num_inside() > 0)
     old = bench.stack.pids[INFERENCE_WORKER]

@@ -255,26 +255,30 @@ class Stack:
             self._running[name].check()
 
     def why_no_job_starts(self) -> str | None:
-        """Return why no engine gets jobs now, as the API reports it; None if one does."""
-        return programs.not_ready(self._api_port).get(ENGINE_COMPONENT) if self._api_port else None
+        """Return why no job starts now, as the API reports it; None if jobs do."""
+        if self._api_port is None:
+            return None
+        found = programs.not_ready(self._api_port)
+        return found.get(ENGINE_COMPONENT) or found.get(API)
 
     def _wait_until_ready(self, port: int) -> None:
-        """Wait until all parts of this stack are ready; for an engine that it does not run, only a moment.
+        """Wait until all parts of this stack are ready, for the engine only so long: jobs can wait for it.
 
-        That one may load for minutes, and jobs can wait for it.
+        One that this stack does not run may load for minutes.
         """
         needed = {
             WORKERS_COMPONENT: SERVICE_WORKER in self.options.parts,
             ENGINE_COMPONENT: INFERENCE_WORKER in self.options.parts,
         }
         runs_engine = TRITON in self._running or LLAMA_CPP in self._running
+        patience = _READY_TIMEOUT.total_seconds() - 1 if runs_engine else _EXTERNAL_ENGINE_SECONDS
         began = time.monotonic()
         while True:
             found = programs.not_ready(port)
             missing = {name: detail for name, detail in found.items() if needed.get(name, True)}
             waited = time.monotonic() - began
             is_engine_alone = missing.keys() <= {ENGINE_COMPONENT}
-            if not missing or (is_engine_alone and not runs_engine and waited > _EXTERNAL_ENGINE_SECONDS):
+            if not missing or (is_engine_alone and waited > patience):
                 return
             if waited > _READY_TIMEOUT.total_seconds():
                 listed = "; ".join(f"{name}: {detail}" for name, detail in missing.items())

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
-from jobs import telemetry
+from jobs import liveness, telemetry
 from jobs.database.direct import allow_direct
 from jobs.database.hot import ON_REQUEST, prepare_hot_statements
 from jobs.database.sealed_columns import use_sealer
@@ -91,6 +91,7 @@ def transaction(sessions: sessionmaker[Session]) -> Iterator[Session]:
     with sessions() as session:
         with session.begin():
             yield session
+        liveness.progressed()
         ended, on_ended = take_ended(session), session.info.get(_ON_ENDED)
         if on_ended is not None and ended:
             on_ended(ended)

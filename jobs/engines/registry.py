@@ -26,7 +26,7 @@ _TAKES_WITHIN: Final = timedelta(days=1)
 # Workers report every 5 seconds that their engine is ready; one that was silent for this long is down.
 SILENT: Final = workers.SILENT
 # How exact `ticked_at` is: a row version for each tick would be waste.
-_TICK_NOTED_EVERY: Final = timedelta(seconds=5)
+_TICK_RECORDED_EVERY: Final = timedelta(seconds=5)
 # A clock that takes longer to read is read anew by whoever needs it.
 _PROMPT_SECONDS: Final = 0.1
 
@@ -122,6 +122,8 @@ def register(  # noqa: PLR0913  # the columns of a row
     is_held = now - row.seen_at < SILENT and workers.has_others(session, engine_name, than=worker_id)
     if is_held and identity is not None and theirs is not None and theirs != identity:
         raise EngineNameTakenError(engine_name, identity, theirs)
+    if now - row.seen_at >= SILENT:
+        values["ticked_at"] = now  # that of an earlier worker says nothing about this one
     session.execute(update(Engine).where(Engine.name == engine_name).values(**values))
     if old_size != capacity.tokens_per_block:
         reservations.convert(session, engine_name, old_tokens=old_size, new_tokens=capacity.tokens_per_block)
@@ -181,9 +183,9 @@ def _is(engine_name: str, identity: EngineIdentity | None) -> list[ColumnElement
     return found
 
 
-def note_tick(session: Session, engine: EngineRow, now: datetime) -> None:
+def record_tick(session: Session, engine: EngineRow, now: datetime) -> None:
     """Record that a worker looks for jobs for this engine; the caller holds its row."""
-    if engine.ticked_at is None or now - engine.ticked_at >= _TICK_NOTED_EVERY:
+    if engine.ticked_at is None or now - engine.ticked_at >= _TICK_RECORDED_EVERY:
         session.execute(update(Engine).where(Engine.name == engine.name).values(ticked_at=now))
 
 

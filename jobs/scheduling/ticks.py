@@ -123,7 +123,7 @@ def tick(
         if locked is not None:
             claims.keep_places(session, engine_name, begun.places(()))
         return TickResult(completed, ClaimResult())
-    registry.note_tick(session, *locked)
+    registry.record_tick(session, *locked)
     freed = [
         FreedSlot(each.lease.lease_id, each.output.num_tokens, each.output.cached_tokens) for each in ended
     ]

@@ -40,7 +40,9 @@ class TritonSettings(Group):
     """The Triton server that this worker uses."""
 
     url: str = Field(default="127.0.0.1:8001", description="gRPC address, host:port")
-    http_url: str | None = Field(default=None, description="http://host:port; None: readiness by gRPC alone")
+    http_url: str | None = Field(
+        default=None, description="http://host:port; only `longbatch doctor` asks it"
+    )
     metrics_url: str | None = Field(default=None, description="http://host:port/metrics; None: no gauges")
     model_name: str = Field(default="tensorrt_llm", description="the model that receives the prompts")
     adapter: Literal["auto", "ids", "llmapi", "ensemble", "bls", "vllm"] = Field(

@@ -1,11 +1,13 @@
 """Worker processes, what an engine is, and when a worker last looked for jobs for it.
 
-A worker whose thread had died looked alive, two workers could share an engine's name for different models, and nobody could tell
-a dead worker's reservations from those of a live one. Expand only: a table and nullable columns.
+A worker whose thread had died looked alive, two workers could share an engine's name for different models, and a dead worker's
+reservations looked like a live one's. Expand only: a table and nullable columns.
 """
 
 import sqlalchemy as sa
 from alembic import op
+
+from migrations import online
 
 revision = "0072"
 down_revision = "0071"
@@ -16,6 +18,7 @@ _OF_ENGINES = {"served_model": "text", "tokenizer": "text", "address": "text", "
 
 
 def upgrade() -> None:
+    op.execute("SET LOCAL lock_timeout = '5s'")
     op.create_table(
         "workers",
         sa.Column("id", sa.Uuid(), primary_key=True),
@@ -32,8 +35,11 @@ def upgrade() -> None:
         sa.CheckConstraint("role IN ('inference', 'service')", name="role"),
         if_not_exists=True,
     )
+    # Each table by itself: workers read reservations and then write engines.
+    online.commit()
     for name, kind in _OF_ENGINES.items():
         op.execute(f"ALTER TABLE engines ADD COLUMN IF NOT EXISTS {name} {kind}")
+    online.commit()
     op.execute("ALTER TABLE reservations ADD COLUMN IF NOT EXISTS worker_id uuid")
 
 

@@ -17,7 +17,7 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.states.document import DocumentKind
 from worker.documents.extractor import DocumentExtractor
 from worker.documents.remote import ExternalExtractor
-from worker.duties import Duty, ServiceContext
+from worker.duties import LONGEST_STEP_SECONDS, Duty, ServiceContext
 from worker.rounds import repeat
 
 # How long rows without text show that a document existed.
@@ -37,14 +37,21 @@ def duties(context: ServiceContext, tokenizer: Tokenizer) -> Iterator[Duty]:
             pass
 
     # An external extractor that hangs delays only the documents that are for it.
-    lanes = [("documents", make(kind=own), settings.documents.concurrency)]
+    limits = settings.documents
+    longest = limits.extraction_seconds + limits.ocr_seconds
+    lanes = [("documents", make(kind=own), limits.concurrency, longest)]
     if external is not None:
         work = make(kind=remote, external=external)
-        lanes.append(("external-documents", work, settings.documents.extractor_concurrency))
-    for name, work, concurrency in lanes:
+        lanes.append(("external-documents", work, limits.extractor_concurrency, limits.extractor_seconds))
+    for name, work, concurrency, longest in lanes:
         for number in range(concurrency):
-            do = partial(extract, work)
-            yield Duty(f"{name}-{number}", do, every.document_seconds, rung_by=(SERVICE,))
+            yield Duty(
+                f"{name}-{number}",
+                partial(extract, work),
+                every.document_seconds,
+                rung_by=(SERVICE,),
+                longest_step=longest + LONGEST_STEP_SECONDS,  # to count it, too
+            )
     remove = partial(prune, context.sessions, is_stopping=context.is_stopping)
     yield Duty("prune", remove, every.prune_seconds)
 

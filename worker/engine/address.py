@@ -1,10 +1,9 @@
 """The address that identifies an engine's server, whoever connects to it and from wherever."""
 
-import ipaddress
-from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
+from jobs.loopback import is_loopback
 from jobs.settings import EngineSide
 from worker import process_identity
 from worker.engine.kinds import is_triton, triton_of
@@ -23,12 +22,6 @@ def address_of(side: EngineSide) -> str:
         url = side.engine.url or ""
     parts = urlsplit(url)
     host, port = (parts.hostname or "").rstrip("."), parts.port or _PORTS.get(parts.scheme)
-    if _is_loopback(host):
+    if is_loopback(host):
         return f"{parts.scheme}://loopback:{port} of host {process_identity.this_network()}"
     return f"{parts.scheme}://{host}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost" or host.endswith(".localhost")

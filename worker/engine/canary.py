@@ -3,6 +3,7 @@
 import time
 
 from jobs.diagnostics import Finding
+from jobs.errors import EngineUnavailableError
 from worker.engine.client import CANARY_SECONDS, EngineClient
 from worker.engine.engine import ServedModel
 
@@ -14,4 +15,6 @@ def answers(client: EngineClient, served: ServedModel) -> Finding:
     if error is None:
         return Finding("answer", "ok", f"one token came within {time.monotonic() - began:.2f} s")
     detail = f"{error.message}: {error.said}" if error.said not in ("", error.message) else error.message
-    return Finding("answer", "failed", detail, "see the server's log; other requests may occupy the engine")
+    advice = "see the server's log; other requests may occupy the engine"
+    is_late = isinstance(error, EngineUnavailableError)
+    return Finding("answer", "failed", detail, advice, facts={"is_late": is_late})

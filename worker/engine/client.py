@@ -55,6 +55,11 @@ class EngineClient:
         self._is_interrupted = True
         loop.call(self._cancel_canary)
 
+    @property
+    def is_interrupted(self) -> bool:
+        """True once `interrupt` was called."""
+        return self._is_interrupted
+
     def close(self) -> None:
         """Close the connection."""
         loop.run(self.engine.close())

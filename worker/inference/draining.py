@@ -29,10 +29,12 @@ class OpenRequests:
     """The requests of this process whose ends have not reached it.
 
     Attributes:
+        at: monotonic time of the look.
         inside: those that the engine certainly has: the lease and the monotonic time of sending of each.
         num_sent: how many were sent; of the others it is not certain whether they have arrived.
     """
 
+    at: float
     inside: frozenset[tuple[UUID, float]] = frozenset()
     num_sent: int = 0
 
@@ -144,7 +146,9 @@ class DrainMonitor:
             )
 
     def _by_gauges(self, reserved: _Reserved, gauges: Gauges | None, ours: OpenRequests) -> Sequence[UUID]:
-        now = self._clock()
+        # When the gauges were read, not when the database answered.
+        now = ours.at
+        self._readings = [each for each in self._readings if now - each.at < _KEPT_SECONDS]
         # A request that waits inside, even one preempted there, can still run: it counts.
         if gauges is None or gauges.num_inside > max(len(ours.inside), ours.num_sent):
             self._readings = []
@@ -155,7 +159,6 @@ class DrainMonitor:
         for first in self._readings:
             if now - first.at >= _APART_SECONDS and first.num_inside <= len(first.ours & ours.inside):
                 drained |= first.draining & reserved.lease_ids
-        self._readings = [each for each in self._readings if now - each.at < _KEPT_SECONDS]
         self._readings.append(_Reading(now, gauges.num_inside, ours.inside, reserved.lease_ids))
         return [*drained]
 

@@ -299,7 +299,7 @@ class Runner:
             await self._in_thread(self.requests.salts.load)
         request = self.requests.salted(request, run.claim.job, model)
         put = partial(run.put, tokens_per_block=model.capacity.tokens_per_block)
-        stream = RunStream(model.served.call(request), put=put, sent=run.job.note_sent)
+        stream = RunStream(model.served.call(request), put=put, sent=run.job.begin_request)
         if run.claiming is not None and not await run.claiming.is_claimed():
             return None
         run.stream = stream
@@ -316,7 +316,9 @@ class Runner:
             capacity=model.capacity,
             time_scale=self.settings.engine.time_scale,
         )
-        with self.monitor.following(running):
+        # The weights of an adapter may have to be sent first.
+        arrives_at_once = model.served.abilities.takes_ids and run.adapter is None
+        with self.monitor.following(running, arrives_at_once=arrives_at_once):
             end = await follow(
                 running,
                 answer,

@@ -61,6 +61,7 @@ class RunningJob:
         first_token_at: monotonic time of the job's first token.
         sent_at: monotonic time at which the present request was written; None if there is none. Written by
             the run.
+        arrives_at_once: a request is in the engine itself a moment after it is sent. Written by the run.
         has_output: tokens of the present request have arrived. Written by the run.
         last_token_at: monotonic time of the latest token.
         reported_tokens: tokens reported to callers so far; written by the keeper.
@@ -82,6 +83,7 @@ class RunningJob:
     num_tokens: int = 0
     first_token_at: float | None = None
     sent_at: float | None = None
+    arrives_at_once: bool = False
     has_output: bool = False
     last_token_at: float = 0.0
     reported_tokens: int = 0
@@ -118,11 +120,11 @@ class RunningJob:
         """Return how long ago the first token came. None: there was none, or its row has it."""
         return self.since_first_token() if self.num_tokens and not self.reported_tokens else None
 
-    def note_sent(self) -> None:
+    def begin_request(self) -> None:
         """Record that the present request is written."""
         self.sent_at = self.sent_at or time.monotonic()
 
-    def note_request_over(self) -> None:
+    def end_request(self) -> None:
         """Record that the present request is over, or that its end is being asked for."""
         self.sent_at, self.has_output = None, False
 
@@ -130,7 +132,8 @@ class RunningJob:
         """Return True if the engine certainly has the present request."""
         if self.has_output:
             return now - self.last_token_at <= _HEARD_SECONDS
-        return self.sent_at is not None and now - self.sent_at >= _ARRIVES_WITHIN_SECONDS
+        is_sent = self.sent_at is not None and now - self.sent_at >= _ARRIVES_WITHIN_SECONDS
+        return is_sent and self.arrives_at_once
 
 
 class LeaseKeeper:

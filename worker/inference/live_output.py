@@ -8,7 +8,7 @@ from uuid import UUID
 
 import redis
 
-from jobs import live_output
+from jobs import live_output, liveness
 from jobs.live_output import Delta, OutputPiece
 from jobs.starting import StartedJob
 from jobs.states import Lane
@@ -51,6 +51,7 @@ class LiveOutput:
             for job_id in {each for each, _ in batch}:
                 pipeline.expire(live_output.stream_key(job_id), live_output.EXPIRES)
             pipeline.execute()
+            liveness.progressed()
 
     def _put(self, job_id: UUID, delta: Delta) -> None:
         try:

@@ -8,10 +8,12 @@ from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import telemetry
 from jobs.database import database_now, transaction
+from jobs.diagnostics import Finding
 from jobs.engines import registry, reservations
 from jobs.engines.identity import EngineIdentity, EngineNameTakenError
 from jobs.errors import EngineBusyError, EngineError, EngineMisconfiguredError, EngineUnavailableError
@@ -56,6 +58,11 @@ def credits_reuse(able: Abilities, settings: EngineSettings) -> bool:
     return able.credits_reuse if settings.credits_reuse is None else settings.credits_reuse
 
 
+def _server_of(model: EngineModel) -> tuple[str, str, str]:
+    """Return what a probe is about: another model or kind must be probed anew, another size need not."""
+    return model.served.kind, model.served.name, model.served.root
+
+
 class EngineMonitor:
     """The one place that decides whether this worker's engine may receive jobs."""
 
@@ -96,7 +103,7 @@ class EngineMonitor:
         self._num_refusals = 0  # since the last answer to a job
         self._num_probes = 0
         self._held_until = float("-inf")
-        self._registered: EngineModel | None = None  # the last one that was, paused or not
+        self._probed: tuple[str, str, str] | None = None  # the last server that passed
         self._following: set[RunningJob] = set()
         self._identity: EngineIdentity | None = None  # that the engine's row has, as this worker wrote it
         self._paused_for: str | None = None
@@ -175,14 +182,21 @@ class EngineMonitor:
         self._note_seen(gauges)
 
     @contextmanager
-    def following(self, running: RunningJob) -> Iterator[None]:
-        """Count the job's request among those that the engine has, once it is sent. On the engine loop."""
+    def following(self, running: RunningJob, *, arrives_at_once: bool) -> Iterator[None]:
+        """Count the job's request among those that the engine has, once it is sent. On the engine loop.
+
+        Args:
+            running: the job.
+            arrives_at_once: what is sent is in the engine itself a moment later. Otherwise, as where models
+                before it encode a text, only output proves that.
+        """
+        running.arrives_at_once = arrives_at_once
         self._following.add(running)
         try:
             yield
         finally:
             self._following.discard(running)
-            running.note_request_over()
+            running.end_request()
 
     def expect_drain(self) -> None:
         """Look closely for a while, as a reservation is about to drain. Any thread may call it."""
@@ -195,7 +209,8 @@ class EngineMonitor:
         gauges = self._client.gauges()
         after = self._open_requests()
         # The gauges count a request only if the engine had it when they were read, and may count any other.
-        ours = OpenRequests(before.inside & after.inside, max(before.num_sent, after.num_sent))
+        num_sent = max(before.num_sent, after.num_sent)
+        ours = OpenRequests(before.at, before.inside & after.inside, num_sent)
         if self._drain_monitor.check(gauges, ours):
             self._wake_others()
         is_expected = time.monotonic() < self._drains_until
@@ -211,7 +226,7 @@ class EngineMonitor:
             for each, sent_at in sent.items()
             if sent_at is not None and each.is_inside(now)
         )
-        return OpenRequests(inside, sum(each is not None for each in sent.values()))
+        return OpenRequests(now, inside, sum(each is not None for each in sent.values()))
 
     def _wake_others(self) -> None:
         for loop in self.on_ready:
@@ -230,8 +245,9 @@ class EngineMonitor:
             self._pause(error.message, said=error.said)
             return
         if model != self.model:
-            if model != self._registered and not self._is_usable():
+            if _server_of(model) != self._probed and not self._is_usable():
                 return
+            self._probed = _server_of(model)
             self._register(model)
         self._described_at = time.monotonic()
 
@@ -239,9 +255,12 @@ class EngineMonitor:
         """Return True if a probe finds no fault that would spoil answers or fail jobs."""
         if time.monotonic() < self._probe_again_at:
             return False
-        faults = [
-            each for each in probe(self._side, self._tokenizer, self._client) if each.status == "failed"
-        ]
+        faults = list[Finding]()
+        for each in probe(self._side, self._tokenizer, self._client):
+            if self._client.is_interrupted:  # this worker stops: what was found may be due to that
+                return False
+            if each.status == "failed" and not (each.facts.get("is_late") and self._is_busy()):
+                faults.append(each)
         if faults:
             self._probe_again_at = time.monotonic() + _PROBE_AGAIN_SECONDS
             self._pause("; ".join(f"{each.name}: {each.detail} ({each.advice})" for each in faults))
@@ -256,6 +275,11 @@ class EngineMonitor:
             self._num_probes += 1
         return model
 
+    def _is_busy(self) -> bool:
+        """Return True if requests occupy the engine, which then may answer none of ours for a while."""
+        gauges = self._client.gauges()
+        return gauges is not None and gauges.num_inside > 0
+
     def _takes(self, model: EngineModel) -> frozenset[str]:
         """Return what jobs may ask for: of the engine, and of this worker, which finds calls in answers."""
         abilities = model.served.abilities
@@ -269,6 +293,8 @@ class EngineMonitor:
             self._tokenizer.fingerprint,
             address_of(self._side),
         )
+        # Before the commit: a report in between must not say that nobody feeds the engine.
+        refusal, self._heartbeat.refusal = self._heartbeat.refusal, None
         try:
             with transaction(self._sessions) as session:
                 registry.register(
@@ -289,8 +315,10 @@ class EngineMonitor:
             self._identity = None
             self._pause(error.message)
             return
-        self._identity, self._heartbeat.refusal = identity, None
-        self._registered = model
+        except SQLAlchemyError:
+            self._heartbeat.refusal = refusal
+            raise
+        self._identity = identity
         with self._changed:
             self._model = model
         self._paused_for = None

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from jobs import database, telemetry
+from jobs import database, liveness, telemetry
 from jobs.database import transaction
 from jobs.doorbell import INFERENCE
 from jobs.engines import reservations
@@ -211,7 +211,7 @@ class InferenceWorker:
 
     def stop(self) -> None:
         """Stop all threads. No job stays with this worker."""
-        self.dispatcher.stop(grace_seconds=self._settings.jobs.shutdown_grace_seconds)
+        self.dispatcher.stop(grace_seconds=liveness.grace(self._settings.jobs.shutdown_grace_seconds))
         others = (self.keeper.loop, self._live.loop, self._doorbell.loop, self.heartbeat.loop)
         for part in (self.monitor, *others):
             part.begin_stop()

@@ -47,7 +47,7 @@ class Drains:
         """One look, some time after the last one, while these requests of ours are inside."""
         self.clock.now += after
         known = frozenset((each.lease.lease_id, 1.0) for each in inside)
-        self.monitor.check(gauges, OpenRequests(known, len(known) + num_unsure))
+        self.monitor.check(gauges, OpenRequests(self.clock.now, known, len(known) + num_unsure))
 
 
 @pytest.fixture
@@ -140,7 +140,8 @@ def test_a_request_is_inside_once_it_has_output_or_was_sent_a_second_ago() -> No
     running = RunningJob(Lease(uuid7(), uuid7()), valid_until=0.0)
     running.take_over(500)
     assert not running.is_inside(time.monotonic()), "tokens of an earlier run prove nothing"
-    running.note_sent()
+    running.arrives_at_once = True
+    running.begin_request()
     sent_at = running.sent_at
     assert sent_at is not None
     assert not running.is_inside(sent_at + 0.9), "it may not have arrived"
@@ -148,8 +149,18 @@ def test_a_request_is_inside_once_it_has_output_or_was_sent_a_second_ago() -> No
     running.note_tokens(sent_at + 0.1, num_tokens=501)
     assert running.is_inside(sent_at + 0.2)
     assert not running.is_inside(sent_at + 3), "the stream is silent: its request may be lost"
-    running.note_request_over()
+    running.end_request()
     assert not running.is_inside(sent_at + 0.2)
+
+
+def test_a_request_that_is_encoded_before_it_reaches_the_engine_is_inside_once_it_has_output() -> None:
+    running = RunningJob(Lease(uuid7(), uuid7()), valid_until=0.0)
+    running.begin_request()
+    sent_at = running.sent_at
+    assert sent_at is not None
+    assert not running.is_inside(sent_at + 3600)
+    running.note_tokens(sent_at + 2, num_tokens=1)
+    assert running.is_inside(sent_at + 2.1)
 
 
 def test_prompts_that_are_being_read_do_not_keep_a_cancelled_request_s_blocks(

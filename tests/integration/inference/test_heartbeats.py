@@ -126,7 +126,7 @@ def test_a_worker_reports_its_late_loops_and_leaves_when_it_stops(sessions: sess
         entered.set()
         go_on.wait(60)
 
-    loop = Loop("summaries", hang, interval=1, longest_round=0.01)
+    loop = Loop("summaries", hang, interval=1, longest_step=0.01)
     found = Heartbeat("service", sessions, max_rescues=2)
     found.watch([loop])
     loop.start()
@@ -156,7 +156,7 @@ def test_a_worker_whose_dispatcher_hangs_renews_no_lease_and_says_that_it_is_lat
             queue.streaming(job_id)
             with worker.dispatcher._ticking:  # a round that never ends
                 worker.dispatcher.loop.wake()
-                worker.dispatcher.loop._longest_round = 0.01
+                worker.dispatcher.loop._longest_step = 0.01
                 eventually(lambda: worker.dispatcher.loop.is_late)
                 leased = queue.job(job_id).lease_expires_at
                 worker.heartbeat.run_once()
@@ -165,4 +165,4 @@ def test_a_worker_whose_dispatcher_hangs_renews_no_lease_and_says_that_it_is_lat
                 assert row.late_loops == ["dispatcher"]
                 eventually(lambda: server.left)  # it gave the job up before its lease ran out
                 assert queue.job(job_id).lease_expires_at == leased
-            worker.dispatcher.loop._longest_round = 60
+            worker.dispatcher.loop._longest_step = 60

@@ -2,7 +2,7 @@
 
 import threading
 
-from jobs import telemetry
+from jobs import liveness, telemetry
 from support import PATIENCE, eventually
 from worker.loop import Loop
 
@@ -144,7 +144,7 @@ def test_a_loop_that_cannot_go_on_ends_its_process_and_serves_until_then() -> No
         rounds.release()
         raise SystemExit
 
-    loop = Loop("test", leave, interval=0.01, end_process=lambda _: ended.release())
+    loop = Loop("test", leave, interval=0.01, end_process=lambda _name, _error: ended.release())
     loop.start()
     assert ended.acquire(timeout=PATIENCE)
     assert rounds.acquire(timeout=PATIENCE)
@@ -159,11 +159,32 @@ def test_a_loop_whose_round_hangs_is_late() -> None:
         entered.set()
         go_on.wait(PATIENCE)
 
-    loop = Loop("test", hang, interval=3600, longest_round=0.01)
+    loop = Loop("test", hang, interval=3600, longest_step=0.01)
     assert not loop.is_late
     loop.start()
     assert entered.wait(PATIENCE)
     eventually(lambda: loop.is_late)
     go_on.set()
     eventually(lambda: not loop.is_late)
+    loop.stop()
+
+
+def test_a_long_round_that_gets_something_done_is_not_late() -> None:
+    entered, step, stepped, go_on = (threading.Event() for _ in range(4))
+
+    def work() -> None:
+        entered.set()
+        step.wait(PATIENCE)
+        liveness.progressed()
+        stepped.set()
+        go_on.wait(PATIENCE)
+
+    loop = Loop("test", work, interval=3600, longest_step=0.5)
+    loop.start()
+    assert entered.wait(PATIENCE)
+    eventually(lambda: loop.is_late)
+    step.set()
+    assert stepped.wait(PATIENCE)
+    assert not loop.is_late
+    go_on.set()
     loop.stop()

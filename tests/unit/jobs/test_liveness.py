@@ -98,11 +98,12 @@ def test_a_loop_that_cannot_go_on_shuts_its_process_down_with_code_1() -> None:
     assert ended.returncode == 1
     assert '"event": "process.ending"' in ended.stdout
     assert ended.stdout.count("process.ending") == 1
+    assert "SystemExit" in ended.stdout
 
 
 def test_a_shutdown_that_hangs_is_cut_short() -> None:
     code = ENDING.replace("loop.stop()", "threading.Event().wait()").replace(
-        "telemetry.configure()", "telemetry.configure(); liveness.HARD_EXIT_SECONDS = 0.5"
+        "telemetry.configure()", "telemetry.configure(); liveness._HARD_EXIT_SECONDS = 0.5"
     )
     assert run(code).returncode == 1
 
