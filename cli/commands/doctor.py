@@ -51,20 +51,31 @@ def doctor(*, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
 
 def _examine(server: ServerAccess) -> Iterator[Finding]:
     """Report the server's own view; without a server, check by this shell's settings."""
+    num_ours = None
     try:
         with Client(server.url, server.api_key) as client:
             yield _check_api(server, client)
             yield from _server_findings(client.readiness())
+            num_ours = _num_reserved(client)
     except (ServerUnreachableError, RefusedError) as error:
         yield Finding("api", "failed", error.message, "start one with `longbatch up`, or set --api-url")
         yield from _local_findings()
-    yield from _check_engine()
+    yield from _check_engine(num_ours)
     yield _check_open_files()
     if not _is_http(local.find_engine(None).engine.url):
         yield Finding("triton keepalive", "unknown", _KEEPALIVE)
 
 
-def _check_engine() -> Iterator[Finding]:
+def _num_reserved(client: Client) -> int | None:
+    """Return how many requests of ours the engine has; None if there are several, or the key may not ask."""
+    try:
+        engines = client.send_once("GET", "/v1/engines")["data"]
+    except RefusedError:
+        return None
+    return int(engines[0]["slots_booked"]) if len(engines) == 1 else None
+
+
+def _check_engine(num_ours: int | None) -> Iterator[Finding]:
     """Probe the engine, if its address is known here."""
     side = local.find_engine(None)
     if side.triton == TritonSettings() and side.engine.url is None:  # no address is configured
@@ -74,7 +85,7 @@ def _check_engine() -> Iterator[Finding]:
     )  # gRPC takes a moment to import; other commands do not need it
 
     try:
-        found = list(inspect_engine(side, Tokenizer.load(side.tokenizer.path)))
+        found = list(inspect_engine(side, Tokenizer.load(side.tokenizer.path), num_ours=num_ours))
     except LongbatchError as error:
         yield Finding("engine", "unknown", error.message)
         return

@@ -25,7 +25,9 @@ _SAMPLE: Final = (
 )
 
 
-def probe(side: EngineSide, tokenizer: Tokenizer, client: EngineClient) -> Iterator[Finding]:
+def probe(
+    side: EngineSide, tokenizer: Tokenizer, client: EngineClient, *, num_ours: int | None
+) -> Iterator[Finding]:
     """Inspect the server, most basic findings first, until nothing more can be found out."""
     server = HttpServer((side.engine.url or "").rstrip("/"), side.engine.api_key)
     try:
@@ -43,7 +45,7 @@ def probe(side: EngineSide, tokenizer: Tokenizer, client: EngineClient) -> Itera
     yield answers(client, served)
     yield abilities_finding(served.abilities, blocks_per_sequence=side.engine.blocks_per_sequence)
     yield from _capacity(side, client)
-    yield _load(client)
+    yield _load(client, num_ours)
     yield _tokenizer(server, served, tokenizer)
 
 
@@ -63,12 +65,12 @@ def _capacity(side: EngineSide, client: EngineClient) -> Iterator[Finding]:
         yield Finding("context", "warning", detail, "LONGBATCH_ENGINE__MAX_SEQ_LEN; longer jobs are refused")
 
 
-def _load(client: EngineClient) -> Finding:
+def _load(client: EngineClient, num_ours: int | None) -> Finding:
     gauges = client.gauges()
     if gauges is None:
         detail = "the server shows no load: blocks of cancelled jobs stay reserved for longer"
         return Finding("metrics", "warning", detail, "its option for metrics; docs/engine.md")
-    return load_finding(gauges)
+    return load_finding(gauges, num_ours=num_ours)
 
 
 def _tokenizer(server: HttpServer, served: ServedModel, tokenizer: Tokenizer) -> Finding:

@@ -27,7 +27,7 @@ _STUB_TROUBLE: Final = ("stub process", "numpy", "_array_api", "failed to load")
 
 @dataclass(frozen=True)
 class InspectedServer:
-    """A server that answers, with everything read from it so far."""
+    """A server that answers, with everything read from it so far, and how many requests we have there."""
 
     side: EngineSide
     tokenizer: Tokenizer
@@ -36,6 +36,7 @@ class InspectedServer:
     served: ServedModel
     configs: dict[str, ModelConfig]
     gauges: Gauges | None
+    num_ours: int | None = None
 
 
 def _metrics(server: InspectedServer) -> Iterator[Finding]:
@@ -58,7 +59,7 @@ def _metrics(server: InspectedServer) -> Iterator[Finding]:
             "publish port 8002; without gauges, blocks of cancelled jobs stay reserved for longer",
         )
     else:
-        yield load_finding(server.gauges)
+        yield load_finding(server.gauges, num_ours=server.num_ours)
 
 
 def _batch(server: InspectedServer) -> Iterator[Finding]:

@@ -27,7 +27,9 @@ _KINDS: Final = {
 }
 
 
-def probe(side: EngineSide, tokenizer: Tokenizer, client: EngineClient) -> Iterator[Finding]:
+def probe(
+    side: EngineSide, tokenizer: Tokenizer, client: EngineClient, *, num_ours: int | None
+) -> Iterator[Finding]:
     """Inspect the server, most basic findings first, until nothing more can be found out."""
     engine = TritonEngine(side.triton, side.engine)
     try:
@@ -48,7 +50,7 @@ def probe(side: EngineSide, tokenizer: Tokenizer, client: EngineClient) -> Itera
         yield abilities_finding(served.abilities, blocks_per_sequence=side.engine.blocks_per_sequence)
         gauges = loop.run(engine.gauges())
         server = InspectedServer(
-            side, tokenizer, engine, offer, served, _configs(engine, offer, served.kind), gauges
+            side, tokenizer, engine, offer, served, _configs(engine, offer, served.kind), gauges, num_ours
         )
         for check in CHECKS:
             yield from check(server)
