@@ -26,6 +26,7 @@ from worker.engine.address import address_of
 from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
 from worker.engine.deadlines import deadlines_for
 from worker.engine.gauges import Gauges
+from worker.engine.kinds import is_triton, triton_of
 from worker.engine.probe import probe
 from worker.heartbeat import Heartbeat
 from worker.inference.draining import DrainMonitor, OpenRequests
@@ -103,6 +104,9 @@ class EngineMonitor:
         self._num_refusals = 0  # since the last answer to a job
         self._num_probes = 0
         self._held_until = float("-inf")
+        triton_url = triton_of(settings.triton, settings.engine).url
+        address = f"grpc://{triton_url}" if is_triton(settings.engine) else settings.engine.url
+        self._not_ready = f"the engine at {address} does not answer, or is not ready"
         self._probed: tuple[str, str, str] | None = None  # the last server that passed
         self._following: set[RunningJob] = set()
         self._identity: EngineIdentity | None = None  # that the engine's row has, as this worker wrote it
@@ -175,7 +179,7 @@ class EngineMonitor:
         if self.model is None or time.monotonic() - self._described_at > _DESCRIBE_SECONDS:
             self._describe()
         elif not self._client.is_ready():
-            self._pause("the engine is not ready")
+            self._pause(self._not_ready)
         if self.model is None:
             return
         gauges = self._watch_drains()
@@ -237,7 +241,7 @@ class EngineMonitor:
             self._pause(self._refusal.message, said=self._refusal.said)
             return
         if not self._client.is_ready():
-            self._pause("the engine is not ready")
+            self._pause(self._not_ready)
             return
         try:
             model = self._read_model()

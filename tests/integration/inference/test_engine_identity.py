@@ -1,5 +1,7 @@
 """Workers share an engine's row only if they agree on what it is; no job is answered by another model."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -22,7 +24,7 @@ from stand_in_engine import StandIn, standing_in
 from support import CAPACITY, ENGINE, POLICY, eventually, register_engine, spec, submit_one
 from worker.engine.address import address_of
 from worker_suite import settings_of_worker
-from worker_support import MODEL, Queue, running_worker
+from worker_support import MODEL, REPOSITORY, Queue, running_worker
 
 LLAMA = EngineIdentity("llama", "llama-3.1-8b", "f" * 64, "http://gpu-1:8000")
 
@@ -230,6 +232,23 @@ def test_an_engine_whose_worker_does_not_tick_is_not_ready(session: Session) -> 
 
 def engine_at(url: str | None, triton: str = "127.0.0.1:8001") -> str:
     return address_of(EngineSide(engine=EngineSettings(url=url), triton=TritonSettings(url=triton)))
+
+
+ISOLATED = ["unshare", "--user", "--map-root-user", "--net"]
+
+
+@pytest.mark.skipif(
+    subprocess.run([*ISOLATED, "true"], check=False, capture_output=True).returncode != 0,
+    reason="this user may make no network namespace",
+)
+def test_the_loopback_addresses_of_two_hosts_are_two_engines() -> None:
+    code = "from jobs.settings import *; from worker.engine.address import address_of; "
+    code += "print(address_of(EngineSide(engine=EngineSettings(url='http://127.0.0.1:8000'))))"
+    elsewhere = subprocess.run(
+        [*ISOLATED, sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=REPOSITORY
+    ).stdout.strip()
+    assert elsewhere.startswith("http://loopback:8000 of host ")
+    assert elsewhere != engine_at("http://127.0.0.1:8000")
 
 
 def test_an_address_is_the_same_however_it_is_written_and_a_loopback_one_is_of_its_host() -> None:
