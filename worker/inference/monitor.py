@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import telemetry
@@ -316,10 +315,10 @@ class EngineMonitor:
                 registry.declare(session, self._settings.name, model.served.tensors)
                 self._heartbeat.report(session, refusal=None)
         except EngineNameTakenError as error:
-            self._identity = None
+            self._identity, self._heartbeat.refusal = None, error.message
             self._pause(error.message)
             return
-        except SQLAlchemyError:
+        except BaseException:
             self._heartbeat.refusal = refusal
             raise
         self._identity = identity

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -21,8 +22,10 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.scheduling import ticks
 from jobs.settings import DatabaseSettings, EngineSettings, EngineSide, Settings, TritonSettings
 from stand_in_engine import StandIn, standing_in
-from support import CAPACITY, ENGINE, POLICY, eventually, register_engine, spec, submit_one
+from support import CAPACITY, ENGINE, PATIENCE, POLICY, eventually, register_engine, spec, submit_one
 from worker.engine.address import address_of
+from worker.engine.client import EngineModel
+from worker.inference.monitor import EngineMonitor
 from worker_suite import settings_of_worker
 from worker_support import MODEL, REPOSITORY, Queue, running_worker
 
@@ -61,6 +64,18 @@ def refusal_of(queue: Queue, words: str) -> str:
     return found
 
 
+def tries_of(monitor: EngineMonitor) -> threading.Semaphore:
+    """One release for each further try to register."""
+    tries, register = threading.Semaphore(0), monitor._register
+
+    def counted(model: EngineModel) -> None:
+        register(model)
+        tries.release()
+
+    monitor._register = counted  # type: ignore[method-assign]  # it does the same
+    return tries
+
+
 def test_two_workers_with_one_name_and_two_models_never_answer_each_other_s_jobs(
     queue: Queue,
     database_settings: DatabaseSettings,
@@ -76,6 +91,10 @@ def test_two_workers_with_one_name_and_two_models_never_answer_each_other_s_jobs
             found = refusal_of(queue, f"the engine name '{ENGINE}' is in use for another engine")
             assert f"model {MODEL}, not other-model" in found
             assert "LONGBATCH_ENGINE__NAME" in found
+            tries = tries_of(refused.monitor)
+            assert tries.acquire(timeout=PATIENCE)
+            refused.heartbeat.run_once()
+            assert refusals(queue) == [found], "each try leaves it refused"
             shown = usage(queue)
             assert (shown.engine.model, shown.not_ready_reason) == (MODEL, None)
             assert shown.refused is not None
