@@ -19,7 +19,7 @@ class JobSettings(Group):
     renew_seconds: float = Field(default=15, gt=0)
     stop_poll_seconds: float = Field(default=0.5, gt=0)
     claim_poll_seconds: float = Field(
-        default=1, gt=0, le=20, description="how often a worker polls without a doorbell"
+        default=1, gt=0, description="how often a worker polls without a doorbell"
     )
     head_starts: bool = Field(
         default=True,
