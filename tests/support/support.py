@@ -5,6 +5,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Literal, TypeVar
@@ -20,8 +21,9 @@ from claiming import claims
 from jobs import lifecycle, submission
 from jobs.checkpoints import Output
 from jobs.database import database_now
-from jobs.engines import registry
+from jobs.engines import registry, workers
 from jobs.engines.capacity import Capacity
+from jobs.engines.workers import WorkerReport
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Base, Job, Tenant
 from jobs.preparation import Counting
@@ -175,6 +177,14 @@ def register_engine(
     """Let an engine be known, which takes all that generates text unless `abilities` say otherwise."""
     abilities = {"takes": TEXT_ABILITIES} | abilities
     registry.register(session, name, model, capacity, now=database_now(session), **abilities)
+
+
+def report_service_worker(session: Session, **changed: Any) -> None:  # noqa: ANN401  # as a report has them
+    """Let a service worker have reported that it lives, and that all of its loops run."""
+    workers.report(session, replace(_SERVICE_WORKER, **changed))
+
+
+_SERVICE_WORKER = WorkerReport(uuid7(), "service", "host-1:17", None)
 
 
 def spec(

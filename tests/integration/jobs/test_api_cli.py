@@ -20,7 +20,17 @@ from jobs.database import database_now
 from jobs.engines.registry import register
 from jobs.states import FinishReason, JobState
 from jobs.transitions import Lease
-from support import API_KEY, CAPACITY, ENGINE, POLICY, eventually, job_in, output_of, register_engine
+from support import (
+    API_KEY,
+    CAPACITY,
+    ENGINE,
+    POLICY,
+    eventually,
+    job_in,
+    output_of,
+    register_engine,
+    report_service_worker,
+)
 
 # The command line with these arguments; `stdin` and `api_url` by name.
 Run = Callable[..., Result]
@@ -187,6 +197,7 @@ def test_doctor_names_every_part(run: Run, sessions: sessionmaker[Session]) -> N
     assert "no engine has registered" in sick.stdout
     with sessions.begin() as session:
         register_engine(session)
+        report_service_worker(session)
     well = run("doctor", "--json")
     assert well.exit_code == 0
     assert {each["name"]: each["status"] for each in json.loads(well.stdout)} == {
@@ -194,6 +205,7 @@ def test_doctor_names_every_part(run: Run, sessions: sessionmaker[Session]) -> N
         "database": "ok",
         "broker": "ok",
         "triton": "ok",
+        "workers": "ok",
         "tokenizer": "ok",
         "open files": "ok",
         "triton keepalive": "unknown",

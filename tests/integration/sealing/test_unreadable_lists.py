@@ -20,7 +20,7 @@ from jobs.tenants.keys import Scope
 from owned.everything import fill
 from sealed.sealers import VARIABLES
 from summary_support import SMALL, claim_next, complete, create, plan_all, prepare_all, ready_document
-from support import register_engine
+from support import register_engine, report_service_worker
 
 Sessions = sessionmaker[Session]
 
@@ -34,6 +34,7 @@ LEFT_OUT = {"/metrics", "/v1/webhook_secret"}
 def ended(session: Session) -> dict[str, Summary]:
     """One of each kind that has ended, by the name of its kind."""
     register_engine(session, capacity=SMALL)
+    report_service_worker(session)
     (asked,) = answers.ask(session, ready_document(session, QUOTED), questions_=["What is the fee?"])
     plan_all(session)
     answers.run_jobs(session)

@@ -92,7 +92,7 @@ def test_poisoned_rows_fail_with_their_codes_and_all_others_go_on(
         "summaries": {
             ("good", "running", None),
             ("better", "running", None),
-            ("poison", "failed", "planning_failed"),
+            ("poison", "failed", "content_unreadable"),
         },
         "batches": {"poison": "failed", "good": "in_progress"},
         "overdue": "expired",
