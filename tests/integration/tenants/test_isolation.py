@@ -25,7 +25,7 @@ from support import job_in, spec, submit_one
 
 # Tables without tenant_id whose rows follow those of another table, or are nobody's.
 THROUGH_ANOTHER = {"attempts", "tenants", "results", "checkpoints", "webhook_deliveries"}
-NOBODYS = {*SHARED, "reservations", "alembic_version", "installation", "stray_parts"}
+NOBODYS = {"workers", *SHARED, "reservations", "alembic_version", "installation", "stray_parts"}
 
 
 @dataclass(frozen=True)
