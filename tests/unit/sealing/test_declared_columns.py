@@ -41,7 +41,9 @@ NO_CONTENT = {
         tenant_limits.adapters texts.fingerprint turns.kind usage_days.model usage_days.state
         usage_entries.model usage_entries.state webhook_deliveries.outcome webhook_dispatches.state
         webhook_endpoints.events webhook_endpoints.disabled_reason webhook_events.type
-        webhook_events.state webhook_events.traceparent
+        webhook_events.state webhook_events.traceparent console_sessions.person_claims
+        engines.served_model engines.tokenizer engines.address workers.role workers.name
+        workers.process workers.engine_name workers.model workers.refusal workers.late_loops
     """,
     "hashes, by which equal content is found": """
         batches.request_sha256 documents.sha256 idempotency_keys.request_sha256 jobs.family
