@@ -43,7 +43,7 @@ NO_CONTENT = {
         webhook_endpoints.events webhook_endpoints.disabled_reason webhook_events.type
         webhook_events.state webhook_events.traceparent console_sessions.person_claims
         engines.served_model engines.tokenizer engines.address workers.role workers.name
-        workers.process workers.engine_name workers.model workers.refusal workers.late_loops
+        workers.process workers.engine_name workers.model workers.refusal
     """,
     "hashes, by which equal content is found": """
         batches.request_sha256 documents.sha256 idempotency_keys.request_sha256 jobs.family
