@@ -15,7 +15,7 @@ from jobs import telemetry
 
 # For a shutdown that hangs, perhaps because of what failed.
 _HARD_EXIT_SECONDS: Final = 15.0
-# Of these, what a worker needs once its jobs have been asked to leave.
+# The part of it that a worker needs to stop streams and release jobs.
 _RELEASE_SECONDS: Final = 7.0
 _lock: Final = threading.Lock()
 _failed: Final[set[str]] = set()

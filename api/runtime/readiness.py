@@ -21,7 +21,7 @@ from jobs.tenants import isolation
 
 # The caller of a probe (a container runtime, a load balancer) gives up after a few seconds.
 _TIMEOUT_SECONDS: Final = 2.0
-# An engine that nobody saw for longer is missed only if jobs wait for its model.
+# An engine unseen for longer counts as missing only if jobs wait for its model.
 _WANTED_FOR: Final = timedelta(minutes=10)
 
 

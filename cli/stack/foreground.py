@@ -20,7 +20,7 @@ from cli.stack import programs
 from cli.stack.errors import StackError
 from cli.stack.options import StackOptions, default_directory
 from cli.stack.private_files import SIGNING_FILE
-from cli.stack.ready import Urls
+from cli.stack.ready import API, ENGINE_COMPONENT, Urls
 from cli.stack.servers.engine_options import EngineMode, EngineOptions
 from cli.stack.servers.llama_options import DEFAULT_GGUF, TOY, LlamaModel, LlamaOptions
 from cli.stack.servers.transformers_options import TransformersOptions
@@ -92,8 +92,9 @@ def _watch(console: Console, stack: Stack) -> NoReturn:
     """Print when the engine stops getting jobs and when it gets some again, until a signal ends this."""
     shown: str | None = None
     while True:
-        why = stack.why_no_job_starts()
-        if why != shown:
+        found = stack.not_ready()
+        why = found.get(ENGINE_COMPONENT)
+        if why != shown and API not in found:  # without the API, nothing is known of the engine
             with suppress(OSError):  # a closed terminal, or a full disk, must not end the stack
                 _print_engine(console, why)
             shown = why

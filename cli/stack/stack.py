@@ -254,12 +254,9 @@ class Stack:
         for name in names:
             self._running[name].check()
 
-    def why_no_job_starts(self) -> str | None:
-        """Return why no job starts now, as the API reports it; None if jobs do."""
-        if self._api_port is None:
-            return None
-        found = programs.not_ready(self._api_port)
-        return found.get(ENGINE_COMPONENT) or found.get(API)
+    def not_ready(self) -> dict[str, str]:
+        """Return the components that are not ready, with details; `API` alone if it does not answer."""
+        return {} if self._api_port is None else programs.not_ready(self._api_port)
 
     def _wait_until_ready(self, port: int) -> None:
         """Wait until all parts of this stack are ready, for the engine only so long: jobs can wait for it.

@@ -11,7 +11,7 @@ class EngineIdentity:
 
     Attributes:
         model: the name by which callers ask for it, whose queue it takes from.
-        served_model: the model at its server; of several names the one that they all stand for.
+        served_model: the model's name at its server, or the model behind its aliases.
         tokenizer: fingerprint of the tokenizer by which its prompts are counted.
         address: of its server; a loopback address is preceded by the host's id.
     """

@@ -33,7 +33,7 @@ class Engine(Haltable, Base):
             that can be sent, if it `takes` `lora` at all.
         tensors: what its model declares by name (`engines.tensors`), as far as a request may name it. The
             worker writes it at registration. Null: nothing, or a worker that did not tell.
-        served_model: the model's name at the engine; of several names the one that they all stand for. Null:
+        served_model: the model's name at the engine, or the model behind its aliases there. Null:
             no worker has registered it since this column exists.
         tokenizer: fingerprint of the tokenizer by which its prompts are counted. Null: likewise.
         address: of the engine's server, with its host's id if it is a loopback address. Null: likewise.

@@ -1,4 +1,4 @@
-"""The address that identifies an engine's server, whoever connects to it and from wherever."""
+"""The canonical address of an engine's server, by which workers compare engines."""
 
 from typing import Final
 from urllib.parse import urlsplit

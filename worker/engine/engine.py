@@ -69,7 +69,7 @@ class ServedModel:
     Attributes:
         kind: the kind of engine.
         name: the model's name at the server.
-        root: the model that this and other names stand for; empty if it has no other.
+        root: the model behind its aliases; empty if the server lists none.
         abilities: what the engine can do.
         tensors: what it declares by name, as far as a request may name it.
         prepare: prepares a request without sending it; raises EngineError if a value cannot be sent.

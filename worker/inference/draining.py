@@ -71,7 +71,7 @@ class DrainMonitor:
     It compares the engine's count of requests with those of ours that are inside for certain, in two readings
     a second apart. If neither shows another request, what was draining at the first has ended: a request of
     ours that was inside then, and whose stream had not ended by the second, was counted. A reading that ours
-    cannot explain starts this anew, so that another client only delays it. Blocks prove nothing: reservations
+    cannot explain restarts the proof, so another client only delays it. Blocks prove nothing: reservations
     are upper bounds, and shared prefixes count once.
 
     Without gauges, or when they are not conclusive, a bounded time must pass and the engine must answer a

@@ -59,7 +59,7 @@ def credits_reuse(able: Abilities, settings: EngineSettings) -> bool:
 
 
 def _server_of(model: EngineModel) -> tuple[str, str, str]:
-    """Return what a probe is about: another model or kind must be probed anew, another size need not."""
+    """Identify the probed server: another model or kind needs another probe, another size does not."""
     return model.served.kind, model.served.name, model.served.root
 
 
@@ -296,7 +296,7 @@ class EngineMonitor:
             self._tokenizer.fingerprint,
             address_of(self._side),
         )
-        # Before the commit: a report in between must not say that nobody feeds the engine.
+        # Before the commit: a heartbeat in between must not write the old refusal.
         refusal, self._heartbeat.refusal = self._heartbeat.refusal, None
         try:
             with transaction(self._sessions) as session:

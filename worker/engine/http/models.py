@@ -20,7 +20,7 @@ class ModelCard:
         name: what requests call it.
         owner: the kind of server, as it writes it; empty if it does not.
         context: most tokens of one sequence; None if it does not tell.
-        root: the model that this name stands for; empty if it does not tell.
+        root: the model behind this alias; empty if the server does not list it.
     """
 
     name: str
