@@ -18,8 +18,6 @@ Body = TypeVar("Body", bound=BaseModel)
 
 _OBJECT: Final = TypeAdapter(dict[str, Any])
 
-# Pydantic makes an error of each unknown name, in 3 us that hold the interpreter's lock.
-_MANY_QUOTES: Final = 20_000
 # Eight for each message of the longest conversation.
 _MAX_TEXTS: Final = 32_768
 # Members of lists and objects; a request has fewer, but for token ids and tensors.
@@ -141,12 +139,6 @@ async def read_lines(request: Request, *, max_line_bytes: int, max_bytes: int) -
             pending += rest
     if pending or skipping:
         yield Line(number, None if skipping else bytes(pending))
-
-
-def has_many_names(raw: bytes | bytearray) -> bool:
-    """Return True if a JSON body has so many names and texts that refusing it would take long."""
-    num_quotes = raw.count(b'"')
-    return num_quotes > _MANY_QUOTES and num_quotes - raw.count(b'\\"') > _MANY_QUOTES
 
 
 def parse_object(raw: bytes | bytearray) -> dict[str, Any]:

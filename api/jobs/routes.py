@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from api.http import deliveries
-from api.http.body import MAX_VALUES, has_many_names, parse, read_body
+from api.http.body import MAX_VALUES, parse, read_body
 from api.http.deliveries import HandedOver
 from api.http.departures import unless_gone
 from api.http.dependencies import ServicesDep, TenantDep, caller_of, services_of
@@ -46,12 +46,6 @@ from jobs.views import job_object
 router = APIRouter(tags=["jobs"])
 
 
-# Parsing a body of this size and counting its prompt takes a millisecond or two, handing it to a thread and
-# back as long.
-_SMALL_BYTES = 8192
-# A thread turns 400 KB into a job in 1.5 ms, most of it without the interpreter's lock; to hand as much to
-# another process, and to take the job from there, took 3 ms more.
-_THREAD_BYTES = 2**20
 # How much longer packed log probabilities are as JSON.
 _AS_JSON = 16
 
@@ -73,12 +67,7 @@ async def create_job(request: Request, idempotency: IdempotencyDep) -> Response:
     max_values = None if Scope.ENGINE in caller.scopes else MAX_VALUES  # tensors have more
     raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes, max_values=max_values)
     acceptance = await services.acceptance(scopes=caller.scopes)
-    if len(raw) <= _SMALL_BYTES:
-        spec, guard = _parse_job(raw, acceptance, idempotency)
-    elif len(raw) <= _THREAD_BYTES and not has_many_names(raw):
-        spec, guard = await services.compute(len(raw), _parse_job, raw, acceptance, idempotency)
-    else:
-        spec, guard = await services.compute_apart(len(raw), _parse_job, raw, acceptance, idempotency)
+    spec, guard = await services.compute_apart(len(raw), _parse_job, raw, acceptance, idempotency)
     del raw  # frees megabytes while the database works
     (located,) = await services.locate([spec])
     if isinstance(located, LongbatchError):

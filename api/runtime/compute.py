@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ import anyio.to_process
 import anyio.to_thread
 from anyio import BrokenWorkerProcess, CapacityLimiter
 
-from jobs.errors import LimitError, UnavailableError
+from jobs.errors import InvalidRequestError, LimitError, UnavailableError
 
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
@@ -30,6 +31,9 @@ _RETRY_SECONDS: Final = 5
 _NUM_PROCESSES: Final = 1
 # Lower priority than the process that answers requests.
 _NICENESS: Final = 5
+# One connection that sends nothing but bad requests keeps a place busy a twentieth of the time.
+_REFUSAL_DELAY_PER_WORK: Final = 20
+_MAX_REFUSAL_DELAY_SECONDS: Final = 2.0
 # These threads wait for I/O rather than compute.
 _STORAGE_THREADS: Final = 16
 
@@ -48,6 +52,9 @@ class Compute:
     thread to the others, since it may wait for a confined process. The process for long bodies has its own
     queue: a tenant's bodies wait behind each other and let those of other tenants pass. Reads and writes of
     stored bytes, which wait for disks and networks, have threads of their own.
+
+    An `InvalidRequestError` is raised late, in proportion to the time that the work took, so that costly junk
+    does not keep the loop and the places busy. The delay holds no place.
     """
 
     def __init__(self, num_threads: int | None = None) -> None:
@@ -139,7 +146,10 @@ class _FairQueue:
 
     @asynccontextmanager
     async def turn(self, tenant_id: UUID) -> AsyncIterator[None]:
-        """Wait for a place and hold it."""
+        """Wait for a place and hold it.
+
+        An `InvalidRequestError` gives the place back at once and is raised after a delay.
+        """
         place = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(tenant_id, deque()).append(place)
         self._give()
@@ -149,10 +159,18 @@ class _FairQueue:
             if place.done() and not place.cancelled():
                 self._take_back(tenant_id)
             raise
+        started = time.monotonic()
         try:
             yield
+        except InvalidRequestError as error:
+            refusal, seconds = error, time.monotonic() - started
+        else:
+            return
         finally:
             self._take_back(tenant_id)
+        delay = _REFUSAL_DELAY_PER_WORK * seconds
+        await asyncio.sleep(min(delay, _MAX_REFUSAL_DELAY_SECONDS))
+        raise refusal
 
     def _take_back(self, tenant_id: UUID) -> None:
         self._num_free += 1

@@ -1,6 +1,10 @@
 """The worst schemas of 64 KiB on each route that takes one: their costs have limits, and errors say why."""
 
 import json
+import os
+import signal
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +57,36 @@ def test_no_schema_costs_the_service_more_than_its_limits(
     assert cpu.memory_mib(pid) - before < 100
     assert cpu.of_descendants(pid) - used < 4 * len(SCHEMAS) * MAX_CPU_SECONDS, "bulk has three of each"
     assert "jsonschema_rs" not in Path(f"/proc/{pid}/maps").read_text(), "it compiles none itself"
+
+
+def test_the_api_answers_others_while_a_short_request_waits_for_the_check_of_its_schema(
+    server: ApiProcess, http: httpx2.Client
+) -> None:
+    schema = SCHEMAS["a mesh beside unevaluatedProperties"]
+    body = {"input": "x", "guided_json": schema, "structured_fallback": "words"}
+    assert len(json.dumps(body)) < 8000
+    http.post("/v1/jobs", json=body).close()  # starts a confined process
+    confined = [pid for pid in cpu.descendants(server.process.pid) if is_confined(pid)]
+    assert confined
+    with ThreadPoolExecutor(1) as pool:
+        signal_all(confined, signal.SIGSTOP)
+        try:
+            waiting = pool.submit(http.post, "/v1/jobs", json=body)
+            for _ in range(20):
+                assert http.get("/health/live").status_code == 200
+            assert not waiting.done()
+        finally:
+            signal_all(confined, signal.SIGCONT)
+        assert waiting.result().status_code == 400
+
+
+def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def is_confined(pid: int) -> bool:
+    return b"jobs.prompts.confined" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def refusal(reply: dict[str, Any]) -> dict[str, Any]:

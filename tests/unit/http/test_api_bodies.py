@@ -2,7 +2,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +10,7 @@ from pydantic import SecretStr
 from starlette.requests import Request
 from starlette.types import Message
 
-from api.http.body import Line, has_many_names, parse, read_body, read_lines
+from api.http.body import Line, parse, read_body, read_lines
 from api.jobs import acceptance as accept
 from api.jobs.requests import JobRequest
 from api.runtime.services import Acceptance
@@ -200,17 +199,3 @@ def test_sampling_holds_what_was_given_and_nothing_else() -> None:
         "seed": 9007199254740993,
         "stop": ["\n"],
     }
-
-
-@pytest.mark.parametrize(
-    ("body", "is_many"),
-    [
-        ({"input": "a" * 1_000_000}, False),
-        ({"input": 'he said "yes", "no" and "perhaps" ' * 30_000}, False),
-        ({"input": "a"} | {f"{number:x}": 1 for number in range(50_000)}, True),
-        ({"input": "a"} | {f"{number:x}\\": 1 for number in range(50_000)}, True),
-    ],
-)
-def test_a_body_of_many_names_is_told_from_one_of_long_texts(body: dict[str, Any], *, is_many: bool) -> None:
-    """A thread reads the one, and another process the other: what is wrong with each name is an error."""
-    assert has_many_names(json.dumps(body).encode()) is is_many

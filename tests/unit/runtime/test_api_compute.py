@@ -12,6 +12,7 @@ import pytest
 
 from api.http.body import parse
 from api.jobs.requests import JobRequest
+from api.runtime import compute
 from api.runtime.compute import LONG_BYTES, Compute, EstimateLimitError
 from jobs.errors import InvalidRequestError, UnavailableError
 
@@ -213,6 +214,21 @@ def test_what_the_other_process_refuses_is_refused_with_the_same_words() -> None
         asyncio.run(scenario())
     assert vars(there.value) == vars(here.value)
     assert here.value.param == "max_tokens"
+
+
+def test_a_bad_request_is_refused_late_and_holds_no_place_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "_REFUSAL_DELAY_PER_WORK", 1e9)
+    monkeypatch.setattr(compute, "_MAX_REFUSAL_DELAY_SECONDS", 60)
+
+    async def scenario() -> None:
+        threads, tenant_id = Compute(2), uuid4()
+        refused = asyncio.create_task(threads.run(tenant_id, LONG, parse, JobRequest, b"{}"))
+        for _ in range(3):  # one long body of a tenant at a time
+            assert await threads.run(tenant_id, LONG, abs, -1) == 1
+        assert not refused.done()
+        refused.cancel()
+
+    asyncio.run(scenario())
 
 
 def test_a_process_that_ends_fails_its_own_work_alone() -> None:
