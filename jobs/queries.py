@@ -292,9 +292,15 @@ def _unregistered(name: str, worker: Worker) -> Engine:
 
 
 def models_waiting(session: Session) -> frozenset[str]:
-    """Return the models of engines for which jobs wait."""
-    waits = select(Job.id).where(Job.state == literal_column("'queued'"), Job.model == Engine.model).exists()
-    return frozenset(session.scalars(select(Engine.model).where(waits)))
+    """Return the models for which jobs wait.
+
+    Reads one index entry per model, however many jobs wait.
+    """
+    smallest = select(func.min(Job.model).label("model")).where(Job.state == literal_column("'queued'"))
+    models = smallest.cte("models", recursive=True)
+    greater = smallest.where(Job.model > models.c.model).scalar_subquery()
+    models = models.union_all(select(greater).where(models.c.model.is_not(None)))
+    return frozenset(session.scalars(select(models.c.model).where(models.c.model.is_not(None))))
 
 
 def pending_webhooks(session: Session) -> int:

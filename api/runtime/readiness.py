@@ -77,7 +77,10 @@ def _check_database(session: Session) -> tuple[str | None, bool]:
 
 
 def _check_engines(session: Session) -> Component:
-    """Check that each model has an engine that starts jobs, or that an operator halted."""
+    """Check that each model has an engine that starts jobs, or that an operator halted.
+
+    A model without an engine is missed while jobs wait for it.
+    """
     found, now = queries.engine_usages(session), database_now(session)
     working = [each for each in found if each.not_ready_reason is None]
     waiting = queries.models_waiting(session)
@@ -89,11 +92,18 @@ def _check_engines(session: Session) -> Component:
     ]
     models = {each.engine.model for each in working}
     missing = [each for each in wanted if each.engine.model not in models]
-    reasons = [f"{each.engine.name}: {each.not_ready_reason}" for each in missing or found]
-    if missing or not working:
+    unserved = sorted(waiting - {each.engine.model for each in found})
+    reasons = [
+        *(f"no engine serves the model {model!r}, for which jobs wait" for model in unserved),
+        *(f"{each.engine.name}: {each.not_ready_reason}" for each in missing or found if each not in working),
+    ]
+    if missing or unserved or not working:
         return Component(ready=False, detail="; ".join(reasons) or "no engine has registered")
     names = ", ".join(each.engine.name for each in working)
-    return Component(ready=True, detail=f"jobs start on {names}")
+    idle = [
+        f"; {each.refused.name} feeds no engine: {each.refused.refusal}" for each in working if each.refused
+    ]
+    return Component(ready=True, detail=f"jobs start on {names}{''.join(idle)}")
 
 
 def _check_workers(session: Session) -> Component:

@@ -23,7 +23,15 @@ from jobs.scheduling import halts
 from jobs.scheduling.halts import Operator
 from jobs.settings import ApiSettings, BrokerSettings, DatabaseSettings, Settings
 from jobs.states.halt import HaltKind
-from support import ENGINE, eventually, num_waiting_for_locks, refusing, register_engine
+from support import (
+    ENGINE,
+    MODEL,
+    eventually,
+    num_waiting_for_locks,
+    refusing,
+    register_engine,
+    submit_one,
+)
 
 
 @contextmanager
@@ -191,6 +199,35 @@ def test_readiness_is_red_while_no_worker_looks_for_jobs(
     with sessions.begin() as session:
         halts.halt_engine(session, "third", HaltKind.DRAIN, reason="replaced", by=Operator())
     assert component("triton")[0], "an operator took it out"
+
+
+def test_readiness_is_red_while_jobs_wait_for_a_model_that_no_engine_serves(
+    http: httpx2.Client, sessions: sessionmaker[Session]
+) -> None:
+    def component() -> tuple[bool, str]:
+        found = http.get("/health/ready").json()["components"]["triton"]
+        return found["ready"], found["detail"]
+
+    with sessions.begin() as session:
+        register_engine(session)
+        submit_one(session)
+        session.execute(text("UPDATE engines SET model = 'another-model'"))
+    assert component() == (False, f"no engine serves the model {MODEL!r}, for which jobs wait")
+    with sessions.begin() as session:
+        session.execute(text("UPDATE jobs SET model = 'another-model'"))
+    assert component()[0]
+
+
+def test_readiness_names_a_worker_that_feeds_no_engine_although_another_one_does(
+    http: httpx2.Client, sessions: sessionmaker[Session]
+) -> None:
+    refused = replace(SERVICE_WORKER, role="inference", engine_name=ENGINE, refusal="the name is in use")
+    with sessions.begin() as session:
+        register_engine(session)
+        workers.report(session, refused)
+    component = http.get("/health/ready").json()["components"]["triton"]
+    assert component["ready"]
+    assert component["detail"].endswith("; host-1:17 feeds no engine: the name is in use")
 
 
 def test_readiness_names_the_loops_of_workers_that_are_late(

@@ -275,7 +275,9 @@ def test_an_address_is_the_same_however_it_is_written_and_a_loopback_one_is_of_i
         engine_at("http://GPU-1.lan.:8000/") == engine_at("http://gpu-1.lan:8000") == "http://gpu-1.lan:8000"
     )
     assert engine_at("https://gpu-1") == "https://gpu-1:443"
-    local = {engine_at(f"http://{host}:8000") for host in ("127.0.0.1", "localhost", "[::1]", "127.0.0.2")}
+    unspecified = ("0.0.0.0", "[::]")  # noqa: S104  # to connect to, where they mean this host
+    hosts = ("127.0.0.1", "localhost", "[::1]", "127.0.0.2", "127.1", "[::ffff:127.0.0.1]", *unspecified)
+    local = {engine_at(f"http://{host}:8000") for host in hosts}
     assert len(local) == 1
     assert not local & {engine_at("http://gpu-1:8000"), "http://127.0.0.1:8000"}
     assert engine_at(None) == engine_at("grpc://localhost:8001")
