@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import IO
 
 from cli.stack.errors import StackError
 from cli.stack.logs import log_tail, open_log
@@ -51,19 +52,8 @@ class ChildProcess:
         self.launch = launch
         self.log = log
         self._is_over = False
-        uid, gid = (launch.account.uid, launch.account.gid) if launch.account else (-1, -1)
-        prefix = (sys.executable, "-I", "-S", str(_TRAMPOLINE))
-        numbers = (os.getpid(), int(launch.death_signal), uid, gid, int(launch.guarded))
         with open_log(log) as output:
-            self._process = subprocess.Popen(
-                [*prefix, *map(str, numbers), *launch.argv],
-                env=dict(launch.env),
-                cwd=launch.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self._process = _start(launch, output)
 
     @property
     def pid(self) -> int:
@@ -98,6 +88,22 @@ class ChildProcess:
         exit_code = self._process.wait()
         self._is_over = True  # from now on another process may have its id
         return exit_code
+
+
+def _start(launch: Launch, output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start the program in a session of its own, with its output in this file."""
+    uid, gid = (launch.account.uid, launch.account.gid) if launch.account else (-1, -1)
+    prefix = (sys.executable, "-I", "-S", str(_TRAMPOLINE))
+    numbers = (os.getpid(), int(launch.death_signal), uid, gid, int(launch.guarded))
+    return subprocess.Popen(
+        [*prefix, *map(str, numbers), *launch.argv],
+        env=dict(launch.env),
+        cwd=launch.directory,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
 def wait_for_child(

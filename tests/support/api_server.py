@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 
 import httpx2
 
+import zygote
 from jobs.settings import DatabaseSettings
 from support import API_KEY, NO_CERTIFICATES, PATIENCE, eventually
 
@@ -35,8 +35,8 @@ class ApiProcess:
         for kept in ("LONGBATCH_CACHE_DIR",):
             if kept in os.environ:
                 inherited[kept] = os.environ[kept]
-        self.process = subprocess.Popen(
-            ["/bin/sh", "-c", f'ulimit -Sn {SOFT_FILES}; exec "$@"', "sh", sys.executable, "-m", "api"],
+        self.process = zygote.start(
+            zygote.API,
             env=inherited
             | {
                 "LONGBATCH_DATABASE__URL": database.url.get_secret_value(),
@@ -44,10 +44,9 @@ class ApiProcess:
                 "LONGBATCH_API__PORT": "0",
             }
             | variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
             cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            soft_files=SOFT_FILES,
         )
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._collect, daemon=True)

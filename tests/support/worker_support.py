@@ -1,8 +1,6 @@
 """What tests of the workers need: workers in this process and as their own, and the queue they serve."""
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from pydantic import SecretStr
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+import zygote
 from cli.stack.ports import LOOPBACK
 from jobs import checkpoints, doorbell, lifecycle, submission
 from jobs.database import database_now, transaction
@@ -122,18 +121,17 @@ class WorkerProcess:
     role: str
     settings: Settings
     log: Path
-    process: "subprocess.Popen[bytes]" = field(init=False)
+    process: zygote.ForkedProcess = field(init=False)
 
     def __post_init__(self) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LONGBATCH_")}
         if "LONGBATCH_CACHE_DIR" in os.environ:
             inherited["LONGBATCH_CACHE_DIR"] = os.environ["LONGBATCH_CACHE_DIR"]
         with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "worker", self.role],
+            self.process = zygote.start(
+                ("worker", self.role),
                 env=inherited | _environment(self.settings),
                 stdout=output,
-                stderr=subprocess.STDOUT,
                 cwd=REPOSITORY,
             )
 
