@@ -97,7 +97,8 @@ def test_a_text_whose_ids_are_stored_is_not_counted_again(sessions: Sessions) ->
     counter = SetsOfWords()
     count_set(sessions, counter)
     assert counter.sets == [1]
-    assert [job.prompt_tokens for job in rows(sessions, job_ids).values()] == [2, 1]
+    found = rows(sessions, job_ids)
+    assert [found[job_id].prompt_tokens for job_id in job_ids] == [2, 1]
 
 
 def test_prefixes_are_kept_whichever_way_a_prompt_is_counted(sessions: Sessions) -> None:
