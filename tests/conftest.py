@@ -1,11 +1,13 @@
 """Real servers for the whole run, started once and only when a test asks for them."""
 
 import gc
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import hypothesis
 import psycopg
@@ -18,6 +20,9 @@ from xdist.remote import Producer
 
 import browser_support
 import running_order
+import zygote
+from cli.stack import processes
+from cli.stack.processes import Launch
 from cli.stack.servers.postgres import NAME, EmbeddedPostgres
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import database, open_files
@@ -91,6 +96,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _wide_output(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no command wrap a line: where it would depends on the length of the test's own folder."""
     monkeypatch.setenv("COLUMNS", "1000")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_programs() -> Iterator[None]:
+    """Stacks that tests start fork Longbatch's own programs; `longbatch up` starts them as users do."""
+    start = processes._start
+
+    def fork_or_start(launch: Launch, output: IO[bytes]) -> "zygote.ForkedProcess | subprocess.Popen[bytes]":
+        program = launch.argv[3:]
+        if (
+            launch.argv[:3] != (sys.executable, "-P", "-m")
+            or program not in zygote.PROGRAMS
+            or launch.account
+        ):
+            return start(launch, output)
+        return zygote.start(
+            program, env=launch.env, cwd=launch.directory, stdout=output, start_new_session=True
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "_start", fork_or_start)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,18 +1,12 @@
 """Running stacks: every process as a user runs it, on random ports, for one module after another."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from types import ModuleType
-from typing import IO
 
 import pytest
 
-import zygote
-from cli.stack import processes
 from cli.stack.options import StackOptions
-from cli.stack.processes import Launch
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.stack import Stack
 from jobs.prompts.tokenizer_files import tokenizer_directory
@@ -95,28 +89,6 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 _STACKS = pytest.StashKey[Stacks]()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _forked_programs() -> Iterator[None]:
-    """The stacks of this process fork Longbatch's own programs; `longbatch up` starts its own as users do."""
-    start = processes._start
-
-    def fork_or_start(launch: Launch, output: IO[bytes]) -> "zygote.ForkedProcess | subprocess.Popen[bytes]":
-        program = launch.argv[3:]
-        if (
-            launch.argv[:3] != (sys.executable, "-P", "-m")
-            or program not in zygote.PROGRAMS
-            or launch.account
-        ):
-            return start(launch, output)
-        return zygote.start(
-            program, env=launch.env, cwd=launch.directory, stdout=output, start_new_session=True
-        )
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "_start", fork_or_start)
-        yield
 
 
 @pytest.fixture(scope="session")
