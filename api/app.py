@@ -33,6 +33,7 @@ from api.jobs import attempt_routes, bulk_routes
 from api.jobs import event_routes as events
 from api.jobs import routes as jobs_routes
 from api.responses import routes as response_routes
+from api.runtime.body_process import BodyProcess
 from api.runtime.services import open_services
 from api.runtime.traces import Tracing
 from api.runtime.warm_up import warm_up
@@ -53,12 +54,15 @@ _DESCRIPTION = (
 )
 
 
-def create_app(settings: Settings, http_metrics: HttpMetrics | None = None) -> FastAPI:
+def create_app(
+    settings: Settings, http_metrics: HttpMetrics | None = None, body_process: BodyProcess | None = None
+) -> FastAPI:
     """Create the service for these settings; its services open when it starts.
 
     Args:
         settings: of the process.
         http_metrics: of its requests; None: new ones.
+        body_process: works on long bodies; None: the first of them starts one.
 
     Raises:
         ValueError: traces are on, but their packages are missing.
@@ -67,7 +71,7 @@ def create_app(settings: Settings, http_metrics: HttpMetrics | None = None) -> F
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_services(settings) as services:
+        async with open_services(settings, body_process) as services:
             app.state.services = services
             app.state.live_pages = live_pages = LivePages(services)
             await warm_up(services)
