@@ -44,8 +44,9 @@ def replaced_child_of(process: ApiProcess) -> int:
     return child_of(process)
 
 
-def test_it_runs_once_the_api_is_ready_and_shares_its_memory(server: ApiProcess) -> None:
-    rollup = Path(f"/proc/{child_of(server)}/smaps_rollup").read_text().splitlines()
+def test_it_runs_once_the_api_is_ready_and_shares_its_memory(serve: Serve) -> None:
+    with serve() as process:
+        rollup = Path(f"/proc/{child_of(process)}/smaps_rollup").read_text().splitlines()
     kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in rollup[1:]}
     own = kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]
     assert own < kilobytes["Rss"] / 2
