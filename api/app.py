@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.routing import Route
 
 from api.answers import routes as answers
 from api.audit import routes as audit
@@ -13,10 +14,8 @@ from api.batches import routes as batches
 from api.completions import embedding_routes as embeddings
 from api.completions import model_routes as models
 from api.completions import routes as completions
-from api.console import routes as console
-from api.console.error_pages import failure_response
 from api.console.headers import ConsoleHeaders
-from api.console.live import LivePages
+from api.console.loading import LazyConsole, failure_response
 from api.description import describe
 from api.documents import routes as documents
 from api.engines import routes as engines
@@ -28,11 +27,13 @@ from api.http.deliveries import DeliveryMiddleware
 from api.http.hot_routes import HotRoutes
 from api.http.metrics import HttpMetrics
 from api.http.middleware import RequestMiddleware
+from api.http.scopes import CONSOLE
 from api.http.traces import TraceMiddleware
 from api.jobs import attempt_routes, bulk_routes
 from api.jobs import event_routes as events
 from api.jobs import routes as jobs_routes
 from api.responses import routes as response_routes
+from api.runtime.body_process import BodyProcess
 from api.runtime.services import open_services
 from api.runtime.traces import Tracing
 from api.runtime.warm_up import warm_up
@@ -53,26 +54,31 @@ _DESCRIPTION = (
 )
 
 
-def create_app(settings: Settings, http_metrics: HttpMetrics | None = None) -> FastAPI:
+def create_app(
+    settings: Settings, http_metrics: HttpMetrics | None = None, body_process: BodyProcess | None = None
+) -> FastAPI:
     """Create the service for these settings; its services open when it starts.
 
     Args:
         settings: of the process.
         http_metrics: of its requests; None: new ones.
+        body_process: works on long bodies; None: the first of them starts one.
 
     Raises:
         ValueError: traces are on, but their packages are missing.
     """
     tracing = Tracing.of(settings.traces)
+    console = LazyConsole()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_services(settings) as services:
+        async with open_services(settings, body_process) as services:
             app.state.services = services
-            app.state.live_pages = live_pages = LivePages(services)
             await warm_up(services)
-            async with live_pages.running():
+            try:
                 yield
+            finally:
+                await console.close()
         if tracing is not None:
             await asyncio.to_thread(tracing.close, within=_LAST_SPANS_SECONDS)
 
@@ -122,13 +128,15 @@ def create_app(settings: Settings, http_metrics: HttpMetrics | None = None) -> F
         webhooks.router,
         system.router,
     ):
-        app.include_router(router)
+        # Not `include_router`, which analyses each route again, for options of routers that we do not use.
+        app.router.routes.extend(router.routes)
     if settings.console.enabled:
         if settings.oidc.is_on:
             # The extra `oidc` is needed only here.
             from api.console.oidc.routes import oidc_router
 
             app.include_router(oidc_router(settings.oidc))
-        app.include_router(console.router)
+        for path in (CONSOLE, f"{CONSOLE}/{{path:path}}"):
+            app.router.routes.append(Route(path, console, include_in_schema=False))
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI documents this way
     return app

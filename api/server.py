@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import gc
 import signal
 import socket
 import sys
@@ -16,6 +17,8 @@ from sqlalchemy.orm import Session
 from api.app import create_app
 from api.http.connections import ConnectionLimits, connection_class
 from api.http.metrics import HttpMetrics
+from api.runtime.body_process import BodyProcess
+from api.runtime.tokenizer import preload
 from jobs import database, liveness, open_files, telemetry
 from jobs import settings as settings_module
 from jobs.loopback import is_loopback
@@ -70,8 +73,11 @@ def main() -> int:
 
 
 def _serve(settings: Settings, http_metrics: HttpMetrics) -> int:
+    preload(settings.tokenizer)  # once for both processes
+    gc.freeze()  # a collection would write to the pages that they share
+    body_process = BodyProcess.forked()
     config = uvicorn.Config(
-        create_app(settings, http_metrics),
+        create_app(settings, http_metrics, body_process),
         http=connection_class(_connection_limits(settings)),
         ws="none",  # no route uses WebSockets, and they would escape the limits
         host=settings.api.host,

@@ -140,6 +140,11 @@ compile_dependencies() {
     cp .venv/longbatch-lock .venv/longbatch-compiled
 }
 
+# Where PYTHONDONTWRITEBYTECODE is set, each start would compile our code again, for 0.4 s of CPU.
+compile_longbatch() {
+    .venv/bin/python -m compileall -q api cli jobs worker || true
+}
+
 install_longbatch() {
     local wanted
     wanted=$(sha256sum <pyproject.toml)
@@ -176,6 +181,7 @@ install_dependencies
 install_llama
 install_longbatch
 compile_dependencies &
+compile_longbatch &
 install_javascript_client
 build_tokenizer
 wait

@@ -13,8 +13,8 @@ from starlette.types import Scope
 
 from api.console.page import HOME, render
 from api.console.session import SignInNeededError
-from api.http.errors import internal_response, status_of
-from api.http.scopes import CONSOLE, is_console
+from api.http.errors import status_of
+from api.http.scopes import CONSOLE
 from jobs.errors import LimitError, LongbatchError
 from jobs.sealing.content import ContentUnreadableError
 from jobs.validation import from_validation
@@ -60,10 +60,8 @@ def error_page(request: Request, error: LongbatchError) -> HTMLResponse:
     return response
 
 
-def failure_response(scope: Scope) -> Response:
-    """Make the 500 of a request that nothing else answered: a page for the console, JSON for all others."""
-    if not is_console(scope["path"]):
-        return internal_response()
+def failure_page(scope: Scope) -> Response:
+    """Make the page of a request that failed, and that nothing else answered."""
     return _page(Request(scope), HTTPStatus.INTERNAL_SERVER_ERROR, _INTERNAL)
 
 

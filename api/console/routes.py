@@ -32,7 +32,7 @@ from jobs.errors import NotFoundError
 
 _FOREVER: Final = "public, max-age=31536000, immutable"
 
-router = APIRouter(include_in_schema=False, route_class=PageRoute)
+router = APIRouter(include_in_schema=False, route_class=PageRoute, redirect_slashes=False)
 pages = APIRouter(dependencies=[Depends(find_viewer)], include_in_schema=False, route_class=PageRoute)
 # A family of pages adds its router here, and its entry to `page.NAVIGATION`.
 for family in (overview.router, summaries.router, answers.router, extractions.router, documents.router):

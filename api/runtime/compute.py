@@ -1,7 +1,6 @@
 """Threads and a process for parsing, counting and compressing, shared fairly between tenants."""
 
 import asyncio
-import contextlib
 import os
 import time
 from collections import Counter, deque
@@ -10,11 +9,11 @@ from contextlib import asynccontextmanager
 from typing import Final, ParamSpec, TypeVar, TypeVarTuple, Unpack
 from uuid import UUID
 
-import anyio.to_process
 import anyio.to_thread
-from anyio import BrokenWorkerProcess, CapacityLimiter
+from anyio import CapacityLimiter
 
-from jobs.errors import InvalidRequestError, LimitError, UnavailableError
+from api.runtime.body_process import BodyProcess
+from jobs.errors import InvalidRequestError, LimitError
 
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
@@ -27,10 +26,6 @@ _MAX_ESTIMATES: Final = 2
 # On two cores, so that one tenant may use both and another still finds a thread.
 _MIN_THREADS: Final = 4
 _RETRY_SECONDS: Final = 5
-# The process takes about as much memory as the API itself.
-_NUM_PROCESSES: Final = 1
-# Lower priority than the process that answers requests.
-_NICENESS: Final = 5
 # One connection that sends nothing but bad requests keeps a place busy a twentieth of the time.
 _REFUSAL_DELAY_PER_WORK: Final = 20
 _MAX_REFUSAL_DELAY_SECONDS: Final = 2.0
@@ -57,14 +52,20 @@ class Compute:
     does not keep the loop and the places busy. The delay holds no place.
     """
 
-    def __init__(self, num_threads: int | None = None) -> None:
+    def __init__(self, num_threads: int | None = None, *, process: BodyProcess | None = None) -> None:
+        """Make the queues.
+
+        Args:
+            num_threads: for short work; None: as many as cores, at least four.
+            process: for long bodies; None: the first of them starts one.
+        """
         num = num_threads or max(_MIN_THREADS, os.cpu_count() or 1)
         self._threads = CapacityLimiter(num + max(1, num - 1))
-        self._processes = CapacityLimiter(_NUM_PROCESSES)
+        self._process = process or BodyProcess()
         self._storage = CapacityLimiter(_STORAGE_THREADS)
         self._short = _FairQueue(num, most_of_one=max(1, num - 1))
         self._long = _FairQueue(max(1, num - 1), most_of_one=num)
-        self._apart = _FairQueue(_NUM_PROCESSES, most_of_one=_NUM_PROCESSES)
+        self._apart = _FairQueue(1, most_of_one=1)
         self._num_estimates: Counter[UUID] = Counter()
 
     async def run(
@@ -97,18 +98,11 @@ class Compute:
         if num_bytes <= LONG_BYTES:
             return await self.run(tenant_id, num_bytes, work, *args)
         async with self._apart.turn(tenant_id):
-            try:
-                return await anyio.to_process.run_sync(_run_nicely, work, args, limiter=self._processes)
-            except (BrokenWorkerProcess, OSError) as error:  # it died, or none can be started
-                raise UnavailableError("The process that parses long requests died; try again.") from error
+            return await self._process.run(work, *args)
 
-    async def start_process(self, work: Callable[[Unpack[Ts]], T], *args: *Ts) -> None:
-        """Start the process of `run_apart` with work whose result does not matter, so that it is warm.
-
-        If it does not start, the first long body starts it.
-        """
-        with contextlib.suppress(BrokenWorkerProcess, OSError):
-            await anyio.to_process.run_sync(_run_nicely, work, args, limiter=self._processes)
+    def close(self) -> None:
+        """End the process for long bodies."""
+        self._process.close()
 
     async def store(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work`, which waits for stored bytes, in a thread, and return its result."""
@@ -192,12 +186,6 @@ class _FairQueue:
                 self._num_free -= 1
                 self._running[tenant_id] += 1
                 place.set_result(None)
-
-
-def _run_nicely(work: Callable[[Unpack[Ts]], T], args: tuple[*Ts]) -> T:
-    """Lower this worker process's priority and run `work` in it."""
-    os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
-    return work(*args)
 
 
 def count_down(numbers: Counter[UUID], tenant_id: UUID) -> None:

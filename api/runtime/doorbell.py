@@ -3,9 +3,9 @@
 import threading
 import time
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Final, Self
 
-import celery
 import redis
 
 from jobs import doorbell, liveness
@@ -76,10 +76,6 @@ class Doorbell:
         self._changed.notify()
 
     def _run(self) -> None:
-        sender = celery.Celery(
-            "longbatch-api", broker=self._settings.url.get_secret_value(), set_as_current=False
-        )
-        sender.conf.update(task_ignore_result=True, **doorbell.celery_settings(self._settings))
         self._line.connect()
         while not self._closed:
             with self._changed:
@@ -87,11 +83,23 @@ class Doorbell:
             unheard = self._unheard()
             ring = doorbell.ring if unheard is None else doorbell.ring_by_celery
             for name in self._sent if unheard is None else unheard:
-                ring(self._broker, sender, name)
+                ring(self._broker, self._sender, name)
             time.sleep(_PAUSE_SECONDS)
             self._line.connect()
             with self._changed:
                 self._send()
+
+    @cached_property
+    def _sender(self) -> doorbell.Sender:
+        """Celery's application. It takes 60 ms to load, and is not needed while workers listen."""
+        import celery
+
+        sender = celery.Celery(
+            "longbatch-api", broker=self._settings.url.get_secret_value(), set_as_current=False
+        )
+        sender.conf.update(task_ignore_result=True, **doorbell.celery_settings(self._settings))
+        made: doorbell.Sender = sender
+        return made
 
     def _unheard(self) -> list[str] | None:
         """Wait for the answers; return the doorbells that no worker listens to. None: they may be lost."""

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequ
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
 from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple, Unpack
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
 from api.runtime.api_keys import ApiKeys, Caller
+from api.runtime.body_process import BodyProcess
 from api.runtime.cached_value import CachedValue
 from api.runtime.compute import Compute
 from api.runtime.database import Transactions, request_tenant
@@ -28,7 +28,7 @@ from api.runtime.quotas import QuotaCache
 from api.runtime.rate_limits import Rates
 from api.runtime.readiness import Readiness
 from api.runtime.row_changes import RowChanges
-from api.runtime.tokenizer import LoadedTokenizer, count_first
+from api.runtime.tokenizer import LoadedTokenizer
 from api.runtime.traces import trace_of_request
 from jobs import batches, liveness, queries, summaries
 from jobs.adapters.offers import ModelOffer, read_offer, read_takes
@@ -243,10 +243,16 @@ class Services:
 
 
 @asynccontextmanager
-async def open_services(settings: Settings) -> AsyncIterator[Services]:
+async def open_services(
+    settings: Settings, body_process: BodyProcess | None = None
+) -> AsyncIterator[Services]:
     """Open all services and start their loops; close them at exit.
 
     Connections open on first use, so no server has to be up yet.
+
+    Args:
+        settings: of the process.
+        body_process: works on long bodies; None: the first of them starts one.
     """
     transactions = Transactions(settings.database, ContentSealer.of(settings))
     tokenizer = LoadedTokenizer(settings.tokenizer)
@@ -276,7 +282,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
     async def read_tensors() -> ModelTensors:
         return await transactions.run_across(registry.read_tensors)
 
-    cpu = Compute()
+    cpu = Compute(process=body_process)
     bell = Doorbell(settings.broker).start()
     services = Services(
         settings=settings,
@@ -305,7 +311,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         without_retention=CachedValue(read_without_retention, seconds=remembered, old_seconds=remembered),
     )
     loops = [
-        _load(tokenizer, cpu),
+        tokenizer.load(),
         services.poller.run(),
         services.live.run(),
         services.job_changes.run(),
@@ -338,6 +344,7 @@ async def open_services(settings: Settings) -> AsyncIterator[Services]:
         await services.tensors.close()
         await services.without_retention.close()
         services.doorbell.close()
+        cpu.close()
         await services.rates.close()
         await transactions.close()
 
@@ -352,18 +359,6 @@ def _begin(loop: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 def _end_with(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         liveness.end_process(task.get_name(), error)
-
-
-async def _load(tokenizer: LoadedTokenizer, cpu: Compute) -> None:
-    """Load the tokenizer, and start the process for long bodies, which takes seconds."""
-    await asyncio.gather(tokenizer.load(), cpu.start_process(_import_application))
-    if tokenizer.current is not None:
-        await cpu.start_process(count_first, tokenizer.current)
-
-
-def _import_application() -> None:
-    """Import what long bodies need: every route, by name, as routes import this module."""
-    import_module("api.app")
 
 
 def _read_engines(session: Session) -> KnownEngines:

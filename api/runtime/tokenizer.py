@@ -36,6 +36,15 @@ class LoadedTokenizer:
             self.detail = f"loaded, fingerprint {self.current.fingerprint}"
 
 
+def preload(settings: TokenizerSettings) -> None:
+    """Load the tokenizer, which `LoadedTokenizer` and forked processes then have at once.
+
+    If it cannot be loaded, `LoadedTokenizer` reports that.
+    """
+    with suppress(LongbatchError, OSError, ValueError):
+        load_configured(settings)
+
+
 def _load(settings: TokenizerSettings) -> Tokenizer:
     """Load the tokenizer, and count a prompt: the first takes several times as long as others."""
     loaded = load_configured(settings)

@@ -301,11 +301,10 @@ def _load_once(
 
 
 def load_configured(settings: TokenizerSettings) -> Tokenizer:
-    """Load the tokenizer that the settings name; raises what `Tokenizer.load` raises."""
+    """Load the tokenizer that the settings name, once in a process; raises what `Tokenizer.load` raises."""
     limits = ChildLimits(settings.child_memory_mb, settings.child_seconds)
-    return Tokenizer.load(
-        settings.path, limits=limits, tool_format=settings.tool_format, chat_template=settings.chat_template
-    )
+    directory = tokenizer_directory(settings.path)
+    return _load_once(directory, limits, settings.tool_format, settings.chat_template)
 
 
 def _named_tokens(config: Mapping[str, object]) -> dict[str, str]:
