@@ -135,7 +135,7 @@ class _Zygote:
 
     def __init__(self, program: Program) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        env = {name: value for name, value in os.environ.items() if not name.startswith("LONGBATCH_")}
+        env = {name: value for name, value in os.environ.items() if _may_have(name)}
         with theirs:
             subprocess.Popen(
                 [sys.executable, "-P", "-u", __file__, str(theirs.fileno()), *program],
@@ -148,6 +148,11 @@ class _Zygote:
 
     def send(self, request: bytes, fds: Sequence[int]) -> None:
         socket.send_fds(self._control, [request], fds)
+
+
+def _may_have(variable: str) -> bool:
+    """Return True unless the variable is a setting; the folder of the cache is none."""
+    return not variable.startswith("LONGBATCH_") or variable == "LONGBATCH_CACHE_DIR"
 
 
 _zygotes: dict[Program, _Zygote] = {}
@@ -256,6 +261,9 @@ def _become(fork: _Fork) -> None:
 
 
 def _load(program: Program) -> None:
+    from jobs.prompts.tokenizer import load_configured
+    from jobs.settings import TokenizerSettings
+
     gc.disable()
     if program == API:
         from api import server  # noqa: F401
@@ -263,6 +271,7 @@ def _load(program: Program) -> None:
         from worker import process
 
         process.load(program[1])
+    load_configured(TokenizerSettings())  # the default one, which nearly all of the forks use
     gc.collect()
     gc.freeze()
 
