@@ -46,9 +46,7 @@ def test_a_run_whose_tests_pass_or_are_skipped_is_green(tmp_path: Path) -> None:
 
 
 def test_a_failed_test_is_reported_by_its_id(tmp_path: Path) -> None:
-    ending = pytest_that(
-        tmp_path, status=1, failed="tests/a.py::test_b", counts={"passed": 3, "failed": 1}
-    )
+    ending = pytest_that(tmp_path, status=1, failed="tests/a.py::test_b", counts={"passed": 3, "failed": 1})
     assert ending.is_failure
     assert report([ending])[0] == "unit: FAILED tests/a.py::test_b"
 
