@@ -70,13 +70,13 @@ fetch_playwright() {
 
 fetch_axe() {
     local archive=$FOLDER/axe-core-$AXE.tgz found
-    .venv/bin/npm pack "axe-core@$AXE" --pack-destination "$FOLDER" --cache .venv/npm-cache --loglevel=error >/dev/null ||
+    .venv/bin/npm pack "axe-core@$AXE" --pack-destination "$FOLDER" --cache "$FOLDER/npm-cache" --loglevel=error >/dev/null ||
         die "npm could not fetch axe-core (its words stand above)."
     found=$(.venv/bin/python -c 'import base64, hashlib, pathlib, sys
 print(base64.b64encode(hashlib.sha512(pathlib.Path(sys.argv[1]).read_bytes()).digest()).decode())' "$archive")
     [ "$found" = "$AXE_SHA512" ] || die "axe-core $AXE has the SHA-512 $found, not the one of this script."
     tar -xzf "$archive" -C "$FOLDER" --strip-components 1 package/axe.min.js
-    rm "$archive"
+    rm -rf "$archive" "$FOLDER/npm-cache"
 }
 
 # Versions that no run has used for two weeks; and what killed fetches left, where the lock shows that none runs.
