@@ -22,8 +22,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock, Semaphore, Thread
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -297,16 +298,25 @@ def run(quiet: Sequence[Step], streaming: Step, processes: Processes) -> list[En
     """Run both lanes to their ends."""
     endings: list[Ending] = []
     output = Output()
+    finished = Semaphore(0)
+
+    def run_lane(lane: Callable[[], None]) -> None:
+        try:
+            lane()
+        finally:
+            finished.release()
+
     lanes = [
-        Thread(target=run_quietly, args=(quiet, endings, output, processes)),
-        Thread(target=run_streaming, args=(streaming, endings, output, processes)),
+        partial(run_quietly, quiet, endings, output, processes),
+        partial(run_streaming, streaming, endings, output, processes),
     ]
     for lane in lanes:
-        lane.start()
-    while any(lane.is_alive() for lane in lanes):
+        Thread(target=run_lane, args=(lane,)).start()
+    running = len(lanes)
+    while running:  # no join: Python 3.11 takes a thread for ended if its join is interrupted
         try:
-            for lane in lanes:
-                lane.join()
+            finished.acquire()
+            running -= 1
         except KeyboardInterrupt:  # a terminal sends it to the tests too
             processes.is_interrupted = True
     missing = {step.name for step in (*quiet, streaming)} - {ending.name for ending in endings}

@@ -5,8 +5,8 @@ from typing import Final
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-# The longest first, so that no process ends the run alone with one of them; `unit` runs in a process of its own.
-FOLDERS: Final = ("system", "contract", "integration", "migrations", "unit")
+# The longest first, so that no process ends the run alone with one of them. `make test` runs `unit` apart.
+FOLDERS: Final = ("system", "guarantees", "contract", "integration", "migrations", "unit")
 # The files of a group share what is dear to start: a running stack costs 15 s of CPU.
 TOGETHER: Final = (
     (
