@@ -36,7 +36,8 @@ UNIT: Final = ("-n", "0", "tests/unit")
 OUTCOMES: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warnings", "error")
 WIDTH: Final = 80
 # Where `tests/support/browser_support.py` finds the log of the fetch, and its exit status once it has ended.
-BROWSER_FETCH: Final = "LONGBATCH_BROWSER_FETCH"
+# Without the prefix of settings: the product refuses unknown ones.
+BROWSER_FETCH: Final = "BROWSER_FETCH"
 
 
 @dataclass(frozen=True)

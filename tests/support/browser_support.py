@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "setup_browser.sh"
 # Names the folder in which `scripts.testing.run_tests` keeps a fetch's log, and its exit status at the end.
-FETCH = "LONGBATCH_BROWSER_FETCH"
+FETCH = "BROWSER_FETCH"
 FETCH_SECONDS = 600
 MISSING = "NO BROWSER HERE, and no page of the console is tested in one"
 LOOPBACK = "127.0.0.1"
