@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards trace-picture screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full images prove-images prove-zero-retention prove-encryption drill docs openapi licences schemas extraction crashes lock clean
+.PHONY: help setup demo test quick pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards trace-picture screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full images prove-images prove-zero-retention prove-encryption drill docs openapi licences schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -14,16 +14,18 @@ demo: setup ## the whole stack summarizes documents (DOCS=folder takes yours; EN
 	@$(BIN)/longbatch demo $(if $(DOCS),--docs "$(DOCS)") $(if $(ENGINE),--engine "$(ENGINE)") $(if $(GGUF),--gguf "$(GGUF)")
 
 # The tests run on llama.cpp too.
-test pytest: export ENGINE = llama
-test pytest: export PYTEST_ADDOPTS := --durations=15 $(PYTEST_ADDOPTS)
+test pytest quick: export ENGINE = llama
 
-test: ## lint, types, import contracts and every test, side by side
-	@$(MAKE) --no-print-directory -j 2 lint pytest
+test: setup ## lint, types, import contracts and every test, in two lanes (PYTEST='tests/unit/http -k x' chooses tests)
+	@$(BIN)/python -m scripts.testing.run_tests -- $(PYTEST)
 
-pytest: setup
-	@$(BIN)/python -m pytest $(or $(PYTEST),-n 3 --dist loadfile --no-loadscope-reorder)
+quick: setup ## the unit tests, types, import contracts, and style of the files that differ from main
+	@$(BIN)/python -m scripts.testing.run_tests --quick
 
-browser: setup ## fetch headless Chromium, Playwright and axe-core into .browser for the tests of the console (150 MB, no root)
+pytest: setup ## every test, without lint (PYTEST='tests/unit/http -k x' runs those alone, in one process)
+	@$(BIN)/python -m scripts.testing.run_tests --without-lint -- $(PYTEST)
+
+browser: setup ## fetch headless Chromium, Playwright and axe-core into the user's cache for the console's tests (150 MB, no root)
 	@scripts/setup_browser.sh
 
 test-console: browser ## the console's tests, in that browser too
@@ -169,4 +171,4 @@ lock: ## write the lock files anew (needs uv)
 clean: ## remove what setup and the tools made
 	@# Images that an ordinary user built belong to that user's other ids.
 	@[ ! -d .images/state ] || [ "$$(id -u)" = 0 ] || unshare --user --map-root-user --map-auto rm -rf .images
-	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .schemas .browser .prometheus .chart .hadolint .drill .images .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules tests/with_chart/objects/node_modules
+	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .schemas .prometheus .chart .hadolint .drill .images .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules tests/with_chart/objects/node_modules

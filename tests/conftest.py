@@ -1,10 +1,11 @@
 """Real servers for the whole run, started once and only when a test asks for them."""
 
 import gc
+import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -39,6 +40,26 @@ pytest.register_assert_rewrite("entry_point_suite", "worker_suite")
 # How long an example takes is no claim of a test.
 hypothesis.settings.register_profile("longbatch", deadline=None)
 hypothesis.settings.load_profile("longbatch")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--counts", help="write how many tests passed, failed, … into this JSON file")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    """Write what `scripts.testing.run_tests` adds up: the numbers of pytest's last line, and what failed."""
+    if path := config.getoption("counts"):
+        stats = terminalreporter.stats
+        counted = {
+            outcome: sum(getattr(each, "count_towards_summary", True) for each in reports)
+            for outcome, reports in stats.items()
+            if outcome
+        }
+        failed = [each.nodeid for outcome in ("failed", "error") for each in stats.get(outcome, ())]
+        content = {"exit_status": int(exitstatus), "counts": counted, "failed": failed}
+        Path(path).write_text(json.dumps(content), encoding="utf-8")
 
 
 def pytest_configure() -> None:
@@ -86,10 +107,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"{number} tests have the id {most}")
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Wait for the browser, which may be on its way, before the test's own timeout begins."""
+    if running_order.needs_browser(item):
+        browser_support.missing()
+    return (yield)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a browser where there is none; from one place, so that pytest says it in one line."""
-    if "browser" in getattr(item, "fixturenames", ()) and not browser_support.is_there():
-        pytest.skip(browser_support.MISSING)
+    if running_order.needs_browser(item) and (reason := browser_support.missing()):
+        pytest.skip(reason)
 
 
 @pytest.fixture(autouse=True)
@@ -186,7 +215,7 @@ def repository() -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
-    """The browser of `make browser`; `pytest_runtest_setup` skips what needs one where it is missing."""
+    """The browser of the cache; `pytest_runtest_setup` skips what needs one where it is missing."""
     with browser_support.running_browser() as made:
         yield made
 

@@ -1,38 +1,69 @@
-"""A real browser: Debian's headless Chromium from `.browser`, driven by Playwright; it sees loopback only."""
+"""A real browser: Debian's headless Chromium from the user's cache, driven by Playwright on loopback."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from support import PATIENCE
+from support import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
-FOLDER = Path(__file__).resolve().parents[2] / ".browser"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "setup_browser.sh"
+# Names the folder in which `scripts.testing.run_tests` keeps a fetch's log, and its exit status at the end.
+FETCH = "BROWSER_FETCH"
+FETCH_SECONDS = 600
+MISSING = "NO BROWSER HERE, and no page of the console is tested in one"
 LOOPBACK = "127.0.0.1"
 ANOTHER_SITE = "127.0.0.2"
-MISSING = "NO BROWSER HERE: no page of the console is tested in one; `make browser` fetches it, without root"
 
 
-def is_there() -> bool:
-    """Whether `make browser` has finished here."""
-    return (FOLDER / "ready").is_file()
+@cache
+def folder() -> Path:
+    """Return the browser's folder in the cache, which is missing until it has been fetched."""
+    command = [str(SCRIPT), "--folder"]
+    return Path(
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+    )
+
+
+@cache
+def missing() -> str | None:
+    """Wait for a running fetch and return why there is no browser; None if there is one."""
+    if folder().is_dir():
+        return None
+    if FETCH not in os.environ:
+        return f"{MISSING}; `make browser` fetches it, without root"
+    fetch = Path(os.environ[FETCH])
+
+    def is_over() -> bool:
+        return folder().is_dir() or (fetch / "status").exists()
+
+    try:
+        eventually(is_over, timeout=FETCH_SECONDS, interval=0.2)
+    except AssertionError:
+        return f"{MISSING}: it was not fetched within {FETCH_SECONDS} s"
+    if folder().is_dir():
+        return None
+    lines = (fetch / "log").read_text(errors="replace").split("\n")
+    return f"{MISSING}: {next(filter(None, reversed(lines)), 'the fetch printed nothing')}"
 
 
 @contextmanager
 def running_browser() -> Iterator["Browser"]:
     """A browser as long as the context lasts. Its thread has an event loop meanwhile: no `asyncio.run`."""
-    if str(FOLDER / "python") not in sys.path:
-        sys.path.append(str(FOLDER / "python"))
+    if str(folder() / "python") not in sys.path:
+        sys.path.append(str(folder() / "python"))
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=FOLDER / "chromium",
+            executable_path=folder() / "chromium",
             chromium_sandbox=os.geteuid() != 0,  # Chromium refuses its sandbox to root
             # No name and no address but these is ever found; a proxy would look names up by itself.
             args=[
@@ -81,6 +112,8 @@ def opened(browser: "Browser", *, status: int | None = None, **options: object) 
 
 def violations(page: "Page") -> list[str]:
     """What axe-core finds wrong with the page, best practices included."""
-    page.evaluate((FOLDER / "axe.min.js").read_text())  # past the page's policy, which forbids it to the page
+    page.evaluate(
+        (folder() / "axe.min.js").read_text()
+    )  # past the page's policy, which forbids it to the page
     found = page.evaluate("axe.run(document)")["violations"]
     return [f"{each['id']} ({each['help']}): {node['html']}" for each in found for node in each["nodes"]]

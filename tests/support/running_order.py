@@ -5,8 +5,8 @@ from typing import Final
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-# The longest first, so that no process ends the run alone with one of them.
-FOLDERS: Final = ("system", "contract", "integration", "migrations", "unit")
+# The longest first, so that no process ends the run alone with one of them. `make test` runs `unit` apart.
+FOLDERS: Final = ("system", "guarantees", "contract", "integration", "migrations", "unit")
 # The files of a group share what is dear to start: a running stack costs 15 s of CPU.
 TOGETHER: Final = (
     (
@@ -36,9 +36,15 @@ class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist has 
         return file if number is None else f"group {number}"
 
 
+def needs_browser(item: pytest.Item) -> bool:
+    """Return whether the test opens pages in a real browser."""
+    return "browser" in getattr(item, "fixturenames", ())
+
+
 def sort(items: list[pytest.Item]) -> None:
-    """Put the items in the order of their folders, groups before single files."""
-    items.sort(key=_place)
+    """Sort by folders, with groups before single files; files that need the browser come last."""
+    late = {item.path for item in items if needs_browser(item)}
+    items.sort(key=lambda item: (item.path in late, *_place(item)))
 
 
 def _place(item: pytest.Item) -> tuple[int, int, int]:

@@ -36,7 +36,7 @@ def test_an_operator_gives_a_tenant_a_key_and_limits_and_pauses_its_queue(
         looked_at(page, "tenants", look)
         page.get_by_role("link", name=name).click()
         page.get_by_text("Change weight and limits").click()
-        page.get_by_label("At most unfinished jobs").fill("12345")
+        page.get_by_label("At most unfinished jobs", exact=True).fill("12345")
         looked_at(page, "limits", look)
         page.get_by_role("button", name="Set").click()
         page.get_by_role("cell", name="12,345").wait_for()

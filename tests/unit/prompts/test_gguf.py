@@ -171,10 +171,11 @@ def test_user_defined_white_space_that_can_overlap_otherwise_than_runs_do_is_ref
 
 
 def test_types_without_a_token_and_negative_numbers_name_no_token(tmp_path: Path) -> None:
-    kinds: list[GgufValue] = [3] * (len(smollm2().texts("tokenizer.ggml.tokens")) + 5)
+    kinds: list[GgufValue] = [*smollm2().numbers("tokenizer.ggml.token_type"), *[3] * 5]
+    kinds[100] = 3
     found = with_values(tokenizer__ggml__token_type=kinds, tokenizer__ggml__eos_token_id=-1)
     assert -1 not in end_ids(found)
-    assert Tokenizer.load(str(ensure_gguf_tokenizer(found, tmp_path))).decode([5]) == ""
+    assert Tokenizer.load(str(ensure_gguf_tokenizer(found, tmp_path))).decode([100]) == ""
 
 
 def test_a_text_begins_with_a_token_of_its_own_where_the_file_says_so(tmp_path: Path) -> None:

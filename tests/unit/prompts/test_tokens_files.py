@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, decoders, models, normalizers
 
 from jobs.prompts.chat_template import ChatTemplateError
 from jobs.prompts.messages import Message
@@ -20,36 +18,10 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tokenizer_files import (
     TokenizerMissingError,
     cache_directory,
-    ensure_default_tokenizer,
     tokenizer_directory,
 )
+from small_tokenizer import CONTROLS, TEMPLATE, byte_level, save
 from worker.inference.detokenize import Detokenizer
-
-CORPUS = ["the quick brown fox jumps over the lazy dog", "<s> </s> <think>", "user assistant system\n\n"] * 20
-# The end token is rstrip, as in Phi-3; <think> is an added token that is not special, as in Qwen 3.
-TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>\n{{ m.content | trim }}<|end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>\n<think>{% generation %}{% endgeneration %}{% endif %}"
-)
-CONTROLS = ["<s>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>", "<think>"]
-
-
-def byte_level(directory: Path, *, template: str | None = TEMPLATE) -> Path:
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    backend.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet))
-    special = [
-        AddedToken(text, special=True, normalized=False, rstrip=text.startswith("<|"))
-        for text in CONTROLS[:5]
-    ]
-    backend.add_special_tokens(special)
-    backend.add_tokens(
-        [AddedToken("<think>", special=False, normalized=False), AddedToken("   ", special=False)]
-    )
-    save(backend, directory, template, bos="<s>", eos="<|end|>")
-    return directory
 
 
 def sentence_piece(directory: Path) -> Path:
@@ -81,14 +53,6 @@ def sentence_piece(directory: Path) -> Path:
         backend, directory, "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}", bos="<s>", eos="</s>"
     )
     return directory
-
-
-def save(backend: tokenizers.Tokenizer, directory: Path, template: str | None, *, bos: str, eos: str) -> None:
-    from transformers import PreTrainedTokenizerFast
-
-    fast = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=bos, eos_token=eos)
-    fast.chat_template = template
-    fast.save_pretrained(directory)
 
 
 @pytest.fixture(scope="module")
@@ -199,24 +163,6 @@ def test_a_tokenizer_whose_tokens_have_no_bytes_of_their_own_is_refused_at_load(
 def test_a_tokenizer_that_is_not_here_is_an_error_and_no_download(name: str) -> None:
     with pytest.raises(TokenizerMissingError):
         tokenizer_directory(name)
-
-
-def test_two_processes_can_build_the_bundled_tokenizer_at_once(tmp_path: Path) -> None:
-    code = "from jobs.prompts.tokenizer import *; print(ensure_default_tokenizer())"
-    environment = {
-        **os.environ,
-        "LONGBATCH_CACHE_DIR": str(tmp_path),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    builders = [
-        subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    printed = {builder.communicate(timeout=60)[0].strip() for builder in builders}
-    assert [builder.returncode for builder in builders] == [0, 0]
-    assert printed == {str(ensure_default_tokenizer(tmp_path))}
-    assert [entry.name for entry in tmp_path.iterdir()] == [ensure_default_tokenizer(tmp_path).name]
-    assert Tokenizer.load(printed.pop()).num_tokens == 128256
 
 
 def test_a_cache_that_cannot_be_written_gives_way_to_one_of_this_users_own(

@@ -15,8 +15,8 @@ from jobs.prompts.messages import Conversation, Message, build_messages, canonic
 from jobs.prompts.tokenizer import Tokenizer, TokenizerMissingError
 from jobs.prompts.tools.calls import ToolCall
 from jobs.prompts.tools.formats import ToolFormat, find_format
-from reasoning_support import thinking_tokenizer
-from tools_support import CLOCK, WEATHER, harmony_tokenizer, hermes_tokenizer
+from small_tokenizer import byte_level
+from tools_support import CLOCK, HERMES, WEATHER, harmony_tokenizer, hermes_tokenizer
 
 CALL = ToolCall("call_1", "get_weather", '{"city": "Oslo"}')
 TURNS = [
@@ -63,7 +63,7 @@ def test_the_form_of_calls_is_told_by_the_template(tokenizers: dict[str, Tokeniz
 
 
 def test_the_setting_overrides_the_template(tmp_path: Path) -> None:
-    directory = str(hermes_tokenizer(tmp_path))
+    directory = str(byte_level(tmp_path, template=HERMES))
     assert Tokenizer.load(directory, tool_format="none").calls is None
     told = Tokenizer.load(directory, tool_format="llama3").calls
     assert told is not None
@@ -186,7 +186,7 @@ def test_nothing_made_of_pieces_of_control_tokens_becomes_one(word: str) -> None
 
 
 def test_a_template_without_tools_refuses_them_by_model_and_field(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.load(str(thinking_tokenizer(tmp_path)))
+    tokenizer = Tokenizer.load(str(byte_level(tmp_path)))
     with pytest.raises(ToolsNotTakenError):
         tokenizer.encode_messages(TURNS[:1], tools=[WEATHER])
     prompt = canonical(TURNS[:1], tools=[WEATHER])
@@ -233,7 +233,7 @@ def test_a_file_replaces_the_template(tmp_path: Path) -> None:
     (tmp_path / "own.jinja").write_text(
         "{% for m in messages %}{{ tools }}{{ m.content }}<tool_call>{% endfor %}"
     )
-    directory = str(thinking_tokenizer(tmp_path / "model"))
+    directory = str(byte_level(tmp_path / "model"))
     own = Tokenizer.load(directory, chat_template=str(tmp_path / "own.jinja"))
     assert own.calls is not None
     assert own.fingerprint != Tokenizer.load(directory).fingerprint
