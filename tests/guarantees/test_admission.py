@@ -78,8 +78,10 @@ def test_requests_that_linger_in_the_engine_keep_their_slots(caller: Caller, eng
 
 
 def test_small_jobs_never_postpone_the_large_one_at_the_head(
-    world: World, caller: Caller, engine: FedEngine
+    world: World, engine: FedEngine
 ) -> None:
+    # One whose earlier jobs foretell nothing of how long its answers are.
+    caller = world.tenant("newcomer")
     running = [
         caller.submit(Script(hold_at=2), words=BLOCKS * TOKENS_PER_BLOCK // 4, max_tokens=16) for _ in range(2)
     ]
@@ -95,7 +97,7 @@ def test_small_jobs_never_postpone_the_large_one_at_the_head(
     huge.ended()
     for each in small:
         each.ended()
-    order = engine.scripted.marks()
+    order = engine.scripted.arrivals()
     assert order.index(huge.mark) < min(order.index(each.mark) for each in small)
 
 
@@ -115,7 +117,7 @@ def test_priority_orders_the_jobs_of_a_tenant(caller: Caller, engine: FedEngine)
     engine.scripted.release(blockers[0])
     for each in jobs:
         each.ended()
-    arrived = [each for each in engine.scripted.marks() if each not in blockers]
+    arrived = [each for each in engine.scripted.arrivals() if each not in blockers]
     assert arrived == [each.mark for each in reversed(jobs)]
     engine.scripted.release(*blockers)
 
@@ -130,15 +132,17 @@ def test_a_tenant_with_a_long_queue_does_not_hold_up_another(
     engine.scripted.release(blockers[0])
     for each in [*short_queue, *long_queue]:
         each.ended()
-    arrived = [each for each in engine.scripted.marks() if each not in blockers]
+    arrived = [each for each in engine.scripted.arrivals() if each not in blockers]
     last = max(arrived.index(each.mark) for each in short_queue)
     assert last < 2 * len(short_queue) + 1, "the tenants take turns"
     engine.scripted.release(*blockers)
 
 
 def test_an_interactive_request_gets_room_and_the_preempted_job_resumes_from_its_output(
-    caller: Caller, engine: FedEngine
+    world: World, engine: FedEngine
 ) -> None:
+    # One whose earlier jobs foretell nothing: each request asks for the whole answer.
+    caller = world.tenant("interactive")
     script = Script(length=320, hold_at=300)
     jobs = [caller.submit(script, max_tokens=400) for _ in range(SLOTS)]
     engine.scripted.holding(*(each.mark for each in jobs))

@@ -128,6 +128,10 @@ class ScriptedEngine:
         """List the marks of all requests in the order of their arrival."""
         return [each.mark for each in [*self.requests]]
 
+    def arrivals(self) -> list[int]:
+        """List each mark once, in the order in which the first requests with them arrived."""
+        return list(dict.fromkeys(self.marks()))
+
     def of(self, mark: int) -> list[Request]:
         """List the requests with a mark."""
         return [each for each in [*self.requests] if each.mark == mark]
@@ -196,22 +200,26 @@ class ScriptedEngine:
             raise DiedError
         return request
 
-    def tokens(self, request: Request, *, is_gone: Callable[[], bool]) -> Iterator[tuple[int, str | None]]:
+    def tokens(
+        self, request: Request, *, is_gone: Callable[[], bool]
+    ) -> Iterator[tuple[int | None, str | None]]:
         """Yield the tokens that the request asks for, the last one with the reason of the end.
 
-        Ends early, without a reason, if the request was aborted or its connection cut.
+        The token that ends the whole answer is not shown: in its place comes None. Ends early, without a
+        reason, if the request was aborted or its connection cut.
 
         Raises:
             DiedError: the engine has died.
         """
         try:
-            rest = request.answer[request.num_given :]
-            for place, token in enumerate(rest[: request.max_tokens], start=1):
+            wanted = request.answer[request.num_given :][: request.max_tokens]
+            for place, token in enumerate(wanted, start=1):
                 if not self._wait(request, is_gone):
                     return
-                is_whole, is_full = place == len(rest), place == request.max_tokens
                 request.num_sent += 1
-                yield token, "stop" if is_whole else "length" if is_full else None
+                yield token, "length" if place == request.max_tokens else None
+            if len(wanted) < request.max_tokens and self._wait(request, is_gone):
+                yield None, "stop"
         finally:
             self.end(request)
 

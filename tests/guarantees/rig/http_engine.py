@@ -37,8 +37,8 @@ class Dialect(Protocol):
     def asked(self, body: Mapping[str, Any]) -> Asked:
         """Read a request for an answer."""
 
-    def event(self, ids: list[int], reason: str | None) -> object:
-        """Write an event: all ids so far, the newest last."""
+    def event(self, ids: list[int], new: list[int], reason: str | None) -> object:
+        """Write an event: all ids so far, those of them that are new, and the reason of the end."""
 
     def last(self, ids: list[int]) -> list[object]:
         """Write what follows the last token."""
@@ -67,8 +67,8 @@ class VLLM:
         assert body.get("return_token_ids")
         return Asked(body["prompt"], body["max_tokens"])
 
-    def event(self, ids: list[int], reason: str | None) -> object:
-        choice = {"index": 0, "text": "", "token_ids": ids[-1:], "finish_reason": reason}
+    def event(self, ids: list[int], new: list[int], reason: str | None) -> object:  # noqa: ARG002  # of the protocol
+        choice = {"index": 0, "text": "", "token_ids": new, "finish_reason": reason}
         return {"id": "cmpl-1", "choices": [choice]}
 
     def last(self, ids: list[int]) -> list[object]:
@@ -106,8 +106,8 @@ class LlamaCpp:
         assert body["return_tokens"]
         return Asked(body["prompt"], body["n_predict"])
 
-    def event(self, ids: list[int], reason: str | None) -> object:
-        return {"tokens": ids[-1:], "content": "", "stop": False, "tokens_predicted": len(ids)} | (
+    def event(self, ids: list[int], new: list[int], reason: str | None) -> object:
+        return {"tokens": new, "content": "", "stop": False, "tokens_predicted": len(ids)} | (
             {} if reason is None else {"stop": True, "stop_type": "eos" if reason == "stop" else "limit"}
         )
 
@@ -147,7 +147,7 @@ class SGLang:
     def asked(self, body: Mapping[str, Any]) -> Asked:
         return Asked(body["input_ids"], body["sampling_params"]["max_new_tokens"], body["rid"])
 
-    def event(self, ids: list[int], reason: str | None) -> object:
+    def event(self, ids: list[int], new: list[int], reason: str | None) -> object:  # noqa: ARG002  # of the protocol
         ended = {"type": reason} if reason else None
         return {"output_ids": ids, "meta_info": {"completion_tokens": len(ids), "finish_reason": ended}}
 
@@ -251,17 +251,16 @@ class _Handler(BaseHTTPRequestHandler):
     def _stream(self, request: Request | None) -> None:
         """Stream the tokens; a probe gets one."""
         ids: list[int] = []
-        found = (
-            iter([(64, "length")])
-            if request is None
-            else self.engine.tokens(request, is_gone=self._is_gone)
-        )
+        found: Iterator[tuple[int | None, str | None]] = iter([(64, "length")])
+        if request is not None:
+            found = self.engine.tokens(request, is_gone=self._is_gone)
         reason = None
         for token, reason in found:
-            ids.append(token)
-            self._event(self.dialect.event(ids, reason))
+            new = [] if token is None else [token]
+            ids += new
+            self._event(self.dialect.event(ids, new, reason))
         if reason is None and request is not None and request.is_aborted:
-            self._event(self.dialect.event(ids, "abort"))
+            self._event(self.dialect.event(ids, [], "abort"))
         if reason is not None:
             for each in self.dialect.last(ids):
                 self._event(each)

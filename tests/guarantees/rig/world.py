@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,7 @@ from rig.processes import Process
 from rig.proxy import Gate, PostgresProxy
 from rig.receiver import Receiver, receiving
 from rig.sql import TERMINAL, Rows
-from rig.waiting import PATIENCE, eventually
+from rig.waiting import PATIENCE, START_PATIENCE, eventually
 
 TOKENS_PER_BLOCK: Final = 16
 SLOTS: Final = 4
@@ -79,6 +79,10 @@ class Job:
     def output(self) -> str:
         """Read its result."""
         return str(self.caller.read(f"/v1/jobs/{self.id}/result")["output"])
+
+    def ending(self, *states: str) -> "Job":
+        """Return the job with other states in which it may end."""
+        return replace(self, ends=states)
 
     def cancel(self) -> dict[str, Any]:
         """Cancel it."""
@@ -223,7 +227,7 @@ class FedEngine:
     def wait_for_tick(self) -> None:
         """Wait until the worker looks for jobs again."""
         self.world.rows.forget_ticks(self.name)
-        eventually(self._has_ticked, what=f"a worker feeds {self.name}")
+        eventually(self._has_ticked, what=f"a worker feeds {self.name}", timeout=START_PATIENCE)
 
     def kill_worker(self) -> None:
         """Kill the worker."""
@@ -310,9 +314,9 @@ class World:
         making = self.start(
             ["cli", "keys", "create", *_scopes("submit", "read", "operator"), "--json"], direct
         )
-        self.api_url = eventually(self._find_api_url, what="the API listens")
+        self.api_url = eventually(self._find_api_url, what="the API listens", timeout=START_PATIENCE)
         self.caller = self._caller("default", json.loads(making.succeed())["api_key"])
-        eventually(lambda: self.caller.http.get("/health/live").status_code == 200)
+        eventually(lambda: self.caller.http.get("/health/live").status_code == 200, timeout=START_PATIENCE)
         self.engine.feed()
 
     def stop(self) -> None:
@@ -422,7 +426,7 @@ class World:
         self.api.kill()
         port = str(urlsplit(self.api_url).port)
         self.api = self.start(["api"], self._api_settings() | {"LONGBATCH_API__PORT": port})
-        eventually(self._find_api_url, what="the API listens again")
+        eventually(self._find_api_url, what="the API listens again", timeout=START_PATIENCE)
 
     def _start_service(self) -> Process:
         settings = self.settings(self.service_proxy) | {
