@@ -35,6 +35,7 @@ class Script:
     Attributes:
         length: tokens of the whole answer.
         hold_at: tokens after which it says no more until the mark is released.
+        pace_seconds: between two tokens.
         kills: the engine dies of the prompt.
         is_deaf: a cut connection does not end the request; only its release does.
         refuses_with: status of the refusal; None: it is served.
@@ -43,6 +44,7 @@ class Script:
 
     length: int = 8
     hold_at: int | None = None
+    pace_seconds: float = 0.0
     kills: bool = False
     is_deaf: bool = False
     refuses_with: int | None = None
@@ -216,6 +218,7 @@ class ScriptedEngine:
             for place, token in enumerate(wanted, start=1):
                 if not self._wait(request, is_gone):
                     return
+                time.sleep(self._script(request.mark).pace_seconds)
                 request.num_sent += 1
                 yield token, "length" if place == request.max_tokens else None
             if len(wanted) < request.max_tokens and self._wait(request, is_gone):
