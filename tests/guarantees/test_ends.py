@@ -2,14 +2,14 @@
 
 import signal
 
+import pytest
+
 from rig.engines import Script
 from rig.waiting import eventually
 from rig.world import SLOTS, Caller, FedEngine, World
 
 
-def test_a_worker_that_lost_its_lease_writes_nothing(
-    world: World, caller: Caller, engine: FedEngine
-) -> None:
+def test_a_worker_that_lost_its_lease_writes_nothing(world: World, caller: Caller, engine: FedEngine) -> None:
     """The write is on its way when the lease ends, and arrives while the next worker runs the job."""
     job = caller.submit(Script(hold_at=0, versions=(0, 1)))
     engine.scripted.holding(job.mark)
@@ -41,9 +41,7 @@ def test_a_job_that_is_cancelled_stays_cancelled_and_cancelling_is_stronger_than
 ) -> None:
     worker = engine.feed()
     script, cancelled = Script(hold_at=2), ("cancelled",)
-    expiring, cancelling = (
-        caller.submit(script, ends=cancelled, completion_window="1h") for _ in range(2)
-    )
+    expiring, cancelling = (caller.submit(script, ends=cancelled, completion_window="1h") for _ in range(2))
     engine.scripted.holding(expiring.mark, cancelling.mark)
     worker.send(signal.SIGSTOP)
     try:
@@ -146,9 +144,7 @@ def test_a_lease_that_is_renewed_is_never_taken(world: World, caller: Caller, en
     assert len(engine.scripted.of(job.mark)) == 1
 
 
-def test_running_jobs_survive_a_failover_of_postgres(
-    world: World, caller: Caller, engine: FedEngine
-) -> None:
+def test_running_jobs_survive_a_failover_of_postgres(world: World, caller: Caller, engine: FedEngine) -> None:
     jobs = [caller.submit(Script(length=12, hold_at=4)) for _ in range(3)]
     engine.scripted.holding(*(each.mark for each in jobs))
     proxies = (engine.proxy, world.service_proxy, world.api_proxy)
@@ -164,7 +160,8 @@ def test_running_jobs_survive_a_failover_of_postgres(
     assert [len(engine.scripted.of(each.mark)) for each in jobs] == [1, 1, 1]
 
 
-def test_jobs_move_without_the_broker(world: World, caller: Caller, engine: FedEngine) -> None:
+@pytest.mark.usefixtures("engine")
+def test_jobs_move_without_the_broker(world: World, caller: Caller) -> None:
     world.broker_gate.refuse(is_refusing=True)
     try:
         jobs = [caller.submit() for _ in range(6)]

@@ -52,8 +52,9 @@ def test_an_api_killed_at_any_message_of_a_submission_loses_and_doubles_no_job(
         assert engine.scripted.marks().count(job.mark) >= 1
 
 
+@pytest.mark.usefixtures("engine")
 def test_a_service_worker_killed_at_any_message_tells_every_end_under_one_id(
-    world: World, caller: Caller, engine: FedEngine
+    world: World, caller: Caller
 ) -> None:
     world.service_proxy.count()
     first = caller.submit()

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -56,9 +57,7 @@ def test_other_tenants_jobs_look_absent(world: World, caller: Caller, engine: Fe
         ("POST", "/v1/jobs/{}/cancel"),
         ("DELETE", "/v1/jobs/{}"),
     ]:
-        theirs, absent = (
-            stranger.http.request(method, path.format(each)) for each in (job.id, ABSENT)
-        )
+        theirs, absent = (stranger.http.request(method, path.format(each)) for each in (job.id, ABSENT))
         assert theirs.status_code == absent.status_code == 404
         assert theirs.text.replace(job.id, ABSENT) == absent.text
     assert stranger.read("/v1/jobs")["data"] == []
@@ -102,19 +101,20 @@ def test_a_webhook_is_sent_again_under_one_id_until_it_is_taken(world: World, ca
 def test_a_live_reader_gets_each_token_once(caller: Caller, engine: FedEngine) -> None:
     job = caller.submit(Script(length=12, hold_at=1, pace_seconds=0.3))
     engine.scripted.holding(job.mark)
-    said, last_id, num_early = "", "", 0
+    said, place, num_early = "", "", 0
     for last_id, name, data in _events(caller, f"/v1/jobs/{job.id}/events?text=true"):
         engine.scripted.release(job.mark)
+        place = last_id
         if name == "text":
             said += data["text"]
             num_early += not engine.scripted.of(job.mark)[-1].has_ended
     assert said == job.text
     assert num_early, "text comes while the engine goes on"
-    rest = _events(caller, f"/v1/jobs/{job.id}/events?text=true", last_id)
+    rest = _events(caller, f"/v1/jobs/{job.id}/events?text=true", place)
     assert [data["text"] for _, name, data in rest if name == "text"] == []
 
 
-def _events(caller: Caller, path: str, last_id: str = "") -> Iterator[tuple[str, str, dict]]:
+def _events(caller: Caller, path: str, last_id: str = "") -> Iterator[tuple[str, str, dict[str, Any]]]:
     headers = {"Last-Event-ID": last_id} if last_id else {}
     with caller.http.stream("GET", path, headers=headers) as answer:
         fields: dict[str, str] = {}
@@ -144,7 +144,8 @@ def test_a_row_that_the_database_refuses_fails_alone(
     world.rows.lift_refusal()
 
 
-def test_a_prompt_that_the_engine_refuses_fails_alone(caller: Caller, engine: FedEngine) -> None:
+@pytest.mark.usefixtures("engine")
+def test_a_prompt_that_the_engine_refuses_fails_alone(caller: Caller) -> None:
     jobs = [caller.submit() for _ in range(3)]
     refused = caller.submit(Script(refuses_with=400), ends=("failed",))
     jobs += [caller.submit() for _ in range(3)]

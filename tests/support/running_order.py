@@ -6,7 +6,7 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 # The longest first, so that no process ends the run alone with one of them.
-FOLDERS: Final = ("system", "contract", "integration", "migrations", "unit")
+FOLDERS: Final = ("system", "guarantees", "contract", "integration", "migrations", "unit")
 # The files of a group share what is dear to start: a running stack costs 15 s of CPU.
 TOGETHER: Final = (
     (

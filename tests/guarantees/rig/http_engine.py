@@ -123,10 +123,11 @@ class SGLang:
 
     def document(self, path: str, engine: ScriptedEngine) -> object:
         size = engine.blocks * engine.tokens_per_block
+        used = engine.used_blocks * engine.tokens_per_block
         metrics = (
             f'sglang:num_running_reqs{{tp_rank="0",dp_rank="0"}} {len(engine.running)}\n'
             f'sglang:max_total_num_tokens{{tp_rank="0",dp_rank="0"}} {size}\n'
-            f'sglang:num_used_tokens{{tp_rank="0",dp_rank="0"}} {engine.used_blocks * engine.tokens_per_block}\n'
+            f'sglang:num_used_tokens{{tp_rank="0",dp_rank="0"}} {used}\n'
             f'sglang:page_size{{tp_rank="0",dp_rank="0"}} {engine.tokens_per_block}\n'
         )
         info = {

@@ -12,7 +12,9 @@ PATIENCE: Final = float(os.environ.get("GUARANTEES_PATIENCE", "90"))
 START_PATIENCE: Final = 120.0
 
 
-def eventually(look: Callable[[], T | Literal[False] | None], *, what: str = "", timeout: float = PATIENCE) -> T:
+def eventually(
+    look: Callable[[], T | Literal[False] | None], *, what: str = "", timeout: float = PATIENCE
+) -> T:
     """Wait for the first truthy answer of `look`."""
     began, answer = time.monotonic(), None
     while time.monotonic() - began < timeout:

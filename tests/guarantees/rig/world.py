@@ -177,7 +177,14 @@ class Caller:
         return said
 
     def body(
-        self, mark: int, *, engine: "FedEngine", max_tokens: int, words: int, hook: str | None, **fields: object
+        self,
+        mark: int,
+        *,
+        engine: "FedEngine",
+        max_tokens: int,
+        words: int,
+        hook: str | None,
+        **fields: object,
     ) -> dict[str, object]:
         """Write a request."""
         body: dict[str, object] = {
@@ -236,13 +243,9 @@ class FedEngine:
 
     def settings(self) -> dict[str, str]:
         """Return the settings of its workers."""
-        of_url = (
-            {"LONGBATCH_ENGINE__URL": self.url, "LONGBATCH_ENGINE__KIND": self.kind}
-            if self.url.startswith("http")
-            else {"LONGBATCH_ENGINE__URL": self.url}
-        )
         return {
-            **of_url,
+            "LONGBATCH_ENGINE__URL": self.url,
+            "LONGBATCH_ENGINE__KIND": self.kind,
             "LONGBATCH_ENGINE__NAME": self.name,
             "LONGBATCH_ENGINE__MODEL": self.model,
             "LONGBATCH_ENGINE__MAX_BATCH_SIZE": str(self.scripted.slots),
@@ -390,12 +393,7 @@ class World:
         """Make an engine of this kind; nothing feeds it yet."""
         scripted = ScriptedEngine(slots, blocks, TOKENS_PER_BLOCK)
         number = next(self._numbers)
-        if kind == "triton":
-            from rig import triton_engine
-
-            url = self._exits.enter_context(triton_engine.serving(scripted))
-        else:
-            url = self._exits.enter_context(http_engine.serving(scripted, kind))
+        url = self._exits.enter_context(http_engine.serving(scripted, kind))
         name = f"engine-{number}"
         fed = FedEngine(name, f"model-{number}", kind, url, scripted, self.new_proxy(), self)
         scripted.watch = fed.note_reserved
