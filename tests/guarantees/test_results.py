@@ -72,14 +72,16 @@ def test_quotas_hold_exactly_however_many_ask_at_once(world: World, engine: FedE
     limits = {"jobs": ("--max-jobs", "5"), "tokens": ("--max-enqueued-tokens", "500")}[limit]
     caller = world.tenant(f"limited-by-{limit}", *limits)
     engine.scripted.default = Script(hold_at=0)
-    world.api_proxy.delay_seconds = 0.01
     bodies = []
     for _ in range(24):
         mark = world.next_mark()
         world.other_marks.add(mark)
         bodies.append(caller.body(mark, engine=engine, max_tokens=76, words=0, hook=None))
-    with ThreadPoolExecutor(24) as pool:
-        answers = list(pool.map(lambda body: caller.http.post("/v1/jobs", json=body), bodies))
+    world.api_proxy.delay_seconds = 0.05
+    with world.another_api(caller) as same, ThreadPoolExecutor(24) as pool:
+        callers = [caller, same] * 12
+        asked = zip(callers, bodies, strict=True)
+        answers = list(pool.map(lambda each: each[0].http.post("/v1/jobs", json=each[1]), asked))
     accepted = [each.json()["id"] for each in answers if each.status_code == 202]
     assert {each.status_code for each in answers} == {202, 429}
     # 24 tokens of the prompt and 76 of the answer: 100 each.

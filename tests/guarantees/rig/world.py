@@ -454,11 +454,17 @@ class World:
         return self._callers[tenant]
 
     def _find_api_url(self) -> str | None:
-        assert self.api.is_running, self.api.log.read_text()
-        for line in self.api.log.read_text().splitlines():
-            if '"api.ready"' in line:
-                return str(json.loads(line)["url"])
-        return None
+        return _url_of(self.api)
+
+    @contextmanager
+    def another_api(self, caller: Caller) -> Iterator[Caller]:
+        """Run another API process for the block; yields the same caller there."""
+        process = self.start(["api"], self._api_settings())
+        url = eventually(lambda: _url_of(process), what="the other API listens", timeout=START_PATIENCE)
+        headers = {"Authorization": caller.http.headers["Authorization"]}
+        with httpx2.Client(base_url=url, timeout=_TIMEOUT, trust_env=False, headers=headers) as http:
+            yield Caller(http, self, caller.tenant)
+        assert process.stop() == 0
 
     def _make_database(self) -> str:
         """Create an empty database; return its URL."""
@@ -467,6 +473,15 @@ class World:
             connection.execute(f"CREATE DATABASE {self._name}".encode())
             connection.execute(f"ALTER DATABASE {self._name} SET synchronous_commit = off".encode())
         return urlunsplit(urlsplit(self._postgres_url)._replace(path=f"/{self._name}"))
+
+
+def _url_of(api: Process) -> str | None:
+    """Return where the API listens; None until it does."""
+    assert api.is_running, api.log.read_text()
+    for line in api.log.read_text().splitlines():
+        if '"api.ready"' in line:
+            return str(json.loads(line)["url"])
+    return None
 
 
 def _scopes(*names: str) -> list[str]:
