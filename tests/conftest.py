@@ -5,10 +5,10 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import hypothesis
 import psycopg
@@ -127,22 +127,26 @@ def _wide_output(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
 
 
+@pytest.fixture(scope="session")
+def fork_program() -> "Callable[..., zygote.ForkedProcess | None]":
+    """Start one of Longbatch's own programs, as `zygote.start` does; return None for any other one."""
+
+    def start(program: tuple[str, ...], **how: Any) -> zygote.ForkedProcess | None:  # noqa: ANN401  # as it takes
+        return zygote.start(program, **how) if program in zygote.PROGRAMS else None
+
+    return start
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _forked_programs() -> Iterator[None]:
+def _forked_stacks(fork_program: "Callable[..., zygote.ForkedProcess | None]") -> Iterator[None]:
     """Stacks that tests start fork Longbatch's own programs; `longbatch up` starts them as users do."""
     start = processes._start
 
     def fork_or_start(launch: Launch, output: IO[bytes]) -> "zygote.ForkedProcess | subprocess.Popen[bytes]":
-        program = launch.argv[3:]
-        if (
-            launch.argv[:3] != (sys.executable, "-P", "-m")
-            or program not in zygote.PROGRAMS
-            or launch.account
-        ):
+        if launch.argv[:3] != (sys.executable, "-P", "-m") or launch.account is not None:
             return start(launch, output)
-        return zygote.start(
-            program, env=launch.env, cwd=launch.directory, stdout=output, start_new_session=True
-        )
+        how = {"env": launch.env, "cwd": launch.directory, "stdout": output, "start_new_session": True}
+        return fork_program(launch.argv[3:], **how) or start(launch, output)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "_start", fork_or_start)
