@@ -222,10 +222,10 @@ def _reader(row: _Reserved) -> Reader | None:
 def _running(row: _Reserved) -> Running:
     """Describe a reservation for the packing.
 
-    A draining one has no owner and ends soon.
+    A draining one has no owner and is leaving: its room needs no further preemption.
     """
     if row.lane is None or row.state != "held":
-        return Running(row.job_id, row.blocks, steps_left=0)
+        return Running(row.job_id, row.blocks, steps_left=0, is_leaving=True)
     held_tokens = row.prompt_tokens + row.completion_tokens
     has_read = row.completion_tokens > row.output_before
     return Running(
