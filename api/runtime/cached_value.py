@@ -20,6 +20,7 @@ class CachedValue(Generic[T]):
         *,
         seconds: float,
         old_seconds: float,
+        keeps: Callable[[T], bool] = lambda _: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare the cache; the first `get` makes the value.
@@ -28,9 +29,11 @@ class CachedValue(Generic[T]):
             make: makes the value.
             seconds: how long it is valid; longer if making it is expensive; 0: for nobody who asks later.
             old_seconds: how long after that it is still returned while a new one is made.
+            keeps: tells whether a value is kept; one that is not is returned to those who wait for it alone.
             clock: tells the seconds.
         """
         self._make = make
+        self._keeps = keeps
         self._seconds = seconds
         self._old_seconds = old_seconds
         self._clock = clock
@@ -65,7 +68,8 @@ class CachedValue(Generic[T]):
         started = self._clock()
         self._value = value = await self._make()
         now = self._clock()
-        self._good_until = now + (self._seconds and max(self._seconds, (now - started) / _DUTY))
+        span = self._seconds and max(self._seconds, (now - started) / _DUTY)
+        self._good_until = now + span if self._keeps(value) else float("-inf")
         return value
 
 

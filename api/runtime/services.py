@@ -306,7 +306,10 @@ async def open_services(
         tokenizer=tokenizer,
         readiness=Readiness(settings, transactions, tokenizer),
         cpu=cpu,
-        engines=CachedValue(read_engines, seconds=remembered, old_seconds=remembered),
+        # While there is no engine, each request looks: the first one's abilities are known at once.
+        engines=CachedValue(
+            read_engines, seconds=remembered, old_seconds=remembered, keeps=lambda found: bool(found.takes)
+        ),
         tensors=CachedValue(read_tensors, seconds=remembered, old_seconds=remembered),
         without_retention=CachedValue(read_without_retention, seconds=remembered, old_seconds=remembered),
     )

@@ -29,8 +29,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 BIN: Final = Path(sys.executable).parent
-# One process would take twice as long: these tests mostly wait for servers.
-REST: Final = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--ignore=tests/unit")
+# More processes than cores: these tests mostly wait. Two leave a third of two cores idle.
+REST: Final = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "--ignore=tests/unit")
 UNIT: Final = ("-n", "0", "tests/unit")
 # The order of pytest's last line.
 OUTCOMES: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warnings", "error")

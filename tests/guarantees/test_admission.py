@@ -134,8 +134,9 @@ def test_a_tenant_with_a_long_queue_does_not_hold_up_another(
 ) -> None:
     stranger = world.tenant("stranger")
     blockers = fill_slots(caller, engine)
-    long_queue = [caller.submit() for _ in range(12)]
-    short_queue = [stranger.submit() for _ in range(4)]
+    # They take a while: the queue is read again between them.
+    long_queue = [caller.submit(Script(pace_seconds=0.05)) for _ in range(12)]
+    short_queue = [stranger.submit(Script(pace_seconds=0.05)) for _ in range(4)]
     engine.scripted.release(blockers[0])
     for each in [*short_queue, *long_queue]:
         each.ended()

@@ -23,7 +23,7 @@ def run_three(play: Play) -> None:
 
 def fill(play: Play) -> None:
     """Fill the engine with jobs that have generated enough to make room for others."""
-    caller, engine = play.world.tenant("interactive"), play.world.engine
+    caller, engine = play.world.tenant("preempting"), play.world.engine
     jobs = [caller.submit(Script(length=320, hold_at=300), max_tokens=400) for _ in range(SLOTS)]
     engine.scripted.holding(*(each.mark for each in jobs))
 

@@ -18,7 +18,8 @@ def test_every_accepted_job_has_one_result_and_one_event(caller: Caller, engine:
     jobs = [caller.submit() for _ in range(8)]
     assert {each.ended()["state"] for each in jobs} == {"completed"}
     assert {each.now()["attempt"] for each in jobs} == {0}
-    assert sorted(engine.scripted.marks()) == sorted(each.mark for each in jobs)
+    # A job may take several requests: one asks for as much as earlier jobs of the tenant foretell.
+    assert {*engine.scripted.marks()} == {each.mark for each in jobs}
 
 
 def test_requests_under_one_idempotency_key_make_one_job(
@@ -49,7 +50,7 @@ def test_requests_under_one_idempotency_key_make_one_job(
 def test_other_tenants_jobs_look_absent(world: World, caller: Caller, engine: FedEngine) -> None:
     job = caller.submit(Script(hold_at=2))
     engine.scripted.holding(job.mark)
-    stranger = world.tenant("stranger")
+    stranger = world.tenant("without-jobs")
     for method, path in [
         ("GET", "/v1/jobs/{}"),
         ("GET", "/v1/jobs/{}/result"),

@@ -60,6 +60,14 @@ def test_one_that_is_too_old_is_made_anew() -> None:
     run(test)
 
 
+def test_one_that_is_not_worth_keeping_is_made_again_for_the_next_caller() -> None:
+    async def test() -> None:
+        shared = CachedValue(Maker(), seconds=LONG, old_seconds=LONG, keeps=lambda made: made > 2)
+        assert [await shared.get() for _ in range(4)] == [1, 2, 3, 3]
+
+    run(test)
+
+
 def test_one_that_takes_long_to_make_is_good_for_longer() -> None:
     async def test() -> None:
         maker = Maker(takes=1)
