@@ -29,7 +29,7 @@ class CachedValue(Generic[T]):
             make: makes the value.
             seconds: how long it is valid; longer if making it is expensive; 0: for nobody who asks later.
             old_seconds: how long after that it is still returned while a new one is made.
-            keeps: tells whether a value is kept; one that is not is returned to those who wait for it alone.
+            keeps: returns False for a value that only the callers who wait for it get.
             clock: tells the seconds.
         """
         self._make = make

@@ -83,9 +83,9 @@ class ForkedProcess:
         readable, _, _ = select.select([self._status], [], [], within)
         with self._lock:
             if self.returncode is None and readable:
-                told = self._status.recv(32)
+                ended = self._status.recv(32)
                 # The zygote's end is that of all of its forks.
-                self.returncode = int(told.removeprefix(_ENDED)) if told else -signal.SIGKILL
+                self.returncode = int(ended.removeprefix(_ENDED)) if ended else -signal.SIGKILL
                 with suppress(OSError):
                     self._status.send(b"seen")  # its id may be used again
             return self.returncode is not None
@@ -182,7 +182,7 @@ class _Fork:
 
 
 class _Forks:
-    """The zygote's own side: it forks for each request, and tells of the end of each fork."""
+    """The zygote's own side: it forks for each request and reports the end of each fork."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -192,7 +192,7 @@ class _Forks:
         self._selector.register(control, selectors.EVENT_READ, self._fork)
 
     def serve(self) -> _Fork | None:
-        """Return in each fork; return None in the zygote once its user has ended."""
+        """Return in each fork; in the zygote, return None once the process that uses it has ended."""
         while True:
             for key, _ in self._selector.select():
                 fork: _Fork | None = key.data(key)
