@@ -92,10 +92,10 @@ def test_a_killed_worker_s_text_at_triton_begins_anew_and_is_whole(
     job_id = queue.submit("Say a lot.", max_tokens=3000)
     first = WorkerProcess("inference", settings, tmp_path / "first.log")
     try:
+        eventually(lambda: queue.job(job_id).state == "running")  # before, the engine has the worker's probe
         eventually(lambda: five_models.gauges()["active"] == 1)
     finally:
         first.end()
-    assert queue.job(job_id).state == "running"
     queue.rescue()
     with running_worker(settings, tokenizer):
         ended = queue.ended(job_id)
