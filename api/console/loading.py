@@ -21,7 +21,7 @@ class LazyConsole:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request."""
-        if self._loading is None:
+        if self._loading is None or _has_failed(self._loading):
             # Live updates outlast this request: they must not run as its tenant, or in its trace.
             self._loading = asyncio.create_task(self._load(scope["app"]), context=Context())
         pages = await asyncio.shield(self._loading)
@@ -51,6 +51,11 @@ def failure_response(scope: Scope) -> Response:
     from api.console.error_pages import failure_page
 
     return failure_page(scope)
+
+
+def _has_failed(loading: asyncio.Task[ASGIApp]) -> bool:
+    """Return True if the next request must load the pages again."""
+    return loading.done() and not loading.cancelled() and loading.exception() is not None
 
 
 def _import_pages() -> ASGIApp:

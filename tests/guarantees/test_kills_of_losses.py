@@ -3,22 +3,10 @@
 import pytest
 
 from rig.engines import Script
-from rig.kill_points import IS_PROOF, Play, Scenario, perform, points
+from rig.kill_points import IS_PROOF, Play, Scenario, nothing, perform, points, run_three
 from rig.world import SLOTS, World
 
 pytestmark = pytest.mark.timeout(36_000 if IS_PROOF else 600)
-HELD = Script(length=24, hold_at=6)
-
-
-def nothing(_: Play) -> None:
-    """Begin with an empty queue."""
-
-
-def run_three(play: Play) -> None:
-    """Let three jobs run until they are held."""
-    engine = play.world.engine
-    jobs = [play.world.caller.submit(HELD) for _ in range(3)]
-    engine.scripted.holding(*(each.mark for each in jobs))
 
 
 def fill(play: Play) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rig.audit import audit
+from rig.engines import Script
 from rig.proxy import Side, Trap
 from rig.waiting import eventually
 from rig.world import World
@@ -16,6 +17,7 @@ IS_PROOF: Final = os.environ.get("LONGBATCH_PROVE") == "1"
 SEED: Final = int(os.environ.get("LONGBATCH_SEED", "20261127"))
 # Points of each scenario: a kill costs the start of a worker.
 NUM_POINTS: Final = 3
+HELD: Final = Script(length=24, hold_at=6)
 
 
 @dataclass
@@ -24,7 +26,7 @@ class Play:
 
     Attributes:
         world: where it plays.
-        asking: interactive requests that wait for their answers, whoever is killed.
+        asking: interactive requests that wait for their answers, whichever process is killed.
     """
 
     world: World
@@ -48,6 +50,16 @@ class Scenario:
 
     before: Callable[[Play], None]
     act: Callable[[Play], None]
+
+
+def nothing(_: Play) -> None:
+    """Begin with an empty queue."""
+
+
+def run_three(play: Play) -> None:
+    """Let three jobs run until the engine holds them."""
+    jobs = [play.world.caller.submit(HELD) for _ in range(3)]
+    play.world.engine.scripted.holding(*(each.mark for each in jobs))
 
 
 def perform(world: World, scenario: Scenario, trap: tuple[int, Side] | None) -> int:
