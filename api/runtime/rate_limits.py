@@ -21,7 +21,7 @@ from jobs.errors import RequestRateError
 from jobs.settings import BrokerSettings
 
 # A request waits at most the first span for Redis; after a failure, requests skip Redis for the second.
-_TIMEOUT_SECONDS: Final = 0.25
+_TIMEOUT_SECONDS: Final = 1.0
 _AWAY_SECONDS: Final = 5.0
 _CONNECTIONS: Final = 8
 # How often the remainder is read from Redis; it is counted down in between.
