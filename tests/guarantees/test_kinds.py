@@ -10,7 +10,7 @@ from rig.world import Caller, FedEngine
 LARGE_WORDS = 1100
 
 
-@pytest.mark.parametrize("kind", ["llama.cpp", "sglang"])
+@pytest.mark.parametrize("kind", ["llama.cpp", "sglang", "triton"])
 def test_every_kind_of_engine_keeps_the_promises_of_runs(
     caller: Caller, fed: Callable[[str], FedEngine], kind: str
 ) -> None:

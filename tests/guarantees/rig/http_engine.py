@@ -160,13 +160,16 @@ DIALECTS: Final[Mapping[str, Dialect]] = {each.kind: each for each in (VLLM(), L
 
 
 @contextmanager
-def serving(engine: ScriptedEngine, kind: str) -> Iterator[str]:
-    """Serve the engine in this dialect; yields its URL."""
+def serving(engine: ScriptedEngine, kind: str) -> Iterator[dict[str, str]]:
+    """Serve the engine in this dialect; yields the settings of workers that feed it."""
     server = _Server(engine, DIALECTS[kind])
     engine.on_death = server.cut
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield {
+            "LONGBATCH_ENGINE__URL": f"http://127.0.0.1:{server.server_port}",
+            "LONGBATCH_ENGINE__KIND": kind,
+        }
     finally:
         server.shutdown()
         server.cut()

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx2
 import psycopg
 
-from rig import http_engine, oracle
+from rig import http_engine, oracle, triton_engine
 from rig.engines import Script, ScriptedEngine
 from rig.processes import Process
 from rig.proxy import Gate, PostgresProxy
@@ -208,8 +208,7 @@ class FedEngine:
 
     name: str
     model: str
-    kind: str
-    url: str
+    where: Mapping[str, str]
     scripted: ScriptedEngine
     proxy: PostgresProxy
     world: "World"
@@ -244,8 +243,7 @@ class FedEngine:
     def settings(self) -> dict[str, str]:
         """Return the settings of its workers."""
         return {
-            "LONGBATCH_ENGINE__URL": self.url,
-            "LONGBATCH_ENGINE__KIND": self.kind,
+            **self.where,
             "LONGBATCH_ENGINE__NAME": self.name,
             "LONGBATCH_ENGINE__MODEL": self.model,
             "LONGBATCH_ENGINE__MAX_BATCH_SIZE": str(self.scripted.slots),
@@ -393,9 +391,10 @@ class World:
         """Make an engine of this kind; nothing feeds it yet."""
         scripted = ScriptedEngine(slots, blocks, TOKENS_PER_BLOCK)
         number = next(self._numbers)
-        url = self._exits.enter_context(http_engine.serving(scripted, kind))
+        serving = triton_engine.serving(scripted) if kind == "triton" else http_engine.serving(scripted, kind)
+        where = self._exits.enter_context(serving)
         name = f"engine-{number}"
-        fed = FedEngine(name, f"model-{number}", kind, url, scripted, self.new_proxy(), self)
+        fed = FedEngine(name, f"model-{number}", where, scripted, self.new_proxy(), self)
         scripted.watch = fed.note_reserved
         return fed
 
