@@ -94,6 +94,7 @@ def test_small_jobs_never_postpone_the_large_one_at_the_head(world: World, engin
     ]
     engine.scripted.holding(*(each.mark for each in running))
     huge = caller.submit(words=HUGE_WORDS, max_tokens=16)
+    huge.is_in("queued")  # a job has its place in the queue once its prompt is counted
     engine.wait_for_tick()
     small = [caller.submit(max_tokens=300, words=16) for _ in range(6)]
     engine.scripted.release(running[0].mark)  # its blocks suffice for the small ones, not for the huge one

@@ -111,9 +111,20 @@ def opened(browser: "Browser", *, status: int | None = None, **options: object) 
 
 
 def violations(page: "Page") -> list[str]:
-    """What axe-core finds wrong with the page, best practices included."""
-    page.evaluate(
-        (folder() / "axe.min.js").read_text()
-    )  # past the page's policy, which forbids it to the page
-    found = page.evaluate("axe.run(document)")["violations"]
+    """What axe-core finds wrong with the page, best practices included.
+
+    A click returns before the page that it leads to is there: axe-core fails on one that goes away under it.
+    """
+    from playwright.sync_api import Error
+
+    for is_last in (False, False, True):
+        page.wait_for_load_state()
+        try:
+            # Past the page's policy, which forbids it to the page.
+            page.evaluate((folder() / "axe.min.js").read_text())
+            found = page.evaluate("axe.run(document)")["violations"]
+            break
+        except Error:
+            if is_last:
+                raise
     return [f"{each['id']} ({each['help']}): {node['html']}" for each in found for node in each["nodes"]]
