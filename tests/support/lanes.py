@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -180,9 +180,9 @@ class _NextItem:
     def __bool__(self) -> bool:
         return self._find() is not None
 
-    def listchain(self) -> Sequence[Any]:
-        item = self._find()
-        return [] if item is None else item.listchain()
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever a test has
+        """Return the attribute of the test; None if there is no further test."""
+        return getattr(self._find(), name, None)
 
 
 class _LaneSession:
