@@ -177,6 +177,10 @@ class _NextItem:
     def __init__(self, find: Callable[[], pytest.Item | None]) -> None:
         self._find = find
 
+    @property  # type: ignore[misc]  # hooks look at the kind of a test, too
+    def __class__(self) -> type:
+        return type(self._find())
+
     def __bool__(self) -> bool:
         return self._find() is not None
 

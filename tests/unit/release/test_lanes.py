@@ -15,6 +15,12 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     lanes.register(config)
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    yield
+    if not isinstance(nextitem, pytest.Function):
+        (item.path.parent / "last").open("a").write(item.name + " ")
+
 @pytest.fixture(scope="session")
 def server():
     place = pathlib.Path(__file__).parent / f"server-{os.getpid()}"
@@ -79,6 +85,13 @@ def test_all_outcomes_arrive_also_from_lanes_that_die(tmp_path: Path) -> None:
     assert "UserWarning: look out" in ended.stdout
     assert "hidden" not in ended.stdout
     assert "runs" not in {each.read_text() for each in tmp_path.glob("server-*")}, "fixtures are torn down"
+
+
+def test_hooks_see_the_test_that_follows_in_another_file(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "test_b.py").unlink()
+    pytest_in(tmp_path, "--lanes", "1")
+    assert (tmp_path / "last").read_text() == "test_prints "
 
 
 def test_the_first_failure_ends_the_run_if_that_is_asked_for(tmp_path: Path) -> None:
