@@ -24,6 +24,7 @@ COPY worker ./worker
 COPY api ./api
 COPY cli ./cli
 COPY migrations ./migrations
+COPY client/longbatch ./longbatch
 COPY alembic.ini LICENSE NOTICE ./
 # The root file system of a container may be read-only: what would be written at a first start is made here.
 RUN /opt/longbatch/bin/python -m compileall -q --invalidation-mode unchecked-hash . \
@@ -35,9 +36,10 @@ RUN /opt/pip/bin/pip --python /opt/longbatch/bin/python install --require-hashes
 COPY jobs ./jobs
 COPY worker ./worker
 COPY cli ./cli
+COPY client/longbatch ./longbatch
 COPY triton/local ./triton/local
 COPY LICENSE NOTICE ./
-RUN /opt/longbatch/bin/python -m compileall -q --invalidation-mode unchecked-hash jobs worker cli \
+RUN /opt/longbatch/bin/python -m compileall -q --invalidation-mode unchecked-hash jobs worker cli longbatch \
     && /opt/longbatch/bin/python -c "from jobs.prompts.tokenizer import ensure_default_tokenizer; ensure_default_tokenizer()"
 
 FROM ${BASE_IMAGE}${BASE_DIGEST:+@$BASE_DIGEST} AS base

@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards trace-picture screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full images prove-images prove-zero-retention prove-encryption drill docs openapi licences schemas extraction crashes lock clean
+.PHONY: help setup wheel demo test quick pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards trace-picture screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full images prove-images prove-zero-retention prove-encryption drill docs openapi licences schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -9,6 +9,11 @@ help: ## say what can be made
 
 setup: ## a working .venv/bin/longbatch (PYTHON=… chooses the interpreter; ENGINE=llama adds llama.cpp)
 	@scripts/setup.sh
+
+wheel: setup ## both wheels, dist/longbatch-*.whl (client, command line) and dist/longbatch_server-*.whl
+	@rm -rf dist/*.whl build client/build
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist ./client .
+	@ls dist/*.whl
 
 demo: setup ## the whole stack summarizes documents (DOCS=folder takes yours; ENGINE=llama a real model on the CPU, GGUF=file yours)
 	@$(BIN)/longbatch demo $(if $(DOCS),--docs "$(DOCS)") $(if $(ENGINE),--engine "$(ENGINE)") $(if $(GGUF),--gguf "$(GGUF)")
@@ -171,4 +176,4 @@ lock: ## write the lock files anew (needs uv)
 clean: ## remove what setup and the tools made
 	@# Images that an ordinary user built belong to that user's other ids.
 	@[ ! -d .images/state ] || [ "$$(id -u)" = 0 ] || unshare --user --map-root-user --map-auto rm -rf .images
-	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .schemas .prometheus .chart .hadolint .drill .images .gpu build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules tests/with_chart/objects/node_modules
+	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .schemas .prometheus .chart .hadolint .drill .images .gpu build dist *.egg-info client/build client/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules tests/with_chart/objects/node_modules

@@ -1,6 +1,8 @@
-"""`python -m cli`: the command `longbatch` where it is not installed, as in the container images."""
+"""`python -m cli`: the command `longbatch` where nothing is installed, as in the container images."""
 
-from cli.main import main
+from cli.table import COMMANDS
+from longbatch.cli import main, table
 
 if __name__ == "__main__":
+    table.add_modules(COMMANDS)
     main()

@@ -11,10 +11,11 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
-from cli import local, output
+from cli import local
 from jobs import audit, database
 from jobs.errors import LongbatchError
 from jobs.settings import DatabaseSettings
+from longbatch.cli import output
 
 # The largest limits that columns hold: of jobs and requests, and of tokens and bytes.
 MOST: Final = 2**31 - 1

@@ -1,10 +1,8 @@
-"""Where commands find their server and database: in the environment, otherwise in the local stack."""
+"""Where commands find their database and engine: in the environment, otherwise in the local stack."""
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from pydantic import SecretStr
 
@@ -19,8 +17,7 @@ from jobs.settings import (
     EngineSide,
     TokenizerSettings,
 )
-
-DEFAULT_API_URL: Final = "http://127.0.0.1:8080"
+from longbatch.server import ready_stack
 
 
 class NoDatabaseError(LongbatchError):
@@ -29,36 +26,13 @@ class NoDatabaseError(LongbatchError):
     code = "no_database"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerAccess:
-    """A server and the key to send to it.
-
-    Attributes:
-        api_key: None if no key is known; the server then answers that it needs one.
-    """
-
-    url: str
-    api_key: str | None = field(repr=False)
-
-
-def find_server(api_url: str | None) -> ServerAccess:
-    """Find the given server, or the local stack in the default directory.
-
-    The stack's own key is sent to the stack alone; any other server gets LONGBATCH_API_KEY, if set.
-    """
-    ready = _ready()
-    url = api_url or ready.get("api_url") or DEFAULT_API_URL
-    of_stack = ready.get("api_key") if url.rstrip("/") == ready.get("api_url") else None
-    return ServerAccess(url, os.environ.get("LONGBATCH_API_KEY") or of_stack)
-
-
 def find_database() -> DatabaseSettings:
     """Find the database in the environment, or that of the running local stack.
 
     Raises:
         NoDatabaseError: neither exists.
     """
-    url = os.environ.get("LONGBATCH_DATABASE__URL") or _ready().get("database_url")
+    url = os.environ.get("LONGBATCH_DATABASE__URL") or ready_stack().get("database_url")
     if not url:
         raise NoDatabaseError
     return DatabaseSettings(url=SecretStr(url))
@@ -88,7 +62,7 @@ def find_engine(url: str | None, *, metrics_url: str | None = None, model: str |
     """
     if url and "://" in url:
         return _engine_at(url, metrics_url=metrics_url, model=model)
-    ready = {} if url or any(name in os.environ for name in ENGINE_URLS) else _ready()
+    ready = {} if url or any(name in os.environ for name in ENGINE_URLS) else ready_stack()
     if settings := ready.get("engine_settings"):
         return _engine_of_stack(settings, model=model)
     given = {
@@ -133,12 +107,3 @@ def _engine_of_stack(settings: Mapping[str, str], *, model: str | None) -> Engin
             "tokenizer": TokenizerSettings.model_validate(side.tokenizer.model_dump() | groups["TOKENIZER"]),
         }
     )
-
-
-def _ready() -> dict[str, Any]:
-    """Read the ready file of the local stack; return an empty dict if no stack runs."""
-    try:
-        found = json.loads((default_directory() / "ready.json").read_text())
-    except (OSError, ValueError, LongbatchError):  # the last: this user has no home directory
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -1,40 +1,9 @@
 """The one tree of errors that callers of the domain can meet."""
 
-import copyreg
 from enum import StrEnum
 from typing import ClassVar
 
-
-class LongbatchError(Exception):
-    """Longbatch could not complete the request.
-
-    The first line of a subclass's docstring is its default message; `details` holds its fields.
-
-    Attributes:
-        code: stable machine-readable name, part of the public API.
-        param: the field of the request that is wrong, or None.
-        retryable: whether the same call can succeed later without a change.
-        details: JSON-serializable facts (limits, counts); never a prompt or a secret.
-    """
-
-    code: ClassVar[str] = "internal_error"
-    retryable: ClassVar[bool] = False
-
-    def __init__(
-        self,
-        message: str | None = None,
-        *,
-        param: str | None = None,
-        details: dict[str, object] | None = None,
-    ) -> None:
-        self.message = message or (type(self).__doc__ or "").strip().splitlines()[0]
-        self.param = param
-        self.details = details or {}
-        super().__init__(self.message)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle all attributes, whatever arguments a subclass's constructor takes."""
-        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
+from longbatch.errors import LongbatchError
 
 
 class InvalidRequestError(LongbatchError):

@@ -11,6 +11,6 @@ def version() -> str:
         `0+source` if the code runs without either.
     """
     try:
-        return metadata.version("longbatch")
+        return metadata.version("longbatch-server")
     except metadata.PackageNotFoundError:
         return os.environ.get("LONGBATCH_VERSION") or "0+source"

@@ -142,14 +142,14 @@ compile_dependencies() {
 
 # Where PYTHONDONTWRITEBYTECODE is set, each start would compile our code again, for 0.4 s of CPU.
 compile_longbatch() {
-    .venv/bin/python -m compileall -q api cli jobs worker || true
+    .venv/bin/python -m compileall -q api cli client jobs server worker || true
 }
 
 install_longbatch() {
     local wanted
-    wanted=$(sha256sum <pyproject.toml)
+    wanted=$(cat pyproject.toml client/pyproject.toml | sha256sum)
     [ -x .venv/bin/longbatch ] && [ "$(cat .venv/longbatch-package 2>/dev/null)" = "$wanted" ] && return
-    pip_install --no-deps --no-build-isolation --editable . || die "pip could not install longbatch (its words stand above)."
+    pip_install --no-deps --no-build-isolation --editable client --editable . || die "pip could not install longbatch (its words stand above)."
     printf '%s\n' "$wanted" >.venv/longbatch-package
 }
 
@@ -167,7 +167,7 @@ install_javascript_client() {
 
 build_tokenizer() {
     local problem
-    problem=$(.venv/bin/python -c 'from jobs.prompts.tokenizer_files import ensure_default_tokenizer as e; e()' 2>&1) ||
+    problem=$(.venv/bin/python -c 'import longbatch_server; from jobs.prompts.tokenizer_files import ensure_default_tokenizer as e; e()' 2>&1) ||
         die "the default tokenizer could not be built: $(tail -n 1 <<<"$problem")"
 }
 

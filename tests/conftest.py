@@ -141,10 +141,10 @@ def _forked_stacks(fork_program: "Callable[..., zygote.ForkedProcess | None]") -
     start = processes._start
 
     def fork_or_start(launch: Launch, output: IO[bytes]) -> "zygote.ForkedProcess | subprocess.Popen[bytes]":
-        if launch.argv[:3] != (sys.executable, "-P", "-m") or launch.account is not None:
+        if launch.argv[:4] != (sys.executable, "-P", "-m", "longbatch_server") or launch.account is not None:
             return start(launch, output)
         how = {"env": launch.env, "cwd": launch.directory, "stdout": output, "start_new_session": True}
-        return fork_program(launch.argv[3:], **how) or start(launch, output)
+        return fork_program(launch.argv[4:], **how) or start(launch, output)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "_start", fork_or_start)

@@ -42,8 +42,9 @@ from jobs.models import (
 from jobs.prompts import messages, store
 from jobs.prompts.tools.calls import read_calls
 from jobs.queries import JobStatus
-from jobs.states import ACTIVE, WAIT_WORDS, AttemptOutcome
+from jobs.states import ACTIVE, AttemptOutcome
 from jobs.views import QueuePosition
+from longbatch.waiting import WAIT_WORDS
 
 router = page_router()
 

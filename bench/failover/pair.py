@@ -12,7 +12,7 @@ from cli.stack.ports import LOOPBACK
 from cli.stack.servers.postgres import NAME, EmbeddedPostgres
 from cli.stack.servers.postgres_home import find_home, give_to
 from cli.stack.service_user import run_as
-from cli.whole_files import write_whole
+from longbatch.whole_files import write_whole
 
 _STANDBY: Final = "standby"  # as the primary knows it
 _PATIENCE: Final = timedelta(seconds=60)

@@ -8,13 +8,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.admin import shown, transaction
-from cli.output import AsJson, notes, output, print_json, print_text
 from jobs import tenants
 from jobs.adapters import registry
 from jobs.adapters.files import check, check_base, fetched
 from jobs.adapters.offers import read_offer
 from jobs.models import Address, LoraAdapter
 from jobs.views import optional_rfc3339, rfc3339
+from longbatch.cli.output import AsJson, notes, output, print_json, print_text
 
 app = typer.Typer(
     no_args_is_help=True, help="Manage adapters (LoRA) in the database LONGBATCH_DATABASE__URL."

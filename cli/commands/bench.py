@@ -7,7 +7,8 @@ import typer
 
 from cli import local
 from cli.commands.inspect import MetricsUrl, ModelName, Url
-from cli.output import ApiUrl, AsJson, notes, output, print_json
+from longbatch.cli.output import ApiUrl, AsJson, notes, output, print_json
+from longbatch.server import find_server
 
 MAX_REQUESTS: Final = 10_000
 
@@ -68,7 +69,7 @@ def engine(  # noqa: PLR0913  # one for each option
         seed=seed,
     )
     side = local.find_engine(url, metrics_url=metrics_url, model=model)
-    with run.target(through, side, local.find_server(api_url), max_tokens=max_tokens) as target:
+    with run.target(through, side, find_server(api_url), max_tokens=max_tokens) as target:
         report = run.measure(plan, target, tokenizer_path=side.tokenizer.path)
     if as_json:
         print_json(asdict(report))

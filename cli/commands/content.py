@@ -8,7 +8,6 @@ from rich.table import Table
 
 from cli import local
 from cli.admin import connected
-from cli.output import EXIT_NOT_COMPLETED, EXIT_USAGE, AsJson, notes, output, print_error, print_json
 from jobs.database import make_sessions
 from jobs.errors import LongbatchError
 from jobs.files.storage import PartStore
@@ -18,6 +17,15 @@ from jobs.resealing.places import Aim
 from jobs.resealing.rows import Sessions
 from jobs.resealing.tally import PLAIN, Tally
 from jobs.settings import ContentSide
+from longbatch.cli.output import (
+    EXIT_NOT_COMPLETED,
+    EXIT_USAGE,
+    AsJson,
+    notes,
+    output,
+    print_error,
+    print_json,
+)
 
 _EXIT_CODES: Final = (
     "Exit codes: 0 everything is sealed as the settings say, 1 something is not, 2 usage error,"

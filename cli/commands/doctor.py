@@ -12,10 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from cli import local
-from cli.client import Client, RefusedError, ServerUnreachableError
 from cli.commands.inspect import show
-from cli.local import ServerAccess
-from cli.output import ApiUrl, AsJson, print_json
 from jobs import database, diagnostics, doorbell, settings
 from jobs.database import schema
 from jobs.diagnostics import Finding, of_component
@@ -23,6 +20,9 @@ from jobs.errors import LongbatchError
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import ApiSettings, DatabaseSettings, Settings, TritonSettings
 from jobs.tenants import isolation
+from longbatch.cli.output import ApiUrl, AsJson, print_json
+from longbatch.client import Client
+from longbatch.errors import ApiError, ServerUnreachableError
 
 _TIMEOUT_SECONDS: Final = 3.0
 _KEEPALIVE: Final = (
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 def doctor(*, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
     """Check each component: API, database, broker, engine, tokenizer."""
-    findings = list(_examine(local.find_server(api_url)))
+    findings = list(_examine(api_url))
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -49,15 +49,15 @@ def doctor(*, as_json: AsJson = False, api_url: ApiUrl = None) -> None:
         raise typer.Exit(1)
 
 
-def _examine(server: ServerAccess) -> Iterator[Finding]:
+def _examine(api_url: str | None) -> Iterator[Finding]:
     """Report the server's own view; without a server, check by this shell's settings."""
     num_ours = None
     try:
-        with Client(server.url, server.api_key) as client:
-            yield _check_api(server, client)
+        with Client(api_url) as client:
+            yield _check_api(client)
             yield from _server_findings(client.readiness())
             num_ours = _num_reserved(client)
-    except (ServerUnreachableError, RefusedError) as error:
+    except (ServerUnreachableError, ApiError) as error:
         yield Finding("api", "failed", error.message, "start one with `longbatch up`, or set --api-url")
         yield from _local_findings()
     yield from _check_engine(num_ours)
@@ -69,8 +69,8 @@ def _examine(server: ServerAccess) -> Iterator[Finding]:
 def _num_reserved(client: Client) -> int | None:
     """Return how many requests of ours the engine has; None if there are several, or the key may not ask."""
     try:
-        engines = client.send_once("GET", "/v1/engines")["data"]
-    except RefusedError:
+        engines = client.call("GET", "/v1/engines")["data"]
+    except ApiError:
         return None
     return int(engines[0]["slots_booked"]) if len(engines) == 1 else None
 
@@ -100,15 +100,15 @@ def _is_http(engine_url: str | None) -> bool:
     return engine_url is not None and not engine_url.startswith("grpc://")
 
 
-def _check_api(server: ServerAccess, client: Client) -> Finding:
+def _check_api(client: Client) -> Finding:
     try:
         version = client.version()
-    except RefusedError as error:
+    except ApiError as error:
         if error.status != httpx2.codes.UNAUTHORIZED:
             raise
         advice = "LONGBATCH_API_KEY; `longbatch keys create` makes one"
-        return Finding("api", "failed", f"{server.url} answers, but: {error.message}", advice)
-    detail = f"{server.url} serves {version['model']}, version {version['version']}"
+        return Finding("api", "failed", f"{client.api_url} answers, but: {error.message}", advice)
+    detail = f"{client.api_url} serves {version['model']}, version {version['version']}"
     return Finding("api", "ok", detail)
 
 

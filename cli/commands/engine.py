@@ -19,8 +19,8 @@ from cli.engine.errors import ProfileError, RenderError
 from cli.engine.plan import CapacityPlan
 from cli.engine.profile import Profile
 from cli.engine.profile_groups import Precision
-from cli.output import EXIT_USAGE, AsJson, notes, output, print_error, print_json
 from jobs.errors import LongbatchError
+from longbatch.cli.output import EXIT_USAGE, AsJson, notes, output, print_error, print_json
 
 EXIT_DRIFT: Final = 1
 

@@ -6,13 +6,13 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 
 from cli.admin import transaction
-from cli.output import AsJson, print_json, print_text
 from jobs import queries, tenants
 from jobs.scheduling import halts
 from jobs.scheduling.halts import MAX_REASON_CHARS, Operator, halt_of
 from jobs.states.halt import HaltKind, state_of
 from jobs.validation import Line
 from jobs.views import rfc3339
+from longbatch.cli.output import AsJson, print_json, print_text
 
 EngineName = Annotated[str, typer.Argument(metavar="ENGINE", help="Its configured name.")]
 TenantName = Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant.")]

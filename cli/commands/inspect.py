@@ -8,10 +8,10 @@ import typer
 from rich.markup import escape
 
 from cli import local
-from cli.output import AsJson, output, print_json
 from jobs.diagnostics import Finding
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
+from longbatch.cli.output import AsJson, output, print_json
 
 SYMBOLS: Final = {
     "ok": "[green]✓[/]",

@@ -9,13 +9,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.admin import MOST, MOST_LONG, not_zero, parse_span, shown, transaction
-from cli.output import AsJson, notes, output, print_json, print_text
 from jobs import tenants
 from jobs.database import database_now
 from jobs.models.tenant import ApiKey
 from jobs.tenants import keys
 from jobs.tenants.keys import LIMIT_NAMES, NewKey, Scope
 from jobs.views import rfc3339
+from longbatch.cli.output import AsJson, notes, output, print_json, print_text
 
 app = typer.Typer(no_args_is_help=True, help="Manage API keys in the database LONGBATCH_DATABASE__URL.")
 

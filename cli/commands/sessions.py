@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from cli.admin import transaction
-from cli.output import print_text
 from jobs.tenants import keys, sign_ins
+from longbatch.cli.output import print_text
 
 app = typer.Typer(no_args_is_help=True, help="Manage who is signed in to the console.")
 

@@ -10,7 +10,6 @@ from sqlalchemy import select
 
 from cli.admin import MOST, MOST_LONG, not_zero, shown, transaction
 from cli.commands import halts
-from cli.output import AsJson, output, print_json, print_text
 from jobs import tenants
 from jobs.erasure import tenants as erasure
 from jobs.models import Tenant
@@ -18,6 +17,7 @@ from jobs.models.tenant import TenantLimit
 from jobs.scheduling.halts import Operator
 from jobs.tenants.quotas import LIMIT_NAMES
 from jobs.views import optional_rfc3339, rfc3339
+from longbatch.cli.output import AsJson, output, print_json, print_text
 
 _LOOK_SECONDS: Final = 0.5
 

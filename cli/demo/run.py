@@ -16,27 +16,30 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from cli.client import Client
 from cli.demo import documents as demo_documents
 from cli.demo.times import Times, times_of
-from cli.output import COLOURS, notes
 from cli.stack.options import ENGINE_URLS, StackOptions
 from cli.stack.ready import Urls
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.llama_options import TOY, LlamaModel, LlamaOptions, bundled_gguf
 from cli.stack.stack import Stack
-from cli.summaries import progress, sources
-from cli.summaries.remote import SummaryClient
-from cli.summaries.run import DocumentOutcome, SummaryRun, in_threads
-from cli.summaries.sources import SourceFile
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tokenizer_files import tokenizer_directory
+from longbatch import calls
+from longbatch.cli import progress
+from longbatch.cli.output import COLOURS, notes
+from longbatch.client import Client
+from longbatch.documents import sources
+from longbatch.documents.run import DocumentOutcome, DocumentRun
+from longbatch.documents.sources import SourceFile
+from longbatch.documents.trees import Trees
+from longbatch.flows import Retries
 
 _PIPE_WIDTH = 120
 _CONTEXT_TOKENS = 96_000
 _LLAMA_LENGTH = 100  # of a summary by a small model on the CPU, in tokens
 _NUM_AT_ONCE = 32  # all documents of the demo, so that packing has them all to choose from
-_PATIENCE_SECONDS = 30.0
+_RETRIES = Retries(away_seconds=30.0, full_seconds=3600.0, max_faults=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,24 +153,25 @@ def _summarize(urls: Urls, found: Sequence[SourceFile], options: Mapping[str, ob
     stop = Event()
     shown = progress.progress(notes, total=len(found), live=False)
     with Client(urls.api_url or "", urls.api_key) as client:
-        server = SummaryClient(client, patience=_PATIENCE_SECONDS, stop=stop)
-        run = SummaryRun(server, dict(options), model=server.model(), progress=shown)
+        trees = Trees(retries=_RETRIES)
+        model = str(client.run(calls.version())["model"])
+        run = DocumentRun(trees, dict(options), model=model, observer=shown)
         try:
             with shown:
-                ended = dict(in_threads(run.summarize_one, found, num_threads=_NUM_AT_ONCE))
+                ended = dict(client.run_each(run.process, found, concurrency=_NUM_AT_ONCE, stop=stop))
             times = times_of(urls.database_url or "")
-            return [_row(server, ended[place], times) for place in range(len(found))]
+            return [_row(client, trees, ended[place], times) for place in range(len(found))]
         finally:
             stop.set()
 
 
-def _row(server: SummaryClient, ended: DocumentOutcome, times: Mapping[str, Times]) -> Row:
-    error = (ended.fetch().error or {}).get("message", "")
-    if ended.summary_id is None:
+def _row(client: Client, trees: Trees, ended: DocumentOutcome, times: Mapping[str, Times]) -> Row:
+    error = (client.run(ended.fetch()).error or {}).get("message", "")
+    if ended.tree_id is None:
         return Row(ended.source, None, None, None, error)
-    summary = server.summary(ended.summary_id)
-    tokens = server.document(summary["documents"][0])["tokens"]
-    return Row(ended.source, summary, tokens, times.get(ended.summary_id), error)
+    summary = client.run(trees.whole(ended.tree_id))
+    tokens = client.run(trees.document(summary["documents"][0]))["tokens"]
+    return Row(ended.source, summary, tokens, times.get(ended.tree_id), error)
 
 
 def print_outcome(

@@ -13,9 +13,9 @@ from rich.table import Table
 
 from cli.load.figures import LoadError, LoadReport, Percentiles, Timing
 from cli.load.target import Target
-from cli.local import ServerAccess
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
+from longbatch.server import ServerAccess
 
 # Sends a prompt and waits for the whole output.
 Ask = Callable[[str], Timing]

@@ -9,8 +9,8 @@ import httpx2
 
 from cli.load.figures import LoadError, Timing
 from cli.load.target import Target
-from cli.local import ServerAccess
 from jobs.prompts.tokenizer import Tokenizer
+from longbatch.server import ServerAccess
 
 _TIMEOUT: Final = httpx2.Timeout(600, connect=5)
 _DONE: Final = "[DONE]"

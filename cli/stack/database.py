@@ -11,13 +11,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from cli.stack.errors import StackError
-from cli.whole_files import write_whole
 from jobs import audit, database
 from jobs.database import schema
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import DatabaseSettings
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
+from longbatch.whole_files import write_whole
 
 KEY_FILE: Final = "api-key"
 

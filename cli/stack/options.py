@@ -10,6 +10,7 @@ from cli.stack.ready import PARTS
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.llama_options import LlamaOptions
 from cli.stack.servers.transformers_options import TransformersOptions
+from longbatch.server import data_directory
 
 # Each names an engine to use instead of the stack's own.
 ENGINE_URLS = ("LONGBATCH_ENGINE__URL", "LONGBATCH_TRITON__URL")
@@ -21,9 +22,8 @@ def default_directory(environment: Mapping[str, str] = os.environ) -> Path:
     Raises:
         StackError: this user has no home directory.
     """
-    base = environment.get("XDG_DATA_HOME")
     try:
-        return (Path(base) if base else Path.home() / ".local" / "share") / "longbatch"
+        return data_directory(environment)
     except RuntimeError as error:
         raise StackError("This user has no home directory: choose a directory with --data-dir.") from error
 

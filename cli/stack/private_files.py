@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from cli.whole_files import write_whole
+from longbatch.whole_files import write_whole
 
 SIGNING_VARIABLE = "LONGBATCH_WEBHOOKS__SECRET"
 SIGNING_FILE = "webhook-secret"

@@ -28,7 +28,7 @@ def program(name: str, env: Mapping[str, str], *, api_port: int, directory: Path
     return Program(
         name=name,
         # -P: no file in the working directory may shadow a module.
-        argv=(sys.executable, "-P", "-m", *_MODULES[name]),
+        argv=(sys.executable, "-P", "-m", "longbatch_server", *_MODULES[name]),
         env=env,
         directory=directory,
         grace=_GRACE[name],

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cli.whole_files import write_whole
+from longbatch.whole_files import write_whole
 
 # Every process of the stack, by its name in the ready file and in the logs.
 API = "api"

@@ -4,7 +4,6 @@ from jobs.states.job import (
     ACTIVE,
     TERMINAL,
     TRANSITIONS,
-    WAIT_WORDS,
     AttemptOutcome,
     FinishReason,
     JobState,

@@ -1,7 +1,6 @@
 """The states of a job and the moves between them: the one table from which all else is derived."""
 
 from enum import StrEnum
-from typing import Final
 
 
 class JobState(StrEnum):
@@ -102,20 +101,3 @@ class WaitReason(StrEnum):
     BLOCKS = "blocks"  # it is next or ranks first, but too few KV-cache blocks are free
     ALONE = "alone"  # it is next or ranks first, but lost so many workers that it needs an idle engine
     BEHIND = "behind"  # other jobs go first
-
-
-# For people.
-WAIT_WORDS: Final[dict[str, str]] = {
-    WaitReason.DEPENDENCY: "waiting for other jobs",
-    WaitReason.PREPARING: "its tokens are being counted",
-    WaitReason.QUEUE_PAUSED: "an operator paused your queue",
-    WaitReason.RETRY_BACKOFF: "waiting before its next attempt",
-    WaitReason.ENGINE_PAUSED: "an operator paused the engines that could run it",
-    WaitReason.ENGINE_DOWN: "no engine large enough for it is taking jobs",
-    WaitReason.NO_ENGINE_FITS: "every engine is too small for it",
-    WaitReason.RESERVATION: "there is room, but it is reserved for a job ahead of it",
-    WaitReason.SLOTS: "waiting for a batch slot",
-    WaitReason.BLOCKS: "waiting for free KV-cache blocks",
-    WaitReason.ALONE: "waiting for an idle engine, to run alone",
-    WaitReason.BEHIND: "others go first",
-}

@@ -8,7 +8,6 @@ from typing import Annotated, Final
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from jobs.markdown import defused
 from jobs.states.summary import TERMINAL, SummaryState
 from jobs.summaries.views import (
     ChunkReply,
@@ -18,10 +17,11 @@ from jobs.summaries.views import (
     SummaryUsageReply,
     SummaryWithChunks,
 )
-from jobs.tables.cells import inert
-from jobs.tables.findings import shown_failure
 from jobs.validation import choice
 from jobs.views import StoredError
+from longbatch.markdown import defused
+from longbatch.tables.cells import inert
+from longbatch.tables.findings import shown_failure
 
 # A stretch of a document's text, in the API.
 LINK: Final = "/v1/documents/{document_id}/text?start={start}&end={end}"

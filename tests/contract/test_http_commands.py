@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import application
+from longbatch.cli.main import application
 from stand_in_engine import StandIn, standing_in
 
 CAPACITY = {"MAX_BATCH_SIZE": "4", "MAX_BLOCKS": "64", "TOKENS_PER_BLOCK": "32"}

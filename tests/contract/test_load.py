@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.load.figures import Percentiles, Timing
-from cli.main import application
 from cli.stack.servers.engine_options import EngineOptions
 from local_engine import RunningEngine, free_ports, running_engine
+from longbatch.cli.main import application
 
 ENTRIES = ("tensorrt_llm", "llmapi", "ensemble", "tensorrt_llm_bls", "vllm_model")
 

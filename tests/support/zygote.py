@@ -267,6 +267,8 @@ def _become(fork: _Fork) -> None:
 
 
 def _load(program: Program) -> None:
+    import longbatch_server  # noqa: F401  # puts the server's packages on the path
+
     from jobs.prompts.tokenizer import load_configured
     from jobs.settings import TokenizerSettings
 

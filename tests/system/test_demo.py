@@ -37,7 +37,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_demo_summarizes_a_folder_of_all_kinds(folder: Path) -> None:
-    command = [sys.executable, "-P", "-c", "from cli.main import main; main()", "demo", "--docs", str(folder)]
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        "from longbatch.cli import main; main()",
+        "demo",
+        "--docs",
+        str(folder),
+    ]
     done = subprocess.run(
         [*command, "--time-scale", "30"], capture_output=True, text=True, timeout=280, check=False
     )
@@ -50,7 +58,7 @@ def test_the_demo_summarizes_a_folder_of_all_kinds(folder: Path) -> None:
 
 
 def test_a_folder_without_documents_is_wrong_usage(tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-c", "from cli.main import main; main()"]
+    command = [sys.executable, "-P", "-c", "from longbatch.cli import main; main()"]
     done = subprocess.run(
         [*command, "demo", "--docs", str(tmp_path)],
         capture_output=True,

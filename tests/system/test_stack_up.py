@@ -23,11 +23,11 @@ from support import PATIENCE, eventually
 # One test starts a stack, kills all of it and waits until it is back.
 pytestmark = pytest.mark.timeout(300)
 
-_COMMAND = (sys.executable, "-P", "-c", "from cli.main import main; main()", "up", "--time-scale", "20")
+_COMMAND = (sys.executable, "-P", "-c", "from longbatch.cli import main; main()", "up", "--time-scale", "20")
 _SERVING = {
-    "api": "-m api",
-    "inference_worker": "-m worker inference",
-    "service_worker": "-m worker service",
+    "api": "-m longbatch_server api",
+    "inference_worker": "-m longbatch_server worker inference",
+    "service_worker": "-m longbatch_server worker service",
     "postgres": "bin/postgres",
     "redis": "valkey-server",
     "triton": "bin/tritonserver",

@@ -32,7 +32,7 @@ MAX_GROWTH_MIB = 96
 
 pytestmark = pytest.mark.timeout(TIMEOUT + 120)
 
-COMMAND = (sys.executable, "-P", "-c", "from cli.main import main; main()")
+COMMAND = (sys.executable, "-P", "-c", "from longbatch.cli import main; main()")
 OPTIONS = ("--length", "60", "--chunk-tokens", "3000", "--format", "json")
 
 

@@ -14,10 +14,10 @@ from openpyxl import load_workbook
 from typer.testing import CliRunner, Result
 
 from bucket_support import Bucket, serving_bucket
-from cli.main import application
 from cli.stack.stack import Stack
-from cli.summaries import buckets
 from document_support import make_epub, make_pdf, prose_page
+from longbatch.cli.main import application
+from longbatch.documents import buckets
 from support import eventually
 from system_support import Client
 

@@ -11,8 +11,8 @@ from jobs import ids
 from jobs.models import Summary
 from jobs.questions import queries
 from jobs.questions.views import AnswerReply
-from jobs.tables import answers as tables
-from jobs.tables.findings import shown_failure
+from longbatch.tables import answers as tables
+from longbatch.tables.findings import shown_failure
 
 Answers = Sequence[AnswerReply]
 

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from api.console.engines.activity import Bar, EngineActivity
 from jobs.forecast.queue_position import QueueForecast, reason_of
-from jobs.states import WAIT_WORDS, WaitReason
+from jobs.states import WaitReason
+from longbatch.waiting import WAIT_WORDS
 
 # Jobs to come that a page shows of one engine.
 _MOST: Final = 40

@@ -15,8 +15,8 @@ from jobs.extractions import queries
 from jobs.extractions.fields import field_names
 from jobs.models import Summary
 from jobs.states.summary import SummaryState
-from jobs.tables import extractions as tables
-from jobs.tables.findings import shown_failure
+from longbatch.tables import extractions as tables
+from longbatch.tables.findings import shown_failure
 
 
 def _columns_of(asked: Summary) -> Sequence[str]:

@@ -20,9 +20,9 @@ from api.console.usage.query import UsageQuery, parse_query
 from api.console.usage.usage import ENDS, make_row
 from api.http.dependencies import ServicesDep
 from jobs import tenants
-from jobs.tables.cells import inert
 from jobs.tenants import usage
 from jobs.tenants.usage import DailyUsage
+from longbatch.tables.cells import inert
 
 router = page_router()
 

@@ -17,7 +17,7 @@ from cli.stack.processes import Launch
 from cli.stack.server import EmbeddedServer
 from cli.stack.servers.postgres_home import PostgresHome, find_home, give_to
 from cli.stack.service_user import run_as
-from cli.whole_files import write_whole
+from longbatch.whole_files import write_whole
 
 NAME = "longbatch"  # of the superuser and the database
 _MAJOR_VERSION = "18"

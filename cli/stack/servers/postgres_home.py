@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cli.stack.errors import StackError
 from cli.stack.service_user import ServiceUser, can_write, succeeds, unprivileged_user
-from cli.whole_files import write_whole
+from longbatch.whole_files import write_whole
 
 # File in the given directory that holds the path, if the files had to go elsewhere.
 NOTE = "location"

@@ -15,7 +15,7 @@ from cli.stack.errors import StackError
 from cli.stack.ports import LOOPBACK, free_port
 from cli.stack.processes import Launch
 from cli.stack.server import EmbeddedServer
-from cli.whole_files import write_whole
+from longbatch.whole_files import write_whole
 
 # The password is in a file because arguments are visible to every user of the machine.
 CONFIG = """\

@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner, Result
 
 from batch_support import Service
-from cli.main import application
 from jobs.adapters import registry as adapters
 from jobs.errors import AdapterRemovedError
 from jobs.models import DEFAULT_TENANT, Job
@@ -26,6 +25,7 @@ from jobs.scheduling.output_history import History
 from jobs.settings import DatabaseSettings
 from jobs.sharing import Sharing
 from jobs.states import JobState
+from longbatch.cli.main import application
 from openai_support import chat_line, jsonl
 from support import job_in, prepare_all, register_engine, spec, submit_one
 from weights.adapters import write_peft_adapter

@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner
 
 from api_server import ApiProcess, error_of
-from cli.main import application
 from console_pages.browser import PROBE, Browser, browsing, new_key, new_tenant, words
 from jobs import audit, ids, tenants
 from jobs.audit import Action, Actor, ActorKind, Via
@@ -24,6 +23,7 @@ from jobs.settings import DatabaseSettings, JobSettings
 from jobs.tenants import isolation
 from jobs.tenants.isolation import TenantSession
 from jobs.tenants.keys import Scope
+from longbatch.cli.main import application
 from support import API_KEY, refusing
 from worker.maintenance import JobMaintenance
 

@@ -16,13 +16,13 @@ from api.console.assets import assets
 from api.console.headers import POLICY
 from api.console.session import COOKIE
 from api_server import ApiProcess, Serve
-from cli.main import application
 from console_pages.browser import PROBE, SAME_ORIGIN, Browser, browsing, checked, every_route, new_key, words
 from jobs.database import database_now
 from jobs.models import ConsoleSession, ConsoleSignInCode
 from jobs.settings import Settings
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
+from longbatch.cli.main import application
 from support import API_KEY
 from worker.maintenance import JobMaintenance
 
@@ -213,10 +213,8 @@ def test_a_link_signs_in_once_and_only_by_its_button(stranger: Browser, server: 
 
 def test_the_command_prints_a_link_that_signs_in(stranger: Browser, server: ApiProcess) -> None:
     environment = {"LONGBATCH_API_URL": server.url, "LONGBATCH_API_KEY": API_KEY}
-    text = CliRunner().invoke(application("console"), ["console"], env=environment).stdout.strip()
-    made = json.loads(
-        CliRunner().invoke(application("console"), ["console", "--json"], env=environment).stdout
-    )
+    text = CliRunner().invoke(application(), ["console"], env=environment).stdout.strip()
+    made = json.loads(CliRunner().invoke(application(), ["console", "--json"], env=environment).stdout)
     assert set(made) == {"url", "expires_at"}
     for link in (text, made["url"]):
         code = link.removeprefix(f"{server.url}/console/sign-in?code=")

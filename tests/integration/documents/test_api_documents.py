@@ -173,7 +173,7 @@ def test_four_gigabytes_of_nothing_are_refused_in_flat_memory(
 def test_the_command_line_adds_shows_reads_lists_and_deletes(
     server: ApiProcess, http: httpx2.Client, extractor: Extractor, tmp_path: Path
 ) -> None:
-    from cli.main import application
+    from longbatch.cli.main import application
 
     runner = CliRunner(env={"LONGBATCH_API_URL": server.url, "LONGBATCH_API_KEY": API_KEY})
     good, bad = tmp_path / "good.txt", tmp_path / "bad.pdf"

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 from api_server import ApiProcess
 from asking.answers import settle_all
 from asking.fields import SCHEMA, run
-from cli.main import application
 from jobs.models import Summary
+from longbatch.cli.main import application
 from summary_support import SMALL, plan_all, ready_document
 from support import API_KEY, eventually, register_engine
 
@@ -40,7 +40,7 @@ def test_a_table_is_written_and_the_same_command_finds_the_same_run(
     def invoke(*more: object) -> Result:
         environment = {"LONGBATCH_API_URL": server.url, "LONGBATCH_API_KEY": API_KEY}
         arguments = ["extract", folder, "--schema", schema, "--length", 96, *more]
-        return CliRunner().invoke(application("extract"), [*map(str, arguments)], env=environment)
+        return CliRunner().invoke(application(), [*map(str, arguments)], env=environment)
 
     running = background(invoke, "--output", tmp_path / "table.csv")
 
@@ -77,7 +77,5 @@ def test_what_cannot_be_asked_is_a_usage_error(tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text(json.dumps(SCHEMA))
     for more in (["--format", "xlsx"], ["--join", "rent"], ["--join", "sky=first"]):
-        done = CliRunner().invoke(
-            application("extract"), ["extract", str(tmp_path), "--schema", str(schema), *more]
-        )
+        done = CliRunner().invoke(application(), ["extract", str(tmp_path), "--schema", str(schema), *more])
         assert done.exit_code == 2, done.output

@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 
 from api_server import ApiProcess
 from asking.answers import reply, run_jobs, settle_all
-from cli.main import application
 from jobs.models import Summary
+from longbatch.cli.main import application
 from summary_support import SMALL, plan_all, ready_document
 from support import API_KEY, eventually, register_engine
 
@@ -36,7 +36,7 @@ def test_the_words_of_the_file_are_asked_and_other_words_are_another_run(
         environment = {"LONGBATCH_API_URL": server.url, "LONGBATCH_API_KEY": API_KEY}
         arguments = ["ask", tmp_path / "a.txt", "-q", "What is the rent?", "--template", file]
         arguments += ["--output", tmp_path / "table.csv"]
-        return CliRunner().invoke(application("ask"), [*map(str, arguments)], env=environment)
+        return CliRunner().invoke(application(), [*map(str, arguments)], env=environment)
 
     def made() -> list[Summary]:
         with sessions() as session:
@@ -72,5 +72,5 @@ def test_a_file_that_is_no_template_is_a_usage_error(tmp_path: Path, content: st
     schema.write_text(json.dumps({"type": "object", "properties": {"rent": {"type": "number"}}}))
     for command in (["summarize"], ["estimate"], ["ask", "-q", "Why?"], ["extract", "--schema", schema]):
         arguments = [*map(str, command), str(document), "--template", str(file)]
-        done = CliRunner().invoke(application(arguments[0]), arguments)
+        done = CliRunner().invoke(application(), arguments)
         assert (done.exit_code, "--template" in done.output) == (2, True), done.output

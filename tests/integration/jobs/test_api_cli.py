@@ -13,13 +13,13 @@ from typer.testing import CliRunner, Result
 
 from api_server import REPOSITORY, ApiProcess
 from claiming import claims
-from cli.main import application
 from cli.stack.ports import free_port
 from jobs import ids, lifecycle
 from jobs.database import database_now
 from jobs.engines.registry import register
 from jobs.states import FinishReason, JobState
 from jobs.transitions import Lease
+from longbatch.cli.main import application
 from support import (
     API_KEY,
     CAPACITY,
@@ -220,7 +220,7 @@ def test_doctor_looks_by_itself_where_no_server_answers(run: Run) -> None:
 
 def test_the_command_is_usable_in_a_pipe(server: ApiProcess, sessions: sessionmaker[Session]) -> None:  # noqa: ARG001  # without jobs
     done = subprocess.run(
-        [sys.executable, "-c", "from cli.main import main; main()", "submit", "-"],
+        [sys.executable, "-c", "from longbatch.cli import main; main()", "submit", "-"],
         input=b"a text",
         capture_output=True,
         check=False,

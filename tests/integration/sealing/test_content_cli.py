@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner, Result
 
 from cli import local
-from cli.main import application
 from documented.shell import shell_blocks
 from jobs import database
 from jobs.files.storage import DirectoryStore
@@ -26,6 +25,7 @@ from jobs.resealing.places import SECRETS, Aim
 from jobs.sealing.content import PLAIN
 from jobs.settings import DatabaseSettings
 from jobs.webhooks.vault import Vault
+from longbatch.cli.main import application
 from owned.everything import fill
 from sealed.keys import LOST_KEY, NEW_KEY, NEW_NAME, OLD_KEY, OLD_NAME, setting_of
 from support import eventually

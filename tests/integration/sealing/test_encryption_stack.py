@@ -23,7 +23,6 @@ from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner
 
 from api_server import ApiProcess, serving
-from cli.main import application
 from jobs import ids
 from jobs.files.storage import DirectoryStore, RowStore
 from jobs.models import Job, PromptText, Result
@@ -33,6 +32,7 @@ from jobs.sealing.content import ContentSealer
 from jobs.sealing.keys import name_of
 from jobs.settings import FileSettings, Settings
 from jobs.webhooks.vault import Vault
+from longbatch.cli.main import application
 from openai_support import chat_line, jsonl
 from sealed.keys import NEW, NEW_KEY, NEW_NAME, OLD_KEY, OLD_NAME, sealing, setting_of
 from searching import stores

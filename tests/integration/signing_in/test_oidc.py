@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 from api.console.session import COOKIE
 from api_server import ApiProcess, Serve
-from cli.main import application
 from console_pages.browser import browsing, checked, new_key, words
 from identity.provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider
 from jobs.database import database_now
 from jobs.models import DEFAULT_TENANT, AuditEntry, ConsoleSession, Tenant
 from jobs.settings import DatabaseSettings
 from jobs.tenants.keys import Scope
+from longbatch.cli.main import application
 from signing_in.people import CALLBACK, GROUP, OPERATOR, READER, RULES, START, WRITER, People, query_of
 from support import API_KEY
 
@@ -398,7 +398,7 @@ def test_an_operator_ends_the_sessions_of_one_person_or_key(
     ):
         chosen = {"name": ["--person", "Ada@ACME.example"], "subject": ["--person", "ada"]}
         wanted = chosen.get(named, ["--key", made.secret[:19]])
-        done = CliRunner().invoke(application("sessions"), ["sessions", "end", *wanted], env=env)
+        done = CliRunner().invoke(application(), ["sessions", "end", *wanted], env=env)
         assert (done.exit_code, done.stdout) == (0, "1 ended\n"), done.output
         assert is_form(by_key.client.get("/console/")) is (named == "key")
         assert is_form(reader.client.get("/console/")) is (named != "key")

@@ -10,9 +10,9 @@ from typer.testing import CliRunner, Result
 
 from api_server import ApiProcess
 from bucket_support import Bucket, serving_bucket
-from cli.main import application
-from cli.summaries import buckets
-from cli.summaries.buckets import BucketError
+from longbatch.cli.main import application
+from longbatch.documents import buckets
+from longbatch.documents.buckets import BucketError
 from support import API_KEY
 
 Run = Callable[..., Result]

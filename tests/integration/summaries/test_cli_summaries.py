@@ -1,17 +1,16 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event
 
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner, Result
 
 from api_server import ApiProcess
-from cli.client import Client
-from cli.main import application
 from cli.stack.ports import free_port
-from cli.summaries.remote import SummaryClient
+from longbatch.cli.main import application
+from longbatch.client import Client
+from longbatch.documents.trees import Trees
 from support import API_KEY, eventually, register_engine
 
 Run = Callable[..., Result]
@@ -111,11 +110,12 @@ def test_an_estimate_reports_what_cannot_be_read(run: Run, empty: Path) -> None:
 
 def test_the_time_of_the_queue_can_be_asked_for(server: ApiProcess, sessions: sessionmaker[Session]) -> None:
     with Client(server.url, API_KEY) as client:
-        summaries = SummaryClient(client, patience=10, stop=Event())
-        assert summaries.queued_seconds({"length": 100, "style": "bullets"}) is None, "no engine is up"
+        trees = Trees()
+        queued = client.run(trees.queued_seconds({"length": 100, "style": "bullets"}))
+        assert queued is None, "no engine is up"
         with sessions.begin() as session:
-            register_engine(session, model=summaries.model())
-        found = eventually(lambda: summaries.queued_seconds({"length": 100, "chunk_tokens": 64}))
+            register_engine(session, model=client.run(trees.model()))
+        found = eventually(lambda: client.run(trees.queued_seconds({"length": 100, "chunk_tokens": 64})))
     assert 0 < found < 600
 
 

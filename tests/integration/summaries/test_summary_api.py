@@ -5,7 +5,6 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from threading import Event
 from typing import Any
 
 import httpx2
@@ -14,12 +13,12 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import WEBHOOK_SECRET, ApiProcess, error_of
-from cli.client import Client
-from cli.summaries.remote import SummaryClient
 from jobs import ids
 from jobs.models import PromptText, Summary, WebhookDispatch, WebhookEvent
 from jobs.prompts.messages import parse
 from jobs.prompts.tokenizer import unpack_text
+from longbatch.client import Client
+from longbatch.documents.trees import Trees
 from summary_support import SMALL, failed_document, plan_all, ready_document, run_to_end, text_of
 from support import API_KEY, PATIENCE, eventually, register_engine
 
@@ -127,7 +126,7 @@ def test_more_chunks_than_one_answer_lists_are_all_fetched_by_the_client(
     first = http.get(f"/v1/summaries/{made['id']}").json()
     assert (len(first["chunks"]), first["next_chunks_start"]) == (1000, 1000)
     with Client(server.url, API_KEY) as client:
-        found = SummaryClient(client, patience=10, stop=Event()).summary(made["id"])
+        found = client.run(Trees().whole(made["id"]))
     assert "next_chunks_start" not in found
     assert len(found["chunks"]) == found["plan"]["chunks"] > 1000
     assert [each["index"] for each in found["chunks"]] == list(range(len(found["chunks"])))

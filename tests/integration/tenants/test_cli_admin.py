@@ -8,13 +8,14 @@ from typer.testing import CliRunner, Result
 
 from api_server import ApiProcess
 from cli import local
-from cli.main import application
 from cli.stack.ports import free_port
 from jobs import tenants
 from jobs.database import database_now
 from jobs.ids import uuid7
 from jobs.settings import DatabaseSettings
 from jobs.tenants import keys
+from longbatch.cli.main import application
+from longbatch.server import DEFAULT_API_URL, ServerAccess, find_server
 from support import ENGINE, register_engine
 
 Run = Callable[..., Result]
@@ -158,16 +159,16 @@ def test_no_database_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def test_verbs_find_the_local_stack_and_give_its_key_to_nobody_else(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in ("LONGBATCH_API_KEY", "LONGBATCH_DATABASE__URL"):
+    for name in ("LONGBATCH_API_KEY", "LONGBATCH_API_URL", "LONGBATCH_DATABASE__URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    assert local.find_server(None) == local.ServerAccess(local.DEFAULT_API_URL, None)
+    assert find_server(None) == ServerAccess(DEFAULT_API_URL, None)
     ready = {"api_url": "http://127.0.0.1:9", "api_key": "lb_stack", "database_url": "postgresql://a@b/c"}
     (tmp_path / "longbatch").mkdir()
     (tmp_path / "longbatch" / "ready.json").write_text(json.dumps(ready))
-    assert local.find_server(None) == local.ServerAccess("http://127.0.0.1:9", "lb_stack")
-    assert local.find_server("http://127.0.0.1:9/").api_key == "lb_stack"
-    assert local.find_server("http://elsewhere").api_key is None
+    assert find_server(None) == ServerAccess("http://127.0.0.1:9", "lb_stack")
+    assert find_server("http://127.0.0.1:9/").api_key == "lb_stack"
+    assert find_server("http://elsewhere").api_key is None
     assert local.find_database().url.get_secret_value() == "postgresql://a@b/c"
     monkeypatch.setenv("LONGBATCH_API_KEY", "lb_mine")
-    assert local.find_server("http://elsewhere").api_key == "lb_mine"
+    assert find_server("http://elsewhere").api_key == "lb_mine"

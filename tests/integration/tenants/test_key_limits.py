@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner, Result
 
 from api_server import ApiProcess, error_of
-from cli.main import application
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import tenants
 from jobs.settings import DatabaseSettings
 from jobs.tenants import keys
 from jobs.tenants.keys import NewKey, Scope
+from longbatch.cli.main import application
 from support import eventually
 
 LARGE = 3000

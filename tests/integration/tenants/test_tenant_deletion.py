@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from api_server import ApiProcess, error_of
 from claiming import claims
-from cli.main import application
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import ids, lifecycle, live_output, tenants
 from jobs.erasure import parts
@@ -36,6 +35,7 @@ from jobs.settings import BrokerSettings, DatabaseSettings, Settings
 from jobs.states import JobState, StopReason
 from jobs.tenants import keys, stored_bytes, usage
 from jobs.tenants.keys import NewKey, Scope
+from longbatch.cli.main import application
 from owned import everything
 from searching import stores
 from searching.stores import Marks

@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner
 
 from api_server import ApiProcess
-from cli.main import application
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import doorbell, files, ids, lifecycle, submission, tenants
 from jobs.checkpoints import Output
@@ -44,6 +43,7 @@ from jobs.summaries import queries
 from jobs.tenants import keys
 from jobs.tenants.idempotency import IdempotencyGuard
 from jobs.tenants.keys import Scope
+from longbatch.cli.main import application
 from searching import stores
 from searching.stores import Marks
 from summary_support import claim_next, complete, nodes_of, planned, prepare_all, ready_document, run_to_end

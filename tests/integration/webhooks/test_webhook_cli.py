@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner, Result
 
 from api_server import WEBHOOK_SECRET, ApiProcess
-from cli.main import application
+from longbatch.cli.main import application
 from support import API_KEY
 
 

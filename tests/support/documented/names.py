@@ -6,15 +6,13 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Iterator
-from functools import cache
 from itertools import pairwise
 
-import typer
 from typer._click.core import Command
 from typer._click.exceptions import NoSuchOption, UsageError
 from typer.core import TyperGroup
 
-from cli.main import application
+from commands import whole_command
 from scripts.docs.build import ROOT
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -31,7 +29,7 @@ def problem_of(command: list[str]) -> str | None:
 
 def _longbatch(arguments: list[str], *, is_whole: bool = True) -> str | None:
     """Parse the arguments as the CLI does, which neither reads files nor runs."""
-    command: Command = _application(arguments[0] if arguments else None)
+    command: Command = whole_command()
     left = [*arguments]
     while isinstance(command, TyperGroup) and left and not left[0].startswith("-"):
         name = left.pop(0)
@@ -50,11 +48,6 @@ def _longbatch(arguments: list[str], *, is_whole: bool = True) -> str | None:
     if is_whole and (rest or missing):
         return f"nothing takes {rest}" if rest else f"{missing} are missing"
     return None
-
-
-@cache
-def _application(wanted: str | None) -> Command:
-    return typer.main.get_command(application(wanted))
 
 
 def _make(arguments: list[str]) -> str | None:

@@ -9,10 +9,10 @@ import openai
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.main import application
 from cli.stack.options import StackOptions
 from cli.stack.servers.llama_options import LlamaOptions, bundled_gguf
 from cli.stack.stack import Stack
+from longbatch.cli.main import application
 from openai_support import ended, jsonl, results
 from openai_support import run as run_batch
 from system_support import Client, running_stack

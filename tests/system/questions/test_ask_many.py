@@ -93,7 +93,7 @@ def ask(stack: Stack, folder: Path, output: Path, notes: Path) -> "subprocess.Po
         "LONGBATCH_API_URL": stack.urls.api_url or "",
         "LONGBATCH_API_KEY": stack.urls.api_key or "",
     }
-    command = (sys.executable, "-P", "-c", "from cli.main import main; main()", "ask", str(folder))
+    command = (sys.executable, "-P", "-c", "from longbatch.cli import main; main()", "ask", str(folder))
     options = ("--questions", str(listed), "--output", str(output), "--chunk-tokens", "3000")
     with notes.open("wb") as file:
         return subprocess.Popen([*command, *options], env=variables, stdout=file, stderr=file)

@@ -96,7 +96,7 @@ def extract(stack: Stack, folder: Path, output: Path, notes: Path) -> "subproces
         "LONGBATCH_API_URL": stack.urls.api_url or "",
         "LONGBATCH_API_KEY": stack.urls.api_key or "",
     }
-    command = (sys.executable, "-P", "-c", "from cli.main import main; main()", "extract", str(folder))
+    command = (sys.executable, "-P", "-c", "from longbatch.cli import main; main()", "extract", str(folder))
     options = ("--schema", str(schema), "--output", str(output), "--chunk-tokens", str(CHUNK_TOKENS))
     with notes.open("wb") as file:
         return subprocess.Popen([*command, *options], env=variables, stdout=file, stderr=file)

@@ -8,7 +8,6 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-import typer
 import yaml
 
 from chart.settings_schema import (
@@ -19,7 +18,7 @@ from chart.settings_schema import (
     settings_schema,
     whole_schema,
 )
-from cli.main import application
+from commands import whole_command
 from jobs.engines.capacity import Capacity
 from jobs.settings import ENV_PREFIX, Settings
 from jobs.version import version
@@ -187,7 +186,7 @@ def test_notes_and_documentation_name_commands_that_there_are() -> None:
     lines = command_lines()
     assert len(lines) >= 3
     for words in lines:
-        command: Any = typer.main.get_command(application(words[0]))
+        command: Any = whole_command()
         rest = list(words)
         while rest and rest[0] in getattr(command, "commands", {}):
             command = command.commands[rest.pop(0)]

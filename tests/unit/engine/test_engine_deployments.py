@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from cli.engine import build_commands, drift, plan, profile, render, sharing, values
 from cli.engine.errors import ProfileError
 from cli.engine.profile import Profile
-from cli.main import application
+from longbatch.cli.main import application
 
 A6000 = profile.load("llama-3.1-8b-a6000")
 # Every option that the scripts of TensorRT-LLM 0.19 declare among those that this product could want.

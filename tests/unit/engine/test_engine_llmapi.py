@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from cli.engine import drift, profile, render
 from cli.engine.profile import PROFILES, Profile
-from cli.main import application
+from longbatch.cli.main import application
 
 LLMAPI = profile.load("llama-3.1-8b-h100-llmapi")
 # The fields of LlmArgs and of its parts that a profile could fill; all others would be refused at load.

@@ -15,7 +15,7 @@ from cli.engine.errors import ProfileError
 from cli.engine.hardware import GIB, SHAPES
 from cli.engine.profile import PROFILES, Profile
 from cli.engine.profile_groups import Precision
-from cli.main import application
+from longbatch.cli.main import application
 
 NAMES = sorted(path.stem for path in PROFILES.glob("*.toml"))
 A6000 = profile.load("llama-3.1-8b-a6000")

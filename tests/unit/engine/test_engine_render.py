@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from cli.engine import build_commands, drift, llmapi, pbtxt, profile, render, values
 from cli.engine.errors import RenderError
 from cli.engine.profile import PROFILES, Profile
-from cli.main import application
 from jobs import settings
+from longbatch.cli.main import application
 
 NAMES = sorted(path.stem for path in PROFILES.glob("*.toml"))
 # Of this profile whole, and of every other one what differs from it.

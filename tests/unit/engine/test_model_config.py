@@ -14,7 +14,7 @@ from cli.engine.cache_layout import CacheLayout
 from cli.engine.errors import ProfileError
 from cli.engine.hardware import SHAPES
 from cli.engine.profile import PROFILES, Profile
-from cli.main import application
+from longbatch.cli.main import application
 
 KIB, MIB = 2**10, 2**20
 GQA8 = {"num_key_value_heads": 8, "head_dim": 128}

@@ -11,11 +11,11 @@ import pytest
 import typer
 from openpyxl import load_workbook
 
-from cli.extractions.reading import read_joins, read_schema
-from cli.extractions.tables import FieldsFormat, fields_sheet, problem_of
-from cli.summaries.results import DocumentResult, failed, of_extraction
-from cli.summaries.sources import SourceFile
-from cli.summaries.tables import OrderedTable
+from longbatch.cli.field_tables import FieldsFormat, fields_sheet, problem_of
+from longbatch.cli.schemas import read_joins, read_schema
+from longbatch.cli.tables import OrderedTable
+from longbatch.documents.results import DocumentResult, failed, of_extraction
+from longbatch.documents.sources import SourceFile
 
 FIELDS = ["name", "sum", "paid", "tags"]
 HEADING = [

@@ -2,9 +2,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cli.queue_text import in_words
 from jobs.states import WaitReason
 from jobs.views import QueueReply, rfc3339
+from longbatch.cli.queue_text import in_words
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import typer
 
-from cli.questions.reading import read_questions
-from cli.questions.tables import TableFormat, answers_sheet, problem_of
-from cli.summaries.results import DocumentResult, failed, of_answers
-from cli.summaries.sources import SourceFile
-from cli.summaries.tables import OrderedTable
-from cli.whole_files import writing_whole
+from longbatch.cli.answer_tables import TableFormat, answers_sheet, problem_of
+from longbatch.cli.questions import read_questions
+from longbatch.cli.tables import OrderedTable
+from longbatch.documents.results import DocumentResult, failed, of_answers
+from longbatch.documents.sources import SourceFile
+from longbatch.whole_files import writing_whole
 
 QUESTIONS = ["Rent?", "Notice?", "Sky?", "Part?"]
 

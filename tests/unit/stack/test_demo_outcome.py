@@ -7,7 +7,7 @@ from rich.console import Console
 
 from cli.demo.run import DemoSetting, Row, print_outcome
 from cli.stack.servers.llama_options import LlamaOptions
-from cli.summaries.sources import SourceFile
+from longbatch.documents.sources import SourceFile
 
 SETTING = DemoSetting(
     engine=LlamaOptions(gguf=Path("model.gguf")),

@@ -19,7 +19,7 @@ from cli.stack.options import StackOptions, default_directory
 from cli.stack.ports import LOOPBACK, free_port, release, reserve
 from cli.stack.stack import Stack
 from cli.stack.supervised import Backoff
-from cli.whole_files import write_whole
+from longbatch.whole_files import write_whole
 
 
 def test_the_wait_doubles_up_to_its_ceiling() -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.summaries import buckets
-from cli.summaries.buckets import BucketError, BucketFolder
+from longbatch.documents import buckets
+from longbatch.documents.buckets import BucketError, BucketFolder
 
 pytest.importorskip("obstore")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cli.commands.estimate import joined
+from longbatch.cli.commands.estimate import joined
 
 
 def part(seconds: int | None, *, name: str = "doc_1") -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.summaries.sources import Skipped, SourceFile, find
+from longbatch.documents.sources import Skipped, SourceFile, find
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from cli.summaries import results as summary_results
-from cli.summaries.options import Format, Style, digest, request
-from cli.summaries.outputs import FolderWriter, LocalFolder, StdoutWriter, write_shared
-from cli.summaries.results import DocumentResult, failed, of_summary
-from cli.summaries.sources import SourceFile
+from longbatch.cli import result_files as summary_results
+from longbatch.cli.options import Format, request
+from longbatch.cli.outputs import FolderWriter, LocalFolder, StdoutWriter, write_shared
+from longbatch.documents.results import DocumentResult, failed, of_summary
+from longbatch.documents.run import digest
+from longbatch.documents.sources import SourceFile
 
 SUMMARY: dict[str, Any] = {
     "id": "sum_1",
@@ -187,13 +188,13 @@ def test_a_file_is_written_whole_for_all_who_may_read(tmp_path: Path) -> None:
 
 
 def test_a_run_is_named_by_what_its_result_depends_on() -> None:
-    fields = request(style=Style.BULLETS, length=100, language=None)
+    fields = request(style="bullets", length=100, language=None)
     name = digest(["a"], fields, model="m")
-    assert name == digest(["a"], request(length=100, style=Style.BULLETS, priority="high"), model="m")
+    assert name == digest(["a"], request(length=100, style="bullets", priority="high"), model="m")
     others = [
         digest(["b"], fields, model="m"),
         digest(["a", "a"], fields, model="m"),
-        digest(["a"], request(style=Style.TLDR, length=100), model="m"),
+        digest(["a"], request(style="tldr", length=100), model="m"),
         digest(["a"], fields, model="n"),
     ]
     assert len({name, *others}) == 5

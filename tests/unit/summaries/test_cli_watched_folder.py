@@ -5,8 +5,8 @@ from threading import Event
 
 import pytest
 
-from cli.summaries.sources import Skipped, find
-from cli.summaries.watched_folder import Arrival, FolderInUseError, FolderWatcher, Ledger
+from longbatch.cli.watched_folder import Arrival, FolderInUseError, FolderWatcher, Ledger
+from longbatch.documents.sources import Skipped, find
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 import pytest
 
-from jobs.markdown import defused
+from longbatch.markdown import defused
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,0 @@
-"""Summaries of files and folders: sent, followed, and written where they are wanted."""

@@ -1,0 +1,165 @@
+"""The calls of the API about jobs, documents and the server, as flows."""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from longbatch.errors import WaitTimeoutError
+from longbatch.flows import (
+    BRIEF,
+    NO_RETRIES,
+    TIMEOUT_SECONDS,
+    Flow,
+    Request,
+    Retries,
+    get,
+    post,
+    route,
+    send,
+    with_key,
+)
+
+ENDED: Final = frozenset({"completed", "failed", "cancelled", "expired"})
+# Length of a long poll; the server allows 60 s, but proxies in between often end a request after a minute.
+POLL_SECONDS: Final = 25
+# Enough to wait through a restart of the server, which takes seconds.
+_WAITING: Final = Retries(away_seconds=20.0, full_seconds=600.0, max_faults=4)
+_TRANSFER_SECONDS: Final = 120.0  # between two reads or writes of an upload
+_PAGE: Final = 100
+
+JSON = dict[str, Any]
+
+
+def submit_job(body: Mapping[str, object], *, key: str | None = None) -> Flow[JSON]:
+    """Submit a job; the idempotency key keeps a repeated request from creating a second one."""
+    request = with_key(Request("POST", "/v1/jobs", json=body), key or str(uuid.uuid4()))
+    return (yield from send(request, BRIEF))
+
+
+def job(job_id: str) -> Flow[JSON]:
+    """Fetch a job in its current state."""
+    return (yield from get(_job(job_id)))
+
+
+def job_result(job_id: str) -> Flow[JSON]:
+    """Fetch the output of a job that has ended."""
+    return (yield from get(f"{_job(job_id)}/result"))
+
+
+def job_with_output(job_id: str) -> Flow[JSON]:
+    """Fetch a job, with its `output` if it has ended."""
+    found = yield from job(job_id)
+    return (yield from _with_output(found))
+
+
+def wait_for_job(
+    job_id: str, *, on_change: Callable[[JSON], None] = lambda _: None, timeout: float | None = None
+) -> Flow[JSON]:
+    """Poll until the job ends and return it; `on_change` gets every earlier answer.
+
+    Raises:
+        WaitTimeoutError: it did not end within `timeout` seconds.
+    """
+    ends_at = None if timeout is None else time.monotonic() + timeout
+    found = yield from job(job_id)
+    while found["state"] not in ENDED:
+        on_change(found)
+        left = POLL_SECONDS if ends_at is None else ends_at - time.monotonic()
+        if left <= 0:
+            raise WaitTimeoutError(f"{job_id} is {found['state']} after {timeout:g} s; it goes on.")
+        poll = min(POLL_SECONDS, max(1, int(left)))
+        found = yield from get(_job(job_id), _WAITING, params={"wait": poll}, timeout=poll + TIMEOUT_SECONDS)
+    return found
+
+
+def finished_job(job_id: str, *, timeout: float | None = None) -> Flow[JSON]:
+    """Wait until the job ends, and return it with its `output`."""
+    found = yield from wait_for_job(job_id, timeout=timeout)
+    return (yield from _with_output(found))
+
+
+def job_attempts(job_id: str) -> Flow[JSON]:
+    """Fetch the attempts of a job, oldest first."""
+    return (yield from get(f"{_job(job_id)}/attempts"))
+
+
+def cancel_job(job_id: str) -> Flow[JSON]:
+    """Cancel a job, or ask a running one to stop; an ended one stays as it is."""
+    return (yield from post(f"{_job(job_id)}/cancel"))
+
+
+def cancel_jobs(filters: Mapping[str, object]) -> Flow[int]:
+    """Cancel the jobs that match all filters; return how many were cancelled or asked to stop."""
+    found = yield from post("/v1/jobs/cancel", dict(filters))
+    return int(found["cancelled"])
+
+
+def page(path: str, query: Mapping[str, object]) -> Flow[JSON]:
+    """Fetch a page of a list, newest first."""
+    return (yield from get(path, params={"limit": _PAGE, **query}))
+
+
+def add_document(
+    path: Path, *, name: str | None = None, kind: str | None = None, retries: Retries = BRIEF
+) -> Flow[JSON]:
+    """Upload a file and return its document; the same bytes are the same document.
+
+    Args:
+        path: the file.
+        name: the file name to give to the server; None for the file's own.
+        kind: the format of the bytes; None lets the server find out.
+        retries: how long to repeat the call.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    filename = (name or path.name).encode(errors="replace").decode()
+    params = {"filename": filename} | ({} if kind is None else {"kind": kind})
+    headers = {"Content-Type": "application/octet-stream"}
+    request = Request("POST", "/v1/documents", params, file=path, headers=headers, timeout=_TRANSFER_SECONDS)
+    return (yield from send(request, retries))
+
+
+def document(document_id: str) -> Flow[JSON]:
+    """Fetch a document."""
+    return (yield from get(route("documents", document_id)))
+
+
+def delete_document(document_id: str) -> Flow[JSON]:
+    """Delete a document and its text."""
+    return (yield from send(Request("DELETE", route("documents", document_id)), BRIEF))
+
+
+def text_path(document_id: str) -> str:
+    """Return the path of a document's text."""
+    return route("documents", document_id, "text")
+
+
+def call(
+    method: str, path: str, *, params: Mapping[str, Any] | None = None, json: object = None
+) -> Flow[JSON]:
+    """Call any route; only reads are repeated."""
+    return (yield from send(Request(method, path, params, json), BRIEF if method == "GET" else NO_RETRIES))
+
+
+def version() -> Flow[JSON]:
+    """Fetch the server's version and model without retries, to report a missing server at once."""
+    return (yield from get("/v1/version", NO_RETRIES))
+
+
+def console_link() -> Flow[JSON]:
+    """Make a link that signs a browser in to the console once: `path`, and when it `expires_at`."""
+    return (yield from post("/console/codes", retries=NO_RETRIES))
+
+
+def _with_output(found: JSON) -> Flow[JSON]:
+    if found["state"] not in ENDED:
+        return found
+    result = yield from job_result(found["id"])
+    return {**found, "output": result["output"], "usage": result.get("usage")}
+
+
+def _job(job_id: str) -> str:
+    return route("jobs", job_id)

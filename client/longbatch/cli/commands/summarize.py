@@ -1,0 +1,221 @@
+"""The command `summarize`: documents in, summaries out; a repeated command resumes where it stopped."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from threading import Event
+from typing import Annotated, Final, TypeVar
+
+import typer
+from rich.markup import escape
+
+from longbatch import calls
+from longbatch.cli import locations, output, result_files
+from longbatch.cli.options import (
+    DEFAULT_CONCURRENCY,
+    ConcurrencyOption,
+    FollowLinksOption,
+    Format,
+    FormatOption,
+    with_fields,
+)
+from longbatch.cli.output import ApiUrl, client_of, notes
+from longbatch.cli.outputs import ResultWriter, StdoutWriter
+from longbatch.cli.progress import ProgressDisplay, progress
+from longbatch.client import Client
+from longbatch.documents import sources
+from longbatch.documents.locations import find
+from longbatch.documents.results import DocumentResult
+from longbatch.documents.run import DocumentOutcome, DocumentRun
+from longbatch.documents.sources import Skipped, SourceFile
+from longbatch.documents.trees import Trees
+from longbatch.flows import Flow
+
+T = TypeVar("T")
+EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT, the shells' convention
+_PRINT: Final = "-"
+_MAX_NAMED: Final = 5  # of the links that are skipped
+EXIT_CODES: Final = (
+    "Exit codes: 0 all documents summarized, 1 a document failed, 2 usage error, 3 no server answers,"
+    " 4 the server refused all, 130 interrupted."
+)
+
+Paths = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATH...",
+        help="Files, and folders to search for documents; or s3://bucket/prefix.",
+        show_default=False,
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("summarize", epilog=EXIT_CODES)(summarize)
+
+
+@with_fields()
+def summarize(  # noqa: PLR0913  # one for each option
+    paths: Paths,
+    *,
+    fields: dict[str, object],
+    combine: Annotated[
+        bool, typer.Option("--combine", help="Make one summary of all, at most 1,000 documents.")
+    ] = False,
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            metavar="DIR|-",
+            help="Write a file for each document here, a folder or s3://bucket/prefix; - prints.",
+        ),
+    ] = _PRINT,
+    kind: FormatOption = Format.MD,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="Show each document's progress even when standard error is not a terminal."
+        ),
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Start a new run instead of resuming an earlier one.")
+    ] = False,
+    follow_links: FollowLinksOption = False,
+    concurrency: ConcurrencyOption = DEFAULT_CONCURRENCY,
+    api_url: ApiUrl = None,
+) -> None:
+    """Summarize documents of any length. The same files with the same options resume an earlier run."""
+    locations.check_paths(paths)
+    folder = None if output == _PRINT else output
+    if folder is not None:
+        locations.check_output(paths, folder)
+        locations.check_places(paths, folder, kind, combine=combine, follow_links=follow_links)
+    skipped = Skipped()
+    search = partial(find, paths, left_out=folder, follow_links=follow_links)
+    total = sum(1 for _ in search(skipped=skipped))
+    if not total:
+        raise typer.BadParameter(sources.NOTHING, param_hint="PATH")
+    report_skipped(skipped)
+    found = search()
+    with client_of(api_url) as client, stopping() as stop:
+        shown = progress(notes, total=total, live=watch)
+        model = str(client.run(calls.version())["model"])
+        run = DocumentRun(Trees(), fields, model=model, observer=shown, again=again)
+        group = Group(client, run, concurrency=concurrency, stop=stop)
+        if combine:
+            num_completed = _combined(group, list(found), folder, kind, shown)
+        else:
+            num_completed = _each(group, found, _output(folder, kind, shown), shown)
+    conclude(run, num_completed=num_completed, total=total)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A run with the client that performs it.
+
+    Attributes:
+        concurrency: documents to process at once.
+        stop: once set, ends every wait.
+    """
+
+    client: Client
+    run: DocumentRun
+    concurrency: int
+    stop: Event
+
+    def each(
+        self, flow_of: Callable[[SourceFile], Flow[T]], found: Iterable[SourceFile]
+    ) -> Iterator[tuple[int, T]]:
+        """Perform a flow for each document in threads; yield its place and result as each ends."""
+        return self.client.run_each(flow_of, found, concurrency=self.concurrency, stop=self.stop)
+
+    def perform(self, flow: Flow[T]) -> T:
+        """Perform a flow."""
+        return self.client.run(flow, stop=self.stop)
+
+    def fetching(self, outcome: DocumentOutcome) -> Callable[[], DocumentResult]:
+        """Return what fetches the result of an ended document."""
+        return lambda: self.perform(outcome.fetch())
+
+
+@contextmanager
+def stopping() -> Iterator[Event]:
+    """Yield an event, set when the block ends. Ctrl-C prints how to resume and exits."""
+    stop = Event()
+    try:
+        yield stop
+    except KeyboardInterrupt:
+        notes.print("interrupted: the server continues; run the same command to resume")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    finally:
+        stop.set()
+
+
+def report_skipped(skipped: Skipped) -> None:
+    """Print what the folders hold that is not read, if there is anything."""
+    others = {suffix: number for suffix, number in sorted(skipped.kinds.items()) if number}
+    if others:
+        kinds = ", ".join(f"{number:,} {escape(suffix)}" for suffix, number in others.items())
+        notes.print(f"skipped files of other kinds: {kinds}")
+    if skipped.links:
+        named = _first_of(skipped.links)
+        notes.print(f"skipped links that lead out of their folder: {named} (--follow-links reads them)")
+    if skipped.broken:
+        notes.print(f"skipped broken links: {_first_of(skipped.broken)}")
+
+
+def _first_of(names: Sequence[str]) -> str:
+    named = escape(", ".join(names[:_MAX_NAMED]))
+    return f"{len(names):,}, such as {named}" if len(names) > _MAX_NAMED else named
+
+
+def conclude(run: DocumentRun, *, num_completed: int, total: int) -> None:
+    """Print why documents failed and exit with its code; return if all completed.
+
+    Raises:
+        LongbatchError: the error that stopped the run.
+    """
+    if run.fatal_error is not None:
+        raise run.fatal_error
+    if num_completed < total:
+        output.print_error(f"{total - num_completed:,} of {total:,} documents did not complete")
+        raise typer.Exit(output.EXIT_NOT_COMPLETED)
+
+
+def _each(group: Group, found: Iterator[SourceFile], output: ResultWriter, shown: ProgressDisplay) -> int:
+    """Summarize each document on its own; return how many completed."""
+    num_completed = 0
+    try:
+        with shown:
+            for place, ended in group.each(group.run.process, found):
+                num_completed += output.take(place, group.fetching(ended)) and ended.is_completed
+    finally:
+        output.close()
+    return num_completed
+
+
+def _combined(
+    group: Group, found: list[SourceFile], folder: str | None, kind: Format, shown: ProgressDisplay
+) -> int:
+    """Make one summary of all documents; return how many it covers."""
+    with shown:
+        sent = dict(group.each(group.run.add, found))
+        results = group.perform(
+            group.run.combined([(source, sent[place]) for place, source in enumerate(found)])
+        )
+    if folder is None:
+        sys.stdout.write(result_files.combined(results, kind, result_files.as_shown))
+    else:
+        try:
+            locations.writer_of(folder, kind).write_combined(results)
+        except OSError as error:
+            output.print_error(f"cannot write the summary: {error}")
+            return 0
+    return sum(result.error is None for result in results)
+
+
+def _output(folder: str | None, kind: Format, shown: ProgressDisplay) -> ResultWriter:
+    return StdoutWriter(kind, shown.aside) if folder is None else locations.writer_of(folder, kind)

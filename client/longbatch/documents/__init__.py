@@ -1,0 +1,1 @@
+"""Documents: where they lie, what is made of them."""
