@@ -26,17 +26,17 @@ CLIENT_COMMANDS: Final[Mapping[str, str]] = {
     "audit": "List who changed what, newest first.",
 }
 SERVER_COMMANDS: Final[Mapping[str, str]] = {
-    "demo": "Summarize documents on a stack of its own, and show what happens.",
-    "up": "Start a whole stack on this machine.",
+    "demo": "Start a stack of its own, summarize documents on it and print a table.",
+    "up": "Run Longbatch here: database, broker, engine, API and workers, until Ctrl-C.",
     "migrate": "Upgrade a database's tables.",
-    "doctor": "Check a server, its database and its engines.",
+    "doctor": "Check each component: API, database, broker, engine, tokenizer.",
     "tenants": "Manage tenants.",
     "keys": "Manage API keys.",
-    "sessions": "End sessions in the console.",
-    "content": "Manage the encryption of what is stored.",
-    "engine": "Plan, inspect, pause and drain engines.",
-    "adapters": "Manage LoRA adapters.",
-    "bench": "Measure a server or an engine under load.",
+    "sessions": "Manage who is signed in to the console.",
+    "content": "Manage how content is encrypted at rest.",
+    "engine": "Plan, build, inspect and pause engines.",
+    "adapters": "Manage adapters (LoRA).",
+    "bench": "Measure a running server under load.",
 }
 _CLIENT_MODULES: Final[Mapping[str, str]] = {
     **{name: name.replace("-", "_") for name in CLIENT_COMMANDS},

@@ -30,7 +30,8 @@ def test_a_version_is_written_into_all_of_them(copy: Path) -> None:
         for line in (copy / file).read_text().splitlines()
         if line not in (ROOT / file).read_text().splitlines()
     ]
-    assert len(changed) == 6
+    assert len(changed) >= len(PLACES)
+    assert all("12.34.56" in line for line in changed), "nothing else is changed"
 
 
 def test_files_that_disagree_are_found(copy: Path) -> None:

@@ -34,7 +34,7 @@ def test_the_command_says_which_release_it_is() -> None:
 def test_the_help_has_each_command_with_the_first_sentence_of_its_own_help() -> None:
     lines = {**CLIENT_COMMANDS, **SERVER_COMMANDS}
     for name, command in whole_command().commands.items():
-        assert (command.help or "").startswith(lines[name]), name
+        assert (command.help or "").startswith(lines[name].rstrip(".")), name
     shown = CliRunner().invoke(application(), ["--help"]).stdout
     assert all(f"  {name} " in shown for name in lines)
 

@@ -57,8 +57,11 @@ def compose() -> dict[str, Any]:
 
 def test_the_images_have_every_package_that_the_wheel_has() -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    packages = {name.partition(".")[0] for name in pyproject["tool"]["setuptools"]["packages"]}
-    assert packages <= copied("server-files")
+    names = (
+        name.partition("longbatch_server.code.")[2] for name in pyproject["tool"]["setuptools"]["packages"]
+    )
+    packages = {name.partition(".")[0] for name in names if name}
+    assert packages | {"client/longbatch"} <= copied("server-files")
     assert packages - SERVER_ONLY <= copied("engine-files")
 
 
@@ -81,7 +84,7 @@ def test_an_image_installs_locked_packages_and_none_for_developers(image: str, e
 
     def names(requirements: list[str]) -> set[str]:
         found = {re.split(r"[\[<>=;~! ]", each)[0].lower() for each in requirements}
-        return found - {"longbatch"}
+        return found - {"longbatch", "longbatch-server"}
 
     assert names(pyproject["project"]["dependencies"]) <= locked
     extras = pyproject["project"]["optional-dependencies"]
