@@ -5,7 +5,6 @@ package index, and half a gigabyte for the server's environment.
 """
 
 import argparse
-import json
 import os
 import signal
 import subprocess
@@ -58,10 +57,8 @@ def install(folder: Path, requirements: Sequence[str], *, wheels: Path) -> Envir
     pip = [python, "-m", "pip", "--quiet", "--no-input", "--disable-pip-version-check"]
     subprocess.run([*pip, "install", "--find-links", wheels, *requirements], check=True)
     seconds = time.monotonic() - began
-    listed = subprocess.run([*pip, "list", "--format", "json"], check=True, capture_output=True, text=True)
-    packages = [
-        each["name"] for each in json.loads(listed.stdout) if each["name"] not in ("pip", "setuptools")
-    ]
+    names = {each.name.partition("-")[0] for each in folder.glob("lib/*/site-packages/*.dist-info")}
+    packages = names - {"pip", "setuptools"}
     size = sum(file.stat().st_size for file in (folder / "lib").rglob("*") if file.is_file())
     return Environment(folder, seconds, size / 2**20, len(packages))
 
