@@ -157,7 +157,7 @@ crashes: setup ## the long forms of the crash tests: 2,000 webhook events and 40
 		tests/integration/jobs/test_lifecycle_properties.py tests/integration/tenants/test_quota_properties.py \
 		tests/integration/summaries/test_summary_properties.py
 
-COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
+COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-package longbatch
 # Of one extra alone, without what Longbatch itself needs.
 LLAMA = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["llama-cpp"], sep="\n")
 CLIENTS = $(addprefix tests/with_clients/environments/,openai3 openai2 curator)
