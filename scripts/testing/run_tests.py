@@ -38,6 +38,8 @@ WIDTH: Final = 80
 # Where `tests/support/browser_support.py` finds the log of the fetch, and its exit status once it has ended.
 # Without the prefix of settings: the product refuses unknown ones.
 BROWSER_FETCH: Final = "BROWSER_FETCH"
+# Where mypy keeps what it knows of each file, by content: another checkout saves half a minute of CPU.
+MYPY_CACHE: Final = "MYPY_CACHE_DIR"
 
 
 @dataclass(frozen=True)
@@ -241,6 +243,13 @@ def fetched_browser(folder: Path) -> Iterator[None]:
         waiting.join()
 
 
+def user_cache() -> Path:
+    """Return the folder of this user's caches, as the scripts of setup choose it."""
+    given = os.environ.get("LONGBATCH_CACHE_DIR")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(given) if given else Path(base) / "longbatch"
+
+
 def changed_files() -> list[str]:
     """Return untracked files, and those that differ from the merge base with the main branch.
 
@@ -338,7 +347,9 @@ def main() -> int:
         folder = Path(name)
         browser = folder / "browser"
         quiet, streaming = choose_steps(options, folder)
-        processes = Processes({**os.environ, BROWSER_FETCH: str(browser)})
+        processes = Processes(
+            {MYPY_CACHE: str(user_cache() / "mypy"), **os.environ, BROWSER_FETCH: str(browser)}
+        )
 
         def stop(*_: object) -> None:
             processes.interrupt()
