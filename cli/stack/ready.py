@@ -16,7 +16,7 @@ REDIS = "redis"
 TRITON = "triton"
 LLAMA_CPP = "llama_cpp"  # only in a stack that runs it in Triton's place
 # What the API's readiness calls all engines and all workers.
-ENGINE_COMPONENT = "triton"
+ENGINE_COMPONENT = "engine"
 WORKERS_COMPONENT = "workers"
 PARTS = (API, INFERENCE_WORKER, SERVICE_WORKER, POSTGRES, REDIS, TRITON)
 
