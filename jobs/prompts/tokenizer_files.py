@@ -76,6 +76,8 @@ LLAMA3_CHAT_TEMPLATE: Final = """\
 {%- endif %}
 """
 LLAMA3_EOS_IDS: Final = [128001, 128008, 128009]
+# A snapshot with one of these has a tokenizer.
+_TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
 
 
 class TokenizerMissingError(LongbatchError):
@@ -101,6 +103,30 @@ def tokenizer_directory(path_or_name: str | None) -> Path:
     if not directory.exists() and (cached := _hub_cache_directory(path_or_name)):
         return cached
     return _converted(path_or_name)
+
+
+def local_tokenizer(path_or_name: str) -> Path | None:
+    """Return the tokenizer directory of a model in this folder or in the Hugging Face cache.
+
+    Returns:
+        None if the tokenizer is not on this machine. Nothing is downloaded, and the bundled one is no
+        substitute.
+    """
+    if not Path(path_or_name).is_dir():
+        from huggingface_hub import try_to_load_from_cache
+
+        try:
+            hits = [try_to_load_from_cache(path_or_name, name) for name in _TOKENIZER_FILES]
+        except ValueError:  # HFValidationError: not a valid name
+            return None
+        found = next((hit for hit in hits if isinstance(hit, str)), None)
+        if found is None:
+            return None
+        path_or_name = str(Path(found).parent)
+    try:
+        return tokenizer_directory(path_or_name).absolute()
+    except TokenizerMissingError:
+        return None
 
 
 def template_of(directory: Path, config: Mapping[str, object], given: str | None) -> str | None:
