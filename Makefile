@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel demo test quick pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards trace-picture screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full images prove-images prove-zero-retention prove-encryption drill docs openapi licences schemas extraction crashes lock clean
+.PHONY: help setup wheel check-wheels demo test quick pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards trace-picture screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full images prove-images prove-zero-retention prove-encryption drill docs openapi licences schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -14,6 +14,9 @@ wheel: setup ## both wheels, dist/longbatch-*.whl (client, command line) and dis
 	@rm -rf dist/*.whl build client/build
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist ./client .
 	@ls dist/*.whl
+
+check-wheels: wheel ## install both wheels into empty environments, and summarize from one on a stack of the other (600 MB; UP='--engine llama')
+	@$(BIN)/python -m scripts.release.check_wheels dist -- $(UP)
 
 demo: setup ## the whole stack summarizes documents (DOCS=folder takes yours; ENGINE=llama a real model on the CPU, GGUF=file yours)
 	@$(BIN)/longbatch demo $(if $(DOCS),--docs "$(DOCS)") $(if $(ENGINE),--engine "$(ENGINE)") $(if $(GGUF),--gguf "$(GGUF)")

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from longbatch import calls
+from longbatch.backports import moment_of
 from longbatch.documents import locations, results, sources
 from longbatch.documents.results import DocumentResult
 from longbatch.documents.run import DocumentOutcome, DocumentRun, Observer
@@ -185,7 +185,7 @@ def run_kinds(kind: str | None) -> list[str]:
 
 def _run(kind: str, found: Mapping[str, Any]) -> Run:
     documents = found.get("documents") or [found["document"]]
-    created_at = datetime.fromisoformat(found["created_at"].replace("Z", "+00:00"))
+    created_at = moment_of(found["created_at"])
     return Run(
         found["id"], kind, found["state"], tuple(documents), created_at, Failure.of(found["error"]), found
     )

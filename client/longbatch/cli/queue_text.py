@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from longbatch.backports import UTC
+from longbatch.backports import UTC, moment_of
 from longbatch.waiting import WAIT_WORDS
 
 _MINUTE: Final = timedelta(minutes=1)
@@ -20,7 +20,7 @@ def in_words(queue: Mapping[str, Any], *, now: datetime) -> str:
     if queue["position"] is not None:
         known.append(f"number {queue['position']:,}")
     if reason is not None and queue["estimated_start_at"] is not None:
-        left = datetime.fromisoformat(queue["estimated_start_at"]) - now
+        left = moment_of(queue["estimated_start_at"]) - now
         known.append(f"starts in about {_span(left)}")
     return f"{', '.join(known)}: {why}" if known else why
 

@@ -226,7 +226,7 @@ def test_callers_list_the_runs_of_a_job_and_operators_see_the_worker(
     assert {run["worker"] for run in answers[reading].json()["data"]} == {None}
     assert answers[other].status_code == 404
     told = {"LONGBATCH_API_URL": server.url, "LONGBATCH_API_KEY": reading}
-    command = [sys.executable, "-P", "-m", "cli", "attempts", ids.job_id(lease.job_id)]
+    command = [sys.executable, "-P", "-m", "longbatch.cli", "attempts", ids.job_id(lease.job_id)]
     shown = subprocess.run(command, env=os.environ | told, capture_output=True, text=True, check=True)
     assert [line.split()[0] for line in shown.stdout.splitlines()] == ["engine", ENGINE, ENGINE]
     assert "retried [engine_error]" in shown.stdout

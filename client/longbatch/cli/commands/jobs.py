@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from longbatch import calls
+from longbatch.backports import moment_of
 from longbatch.cli.output import (
     EXIT_CODES,
     EXIT_NOT_COMPLETED,
@@ -291,8 +291,8 @@ def _print_result(client: Client, job_id: str, *, as_json: bool) -> None:
 def _seconds(start: str, end: str | None) -> str:
     if end is None:
         return ""
-    return f"{(datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds():,.1f}"
+    return f"{(moment_of(end) - moment_of(start)).total_seconds():,.1f}"
 
 
 def _local(moment: str) -> str:
-    return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return moment_of(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S")
