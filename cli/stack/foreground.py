@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from rich.console import Console
 from rich.markup import escape
+from rich.status import Status
 from rich.table import Table
 from sqlalchemy import make_url
 
@@ -81,11 +82,16 @@ def run(
         options = _with_urls(options, engine, console)
     else:
         options = _with_engine(options, engine)
-    stack = Stack(options, report=lambda event: _print_event(console, event))
+    status = console.status("Starting…")
+    stack = Stack(
+        options,
+        report=lambda event: _print_event(console, event),
+        progress=lambda words: _print_step(console, status, words),
+    )
     for number in _STOP_SIGNALS:
         signal.signal(number, _request_stop)
     try:
-        with console.status("Starting…"):
+        with status:
             stack.start()
         _show(console, stack)
         _watch(console, stack)
@@ -95,6 +101,14 @@ def run(
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         stack.stop()
+
+
+def _print_step(console: Console, status: Status, words: str) -> None:
+    """Show a step of the start: beside the spinner of a terminal, otherwise on a line of its own."""
+    if console.is_terminal:
+        status.update(words)
+    else:
+        console.print(words)
 
 
 def _watch(console: Console, stack: Stack) -> NoReturn:

@@ -4,7 +4,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -55,11 +55,19 @@ _READY_POLL_SECONDS = 0.05
 # For an engine that answers already: its worker starts, probes and registers it meanwhile.
 _EXTERNAL_ENGINE_SECONDS = 15.0
 _FALSE = {"0", "f", "false", "n", "no", "off"}  # as pydantic reads settings
+# Of processes whose own name tells a newcomer nothing.
+_WORDS = {
+    POSTGRES: "the database (Postgres)",
+    REDIS: "the broker (Valkey)",
+    TRITON: "the engine (Triton)",
+    LLAMA_CPP: "the engine (llama.cpp)",
+    API: "the API",
+}
 # Each group stops together, after the one before. Workers stop first, to release their jobs.
 _STOP_ORDER = ((API, INFERENCE_WORKER, SERVICE_WORKER), (TRITON, LLAMA_CPP, REDIS), (POSTGRES,))
 
 
-def _silent(_event: ServerStarted | ServerEnded) -> None:
+def _silent(_event: object) -> None:
     """Ignore the event."""
 
 
@@ -73,13 +81,27 @@ class Stack:
     """
 
     def __init__(
-        self, options: StackOptions, *, report: Report = _silent, backoff: Backoff = DEFAULT_BACKOFF
+        self,
+        options: StackOptions,
+        *,
+        report: Report = _silent,
+        progress: Callable[[str], None] = _silent,
+        backoff: Backoff = DEFAULT_BACKOFF,
     ) -> None:
+        """Set up without starting anything.
+
+        Args:
+            options: of the stack.
+            report: receives the starts and ends of processes.
+            progress: receives each step of `start` in words, once it is done.
+            backoff: before a process restarts.
+        """
         self.options = options
         self.urls = Urls()
         self.directory = options.directory.absolute()
         self.ready_file = (options.ready_file or options.directory / "ready.json").absolute()
         self._on_event = report
+        self._progress = progress
         self._backoff = backoff
         self._lock = DirectoryLock(self.directory)
         self._running: dict[str, SupervisedServer] = {}
@@ -239,6 +261,7 @@ class Stack:
 
         with migrated(url) as engine:
             self.urls = replace(self.urls, api_key=first_key(engine, self.directory))
+        self._progress("The database has the newest schema.")
 
     def _start_programs(self, api_port: int) -> None:
         engine = self.options.engine
@@ -274,6 +297,7 @@ class Stack:
             ]
         self._supervise(made)
         if API in self.options.parts:
+            self._progress("Waiting until the engine gets jobs…")
             self._wait_until_ready(api_port)
         for each in made:
             self._running[each.name].check()
@@ -320,6 +344,7 @@ class Stack:
             if isinstance(server, EmbeddedTriton | EmbeddedLlamaCpp):
                 timeout = server.start_timeout
             self._running[server.name].wait_ready(timeout)
+            self._progress(f"Started {_WORDS.get(server.name) or server.name.replace('_', ' ')}.")
 
     def _runs(self, name: str, external_url: str | None) -> bool:
         return name in self.options.parts and not external_url

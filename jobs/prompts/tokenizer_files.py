@@ -129,6 +129,15 @@ def local_tokenizer(path_or_name: str) -> Path | None:
         return None
 
 
+def prepare_transformers() -> None:
+    """Set, before the first import of transformers, that it downloads nothing and does not ask for PyTorch.
+
+    Tokenizers and configurations need no PyTorch; its advice to install it looks like an error.
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+
+
 def template_of(directory: Path, config: Mapping[str, object], given: str | None) -> str | None:
     """Read a tokenizer's chat template.
 
@@ -166,7 +175,7 @@ def _hub_cache_directory(name: str) -> Path | None:
 
 def _converted(path_or_name: str) -> Path:
     """Convert a tokenizer without tokenizer.json to its fast form and cache that."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    prepare_transformers()
     from transformers import AutoTokenizer
 
     try:
@@ -221,7 +230,7 @@ def _llama_vocabulary() -> Path:
 
 
 def _build_llama3(vocabulary: Path, into: Path) -> None:
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    prepare_transformers()
     from transformers import PreTrainedTokenizerFast
     from transformers.convert_slow_tokenizer import TikTokenConverter
 

@@ -99,6 +99,29 @@ def test_a_job_is_answered_through_the_command_line(home: Path) -> None:
     assert "Paris" in done.stdout
 
 
+def test_each_step_is_a_line_where_the_output_is_no_terminal(
+    console: str, home: Path, engines: list[LlamaServer]
+) -> None:
+    lines = console.splitlines()
+    steps = [
+        f"Engine {engines[0].url}",
+        "Started the database (Postgres).",
+        "Started the broker (Valkey).",
+        "The database has the newest schema.",
+        "Started the API.",
+        "Started inference worker.",
+        "Started service worker.",
+        "Started inference worker 2.",
+        "Waiting until the engine gets jobs…",
+        "Longbatch is ready.",
+    ]
+    places = [next(n for n, line in enumerate(lines) if line.startswith(step)) for step in steps]
+    assert places == sorted(places)
+    logs = [file.read_text() for file in (home / "longbatch" / "logs").iterdir()]
+    assert len(logs) >= 6
+    assert not [text for text in (console, *logs) if "PyTorch" in text]
+
+
 def test_what_was_found_is_printed(console: str, engines: list[LlamaServer]) -> None:
     for each in engines:
         assert f"Engine {each.url}: llama.cpp serves {each.model.gguf.path.name}; " in console
