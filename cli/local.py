@@ -94,7 +94,7 @@ def _engine_at(url: str, *, metrics_url: str | None, model: str | None) -> Engin
 
 
 def _engine_of_stack(settings: Mapping[str, str], *, model: str | None) -> EngineSide:
-    """Build the settings of the local stack's own llama.cpp from the variables of its worker."""
+    """Build the settings of the local stack's engine from the variables of its worker."""
     side = EngineSide()
     groups: dict[str, dict[str, str]] = {"ENGINE": {}, "TOKENIZER": {}}
     for variable, value in settings.items():

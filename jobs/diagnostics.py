@@ -32,7 +32,7 @@ class Finding:
 _ADVICE: Final[Mapping[str, str]] = {
     "database": "check LONGBATCH_DATABASE__URL; `alembic upgrade head` brings the schema up to date",
     "broker": "check LONGBATCH_BROKER__URL; jobs also run without it, some seconds later",
-    "triton": "check LONGBATCH_ENGINE__URL or LONGBATCH_TRITON__URL, and the inference worker's log",
+    "engine": "check LONGBATCH_ENGINE__URL or LONGBATCH_TRITON__URL, and the inference worker's log",
     "tokenizer": "set LONGBATCH_TOKENIZER__PATH, or install the extra `local`",
 }
 

@@ -27,7 +27,9 @@ async def list_models(services: ServicesDep, tenant_id: TenantDep) -> JSONRespon
 
 
 @router.get(
-    "/v1/models/{model}", summary="Get a model", responses=responses(200, ModelReply, "The model", 404, 503)
+    "/v1/models/{model:path}",  # as Hugging Face names models, with a slash
+    summary="Get a model",
+    responses=responses(200, ModelReply, "The model", 404, 503),
 )
 async def get_model(model: str, services: ServicesDep, tenant_id: TenantDep) -> JSONResponse:  # noqa: ARG001  # needs a key
     """Get one of the models that engines serve, or one of their adapters."""

@@ -47,7 +47,7 @@ class Readiness:
         checks = {
             "database": self._database(),
             "broker": self._broker(),
-            "triton": self._transactions.run_across(_check_engines),
+            "engine": self._transactions.run_across(_check_engines),
             "workers": self._transactions.run_across(_check_workers),
         }
         found = dict(

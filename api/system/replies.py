@@ -23,14 +23,14 @@ class ReadyReply(BaseModel):
         components={
             "database": {"ready": True, "detail": "schema is at 0001"},
             "broker": {"ready": True, "detail": "answers"},
-            "triton": {"ready": True, "detail": "jobs start on default"},
+            "engine": {"ready": True, "detail": "jobs start on default"},
             "workers": {"ready": True, "detail": "2 report that all of their loops run"},
             "tokenizer": {"ready": True, "detail": "loaded, fingerprint 8f50fa8d0822a7f2fd1273579431ccec"},
         },
     )
 
     ready: bool
-    components: dict[Literal["database", "broker", "triton", "workers", "tokenizer"], ComponentReply]
+    components: dict[Literal["database", "broker", "engine", "workers", "tokenizer"], ComponentReply]
     error: ErrorBody | None = None
 
 

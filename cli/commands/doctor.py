@@ -87,12 +87,12 @@ def _check_engine(num_ours: int | None) -> Iterator[Finding]:
     try:
         found = list(inspect_engine(side, Tokenizer.load(side.tokenizer.path), num_ours=num_ours))
     except LongbatchError as error:
-        yield Finding("engine", "unknown", error.message)
+        yield Finding("engine: server", "unknown", error.message)
         return
     yield from (
         replace(each, name=f"engine: {each.name}")
         for each in found
-        if each.status in ("failed", "warning") or each.name in ("entry point", "answer")
+        if each.status in ("failed", "warning") or each.name in ("server", "entry point", "answer")
     )
 
 
@@ -131,7 +131,7 @@ def _local_findings() -> Iterator[Finding]:
     checks: dict[str, Callable[[Settings], str]] = {
         "database": _check_database,
         "broker": _check_broker,
-        "triton": _check_triton,
+        "engine": _check_server,
         "tokenizer": _check_tokenizer,
     }
     for name, check in checks.items():
@@ -171,9 +171,9 @@ def _check_broker(found: Settings) -> str:
     return "it answers"
 
 
-def _check_triton(found: Settings) -> str:
+def _check_server(found: Settings) -> str:
     if _is_http(found.engine.url):
-        return f"not used: the engine is {found.engine.url}, checked below"
+        return f"{found.engine.url} is checked below"
     if found.triton.http_url is None:
         raise LongbatchError(f"set LONGBATCH_TRITON__HTTP_URL to check it; gRPC is at {found.triton.url}")
     url = f"{found.triton.http_url.rstrip('/')}/v2/health/ready"

@@ -12,6 +12,14 @@ EngineKind = Annotated[
         help="llama: a real model with llama.cpp on the CPU, no Triton; needs `make setup ENGINE=llama`.",
     ),
 ]
+EngineUrl = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--engine-url",
+        help="An engine that runs already: http://host:port of vLLM, SGLang, trtllm-serve, llama-server or"
+        " any OpenAI-compatible server, grpc://host:port of Triton; again for each.",
+    ),
+]
 GgufFile = Annotated[
     Path | None,
     typer.Option(
@@ -69,6 +77,28 @@ def up(  # noqa: PLR0913  # one for each option
     ] = None,
     kv_tokens: Annotated[int, typer.Option(min=1024, help="With --model: tokens in the KV cache.")] = 131_072,
     engine: EngineKind = "triton",
+    engine_url: EngineUrl = None,
+    engine_model: Annotated[
+        str | None,
+        typer.Option(help="With --engine-url: the model's name there.", show_default="the engine's only one"),
+    ] = None,
+    engine_slots: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="With --engine-url: requests that it runs at once.", show_default="as it reports"
+        ),
+    ] = None,
+    engine_kv_tokens: Annotated[
+        int | None,
+        typer.Option(min=64, help="With --engine-url: tokens of its KV cache.", show_default="as it reports"),
+    ] = None,
+    engine_tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="With --engine-url: directory of the model's tokenizer, or its Hugging Face name.",
+            show_default="the model's own, if it is on this machine",
+        ),
+    ] = None,
     gguf: GgufFile = None,
     context: Annotated[
         int | None,
@@ -97,15 +127,34 @@ def up(  # noqa: PLR0913  # one for each option
     from cli.stack import (
         foreground,  # the stack takes most of a second to import; other commands do not need it
     )
+    from cli.stack.engine_urls import EngineUrls
     from cli.stack.servers.llama_options import LlamaOptions, bundled_gguf
 
+    of_url = {
+        "--engine-model": engine_model,
+        "--engine-slots": engine_slots,
+        "--engine-kv-tokens": engine_kv_tokens,
+        "--engine-tokenizer": engine_tokenizer,
+    }
+    if engine_url is None and (alone := next((name for name, each in of_url.items() if each), None)):
+        raise typer.BadParameter("it needs --engine-url.", param_hint=alone)
+    if engine_url is not None and (engine == "llama" or model is not None):
+        raise typer.BadParameter("the engine is --engine llama, --model or --engine-url: give one of them.")
     check_gguf(gguf, engine=engine)
     if adapter and engine != "llama":
         raise typer.BadParameter("it needs --engine llama.", param_hint="--adapter")
     if embeddings and engine != "llama":
         raise typer.BadParameter("it needs --engine llama.", param_hint="--embeddings")
-    chosen: foreground.LocalEngineArgs | foreground.ModelArgs | LlamaOptions
-    if engine == "llama":
+    chosen: foreground.LocalEngineArgs | foreground.ModelArgs | LlamaOptions | EngineUrls
+    if engine_url is not None:
+        chosen = EngineUrls(
+            urls=tuple(engine_url),
+            model=engine_model,
+            slots=engine_slots,
+            kv_tokens=engine_kv_tokens,
+            tokenizer=engine_tokenizer,
+        )
+    elif engine == "llama":
         if model is not None:
             raise typer.BadParameter("--model is served by Triton; a GGUF file goes with --gguf.")
         chosen = LlamaOptions(

@@ -12,6 +12,7 @@ from cli.engine.cache_layout import CacheLayout, LayerGroup, LayerKind
 from cli.engine.config_numbers import Config, name_of, number, number_or
 from cli.engine.errors import ProfileError
 from cli.engine.hardware import ModelShape
+from jobs.prompts.tokenizer_files import prepare_transformers
 
 _INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = "model.safetensors"
@@ -104,6 +105,7 @@ def completed(content: Config) -> Config:
     Raises:
         ProfileError: transformers does not know the model, or it is no decoder.
     """
+    prepare_transformers()
     from transformers import AutoConfig
 
     name = str(content.get("model_type"))

@@ -13,10 +13,12 @@ from typing import NoReturn
 
 from rich.console import Console
 from rich.markup import escape
+from rich.status import Status
 from rich.table import Table
 from sqlalchemy import make_url
 
 from cli.stack import programs
+from cli.stack.engine_urls import EngineUrls
 from cli.stack.errors import StackError
 from cli.stack.options import StackOptions, default_directory
 from cli.stack.private_files import SIGNING_FILE
@@ -32,11 +34,12 @@ from jobs.prompts.tokenizer_files import tokenizer_directory
 _WATCH_SECONDS = 5.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOKENIZER = "LONGBATCH_TOKENIZER__PATH"
+_ENGINE = "LONGBATCH_ENGINE__URL"
 _STAND_IN = (
     "[yellow]The engine is a local stand-in on the CPU:[/] it behaves like TensorRT-LLM (batching, KV cache, "
-    "timing), but its answers are extracts of the prompt, not a language model's. To use the real thing, set "
-    "LONGBATCH_TRITON__URL=host:8001 (and LONGBATCH_TRITON__METRICS_URL=http://host:8002/metrics) to your "
-    "Triton server with TensorRT-LLM and start again."
+    "timing), but its answers are extracts of the prompt, not a language model's. To use a real one, start "
+    "again with --engine-url: http://host:port of vLLM, SGLang, trtllm-serve or llama-server, or "
+    "grpc://host:port of Triton with TensorRT-LLM."
 )
 
 
@@ -66,17 +69,29 @@ def run(
     data_dir: Path | None,
     port: int | None,
     ready_file: Path | None,
-    engine: LocalEngineArgs | ModelArgs | LlamaOptions,
+    engine: LocalEngineArgs | ModelArgs | LlamaOptions | EngineUrls,
 ) -> None:
     """Run the stack until a signal asks it to stop."""
     open_files.raise_limit()  # every server inherits it
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     options = StackOptions(directory=data_dir or default_directory(), api_port=port, ready_file=ready_file)
-    stack = Stack(_with_engine(options, engine), report=lambda event: _print_event(console, event))
+    configured = options.environment.get(_ENGINE)
+    if configured and isinstance(engine, LocalEngineArgs):
+        engine = EngineUrls(urls=(configured,))
+    if isinstance(engine, EngineUrls):
+        options = _with_urls(options, engine, console)
+    else:
+        options = _with_engine(options, engine)
+    status = console.status("Starting…")
+    stack = Stack(
+        options,
+        report=lambda event: _print_event(console, event),
+        progress=lambda words: _print_step(console, status, words),
+    )
     for number in _STOP_SIGNALS:
         signal.signal(number, _request_stop)
     try:
-        with console.status("Starting…"):
+        with status:
             stack.start()
         _show(console, stack)
         _watch(console, stack)
@@ -86,6 +101,14 @@ def run(
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         stack.stop()
+
+
+def _print_step(console: Console, status: Status, words: str) -> None:
+    """Show a step of the start: beside the spinner of a terminal, otherwise on a line of its own."""
+    if console.is_terminal:
+        status.update(words)
+    else:
+        console.print(words)
 
 
 def _watch(console: Console, stack: Stack) -> NoReturn:
@@ -125,6 +148,21 @@ def _with_engine(options: StackOptions, engine: LocalEngineArgs | ModelArgs | Ll
     )
     environment = {**options.environment, _TOKENIZER: configured or str(engine.model_dir.resolve())}
     return replace(options, engine=served, environment=environment)
+
+
+def _with_urls(options: StackOptions, engine: EngineUrls, console: Console) -> StackOptions:
+    """Find the engines at these URLs, print what they are, and add them to the options."""
+    from cli.stack.found_engines import find_engines  # clients of engines take most of a second to import
+
+    found = find_engines(engine, options.environment)
+    for each in found:
+        console.print(f"[bold]Engine[/] {escape(each.words())}")
+    first = found[0]
+    return replace(
+        options,
+        engines=tuple(each.settings for each in found),
+        environment={**first.defaults, **options.environment, **first.settings},
+    )
 
 
 def _request_stop(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -187,7 +225,7 @@ def _rows(urls: Urls, stack: Stack) -> list[tuple[str, str]]:
         "Triton gRPC": urls.triton_grpc,
         "Triton HTTP": urls.triton_http,
         "Triton metrics": urls.triton_metrics,
-        "llama.cpp": (urls.engine_settings or {}).get("LONGBATCH_ENGINE__URL"),
+        "llama.cpp" if stack.model else "Engine": (urls.engine_settings or {}).get(_ENGINE),
         "Logs": str(stack.directory / "logs"),
         "Webhook signing secret": str(stack.directory / SIGNING_FILE),
         "All of this, with passwords": str(stack.ready_file),

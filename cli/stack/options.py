@@ -40,6 +40,8 @@ class StackOptions:
         ready_file: written when the stack answers and whenever a process id changes; None for `ready.json` in
             the data directory.
         parts: the processes to run, from `ready.PARTS`. A server with a URL in the environment does not run.
+        engines: variables for each inference worker, whose engine runs already; empty: one worker, whose
+            engine is the one above or that of the environment.
         environment: of our own processes; LONGBATCH_DATABASE__URL, LONGBATCH_BROKER__URL, and
             ENGINE_URLS in it name servers to use instead of embedded ones.
 
@@ -53,6 +55,7 @@ class StackOptions:
     api_port: int | None = None
     ready_file: Path | None = None
     parts: frozenset[str] = frozenset(PARTS)
+    engines: tuple[Mapping[str, str], ...] = field(default=(), repr=False)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
 
     def __post_init__(self) -> None:

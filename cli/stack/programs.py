@@ -23,10 +23,13 @@ _GRACE = {
 _SHUTDOWN_GRACE_SECONDS = "2"  # for a worker's running jobs; it needs the rest of its grace to release them
 
 
-def program(name: str, env: Mapping[str, str], *, api_port: int, directory: Path) -> Program:
-    """Describe a process of ours. Only the API is probed: workers have no address."""
+def program(name: str, env: Mapping[str, str], *, api_port: int, directory: Path, number: int = 1) -> Program:
+    """Describe a process of ours, the first one of its kind or a further one.
+
+    Only the API is probed: workers have no address.
+    """
     return Program(
-        name=name,
+        name=numbered(name, number),
         # -P: no file in the working directory may shadow a module.
         argv=(sys.executable, "-P", "-m", "longbatch_server", *_MODULES[name]),
         env=env,
@@ -34,6 +37,11 @@ def program(name: str, env: Mapping[str, str], *, api_port: int, directory: Path
         grace=_GRACE[name],
         answers=(lambda: loopback.succeeds(api_port, "/health/live")) if name == API else (lambda: True),
     )
+
+
+def numbered(name: str, number: int) -> str:
+    """Return the name of the process with this number, from 1 on."""
+    return name if number == 1 else f"{name}_{number}"
 
 
 def environment(base: Mapping[str, str], urls: Urls, *, api_port: int, time_scale: float) -> dict[str, str]:

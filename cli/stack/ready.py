@@ -16,7 +16,7 @@ REDIS = "redis"
 TRITON = "triton"
 LLAMA_CPP = "llama_cpp"  # only in a stack that runs it in Triton's place
 # What the API's readiness calls all engines and all workers.
-ENGINE_COMPONENT = "triton"
+ENGINE_COMPONENT = "engine"
 WORKERS_COMPONENT = "workers"
 PARTS = (API, INFERENCE_WORKER, SERVICE_WORKER, POSTGRES, REDIS, TRITON)
 
@@ -31,8 +31,8 @@ class Urls:
         triton_grpc: host:port, for gRPC clients.
         triton_http: None also for an external server without LONGBATCH_TRITON__HTTP_URL.
         triton_metrics: None also for an external server without LONGBATCH_TRITON__METRICS_URL.
-        engine_settings: variables that describe the stack's own llama.cpp to a worker or a command. None, and
-            not in the file, for any other engine.
+        engine_settings: variables that describe the stack's own llama.cpp, or its first engine that ran
+            already, to a worker or a command. None, and not in the file, for any other engine.
     """
 
     api_url: str | None = None

@@ -4,7 +4,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -55,11 +55,19 @@ _READY_POLL_SECONDS = 0.05
 # For an engine that answers already: its worker starts, probes and registers it meanwhile.
 _EXTERNAL_ENGINE_SECONDS = 15.0
 _FALSE = {"0", "f", "false", "n", "no", "off"}  # as pydantic reads settings
+# Of processes whose own name tells a newcomer nothing.
+_WORDS = {
+    POSTGRES: "the database (Postgres)",
+    REDIS: "the broker (Valkey)",
+    TRITON: "the engine (Triton)",
+    LLAMA_CPP: "the engine (llama.cpp)",
+    API: "the API",
+}
 # Each group stops together, after the one before. Workers stop first, to release their jobs.
 _STOP_ORDER = ((API, INFERENCE_WORKER, SERVICE_WORKER), (TRITON, LLAMA_CPP, REDIS), (POSTGRES,))
 
 
-def _silent(_event: ServerStarted | ServerEnded) -> None:
+def _silent(_event: object) -> None:
     """Ignore the event."""
 
 
@@ -73,13 +81,27 @@ class Stack:
     """
 
     def __init__(
-        self, options: StackOptions, *, report: Report = _silent, backoff: Backoff = DEFAULT_BACKOFF
+        self,
+        options: StackOptions,
+        *,
+        report: Report = _silent,
+        progress: Callable[[str], None] = _silent,
+        backoff: Backoff = DEFAULT_BACKOFF,
     ) -> None:
+        """Set up without starting anything.
+
+        Args:
+            options: of the stack.
+            report: receives the starts and ends of processes.
+            progress: receives each step of `start` in words, once it is done.
+            backoff: before a process restarts.
+        """
         self.options = options
         self.urls = Urls()
         self.directory = options.directory.absolute()
         self.ready_file = (options.ready_file or options.directory / "ready.json").absolute()
         self._on_event = report
+        self._progress = progress
         self._backoff = backoff
         self._lock = DirectoryLock(self.directory)
         self._running: dict[str, SupervisedServer] = {}
@@ -126,7 +148,8 @@ class Stack:
         if not self._lock.is_held:
             return  # the ready file may belong to the stack that holds the lock
         self._is_ready = False
-        for names in _STOP_ORDER:
+        programs_first, *servers = _STOP_ORDER
+        for names in ((*programs_first, *self._further_workers), *servers):
             group = [self._running[name] for name in names if name in self._running]
             if group:
                 with ThreadPoolExecutor(len(group)) as pool:
@@ -141,7 +164,7 @@ class Stack:
     @property
     def pids(self) -> dict[str, int | None]:
         """Process ids by name; None for a process that this stack does not run."""
-        names = [*PARTS, *([LLAMA_CPP] if LLAMA_CPP in self._running else [])]
+        names = dict.fromkeys([*PARTS, *self._running])
         return {name: self._running[name].pid if name in self._running else None for name in names}
 
     @property
@@ -182,6 +205,11 @@ class Stack:
         EmbeddedPostgres(self.directory / POSTGRES).remove()
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    @property
+    def _further_workers(self) -> list[str]:
+        """Names of the inference workers beside the first one."""
+        return [programs.numbered(INFERENCE_WORKER, each + 1) for each in range(1, len(self.options.engines))]
+
     def _reserve_api_port(self) -> int:
         wanted = self.options.api_port
         if wanted == 0 or (wanted is None and not reserve(_DEFAULT_API_PORT)):
@@ -196,11 +224,12 @@ class Stack:
         directory, given = self.directory, self.options.environment
         database_url = given.get("LONGBATCH_DATABASE__URL")
         broker_url = given.get("LONGBATCH_BROKER__URL")
-        engine_url, triton_grpc = given.get("LONGBATCH_ENGINE__URL"), given.get("LONGBATCH_TRITON__URL")
+        triton_grpc = given.get("LONGBATCH_TRITON__URL")
+        is_given = self.options.engines or given.get("LONGBATCH_ENGINE__URL") or triton_grpc
         postgres = EmbeddedPostgres(directory / POSTGRES) if self._runs(POSTGRES, database_url) else None
         valkey = EmbeddedValkey(directory / REDIS) if self._runs(REDIS, broker_url) else None
         llama = triton = None
-        if self._runs(TRITON, engine_url or triton_grpc):
+        if TRITON in self.options.parts and not is_given:
             engine = self._engine()
             if isinstance(engine, LlamaOptions):
                 llama = EmbeddedLlamaCpp(directory / LLAMA_CPP, LlamaModel.of(engine))
@@ -219,7 +248,11 @@ class Stack:
             triton_grpc=triton.url if triton else triton_grpc,
             triton_http=triton.http_url if triton else given.get("LONGBATCH_TRITON__HTTP_URL"),
             triton_metrics=triton.metrics_url if triton else given.get("LONGBATCH_TRITON__METRICS_URL"),
-            engine_settings=llama.model.settings(llama.url, llama.tokenizer) if llama else None,
+            engine_settings=(
+                llama.model.settings(llama.url, llama.tokenizer)
+                if llama
+                else next(iter(self.options.engines), None)
+            ),
         )
 
     def _prepare_database(self, url: str) -> None:
@@ -228,6 +261,7 @@ class Stack:
 
         with migrated(url) as engine:
             self.urls = replace(self.urls, api_key=first_key(engine, self.directory))
+        self._progress("The database has the newest schema.")
 
     def _start_programs(self, api_port: int) -> None:
         engine = self.options.engine
@@ -245,14 +279,28 @@ class Stack:
             api_port=api_port,
             time_scale=time_scale,
         )
-        names = [name for name in (API, INFERENCE_WORKER, SERVICE_WORKER) if name in self.options.parts]
-        self._supervise(
-            [programs.program(name, env, api_port=api_port, directory=self.directory) for name in names]
-        )
-        if API in names:
+        made = [
+            programs.program(name, env, api_port=api_port, directory=self.directory)
+            for name in (API, INFERENCE_WORKER, SERVICE_WORKER)
+            if name in self.options.parts
+        ]
+        if INFERENCE_WORKER in self.options.parts:
+            made += [
+                programs.program(
+                    INFERENCE_WORKER,
+                    {**env, **engine},
+                    api_port=api_port,
+                    directory=self.directory,
+                    number=number,
+                )
+                for number, engine in enumerate(self.options.engines[1:], start=2)
+            ]
+        self._supervise(made)
+        if API in self.options.parts:
+            self._progress("Waiting until the engine gets jobs…")
             self._wait_until_ready(api_port)
-        for name in names:
-            self._running[name].check()
+        for each in made:
+            self._running[each.name].check()
 
     def not_ready(self) -> dict[str, str]:
         """Return the components that are not ready, with details; `API` alone if it does not answer."""
@@ -267,8 +315,8 @@ class Stack:
             WORKERS_COMPONENT: SERVICE_WORKER in self.options.parts,
             ENGINE_COMPONENT: INFERENCE_WORKER in self.options.parts,
         }
-        runs_engine = TRITON in self._running or LLAMA_CPP in self._running
-        patience = _READY_TIMEOUT.total_seconds() - 1 if runs_engine else _EXTERNAL_ENGINE_SECONDS
+        answers = TRITON in self._running or LLAMA_CPP in self._running or self.options.engines
+        patience = _READY_TIMEOUT.total_seconds() - 1 if answers else _EXTERNAL_ENGINE_SECONDS
         began = time.monotonic()
         while True:
             found = programs.not_ready(port)
@@ -296,6 +344,7 @@ class Stack:
             if isinstance(server, EmbeddedTriton | EmbeddedLlamaCpp):
                 timeout = server.start_timeout
             self._running[server.name].wait_ready(timeout)
+            self._progress(f"Started {_WORDS.get(server.name) or server.name.replace('_', ' ')}.")
 
     def _runs(self, name: str, external_url: str | None) -> bool:
         return name in self.options.parts and not external_url

@@ -76,6 +76,8 @@ LLAMA3_CHAT_TEMPLATE: Final = """\
 {%- endif %}
 """
 LLAMA3_EOS_IDS: Final = [128001, 128008, 128009]
+# A snapshot with one of these has a tokenizer.
+_TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
 
 
 class TokenizerMissingError(LongbatchError):
@@ -101,6 +103,39 @@ def tokenizer_directory(path_or_name: str | None) -> Path:
     if not directory.exists() and (cached := _hub_cache_directory(path_or_name)):
         return cached
     return _converted(path_or_name)
+
+
+def local_tokenizer(path_or_name: str) -> Path | None:
+    """Return the tokenizer directory of a model in this folder or in the Hugging Face cache.
+
+    Returns:
+        None if the tokenizer is not on this machine. Nothing is downloaded, and the bundled one is no
+        substitute.
+    """
+    if not Path(path_or_name).is_dir():
+        from huggingface_hub import try_to_load_from_cache
+
+        try:
+            hits = [try_to_load_from_cache(path_or_name, name) for name in _TOKENIZER_FILES]
+        except ValueError:  # HFValidationError: not a valid name
+            return None
+        found = next((hit for hit in hits if isinstance(hit, str)), None)
+        if found is None:
+            return None
+        path_or_name = str(Path(found).parent)
+    try:
+        return tokenizer_directory(path_or_name).absolute()
+    except TokenizerMissingError:
+        return None
+
+
+def prepare_transformers() -> None:
+    """Set, before the first import of transformers, that it downloads nothing and does not ask for PyTorch.
+
+    Tokenizers and configurations need no PyTorch; its advice to install it looks like an error.
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 
 def template_of(directory: Path, config: Mapping[str, object], given: str | None) -> str | None:
@@ -140,7 +175,7 @@ def _hub_cache_directory(name: str) -> Path | None:
 
 def _converted(path_or_name: str) -> Path:
     """Convert a tokenizer without tokenizer.json to its fast form and cache that."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    prepare_transformers()
     from transformers import AutoTokenizer
 
     try:
@@ -195,7 +230,7 @@ def _llama_vocabulary() -> Path:
 
 
 def _build_llama3(vocabulary: Path, into: Path) -> None:
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    prepare_transformers()
     from transformers import PreTrainedTokenizerFast
     from transformers.convert_slow_tokenizer import TikTokenConverter
 

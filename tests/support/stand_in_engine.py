@@ -93,6 +93,8 @@ class StandIn:
         tokenizes: returns the ids of a text at /tokenize; None: it has no such path.
         probes: requests of one id for one token, by which workers find out whether it answers.
         left: ids of requests that ended because their stream was cut or an abort came.
+        models: the names of its models.
+        root: the model behind them, as vLLM lists it; empty: it lists none.
     """
 
     kind: Kind
@@ -115,6 +117,8 @@ class StandIn:
     is_reading: bool = False
     embeds: bool = False
     forgets_scores: bool = False
+    models: Sequence[str] = ("served",)
+    root: str = ""
     port: int = 0
     bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     tokenizes: Callable[[str], Sequence[int]] | None = None
@@ -152,10 +156,13 @@ class StandIn:
 
     def document(self, path: str) -> object:
         """What it tells of itself; None if it has no such path."""
-        card: dict[str, object] = {"id": "served", "owned_by": OWNERS[self.kind]}
+        about: dict[str, object] = {"owned_by": OWNERS[self.kind]}
         if self.kind == "vllm":
-            card["max_model_len"] = 4096
-        found: dict[str, object] = {"/v1/models": {"object": "list", "data": [card]}, "/health": {}}
+            about["max_model_len"] = 4096
+        if self.root:
+            about["root"] = self.root
+        cards = [{"id": name, **about} for name in self.models]
+        found: dict[str, object] = {"/v1/models": {"object": "list", "data": cards}, "/health": {}}
         if self.kind == "sglang":
             found["/get_server_info"] = {
                 "max_running_requests": 6,
@@ -191,6 +198,8 @@ class StandIn:
         if self.kind == "trtllm-serve" and (unknown := set(body) - TRTLLM_FIELDS):
             return {"object": "error", "message": f"extra fields: {sorted(unknown)}", "code": 400}
         prompt = body.get("input_ids") or body.get("prompt") or []
+        if not prompt:
+            return {"error": {"message": "Field required: prompt", "type": "BadRequestError"}}
         if len(prompt) > 131_072:
             return {"error": {"message": "This model's maximum context length is 131072 tokens."}}
         if any(each > 10**6 for each in prompt if isinstance(each, int)):

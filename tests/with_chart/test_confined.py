@@ -138,7 +138,7 @@ def test_all_processes_work_and_stop(start: Start) -> None:
         # The engine does not answer: what Kubernetes asks must not depend on it.
         ready = client.get(f"{api.url}/health/ready")
         assert ready.status_code == 503
-        assert not ready.json()["components"]["triton"]["ready"]
+        assert not ready.json()["components"]["engine"]["ready"]
 
         client.headers["Authorization"] = f"Bearer {API_KEY}"
         job = client.post(f"{api.url}/v1/jobs", json={"input": "Summarize.", "max_tokens": 9}).json()

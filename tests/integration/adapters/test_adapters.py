@@ -104,6 +104,15 @@ def test_models_are_listed_before_their_adapters(http: httpx2.Client, legal: str
     assert http.get(f"/v1/models/{legal}").json() == listed[1]
 
 
+def test_a_model_with_a_slash_in_its_name_is_found(
+    http: httpx2.Client, sessions: sessionmaker[Session]
+) -> None:
+    with sessions.begin() as session:
+        register_engine(session, name="another", model="acme/small")
+    for path in ("acme/small", "acme%2Fsmall"):
+        assert http.get(f"/v1/models/{path}").json()["id"] == "acme/small"
+
+
 def test_what_engines_cannot_do_is_refused_with_field_model_and_what_they_can(
     http: httpx2.Client, sessions: sessionmaker[Session], run: Run, legal: str
 ) -> None:

@@ -21,7 +21,7 @@ def test_operators_see_checks_versions_schema_and_settings(
     checks = page.xpath("//section[@aria-labelledby='checks']//tbody/tr")
     found = {words(each[0]): words(each[1]) for each in checks}
     assert (found["database"], found["broker"], found["tokenizer"]) == ("ok", "ok", "ok")
-    assert found["triton"] == "failed"  # no engine has registered
+    assert found["engine"] == "failed"  # no engine has registered
     assert "open files" in found
     shown = [words(each) for each in page.xpath("//section[@aria-labelledby='versions']//dd")]
     assert shown[-2:] == [schema.head()] * 2

@@ -158,18 +158,18 @@ def test_readiness_names_every_part(
     assert {name: part["ready"] for name, part in components.items()} == {
         "database": True,
         "broker": True,
-        "triton": False,
+        "engine": False,
         "workers": False,
         "tokenizer": True,
     }
-    assert missing.json()["error"]["message"] == "Not ready: triton, workers."
+    assert missing.json()["error"]["message"] == "Not ready: engine, workers."
     with sessions.begin() as session:
         register_engine(session)
         workers.report(session, SERVICE_WORKER)
     assert (http.get("/health/ready").status_code, http.get("/health/ready").json()["ready"]) == (200, True)
     with sessions.begin() as session:
         registry.pause(session, ENGINE, "engine_unavailable")
-    assert "engine_unavailable" in component("triton")["detail"]
+    assert "engine_unavailable" in component("engine")["detail"]
     assert server.process.poll() is None
 
 
@@ -184,28 +184,28 @@ def test_readiness_is_red_while_no_worker_looks_for_jobs(
     with sessions.begin() as session:
         register_engine(session)
         session.execute(long_ago)
-    ready, detail = component("triton")
+    ready, detail = component("engine")
     assert not ready
     assert "has not looked for jobs since" in detail
     with sessions.begin() as session:
         register_engine(session, name="another")
-    assert component("triton")[0], "one that works is enough for a model"
+    assert component("engine")[0], "one that works is enough for a model"
     with sessions.begin() as session:
         register_engine(session, name="third", model="another-model")
         session.execute(long_ago)
         session.execute(text("UPDATE engines SET ticked_at = now() WHERE name <> 'third'"))
-    ready, detail = component("triton")
+    ready, detail = component("engine")
     assert (ready, detail.partition(":")[0]) == (False, "third"), "each model needs one"
     with sessions.begin() as session:
         halts.halt_engine(session, "third", HaltKind.DRAIN, reason="replaced", by=Operator())
-    assert component("triton")[0], "an operator took it out"
+    assert component("engine")[0], "an operator took it out"
 
 
 def test_readiness_is_red_while_jobs_wait_for_a_model_that_no_engine_serves(
     http: httpx2.Client, sessions: sessionmaker[Session]
 ) -> None:
     def component() -> tuple[bool, str]:
-        found = http.get("/health/ready").json()["components"]["triton"]
+        found = http.get("/health/ready").json()["components"]["engine"]
         return found["ready"], found["detail"]
 
     with sessions.begin() as session:
@@ -225,7 +225,7 @@ def test_readiness_names_a_worker_that_feeds_no_engine_although_another_one_does
     with sessions.begin() as session:
         register_engine(session)
         workers.report(session, refused)
-    component = http.get("/health/ready").json()["components"]["triton"]
+    component = http.get("/health/ready").json()["components"]["engine"]
     assert component["ready"]
     assert component["detail"].endswith("; host-1:17 feeds no engine: the name is in use")
 

@@ -192,7 +192,7 @@ def test_help_names_defaults_that_are_no_values() -> None:
 def test_doctor_names_every_part(run: Run, sessions: sessionmaker[Session]) -> None:
     sick = run("doctor")
     assert sick.exit_code == 1
-    for part in ("api", "database", "broker", "triton", "tokenizer", "open files", "keepalive"):
+    for part in ("api", "database", "broker", "engine", "tokenizer", "open files", "keepalive"):
         assert part in sick.stdout
     assert "no engine has registered" in sick.stdout
     with sessions.begin() as session:
@@ -204,7 +204,7 @@ def test_doctor_names_every_part(run: Run, sessions: sessionmaker[Session]) -> N
         "api": "ok",
         "database": "ok",
         "broker": "ok",
-        "triton": "ok",
+        "engine": "ok",
         "workers": "ok",
         "tokenizer": "ok",
         "open files": "ok",

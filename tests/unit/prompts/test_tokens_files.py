@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -176,3 +178,22 @@ def test_a_cache_that_cannot_be_written_gives_way_to_one_of_this_users_own(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     assert cache_directory() == tmp_path / f"longbatch-{os.getuid()}"
+
+
+def test_nothing_is_said_of_pytorch_when_transformers_is_imported(tmp_path: Path) -> None:
+    code = (
+        "from jobs.prompts.tokenizer_files import ensure_default_tokenizer; ensure_default_tokenizer();"
+        " from cli.engine.model_config import completed; completed({'model_type': 'llama'});"
+        " import sys; assert 'transformers' in sys.modules"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRANSFORMERS_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment | {"LONGBATCH_CACHE_DIR": str(tmp_path)},
+        cwd=Path(__file__).parents[3],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stderr + done.stdout == ""

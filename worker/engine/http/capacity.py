@@ -1,5 +1,6 @@
 """The capacity of an engine over HTTP: what it reports, with the settings' overrides."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jobs.engines.capacity import Capacity
@@ -24,6 +25,21 @@ class ReportedSizes:
     context: int = 0
 
 
+class CapacityUnknownError(EngineError):
+    """The server does not report its whole capacity; an operator must set the rest.
+
+    Attributes:
+        missing: the names of the settings, without their prefix.
+        hint: where an operator finds these numbers.
+    """
+
+    def __init__(self, missing: Sequence[str], *, hint: str) -> None:
+        named = ", ".join(f"LONGBATCH_ENGINE__{name}" for name in missing)
+        super().__init__(f"the server does not report its whole capacity: set {named} ({hint})")
+        self.missing = tuple(missing)
+        self.hint = hint
+
+
 def capacity_of(overrides: EngineSettings, sizes: ReportedSizes, *, hint: str) -> Capacity:
     """Combine the settings with what the server reports.
 
@@ -33,15 +49,15 @@ def capacity_of(overrides: EngineSettings, sizes: ReportedSizes, *, hint: str) -
         hint: where an operator finds what the server does not tell.
 
     Raises:
-        EngineError: a number is missing; the message names the setting.
+        CapacityUnknownError: a number is missing; the message names the setting.
     """
     found = {
         "MAX_BATCH_SIZE": overrides.max_batch_size or sizes.slots,
         "MAX_BLOCKS": overrides.max_blocks or sizes.blocks,
         "TOKENS_PER_BLOCK": overrides.tokens_per_block or sizes.tokens_per_block,
     }
-    if missing := [f"LONGBATCH_ENGINE__{name}" for name, value in found.items() if not value]:
-        raise EngineError(f"the server does not report its whole capacity: set {', '.join(missing)} ({hint})")
+    if missing := [name for name, value in found.items() if not value]:
+        raise CapacityUnknownError(missing, hint=hint)
     longest = min(overrides.max_seq_len, sizes.context or overrides.max_seq_len)
     return Capacity(
         max_batch_size=found["MAX_BATCH_SIZE"],

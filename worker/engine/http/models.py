@@ -36,8 +36,7 @@ async def model_card(server: HttpServer, settings: EngineSettings) -> ModelCard:
         EngineUnavailableError: the server cannot be reached, or lists no such model yet.
         EngineError: it lists several base models, and the settings name none.
     """
-    found = await server.read(PATH)
-    cards = [_card(each) for each in _listed(found) if not each.get("parent")]  # a parent: a LoRA adapter
+    cards = base_cards(await server.read(PATH))
     wanted = settings.served_model
     if wanted is not None:
         cards = [each for each in cards if each.name == wanted]
@@ -49,6 +48,11 @@ async def model_card(server: HttpServer, settings: EngineSettings) -> ModelCard:
             f"the server has several models: set LONGBATCH_ENGINE__SERVED_MODEL to one of {names}"
         )
     return cards[0]
+
+
+def base_cards(found: Any) -> list[ModelCard]:  # noqa: ANN401  # JSON of a foreign server
+    """Return the cards of a list's base models; one with a parent is a LoRA adapter."""
+    return [_card(each) for each in _listed(found) if not each.get("parent")]
 
 
 async def adapter_names(server: HttpServer) -> tuple[str, ...]:

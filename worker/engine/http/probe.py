@@ -13,7 +13,6 @@ from worker.engine import loop
 from worker.engine.abilities import abilities_finding
 from worker.engine.canary import answers
 from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
-from worker.engine.engine import ServedModel
 from worker.engine.gauges import load_finding
 from worker.engine.http.server import HttpServer
 from worker.engine.kinds import HTTP_KINDS
@@ -46,7 +45,7 @@ def probe(
     yield abilities_finding(served.abilities, blocks_per_sequence=side.engine.blocks_per_sequence)
     yield from _capacity(side, client)
     yield _load(client, num_ours)
-    yield _tokenizer(server, served, tokenizer)
+    yield loop.run(compare_tokenizer(server, served.kind, tokenizer))
 
 
 def _capacity(side: EngineSide, client: EngineClient) -> Iterator[Finding]:
@@ -73,11 +72,12 @@ def _load(client: EngineClient, num_ours: int | None) -> Finding:
     return load_finding(gauges, num_ours=num_ours)
 
 
-def _tokenizer(server: HttpServer, served: ServedModel, tokenizer: Tokenizer) -> Finding:
-    encoding = HTTP_KINDS[served.kind].encoding
+async def compare_tokenizer(server: HttpServer, kind: str, tokenizer: Tokenizer) -> Finding:
+    """Compare the tokens of a text in many scripts with those of the server, which has this kind."""
+    encoding = HTTP_KINDS[kind].encoding
     if encoding is None:
         return Finding("tokenizer", "unknown", "this kind of server does not show how it encodes text")
-    theirs = loop.run(_encode(server, {encoding.text_field: _SAMPLE, **encoding.options}))
+    theirs = await _encode(server, {encoding.text_field: _SAMPLE, **encoding.options})
     ours = tokenizer.markup.read(_SAMPLE).tolist()
     if theirs is None:
         return Finding("tokenizer", "unknown", f"{_TOKENIZE_PATH} does not answer")

@@ -51,7 +51,7 @@ class HttpServer:
     async def is_answering(self, path: str) -> bool:
         """Return True if the path answers with success."""
         try:
-            status, _ = await self._get(path)
+            status, _ = await self.get(path)
         except (httpx2.HTTPError, TimeoutError):
             return False
         return httpx2.codes.is_success(status)
@@ -63,7 +63,7 @@ class HttpServer:
             EngineUnavailableError: the server cannot be reached, or refuses.
         """
         try:
-            status, said = await self._get(path)
+            status, said = await self.get(path)
             if status in _ABSENT:
                 return None
             if not httpx2.codes.is_success(status):
@@ -91,8 +91,13 @@ class HttpServer:
             reason = str(error) or type(error).__name__
             raise EngineUnavailableError(said=storable(f"{self.url}{path}: {reason}")) from error
 
-    async def _get(self, path: str) -> tuple[int, str]:
-        """Return the status of a path, and its body or error message, within a few seconds."""
+    async def get(self, path: str) -> tuple[int, str]:
+        """Return the status of a path, and its body or error message.
+
+        Raises:
+            httpx2.HTTPError: the server cannot be reached, or does not speak HTTP.
+            TimeoutError: it did not answer within a few seconds.
+        """
         async with asyncio.timeout(_READ_SECONDS), self.client() as http, http.stream("GET", path) as answer:
             body = await body_of(answer, max_bytes=_MAX_BODY_BYTES)
             if answer.is_success:
