@@ -20,6 +20,8 @@ _GRACE = {
     INFERENCE_WORKER: timedelta(seconds=5),
     SERVICE_WORKER: timedelta(seconds=5),
 }
+# Whoever can reach a stack on loopback is on this machine, so its webhooks may go there too.
+_LOCAL_WEBHOOKS = json.dumps([LOOPBACK, "localhost", "::1"])
 _SHUTDOWN_GRACE_SECONDS = "2"  # for a worker's running jobs; it needs the rest of its grace to release them
 
 
@@ -50,6 +52,7 @@ def environment(base: Mapping[str, str], urls: Urls, *, api_port: int, time_scal
     defaults = {
         "LONGBATCH_ENGINE__TIME_SCALE": str(time_scale),
         "LONGBATCH_JOBS__SHUTDOWN_GRACE_SECONDS": _SHUTDOWN_GRACE_SECONDS,
+        "LONGBATCH_WEBHOOKS__ALLOWED_HOSTS": _LOCAL_WEBHOOKS,
         "PYTHONUNBUFFERED": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }

@@ -1,5 +1,6 @@
 """The stack's small parts: waits, ports, logs, locks and files."""
 
+import json
 import os
 import socket
 import subprocess
@@ -12,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from cli.local import find_engine
+from cli.stack import programs
 from cli.stack.errors import DirectoryInUseError, StackError
 from cli.stack.locks import DirectoryLock
 from cli.stack.logs import log_tail, open_log, rotate
 from cli.stack.options import StackOptions, default_directory
 from cli.stack.ports import LOOPBACK, free_port, release, reserve
+from cli.stack.ready import Urls
 from cli.stack.stack import Stack
 from cli.stack.supervised import Backoff
 from longbatch.whole_files import write_whole
@@ -165,3 +168,12 @@ def test_the_default_directory_follows_the_desktop_standard() -> None:
 def test_a_part_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown parts: redsi"):
         StackOptions(directory=tmp_path, parts=frozenset({"redsi"}))
+
+
+def test_webhooks_may_go_to_this_machine_unless_the_environment_decides() -> None:
+    name = "LONGBATCH_WEBHOOKS__ALLOWED_HOSTS"
+    found = programs.environment({}, Urls(), api_port=8080, time_scale=1)
+    assert json.loads(found[name]) == ["127.0.0.1", "localhost", "::1"]
+    for chosen in ("[]", '["hooks.internal"]'):
+        found = programs.environment({name: chosen}, Urls(), api_port=8080, time_scale=1)
+        assert found[name] == chosen
