@@ -19,10 +19,10 @@ from api.http.connections import ConnectionLimits, connection_class
 from api.http.metrics import HttpMetrics
 from api.runtime.body_process import BodyProcess
 from api.runtime.tokenizer import preload
-from jobs import database, liveness, open_files, telemetry
+from jobs import database, liveness, open_files, telemetry, tls
 from jobs import settings as settings_module
 from jobs.loopback import is_loopback
-from jobs.settings import Settings
+from jobs.settings import ApiSettings, Settings
 from jobs.tenants import keys
 from jobs.traces import configured as traces
 
@@ -42,7 +42,8 @@ class ApiServer(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
-            telemetry.logger().info(telemetry.API_READY, url=f"http://{host}:{port}")
+            scheme = "https" if self.config.is_ssl else "http"
+            telemetry.logger().info(telemetry.API_READY, url=f"{scheme}://{host}:{port}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer all long polls and stop accepting connections."""
@@ -60,6 +61,7 @@ def main() -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         settings = settings_module.load()
+        _check_tls(settings.api)
         _refuse_network_without_keys(settings)
         traces.is_on(settings.traces)
     except ValidationError as error:
@@ -82,6 +84,8 @@ def _serve(settings: Settings, http_metrics: HttpMetrics) -> int:
         ws="none",  # no route uses WebSockets, and they would escape the limits
         host=settings.api.host,
         port=settings.api.port,
+        ssl_certfile=settings.api.tls_certificate,
+        ssl_keyfile=settings.api.tls_key,
         log_config=None,
         access_log=False,
         proxy_headers=False,  # no proxy is trusted to name the caller
@@ -126,6 +130,19 @@ def _release_large_buffers() -> None:
 
 def _exit(_number: int, _frame: FrameType | None) -> None:
     sys.exit(liveness.exit_code())
+
+
+def _check_tls(settings: ApiSettings) -> None:
+    """Check the certificate's files before the server needs them.
+
+    Raises:
+        ValueError: they cannot be used.
+    """
+    if settings.tls_certificate and settings.tls_key:
+        try:
+            tls.check_files(settings.tls_certificate, settings.tls_key)
+        except ValueError as error:
+            raise ValueError(f"api.tls_certificate, api.tls_key: {error}") from error
 
 
 def _refuse_network_without_keys(settings: Settings) -> None:

@@ -3,10 +3,11 @@
 Imports nothing of ours, as it starts every few seconds.
 """
 
+import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from os import environ
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,6 +24,7 @@ class Probe(NamedTuple):
     host: str
     port: int
     path: str
+    is_tls: bool = False
 
 
 def main() -> int:
@@ -63,7 +65,8 @@ def probe_of(command: Sequence[str], environment: Mapping[str, str]) -> Probe | 
     module = command[0] if command else ""
     if module == "api":
         port = environment.get("LONGBATCH_API__PORT", "8080")
-        return Probe(_reached(environment.get("LONGBATCH_API__HOST", "")), int(port), "/health/live")
+        is_tls = bool(environment.get("LONGBATCH_API__TLS_CERTIFICATE"))
+        return Probe(_reached(environment.get("LONGBATCH_API__HOST", "")), int(port), "/health/live", is_tls)
     if module == "worker" and environment.get("LONGBATCH_METRICS__PORT", "0") != "0":
         host = _reached(environment.get("LONGBATCH_METRICS__HOST", ""))
         return Probe(host, int(environment["LONGBATCH_METRICS__PORT"]), "/metrics")
@@ -76,7 +79,7 @@ def probe_of(command: Sequence[str], environment: Mapping[str, str]) -> Probe | 
 
 def answers(probe: Probe) -> bool:
     """Ask the process."""
-    connection = HTTPConnection(probe.host, probe.port, timeout=_TIMEOUT_SECONDS)
+    connection = _connection(probe)
     try:
         connection.request("GET", probe.path)
         return connection.getresponse().status == HTTPStatus.OK
@@ -84,6 +87,15 @@ def answers(probe: Probe) -> bool:
         return False
     finally:
         connection.close()
+
+
+def _connection(probe: Probe) -> HTTPConnection:
+    if not probe.is_tls:
+        return HTTPConnection(probe.host, probe.port, timeout=_TIMEOUT_SECONDS)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # the request stays in the container
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return HTTPSConnection(probe.host, probe.port, timeout=_TIMEOUT_SECONDS, context=context)
 
 
 def _reached(host: str) -> str:

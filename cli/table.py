@@ -6,6 +6,7 @@ from typing import Final
 _NAMES: Final = (
     "demo",
     "up",
+    "service",
     "migrate",
     "doctor",
     "tenants",

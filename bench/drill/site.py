@@ -14,6 +14,7 @@ import httpx2
 from bench.drill.hosts import HUB, Host, Network
 from bench.drill.relay import relaying
 from cli.stack import programs
+from cli.stack.api_address import ApiAddress
 from cli.stack.database import first_key, migrated
 from cli.stack.ports import LOOPBACK
 from cli.stack.processes import Launch
@@ -160,7 +161,7 @@ def _start_programs(site: Site, directory: Path, urls: Urls, faketime: Path | No
         "LONGBATCH_WEBHOOKS__ENCRYPTION_KEY": new_key(),
     }
     for name, (kind, skew_s) in PROGRAMS.items():
-        env = programs.environment(base, urls, api_port=_API_PORT, time_scale=2)
+        env = programs.environment(base, urls, api=ApiAddress(_API_PORT), time_scale=2)
         env["LONGBATCH_API__HOST"] = site.network.hosts[name].address
         if faketime is not None:
             env |= {
@@ -169,7 +170,7 @@ def _start_programs(site: Site, directory: Path, urls: Urls, faketime: Path | No
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
                 "PYTHONPATH": str(_CLOCKS),
             }
-        plain = programs.program(kind, env, api_port=_API_PORT, directory=directory)
+        plain = programs.program(kind, env, api=ApiAddress(_API_PORT), directory=directory)
         _start(site, directory, name, _unprobed(plain))
     deadline = time.monotonic() + _START.total_seconds()
     for url in site.api_urls:

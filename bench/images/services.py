@@ -48,7 +48,7 @@ class Service:
         found += [f"--cap-drop={each.lower()}" for each in declared.get("cap_drop", ())]
         found += [f"--security-opt={each.partition(':')[0]}" for each in declared.get("security_opt", ())]
         found += [
-            f"--volume={each}" for each in declared.get("volumes", ()) if not each.startswith((".", "/"))
+            f"--volume={each}" for each in declared.get("volumes", ()) if not each.startswith((".", "/", ":"))
         ]
         found += [f"--restart={declared['restart']}"] if "restart" in declared else []
         found += [f"--user={declared['user']}"] if "user" in declared else []

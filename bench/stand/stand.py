@@ -19,6 +19,7 @@ from bench.simulation.engine_model import EngineModel, model_of
 from bench.stand.documents import Author, Prompt
 from bench.stand.ledger import Ledger
 from cli.stack import programs
+from cli.stack.api_address import ApiAddress
 from cli.stack.options import StackOptions
 from cli.stack.private_files import SIGNING_VARIABLE
 from cli.stack.ready import INFERENCE_WORKER, PARTS, TRITON
@@ -123,10 +124,10 @@ class Stand:
         env = programs.environment(
             {**self._environment, SIGNING_VARIABLE: self.stack.webhook_secret, **(environment or {})},
             urls,
-            api_port=int(self.url("api_url").rsplit(":", 1)[1]),
+            api=ApiAddress(int(self.url("api_url").rsplit(":", 1)[1])),
             time_scale=self.time_scale,
         )
-        program = programs.program(INFERENCE_WORKER, env, api_port=0, directory=self.directory)
+        program = programs.program(INFERENCE_WORKER, env, api=ApiAddress(0), directory=self.directory)
         log = self.directory / "inference-worker.log"
         running = SupervisedServer(program, log, report=lambda _event: None, backoff=DEFAULT_BACKOFF)
         self.ledger.database.execute("UPDATE engines SET paused_reason = 'not seen yet'")

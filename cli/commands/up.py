@@ -1,5 +1,6 @@
 """`longbatch up`."""
 
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,6 +33,13 @@ GgufFile = Annotated[
 ]
 
 
+def _address(given: str) -> str:
+    try:
+        return str(ip_address(given))
+    except ValueError as error:
+        raise typer.BadParameter("must be an IP address of this machine, or 0.0.0.0 for all.") from error
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     app.command()(up)
@@ -50,6 +58,28 @@ def up(  # noqa: PLR0913  # one for each option
             max=65535,
             help="Port of the API; 0 for a random one.",
             show_default="8080, a random one if taken",
+        ),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            callback=_address,
+            help="Address that the API listens on; any but loopback needs both TLS files.",
+        ),
+    ] = "127.0.0.1",
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="LONGBATCH_API__TLS_CERTIFICATE",
+            help="PEM of the API's certificate and of those that lead to its authority.",
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", envvar="LONGBATCH_API__TLS_KEY", help="PEM of the certificate's key, unencrypted."
         ),
     ] = None,
     ready_file: Annotated[Path | None, typer.Option(help="Write URLs and process ids here as JSON.")] = None,
@@ -127,6 +157,7 @@ def up(  # noqa: PLR0913  # one for each option
     from cli.stack import (
         foreground,  # the stack takes most of a second to import; other commands do not need it
     )
+    from cli.stack.api_address import TlsFiles
     from cli.stack.engine_urls import EngineUrls
     from cli.stack.servers.llama_options import LlamaOptions, bundled_gguf
 
@@ -140,6 +171,9 @@ def up(  # noqa: PLR0913  # one for each option
         raise typer.BadParameter("it needs --engine-url.", param_hint=alone)
     if engine_url is not None and (engine == "llama" or model is not None):
         raise typer.BadParameter("the engine is --engine llama, --model or --engine-url: give one of them.")
+    if (tls_certificate is None) != (tls_key is None):
+        raise typer.BadParameter("--tls-certificate and --tls-key go together.")
+    tls = TlsFiles(tls_certificate.absolute(), tls_key.absolute()) if tls_certificate and tls_key else None
     check_gguf(gguf, engine=engine)
     if adapter and engine != "llama":
         raise typer.BadParameter("it needs --engine llama.", param_hint="--adapter")
@@ -169,7 +203,7 @@ def up(  # noqa: PLR0913  # one for each option
         chosen = foreground.LocalEngineArgs(mode=engine_mode, time_scale=time_scale, text_models=text_models)
     else:
         chosen = foreground.ModelArgs(model_dir=model, kv_cache_tokens=kv_tokens)
-    foreground.run(data_dir=data_dir, port=port, ready_file=ready_file, engine=chosen)
+    foreground.run(data_dir=data_dir, host=host, port=port, tls=tls, ready_file=ready_file, engine=chosen)
 
 
 def check_gguf(gguf: Path | None, *, engine: str) -> None:

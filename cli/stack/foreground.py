@@ -17,7 +17,7 @@ from rich.status import Status
 from rich.table import Table
 from sqlalchemy import make_url
 
-from cli.stack import programs
+from cli.stack.api_address import TlsFiles
 from cli.stack.engine_urls import EngineUrls
 from cli.stack.errors import StackError
 from cli.stack.options import StackOptions, default_directory
@@ -67,14 +67,22 @@ class ModelArgs:
 def run(
     *,
     data_dir: Path | None,
+    host: str,
     port: int | None,
+    tls: TlsFiles | None,
     ready_file: Path | None,
     engine: LocalEngineArgs | ModelArgs | LlamaOptions | EngineUrls,
 ) -> None:
     """Run the stack until a signal asks it to stop."""
     open_files.raise_limit()  # every server inherits it
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    options = StackOptions(directory=data_dir or default_directory(), api_port=port, ready_file=ready_file)
+    options = StackOptions(
+        directory=data_dir or default_directory(),
+        api_host=host,
+        api_port=port,
+        tls=tls,
+        ready_file=ready_file,
+    )
     configured = options.environment.get(_ENGINE)
     if configured and isinstance(engine, LocalEngineArgs):
         engine = EngineUrls(urls=(configured,))
@@ -180,7 +188,7 @@ def _show(console: Console, stack: Stack) -> None:
     if urls.api_key:
         # On a line of its own, so that no table wraps it; nothing works without it.
         console.print(f"[bold]API key[/]: {urls.api_key}")
-    if link := programs.console_link(urls):
+    if link := stack.console_link():
         console.print(f"[bold]Look at it[/] (signs in once; `longbatch console` makes more): {escape(link)}")
     if stack.runs_local_engine:
         console.print(_STAND_IN)

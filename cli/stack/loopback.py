@@ -7,6 +7,8 @@ from http import HTTPStatus
 
 from cli.stack.ports import LOOPBACK
 
+TIMEOUT_SECONDS = 5.0
+
 
 def ask(
     port: int,
@@ -15,7 +17,7 @@ def ask(
     method: str = "GET",
     headers: Mapping[str, str] | None = None,
     body: object = None,
-    timeout: float = 5,
+    timeout: float = TIMEOUT_SECONDS,
 ) -> tuple[int | None, str]:
     """Send a request, whose body, if there is one, becomes JSON.
 
@@ -23,6 +25,18 @@ def ask(
         The status and the body; None and nothing: no server answers.
     """
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=timeout)
+    return exchange(connection, path, method=method, headers=headers, body=body)
+
+
+def exchange(
+    connection: http.client.HTTPConnection,
+    path: str,
+    *,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+    body: object = None,
+) -> tuple[int | None, str]:
+    """Send a request over a new connection, as `ask` does, and close it."""
     try:
         content = None if body is None else json.dumps(body)
         connection.request(method, path, content, dict(headers or {}))
@@ -34,6 +48,6 @@ def ask(
         connection.close()
 
 
-def succeeds(port: int, path: str, *, timeout: float = 5) -> bool:
+def succeeds(port: int, path: str, *, timeout: float = TIMEOUT_SECONDS) -> bool:
     """Return True if a GET of this path succeeds."""
     return ask(port, path, timeout=timeout)[0] == HTTPStatus.OK

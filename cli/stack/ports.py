@@ -1,5 +1,6 @@
 """Free TCP ports on the loopback interface, each reserved before its server listens."""
 
+import errno
 import random
 import socket
 import sys
@@ -15,7 +16,7 @@ _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _reservations: dict[int, socket.socket] = {}
 
 
-def free_port() -> int:
+def free_port(host: str = LOOPBACK) -> int:
     """Choose a free port and reserve it until this process ends.
 
     The port is below the kernel's ephemeral range. Inside that range, a client that retries while the server
@@ -29,16 +30,23 @@ def free_port() -> int:
         highest = 65_535
     for _ in range(1000):
         port = random.randint(_LOWEST, highest)  # noqa: S311 not a secret
-        if reserve(port):
+        if reserve(port, host):
             return port
-    raise StackError("Found no free TCP port on 127.0.0.1.")
+    raise StackError(f"Found no free TCP port on {host}.")
 
 
-def reserve(port: int) -> bool:
+def reserve(port: int, host: str = LOOPBACK) -> bool:
     """Reserve a port against every other stack of this machine, whose server may not listen yet.
+
+    Args:
+        port: the port.
+        host: the address on which the server will listen.
 
     Returns:
         False if the port is reserved already, or a server listens on it.
+
+    Raises:
+        StackError: this machine does not have that address.
     """
     reservation = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -47,7 +55,12 @@ def reserve(port: int) -> bool:
     except OSError:
         reservation.close()
         return False
-    if not _is_free(port):
+    try:
+        is_free = _is_free(port, host)
+    except StackError:
+        reservation.close()
+        raise
+    if not is_free:
         reservation.close()
         return False
     _reservations[port] = reservation
@@ -59,15 +72,18 @@ def release(port: int) -> None:
     _reservations.pop(port).close()
 
 
-def _is_free(port: int) -> bool:
+def _is_free(port: int, host: str) -> bool:
     """Return True if a server could listen on this port now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
         # As servers do: connections of an earlier server in TIME_WAIT do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((LOOPBACK, port))
+            probe.bind((host, port))
             probe.listen(1)
-        except OSError:
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise StackError(f"This machine does not have the address {host}.") from error
             return False
     return True
 

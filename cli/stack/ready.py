@@ -31,6 +31,8 @@ class Urls:
         triton_grpc: host:port, for gRPC clients.
         triton_http: None also for an external server without LONGBATCH_TRITON__HTTP_URL.
         triton_metrics: None also for an external server without LONGBATCH_TRITON__METRICS_URL.
+        tls_certificate: file of the API's own certificate, for clients that have no authority for it. None,
+            and not in the file, without TLS.
         engine_settings: variables that describe the stack's own llama.cpp, or its first engine that ran
             already, to a worker or a command. None, and not in the file, for any other engine.
     """
@@ -43,6 +45,7 @@ class Urls:
     triton_grpc: str | None = None
     triton_http: str | None = None
     triton_metrics: str | None = None
+    tls_certificate: str | None = None
     engine_settings: Mapping[str, str] | None = None
 
 
@@ -50,6 +53,7 @@ def write_ready_file(path: Path, urls: Urls, pids: dict[str, int | None]) -> Non
     """Write addresses and process ids; private, because the URLs hold secrets."""
     path.parent.mkdir(parents=True, exist_ok=True)
     found = asdict(urls)
-    if urls.engine_settings is None:
-        del found["engine_settings"]
+    for name in ("tls_certificate", "engine_settings"):
+        if found[name] is None:
+            del found[name]
     write_whole(path, json.dumps({**found, "pids": pids}, indent=2) + "\n")

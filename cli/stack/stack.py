@@ -12,10 +12,11 @@ from datetime import timedelta
 from typing import Self
 
 from cli.stack import programs
+from cli.stack.api_address import ApiAddress
 from cli.stack.errors import PortInUseError, StackError
 from cli.stack.locks import DirectoryLock
 from cli.stack.options import StackOptions
-from cli.stack.ports import LOOPBACK, free_port, release, reserve
+from cli.stack.ports import free_port, release, reserve
 from cli.stack.private_files import ENCRYPTION_VARIABLE, SIGNING_VARIABLE, encryption_key, webhook_secret
 from cli.stack.ready import (
     API,
@@ -107,7 +108,7 @@ class Stack:
         self._running: dict[str, SupervisedServer] = {}
         self._writing = threading.Lock()
         self._is_ready = False
-        self._api_port: int | None = None
+        self._api: ApiAddress | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -129,11 +130,12 @@ class Stack:
             self.directory.mkdir(mode=0o711, parents=True, exist_ok=True)
             self._lock.acquire()
             self._remove_ready_file()
-            self._api_port = api_port = self._reserve_api_port()
-            self._start_servers(api_port)
+            port = self._reserve_api_port()
+            self._api = api = ApiAddress(port, self.options.api_host, self.options.tls)
+            self._start_servers(api)
             if self.urls.database_url is not None:
                 self._prepare_database(self.urls.database_url)
-            self._start_programs(api_port)
+            self._start_programs(api)
             self._is_ready = True
             self._write_ready_file()
         except BaseException as error:
@@ -155,9 +157,9 @@ class Stack:
                 with ThreadPoolExecutor(len(group)) as pool:
                     list(pool.map(SupervisedServer.stop, group))
         self._running.clear()
-        if self._api_port is not None:
-            release(self._api_port)
-            self._api_port = None
+        if self._api is not None:
+            release(self._api.port)
+            self._api = None
         self._remove_ready_file()
         self._lock.release()
 
@@ -211,16 +213,16 @@ class Stack:
         return [programs.numbered(INFERENCE_WORKER, each + 1) for each in range(1, len(self.options.engines))]
 
     def _reserve_api_port(self) -> int:
-        wanted = self.options.api_port
-        if wanted == 0 or (wanted is None and not reserve(_DEFAULT_API_PORT)):
-            return free_port()
+        wanted, host = self.options.api_port, self.options.api_host
+        if wanted == 0 or (wanted is None and not reserve(_DEFAULT_API_PORT, host)):
+            return free_port(host)
         if wanted is None:
             return _DEFAULT_API_PORT
-        if not reserve(wanted):
+        if not reserve(wanted, host):
             raise PortInUseError(f"Port {wanted} is taken; choose another --port, or omit it for a free one.")
         return wanted
 
-    def _start_servers(self, api_port: int) -> None:
+    def _start_servers(self, api: ApiAddress) -> None:
         directory, given = self.directory, self.options.environment
         database_url = given.get("LONGBATCH_DATABASE__URL")
         broker_url = given.get("LONGBATCH_BROKER__URL")
@@ -238,7 +240,7 @@ class Stack:
         self._supervise([server for server in (postgres, valkey, triton, llama) if server])
         if llama:
             llama.check_tokenizer()
-        api_url = f"http://{LOOPBACK}:{api_port}" if API in self.options.parts else None
+        api_url = api.url if API in self.options.parts else None
         has_console = given.get("LONGBATCH_CONSOLE__ENABLED", "true").lower() not in _FALSE
         self.urls = Urls(
             api_url=api_url,
@@ -248,6 +250,7 @@ class Stack:
             triton_grpc=triton.url if triton else triton_grpc,
             triton_http=triton.http_url if triton else given.get("LONGBATCH_TRITON__HTTP_URL"),
             triton_metrics=triton.metrics_url if triton else given.get("LONGBATCH_TRITON__METRICS_URL"),
+            tls_certificate=str(api.tls.certificate) if api.tls else None,
             engine_settings=(
                 llama.model.settings(llama.url, llama.tokenizer)
                 if llama
@@ -263,7 +266,7 @@ class Stack:
             self.urls = replace(self.urls, api_key=first_key(engine, self.directory))
         self._progress("The database has the newest schema.")
 
-    def _start_programs(self, api_port: int) -> None:
+    def _start_programs(self, api: ApiAddress) -> None:
         engine = self.options.engine
         time_scale = engine.time_scale if isinstance(engine, EngineOptions) and self.runs_local_engine else 1
         of_engine = self.model.defaults() if self.model is not None else {}
@@ -276,37 +279,37 @@ class Stack:
                 ENCRYPTION_VARIABLE: encryption_key(self.options.directory, self.options.environment),
             },
             self.urls,
-            api_port=api_port,
+            api=api,
             time_scale=time_scale,
         )
         made = [
-            programs.program(name, env, api_port=api_port, directory=self.directory)
+            programs.program(name, env, api=api, directory=self.directory)
             for name in (API, INFERENCE_WORKER, SERVICE_WORKER)
             if name in self.options.parts
         ]
         if INFERENCE_WORKER in self.options.parts:
             made += [
                 programs.program(
-                    INFERENCE_WORKER,
-                    {**env, **engine},
-                    api_port=api_port,
-                    directory=self.directory,
-                    number=number,
+                    INFERENCE_WORKER, {**env, **engine}, api=api, directory=self.directory, number=number
                 )
                 for number, engine in enumerate(self.options.engines[1:], start=2)
             ]
         self._supervise(made)
         if API in self.options.parts:
             self._progress("Waiting until the engine gets jobs…")
-            self._wait_until_ready(api_port)
+            self._wait_until_ready(api)
         for each in made:
             self._running[each.name].check()
 
     def not_ready(self) -> dict[str, str]:
         """Return the components that are not ready, with details; `API` alone if it does not answer."""
-        return {} if self._api_port is None else programs.not_ready(self._api_port)
+        return {} if self._api is None else programs.not_ready(self._api)
 
-    def _wait_until_ready(self, port: int) -> None:
+    def console_link(self) -> str | None:
+        """Make a link that signs a browser in to the console once; None if there is no console or no key."""
+        return None if self._api is None else programs.console_link(self.urls, self._api)
+
+    def _wait_until_ready(self, api: ApiAddress) -> None:
         """Wait until all parts of this stack are ready, for the engine only so long: jobs can wait for it.
 
         One that this stack does not run may load for minutes.
@@ -319,7 +322,7 @@ class Stack:
         patience = _READY_TIMEOUT.total_seconds() - 1 if answers else _EXTERNAL_ENGINE_SECONDS
         began = time.monotonic()
         while True:
-            found = programs.not_ready(port)
+            found = programs.not_ready(api)
             missing = {name: detail for name, detail in found.items() if needed.get(name, True)}
             waited = time.monotonic() - began
             is_engine_alone = missing.keys() <= {ENGINE_COMPONENT}

@@ -50,6 +50,7 @@ class AsyncClient:
                 base_url=self._server.url,
                 timeout=TIMEOUT_SECONDS,
                 trust_env=False,
+                verify=http.trust(self._server),
                 headers=http.headers(self._server),
             )
         except (httpx2.InvalidURL, ValueError) as error:

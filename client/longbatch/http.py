@@ -2,6 +2,7 @@
 
 import json
 import os
+import ssl
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from typing import Any, Final
@@ -25,6 +26,19 @@ def headers(server: ServerAccess) -> dict[str, str]:
     """Return the headers of every request."""
     found = {"User-Agent": f"longbatch/{version()}"}
     return found | ({"Authorization": f"Bearer {server.api_key}"} if server.api_key else {})
+
+
+def trust(server: ServerAccess) -> ssl.SSLContext | bool:
+    """Return what verifies the server: the system's authorities (True), or a context for its certificate."""
+    if server.certificate is None:
+        return True
+    context = ssl.create_default_context()
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate itself need not be an authority's
+    try:
+        context.load_verify_locations(server.certificate)
+    except OSError:  # it has gone or is not for this user, whose authorities may know it
+        return True
+    return context
 
 
 def invalid_url(server: ServerAccess) -> ServerUnreachableError:

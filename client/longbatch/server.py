@@ -18,21 +18,26 @@ class ServerAccess:
 
     Attributes:
         api_key: None if no key is known; the server then answers that it needs one.
+        certificate: file of the certificate that the server presents, trusted as it is; None: the system's
+            authorities decide.
     """
 
     url: str
     api_key: str | None = field(repr=False)
+    certificate: str | None = None
 
 
 def find_server(api_url: str | None = None, api_key: str | None = None) -> ServerAccess:
     """Find the given server, that of the environment, or the local stack in the default directory.
 
-    The stack's own key is sent to the stack alone; any other server gets LONGBATCH_API_KEY, if set.
+    The stack's own key is sent to the stack alone; any other server gets LONGBATCH_API_KEY, if set. The
+    stack's certificate, which may be self-signed, is trusted for the stack alone.
     """
     ready = ready_stack()
     url = api_url or os.environ.get(API_URL) or ready.get("api_url") or DEFAULT_API_URL
-    of_stack = ready.get("api_key") if url.rstrip("/") == ready.get("api_url") else None
-    return ServerAccess(url, api_key or os.environ.get(API_KEY) or of_stack)
+    of_stack = ready if url.rstrip("/") == ready.get("api_url") else {}
+    key = api_key or os.environ.get(API_KEY) or of_stack.get("api_key")
+    return ServerAccess(url, key, of_stack.get("tls_certificate"))
 
 
 def data_directory(environment: Mapping[str, str] = os.environ) -> Path:

@@ -1,6 +1,7 @@
 """Settings of what callers see: the HTTP service, the console, limits, webhooks."""
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Final, Self
 
 from pydantic import Field, SecretStr, model_validator
@@ -15,6 +16,12 @@ class ApiSettings(Group):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
+    tls_certificate: Path | None = Field(
+        default=None,
+        description="PEM file of the service's certificate and of those that lead to its authority; read when"
+        " the service starts. None: plain HTTP",
+    )
+    tls_key: Path | None = Field(default=None, description="PEM file of the certificate's key, unencrypted")
     key_cache_seconds: float = Field(
         default=5, ge=0, le=60, description="how long a revoked key may still work"
     )
@@ -54,6 +61,12 @@ class ApiSettings(Group):
     recheck_seconds: float = Field(
         default=5, gt=0, description="how often to check the keys and sessions of open streams again"
     )
+
+    @model_validator(mode="after")
+    def _certificate_has_a_key(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key must be set together.")
+        return self
 
 
 class ConsoleSettings(Group):

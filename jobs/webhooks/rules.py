@@ -133,10 +133,10 @@ def check_url(url: str, *, allowed_hosts: Collection[str]) -> ParsedUrl:
         raise _refused("The URL has a fragment.")
     host = _host(parts)
     is_allowed = host in {allowed.lower().strip("[]") for allowed in allowed_hosts}
-    scheme = _scheme(parts.scheme, is_allowed_host=is_allowed)
+    scheme = _scheme(parts.scheme, host, is_allowed_host=is_allowed)
     port = _DEFAULT_PORTS[scheme] if port is None else port
     if not port or (port != 443 and not is_allowed):
-        raise _refused("The URL's port must be 443.")
+        raise _refused(f"The URL's port must be 443; {_how_to_allow(host)}")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return ParsedUrl(scheme=scheme, host=host, port=port, target=target, is_allowed_host=is_allowed)
 
@@ -152,7 +152,7 @@ def check_destination(url: str, *, allowed_hosts: Collection[str], param: str = 
     try:
         parsed = check_url(url, allowed_hosts=allowed_hosts)
         if not parsed.is_allowed_host and is_private_host(parsed.host):
-            raise _refused("The URL names a private address.")
+            raise _refused(f"The URL names a private address; {_how_to_allow(parsed.host)}")
     except WebhookUrlError as error:
         raise WebhookUrlError(error.message, param=param) from None
 
@@ -197,10 +197,16 @@ def _is_address(netloc: str, host: str) -> bool:
     return _BRACKETED.fullmatch(netloc) is not None
 
 
-def _scheme(scheme: str, *, is_allowed_host: bool) -> Literal["http", "https"]:
+def _scheme(scheme: str, host: str, *, is_allowed_host: bool) -> Literal["http", "https"]:
     if scheme == "https" or (scheme == "http" and is_allowed_host):
         return cast("Literal['http', 'https']", scheme)
-    raise _refused("The URL must begin with https://; http is for hosts that the operator allows.")
+    how = f"; {_how_to_allow(host)}" if scheme == "http" else "."
+    raise _refused(f"The URL must begin with https://{how}")
+
+
+def _how_to_allow(host: str) -> str:
+    """Name the setting that permits a host, with a value that permits this one."""
+    return f"the operator can allow this host with LONGBATCH_WEBHOOKS__ALLOWED_HOSTS='[\"{host}\"]'."
 
 
 def _refused(reason: str) -> WebhookUrlError:

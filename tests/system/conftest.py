@@ -60,7 +60,6 @@ def _options(engine: Engine, directories: pytest.TempPathFactory) -> StackOption
             "LONGBATCH_JOBS__LEASE_SECONDS": "6",
             "LONGBATCH_JOBS__RENEW_SECONDS": "1",
             "LONGBATCH_MAINTENANCE__RESCUE_SECONDS": "0.5",
-            "LONGBATCH_WEBHOOKS__ALLOWED_HOSTS": '["127.0.0.1"]',
         },
     )
 

@@ -28,6 +28,7 @@ CLIENT_COMMANDS: Final[Mapping[str, str]] = {
 SERVER_COMMANDS: Final[Mapping[str, str]] = {
     "demo": "Start a stack of its own, summarize documents on it and print a table.",
     "up": "Run Longbatch here: database, broker, engine, API and workers, until Ctrl-C.",
+    "service": "Run `longbatch up` as a systemd service.",
     "migrate": "Upgrade a database's tables.",
     "doctor": "Check each component: API, database, broker, engine, tokenizer.",
     "tenants": "Manage tenants.",

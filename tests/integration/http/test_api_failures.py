@@ -3,6 +3,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -32,6 +33,7 @@ from support import (
     register_engine,
     submit_one,
 )
+from tls_support import make_pair
 
 
 @contextmanager
@@ -329,6 +331,19 @@ def test_a_network_before_the_first_migration_is_refused(engine: Engine, valkey:
     finally:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(text("DROP DATABASE bare"))
+
+
+def test_a_certificate_that_cannot_be_served_is_refused(
+    database_settings: DatabaseSettings, valkey: EmbeddedValkey, tmp_path: Path
+) -> None:
+    certificate, _ = make_pair(tmp_path, "box.example.com")
+    _, other = make_pair(tmp_path, "other.example.com")
+    files = {"LONGBATCH_API__TLS_CERTIFICATE": str(certificate), "LONGBATCH_API__TLS_KEY": str(other)}
+    with pytest.raises(AssertionError, match=r"settings: api\.tls_certificate.*is not the key of"):
+        ApiProcess(database_settings, valkey.url, **files)
+    del files["LONGBATCH_API__TLS_KEY"]
+    with pytest.raises(AssertionError, match=r"tls_certificate and tls_key must be set together"):
+        ApiProcess(database_settings, valkey.url, **files)
 
 
 def test_a_misspelt_setting_is_refused(database_settings: DatabaseSettings, valkey: EmbeddedValkey) -> None:

@@ -12,7 +12,7 @@ from jobs.settings import Group, Settings
 CHART: Final = Path(__file__).resolve().parents[3] / "deploy" / "helm" / "longbatch"
 # Settings that have values of their own in the chart, so that each has one place; {group: names}.
 BY_CHART: Final = {
-    "api": {"host", "port"},
+    "api": {"host", "port", "tls_certificate", "tls_key"},  # its probes and its Service speak plain HTTP
     "metrics": {"host", "port"},
     "engine": {"name", "url"},
     "jobs": {"shutdown_grace_seconds"},

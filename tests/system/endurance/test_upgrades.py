@@ -32,6 +32,7 @@ from bench.soak.journal import Journal
 from bench.soak.load import ENDPOINT, HOOK, Load
 from bench.soak.verdict import judge
 from cli.stack import programs
+from cli.stack.api_address import ApiAddress
 from cli.stack.ports import LOOPBACK, free_port
 from cli.stack.ready import API, INFERENCE_WORKER, SERVICE_WORKER, Urls
 from cli.stack.servers.engine_options import EngineOptions
@@ -91,7 +92,7 @@ class Site:
     ports: dict[str, int] = field(default_factory=dict)
 
     def variables(self, build: Path, *, port: int = 0) -> dict[str, str]:
-        made = programs.environment(self.environment, self.urls, api_port=port, time_scale=8)
+        made = programs.environment(self.environment, self.urls, api=ApiAddress(port), time_scale=8)
         return {**made, "PYTHONPATH": str(build)}
 
     def command(self, build: Path, *arguments: str) -> str:
@@ -111,7 +112,7 @@ class Site:
         """Start a process, and wait until it works."""
         port = self.ports[name] = free_port()
         program = programs.program(
-            kind, self.variables(build, port=port), api_port=port, directory=self.directory
+            kind, self.variables(build, port=port), api=ApiAddress(port), directory=self.directory
         )
         log = self.directory / f"{name}.log"
         made = self.running[name] = SupervisedServer(
@@ -120,7 +121,7 @@ class Site:
         made.start()
         made.wait_ready(timedelta(seconds=60))
         if kind == API:
-            eventually(lambda: not programs.not_ready(port))
+            eventually(lambda: not programs.not_ready(ApiAddress(port)))
         if kind == INFERENCE_WORKER:
             eventually(lambda: '"engine.ready"' in log.read_text())
 

@@ -17,7 +17,7 @@ from jobs.settings import ENV_PREFIX, Settings
 from worker.engine.triton.server_flags import KEEPALIVE
 
 ROOT = Path(__file__).resolve().parents[3]
-OWN_SERVICES = ("migrate", "api", "worker", "service-worker", "triton-cpu")
+OWN_SERVICES = ("migrate", "api", "worker", "service-worker", "triton-cpu", "engine-check")
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,24 @@ def test_the_example_of_env_names_every_variable_that_the_compose_files_leave_op
     variables = {name for file in open_files for name in re.findall(r"\$\{(\w+)", file.read_text())}
     named = re.findall(r"^#?(\w+)=", (ROOT / ".env.example").read_text(), re.MULTILINE)
     assert sorted(named) == sorted(variables)
+
+
+def test_the_profile_url_feeds_the_same_services_from_an_engine_of_the_environment(
+    compose: dict[str, Any],
+) -> None:
+    services = compose["services"]
+    always = {name for name, each in services.items() if "profiles" not in each}
+    assert always == {"postgres", "valkey", "migrate", "api", "worker", "service-worker"}
+    added = {name for name, each in services.items() if "url" in each.get("profiles", ())}
+    assert added == {"engine-check"}
+    assert services["engine-check"]["command"][2:] == ["cli", "engine", "inspect"]
+    folder = "${LONGBATCH_TOKENIZER__PATH"
+    for name in (*added, "api", "worker", "service-worker"):
+        each = services[name]
+        taken = {setting for setting, value in each["environment"].items() if value is None}
+        assert {"LONGBATCH_ENGINE__URL", "LONGBATCH_ENGINE__API_KEY", "LONGBATCH_TOKENIZER__PATH"} <= taken
+        assert each["extra_hosts"] == ["host.docker.internal:host-gateway"]
+        assert each["volumes"] == [f"{folder}:-./triton}}:{folder}:-/tokenizer}}:ro"]
 
 
 def test_triton_is_started_with_the_keepalive_flags_of_our_own_launches(compose: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """The health check of the images asks the process that runs."""
 
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pytest_httpserver import HTTPServer
 
 from cli.alive import Probe, answers, container_command, probe_of
 from cli.stack.ports import free_port
+from tls_support import make_pair
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -36,6 +38,8 @@ def test_a_worker_without_a_known_port_is_not_asked() -> None:
     assert probe_of([], {}) is None
     elsewhere = {"LONGBATCH_API__HOST": "10.0.0.7", "LONGBATCH_API__PORT": "81"}
     assert probe_of(["api"], elsewhere) == Probe("10.0.0.7", 81, "/health/live")
+    secured = elsewhere | {"LONGBATCH_API__TLS_CERTIFICATE": "/tls/tls.crt"}
+    assert probe_of(["api"], secured) == Probe("10.0.0.7", 81, "/health/live", is_tls=True)
 
 
 def test_the_command_is_found_behind_an_init(tmp_path: Path) -> None:
@@ -86,3 +90,12 @@ def test_the_check_imports_nothing_of_ours() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert not {"jobs", "api", "worker", "pydantic", "typer", "sqlalchemy"} & set(loaded.stdout.split())
+
+
+def test_a_process_that_speaks_tls_is_asked_over_tls(tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*make_pair(tmp_path, "box.example.com"))
+    with HTTPServer(host="127.0.0.1", ssl_context=context) as server:
+        server.expect_request("/200").respond_with_data("")
+        assert answers(Probe(server.host, server.port, "/200", is_tls=True))
+        assert not answers(Probe(server.host, server.port, "/200"))

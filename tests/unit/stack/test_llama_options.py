@@ -9,6 +9,7 @@ import pytest
 from cli.demo.run import run_llama
 from cli.stack.errors import StackError
 from cli.stack.foreground import run
+from cli.stack.ports import LOOPBACK
 from cli.stack.servers.llama_options import (
     LlamaCppMissingError,
     LlamaModel,
@@ -89,7 +90,7 @@ def test_another_engine_in_the_environment_is_not_ignored(
 ) -> None:
     monkeypatch.setenv(name, "http://127.0.0.1:1")
     with pytest.raises(StackError, match=f"unset {name}"):
-        run(data_dir=tmp_path, port=0, ready_file=None, engine=OPTIONS)
+        run(data_dir=tmp_path, host=LOOPBACK, port=0, tls=None, ready_file=None, engine=OPTIONS)
     with pytest.raises(StackError, match=f"unset {name}"):
         run_llama(None, gguf=None)
 

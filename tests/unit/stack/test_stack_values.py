@@ -1,5 +1,6 @@
 """The stack's small parts: waits, ports, logs, locks and files."""
 
+import json
 import os
 import socket
 import subprocess
@@ -10,16 +11,28 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from cli.local import find_engine
+from cli.stack import programs
+from cli.stack.api_address import ApiAddress, TlsFiles
 from cli.stack.errors import DirectoryInUseError, StackError
 from cli.stack.locks import DirectoryLock
 from cli.stack.logs import log_tail, open_log, rotate
 from cli.stack.options import StackOptions, default_directory
 from cli.stack.ports import LOOPBACK, free_port, release, reserve
+from cli.stack.ready import Urls
 from cli.stack.stack import Stack
 from cli.stack.supervised import Backoff
 from longbatch.whole_files import write_whole
+from tls_support import make_pair
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104  # nothing listens there
 
 
 def test_the_wait_doubles_up_to_its_ceiling() -> None:
@@ -73,7 +86,7 @@ def test_two_stacks_that_start_at_the_same_time_choose_two_ports(tmp_path: Path)
     stacks = [Stack(StackOptions(directory=tmp_path / name, parts=frozenset())) for name in "ab"]
     with ExitStack() as running:
         urls = [running.enter_context(stack) for stack in stacks]
-        ports = [stack._api_port for stack in urls]
+        ports = [stack._api and stack._api.port for stack in urls]
     assert None not in ports
     assert len(set(ports)) == len(ports)
 
@@ -165,3 +178,57 @@ def test_the_default_directory_follows_the_desktop_standard() -> None:
 def test_a_part_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown parts: redsi"):
         StackOptions(directory=tmp_path, parts=frozenset({"redsi"}))
+
+
+def test_webhooks_may_go_to_this_machine_unless_the_environment_decides() -> None:
+    name = "LONGBATCH_WEBHOOKS__ALLOWED_HOSTS"
+    found = programs.environment({}, Urls(), api=ApiAddress(8080), time_scale=1)
+    assert json.loads(found[name]) == ["127.0.0.1", "localhost", "::1"]
+    for chosen in ("[]", '["hooks.internal"]'):
+        found = programs.environment({name: chosen}, Urls(), api=ApiAddress(8080), time_scale=1)
+        assert found[name] == chosen
+
+
+@pytest.mark.parametrize("host", [EVERYWHERE, "::", "192.0.2.7"])
+def test_webhooks_of_a_stack_on_the_network_do_not_go_to_this_machine(host: str) -> None:
+    found = programs.environment({}, Urls(), api=ApiAddress(8080, host), time_scale=1)
+    assert "LONGBATCH_WEBHOOKS__ALLOWED_HOSTS" not in found
+    assert found["LONGBATCH_API__HOST"] == host
+
+
+@pytest.mark.parametrize(
+    ("host", "names", "url"),
+    [
+        ("127.0.0.1", None, "http://127.0.0.1:8080"),
+        ("::1", None, "http://[::1]:8080"),
+        (EVERYWHERE, ["box.example.com"], "https://box.example.com:8080"),
+        ("::", ["*.example.com", "box.example.com"], "https://box.example.com:8080"),
+        ("192.0.2.7", ["box.example.com", "192.0.2.7"], "https://192.0.2.7:8080"),
+        (EVERYWHERE, ["*.example.com"], "https://127.0.0.1:8080"),
+        (EVERYWHERE, ["*.example.com", "2001:db8::7"], "https://[2001:db8::7]:8080"),
+    ],
+)
+def test_the_api_s_url_has_a_name_that_its_certificate_is_valid_for(
+    tmp_path: Path, host: str, names: list[str] | None, url: str
+) -> None:
+    tls = TlsFiles(*make_pair(tmp_path, *names)) if names else None
+    assert ApiAddress(8080, host, tls).url == url
+
+
+def test_settings_for_tls_are_the_stack_s_own_alone(tmp_path: Path) -> None:
+    certificate, key = make_pair(tmp_path, "box.example.com")
+    base = {"LONGBATCH_API__TLS_CERTIFICATE": "/other.pem", "LONGBATCH_API__TLS_KEY": "/other.key"}
+    plain = programs.environment(base, Urls(), api=ApiAddress(8080), time_scale=1)
+    assert not base.keys() & plain.keys()
+    api = ApiAddress(8080, tls=TlsFiles(certificate, key))
+    found = programs.environment(base, Urls(), api=api, time_scale=1)
+    assert [found[name] for name in base] == [str(certificate), str(key)]
+
+
+def test_an_encrypted_key_is_refused_and_not_asked_about(tmp_path: Path) -> None:
+    certificate, key = make_pair(tmp_path, "box.example.com")
+    opened = load_pem_private_key(key.read_bytes(), None)
+    sealed = BestAvailableEncryption(b"secret")
+    key.write_bytes(opened.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, sealed))
+    with pytest.raises(StackError, match="must be PEM files: a certificate and its unencrypted key"):
+        TlsFiles(certificate, key)

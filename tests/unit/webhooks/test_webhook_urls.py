@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.webhooks import ParsedUrl, WebhookUrlError, check_url
+from jobs.webhooks import ParsedUrl, WebhookUrlError, check_destination, check_url
 from jobs.webhooks.addresses import is_allowed_address
 
 ALLOWED = ("hooks.internal", "10.0.0.5", "[fd00::5]")
@@ -95,6 +95,24 @@ def test_a_url_outside_the_rules_is_refused_with_a_reason(url: str) -> None:
         check_url(url, allowed_hosts=ALLOWED)
     assert caught.value.param == "webhook_url"
     assert caught.value.message.startswith("The URL")
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("http://localhost:3000/hook", "localhost"),
+        ("http://example.com/", "example.com"),
+        ("https://example.com:8443/", "example.com"),
+        ("https://127.0.0.1/", "127.0.0.1"),
+        ("https://[::1]/", "::1"),
+    ],
+)
+def test_the_error_names_the_setting_that_allows_the_host(url: str, host: str) -> None:
+    with pytest.raises(WebhookUrlError) as caught:
+        check_destination(url, allowed_hosts=())
+    message = caught.value.message
+    assert f"LONGBATCH_WEBHOOKS__ALLOWED_HOSTS='[\"{host}\"]'" in message
+    assert check_url(url, allowed_hosts=[host]).is_allowed_host
 
 
 @given(url=st.one_of(st.text(), st.text().map("https://{}".format), st.from_regex(r"https://[!-~]*\Z")))

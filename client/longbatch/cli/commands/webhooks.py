@@ -1,7 +1,14 @@
-"""The commands for webhooks: list, add, remove, enable, test, rotate, log, secret, replay."""
+"""The commands for webhooks: list, add, listen, remove, enable, test, rotate, log, secret, replay."""
 
-from collections.abc import Callable, Mapping
+import json
+import queue
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import typer
 from rich.markup import escape
@@ -15,12 +22,20 @@ from longbatch.cli.output import (
     given,
     notes,
     output,
+    print_error,
     print_json,
     print_text,
 )
+from longbatch.cli.webhook_listener import LISTENER_HOST, Listener
+from longbatch.client import Client
+from longbatch.errors import ApiError, LongbatchError
 from longbatch.flows import route
+from longbatch.objects import Event
 
 app = typer.Typer(no_args_is_help=True, help="Manage webhook endpoints and their deliveries.")
+
+_SHORT_CHARS: Final = 120  # of an event's data on a line for people
+_LOOPBACK: Final = (LISTENER_HOST, "localhost", "::1")
 
 Endpoint = Annotated[str, typer.Argument(metavar="ENDPOINT", help="whep_…")]
 
@@ -72,6 +87,43 @@ def add(
     with client_of(api_url) as client:
         made = client.call("POST", route("webhook_endpoints"), json=sent)
     _show_secret(made, as_json=as_json)
+
+
+def listen(
+    *,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on.", show_default="a free one")
+    ] = 0,
+    event: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="job.completed, batch.failed, summary.completed, …; can be repeated.",
+            show_default="*, all but job.started",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each event as one line of JSON.")] = False,
+    api_url: ApiUrl = None,
+) -> None:
+    """Print events as they arrive, with verified signatures, until Ctrl-C.
+
+    Listens on 127.0.0.1 and adds an endpoint there, which it removes at the end. The server must run on this
+    machine and allow webhooks to it, as `longbatch up` does.
+    """
+    with client_of(api_url) as client, _until_signal() as inbox:
+        if urlsplit(client.api_url).hostname not in _LOOPBACK:
+            message = (
+                f"must be a server on this machine: {client.api_url} would send to its own {LISTENER_HOST}"
+            )
+            raise typer.BadParameter(message, param_hint="--api-url")
+        with _listener(port) as listener, _endpoint(client, listener.url, event or ["*"]) as made:
+            notes.print(f"listening on {listener.url} for {escape(', '.join(made['events']))}; Ctrl-C stops")
+            with listener.serving(
+                made["secret"],
+                deliver=lambda event, body: inbox.put((event, body)),
+                refuse=inbox.put,
+            ):
+                while (found := inbox.get()) is not None:
+                    _show_delivery(found, as_json=as_json)
 
 
 def remove(endpoint: Endpoint, *, api_url: ApiUrl = None) -> None:
@@ -149,6 +201,66 @@ def secret(*, api_url: ApiUrl = None) -> None:
         print_text(client.call("GET", route("webhook_secret"))["secret"])
 
 
+# What a listener received: an event with the delivery's body, why a request was refused, or None to stop.
+_Received = tuple[Event, dict[str, Any]] | str | None
+
+
+@contextmanager
+def _until_signal() -> "Iterator[queue.SimpleQueue[_Received]]":
+    """Yield a queue into which Ctrl-C and SIGTERM put None, so that no step of the block is cut short."""
+    inbox: queue.SimpleQueue[_Received] = queue.SimpleQueue()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda *_: inbox.put(None))  # the one queue whose put a handler may call
+    try:
+        yield inbox
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _listener(port: int) -> Iterator[Listener]:
+    try:
+        listener = Listener(port)
+    except OSError as error:
+        raise typer.BadParameter(f"{port} cannot be used: {error.strerror}", param_hint="--port") from error
+    with listener:
+        yield listener
+
+
+@contextmanager
+def _endpoint(client: Client, url: str, events: list[str]) -> Iterator[dict[str, Any]]:
+    """Add an endpoint for the block, and remove it at the end."""
+    sent = {"url": url, "events": events, "description": "longbatch webhooks listen"}
+    made = client.call("POST", route("webhook_endpoints"), json=sent)
+    try:
+        yield made
+    finally:
+        try:
+            client.call("DELETE", route("webhook_endpoints", made["id"]))
+        except LongbatchError as error:
+            is_gone = isinstance(error, ApiError) and error.status == HTTPStatus.NOT_FOUND
+            if not is_gone:
+                notes.print(f"the endpoint is left: `longbatch webhooks remove {made['id']}` removes it")
+                raise
+
+
+def _show_delivery(found: tuple[Event, dict[str, Any]] | str, *, as_json: bool) -> None:
+    if isinstance(found, str):
+        print_error(f"refused a request: {found}")
+        return
+    event, body = found
+    if as_json:
+        line = json.dumps(body, ensure_ascii=False)
+    else:
+        data = json.dumps(body["data"], ensure_ascii=False)
+        short = data if len(data) <= _SHORT_CHARS else f"{data[:_SHORT_CHARS]}…"
+        line = f"{event.created_at.astimezone():%H:%M:%S} {event.type} {event.id} {short}"
+    print_text(line)
+    sys.stdout.flush()
+
+
 def _id(kind: str) -> Column:
     """Make a column of ids. Users copy them, so they are never truncated."""
     return Column(kind, min_width=37)
@@ -171,6 +283,7 @@ def _show_secret(made: dict[str, Any], *, as_json: bool) -> None:
 _COMMANDS: Final[Mapping[str, Callable[..., None]]] = {
     "list": list_endpoints,
     "add": add,
+    "listen": listen,
     "remove": remove,
     "enable": enable,
     "rotate": rotate,
