@@ -3,12 +3,13 @@
 from typing import Annotated, Final
 
 import typer
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from cli import local
 from cli.admin import connected
 from jobs.database import schema
-from longbatch.cli.output import print_text
+from longbatch.cli.output import print_error, print_text
 
 _EXIT_BEHIND: Final = 1
 _EXIT_CODES: Final = "Exit codes: 0 done, 1 the database is behind or cannot be upgraded, 2 usage error."
@@ -29,9 +30,19 @@ def migrate(
     """Upgrade a database's tables to this version: LONGBATCH_DATABASE__URL, or the local stack's."""
     with connected(local.find_database) as engine:
         if not check:
-            schema.upgrade(engine, to)
+            _upgrade(engine, to)
         with Session(engine) as session:
             current = schema.current(session)
     print_text(f"The database is at {current or 'no revision'}; this version needs {schema.head()}.")
     if check and current != schema.head():
         raise typer.Exit(_EXIT_BEHIND)
+
+
+def _upgrade(engine: Engine, revision: str) -> None:
+    from alembic.util import CommandError
+
+    try:
+        schema.upgrade(engine, revision)
+    except CommandError as error:
+        print_error(str(error))
+        raise typer.Exit(_EXIT_BEHIND) from error

@@ -1,7 +1,7 @@
 """The asynchronous client: the same calls as `Client`, each awaited; the documents of a run in tasks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import httpx2
 
 from longbatch import calls, http, runs, webhooks
-from longbatch.client import read_readiness
+from longbatch.client import open_http, read_readiness, send_with
 from longbatch.documents.run import DocumentRun, Observer
 from longbatch.documents.sources import SourceFile
-from longbatch.errors import LongbatchError
+from longbatch.errors import ApiError, LongbatchError
 from longbatch.flows import TIMEOUT_SECONDS, Flow, Pause, Reply, Request, Step, read
 from longbatch.objects import Answer, DocumentSummary, Extraction, JobFields, Run
 from longbatch.runs import DEFAULT_CONCURRENCY, PathName, RunPlan
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from typing_extensions import Self, Unpack
 
-    from longbatch.options import AskOptions, ExtractOptions, JobOptions, SummaryOptions
+    from longbatch.options import AskOptions, ExtractOptions, JobOptions, JobState, SummaryOptions, Task
     from longbatch.schemas import Schema
 
     M = TypeVar("M", bound=BaseModel)
 
 T = TypeVar("T")
-_BLOCK_BYTES = 2**18
 
 
 class AsyncClient:
@@ -37,7 +36,8 @@ class AsyncClient:
     Args and attributes as of `Client`.
 
     Raises:
-        ServerUnreachableError: the URL is not valid.
+        InvalidUrlError: the URL is not one of HTTP.
+        InvalidKeyError: the key has characters that no header can carry.
     """
 
     def __init__(
@@ -45,16 +45,17 @@ class AsyncClient:
     ) -> None:
         self._server = find_server(api_url, api_key)
         self.api_url = self._server.url
-        try:
-            self._http = httpx2.AsyncClient(
-                base_url=self._server.url,
-                timeout=TIMEOUT_SECONDS,
-                trust_env=False,
-                verify=http.trust(self._server),
-                headers=http.headers(self._server),
-            )
-        except (httpx2.InvalidURL, ValueError) as error:
-            raise http.invalid_url(self._server) from error
+        http.check_url(self._server)
+        self._http = httpx2.AsyncClient(
+            base_url=self._server.url,
+            timeout=TIMEOUT_SECONDS,
+            trust_env=False,
+            verify=http.trust(self._server),
+            headers=http.headers(self._server),
+            limits=http.LIMITS,
+        )
+        # Asynchronous uploads lose the answer of a server that refuses a body before its end.
+        self._uploads = open_http(self._server)
         self.jobs = AsyncJobs(self)
         self.runs = AsyncRuns(self)
         self.documents = AsyncDocuments(self)
@@ -69,6 +70,7 @@ class AsyncClient:
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
+        self._uploads.close()
 
     def summarize(
         self,
@@ -79,10 +81,10 @@ class AsyncClient:
         follow_links: bool = False,
         observer: Observer | None = None,
         **options: "Unpack[SummaryOptions]",
-    ) -> AsyncIterator[DocumentSummary]:
+    ) -> AsyncGenerator[DocumentSummary, None]:
         """Summarize documents; see `Client.summarize`."""
         plan = runs.summaries(paths, options, again=again, follow_links=follow_links, observer=observer)
-        return self._each(plan, concurrency)
+        return self._each(plan, runs.checked_concurrency(concurrency))
 
     def ask(
         self,
@@ -94,12 +96,12 @@ class AsyncClient:
         follow_links: bool = False,
         observer: Observer | None = None,
         **options: "Unpack[AskOptions]",
-    ) -> AsyncIterator[Answer]:
+    ) -> AsyncGenerator[Answer, None]:
         """Ask every document every question; see `Client.ask`."""
         plan = runs.answers(
             paths, questions, options, again=again, follow_links=follow_links, observer=observer
         )
-        return self._each(plan, concurrency)
+        return self._each(plan, runs.checked_concurrency(concurrency))
 
     @overload
     def extract(
@@ -112,7 +114,7 @@ class AsyncClient:
         follow_links: bool = ...,
         observer: Observer | None = ...,
         **options: "Unpack[ExtractOptions]",
-    ) -> "AsyncIterator[Extraction[M]]": ...
+    ) -> "AsyncGenerator[Extraction[M], None]": ...
 
     @overload
     def extract(
@@ -125,7 +127,7 @@ class AsyncClient:
         follow_links: bool = ...,
         observer: Observer | None = ...,
         **options: "Unpack[ExtractOptions]",
-    ) -> "AsyncIterator[Extraction[dict[str, Any]]]": ...
+    ) -> "AsyncGenerator[Extraction[dict[str, Any]], None]": ...
 
     def extract(
         self,
@@ -137,12 +139,12 @@ class AsyncClient:
         follow_links: bool = False,
         observer: Observer | None = None,
         **options: "Unpack[ExtractOptions]",
-    ) -> AsyncIterator[Extraction[Any]]:
+    ) -> AsyncGenerator[Extraction[Any], None]:
         """Extract the fields of a schema from every document; see `Client.extract`."""
         plan = runs.extractions(
             paths, schema, options, again=again, follow_links=follow_links, observer=observer
         )
-        return self._each(plan, concurrency)
+        return self._each(plan, runs.checked_concurrency(concurrency))
 
     async def version(self) -> dict[str, Any]:
         """Fetch the server's `version` and `model`."""
@@ -164,15 +166,13 @@ class AsyncClient:
         while True:
             try:
                 async with self._stream(path, headers=reader.headers()) as answer:
-                    async for line in answer.aiter_lines():
-                        if (event := reader.read(line)) is not None:
+                    async for block in answer.aiter_bytes():
+                        for event in reader.events(block):
                             tries = 0
                             yield event
-            except httpx2.TransportError as error:
+            except (httpx2.RequestError, ApiError) as error:
                 tries += 1
-                if tries >= http.MAX_EVENT_TRIES:
-                    raise http.unreachable(self._server, error) from error
-                await asyncio.sleep(http.event_pause(tries))
+                await asyncio.sleep(http.pause_before_stream(self._server, error, tries=tries))
             else:
                 return
 
@@ -195,7 +195,7 @@ class AsyncClient:
         finally:
             flow.close()
 
-    async def _each(self, plan: RunPlan[T], concurrency: int) -> AsyncIterator[T]:
+    async def _each(self, plan: RunPlan[T], concurrency: int) -> AsyncGenerator[T, None]:
         """Process the documents in tasks, as many at once as the run may have."""
         run = await self.run(plan.begin())
         sources = plan.sources()
@@ -210,9 +210,13 @@ class AsyncClient:
                 if not waiting:
                     return
                 ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                errors = [error for task in ended if (error := task.exception()) is not None]
                 for task in ended:
-                    for found in await task:
-                        yield found
+                    if task.exception() is None:
+                        for found in task.result():
+                            yield found
+                if errors:
+                    raise errors[0]
         finally:
             for task in waiting:
                 task.cancel()
@@ -230,19 +234,20 @@ class AsyncClient:
         return await asyncio.to_thread(step.call)
 
     async def _send(self, request: Request) -> Reply:
-        options: dict[str, Any] = {"timeout": request.timeout}
-        if request.json is not None:
-            options["json"] = request.json
-        headers = dict(request.headers)
         if request.file is not None:
-            size = await asyncio.to_thread(lambda file: file.stat().st_size, request.file)
-            options["content"], headers["Content-Length"] = _blocks(request.file), str(size)
+            return await asyncio.to_thread(send_with, self._uploads, self._server, request)
+        options: dict[str, Any] = {} if request.json is None else {"json": request.json}
         try:
             answer = await self._http.request(
-                request.method, request.path, params=request.params, headers=headers, **options
+                request.method,
+                request.path,
+                params=request.params,
+                headers=request.headers,
+                timeout=request.timeout,
+                **options,
             )
-        except httpx2.TransportError as error:
-            raise http.unreachable(self._server, error) from error
+        except httpx2.RequestError as error:
+            raise http.failure_of(self._server, error) from error
         return Reply(answer.status_code, answer.headers, answer.content)
 
     @asynccontextmanager
@@ -257,8 +262,8 @@ class AsyncClient:
             async with self._stream(path, params=params) as answer:
                 async for block in answer.aiter_bytes():
                     yield block
-        except httpx2.TransportError as error:
-            raise http.unreachable(self._server, error) from error
+        except httpx2.RequestError as error:
+            raise http.failure_of(self._server, error) from error
 
 
 class AsyncJob(JobFields):
@@ -308,8 +313,11 @@ class AsyncJobs:
         """Fetch a job, with its output if it has ended."""
         return AsyncJob(self._client, await self._client.run(calls.job_with_output(job_id)))
 
-    async def list(self, **filters: str) -> AsyncIterator[AsyncJob]:
+    async def list(
+        self, *, state: "JobState | None" = None, task: "Task | None" = None, custom_id: str | None = None
+    ) -> AsyncIterator[AsyncJob]:
         """Yield jobs, newest first, without their outputs; see `Jobs.list`."""
+        filters = {"state": state, "task": task, "custom_id": custom_id}
         async for each in _pages(self._client, "/v1/jobs", filters):
             yield AsyncJob(self._client, each)
 
@@ -351,9 +359,9 @@ class AsyncDocuments:
         """Fetch a document."""
         return await self._client.run(calls.document(document_id))
 
-    def list(self, **filters: str) -> AsyncIterator[dict[str, Any]]:
+    def list(self, *, state: str | None = None) -> AsyncIterator[dict[str, Any]]:
         """Yield documents, newest first."""
-        return _pages(self._client, "/v1/documents", filters)
+        return _pages(self._client, "/v1/documents", {"state": state})
 
     async def delete(self, document_id: str) -> None:
         """Delete a document."""
@@ -364,20 +372,10 @@ class AsyncDocuments:
         return self._client._bytes(calls.text_path(document_id), params)  # noqa: SLF001  # one module
 
 
-async def _blocks(file: Path) -> AsyncIterator[bytes]:
-    """Yield the content of a file without blocking the event loop."""
-    content = await asyncio.to_thread(file.open, "rb")
-    try:
-        while block := await asyncio.to_thread(content.read, _BLOCK_BYTES):
-            yield block
-    finally:
-        content.close()
-
-
 async def _pages(client: AsyncClient, path: str, filters: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
     after: str | None = None
     while True:
-        page = await client.run(calls.page(path, {**filters, **({"after": after} if after else {})}))
+        page = await client.run(calls.page(path, {**filters, "after": after}))
         for each in page["data"]:
             yield each
         if not page["has_more"]:

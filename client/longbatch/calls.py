@@ -3,15 +3,19 @@
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from longbatch.errors import WaitTimeoutError
+from longbatch.errors import ApiError, ServerUnreachableError, WaitTimeoutError
 from longbatch.flows import (
     BRIEF,
     NO_RETRIES,
     TIMEOUT_SECONDS,
+    TOO_MANY,
+    UNAVAILABLE,
     Flow,
+    Pause,
     Request,
     Retries,
     get,
@@ -26,6 +30,7 @@ ENDED: Final = frozenset({"completed", "failed", "cancelled", "expired"})
 POLL_SECONDS: Final = 25
 # Enough to wait through a restart of the server, which takes seconds.
 _WAITING: Final = Retries(away_seconds=20.0, full_seconds=600.0, max_faults=4)
+_GRACE_SECONDS: Final = 5.0  # for an answer that is on its way when the time ends
 _TRANSFER_SECONDS: Final = 120.0  # between two reads or writes of an upload
 _PAGE: Final = 100
 
@@ -43,9 +48,9 @@ def job(job_id: str) -> Flow[JSON]:
     return (yield from get(_job(job_id)))
 
 
-def job_result(job_id: str) -> Flow[JSON]:
+def job_result(job_id: str, retries: Retries = BRIEF) -> Flow[JSON]:
     """Fetch the output of a job that has ended."""
-    return (yield from get(f"{_job(job_id)}/result"))
+    return (yield from get(f"{_job(job_id)}/result", retries))
 
 
 def job_with_output(job_id: str) -> Flow[JSON]:
@@ -62,16 +67,39 @@ def wait_for_job(
     Raises:
         WaitTimeoutError: it did not end within `timeout` seconds.
     """
-    ends_at = None if timeout is None else time.monotonic() + timeout
+    ends_at = float("inf") if timeout is None else time.monotonic() + timeout
     found = yield from job(job_id)
     while found["state"] not in ENDED:
         on_change(found)
-        left = POLL_SECONDS if ends_at is None else ends_at - time.monotonic()
+        left = ends_at - time.monotonic()
         if left <= 0:
             raise WaitTimeoutError(f"{job_id} is {found['state']} after {timeout:g} s; it goes on.")
-        poll = min(POLL_SECONDS, max(1, int(left)))
-        found = yield from get(_job(job_id), _WAITING, params={"wait": poll}, timeout=poll + TIMEOUT_SECONDS)
+        # Below a second there is no long poll: the last look of all comes at the end of the time.
+        poll = int(min(POLL_SECONDS, left))
+        if poll < 1:
+            yield Pause(left)
+        retries = replace(
+            _WAITING,
+            away_seconds=min(_WAITING.away_seconds, left),
+            full_seconds=min(_WAITING.full_seconds, left),
+        )
+        params = {"wait": poll} if poll else None
+        timeout_of_one = min(poll + TIMEOUT_SECONDS, left + _GRACE_SECONDS)
+        try:
+            found = yield from get(_job(job_id), retries, params=params, timeout=timeout_of_one)
+        except (ServerUnreachableError, ApiError) as error:
+            if left >= _patience_with(error):
+                raise
+            raise WaitTimeoutError(f"{job_id} has not ended after {timeout:g} s: {error.message}") from error
     return found
+
+
+def _patience_with(error: ServerUnreachableError | ApiError) -> float:
+    """Return how many seconds a wait bears an error; 0 if no wait helps."""
+    status = error.status if isinstance(error, ApiError) else None
+    if status == TOO_MANY:
+        return _WAITING.full_seconds
+    return _WAITING.away_seconds if status is None or status in UNAVAILABLE else 0.0
 
 
 def finished_job(job_id: str, *, timeout: float | None = None) -> Flow[JSON]:
@@ -98,7 +126,8 @@ def cancel_jobs(filters: Mapping[str, object]) -> Flow[int]:
 
 def page(path: str, query: Mapping[str, object]) -> Flow[JSON]:
     """Fetch a page of a list, newest first."""
-    return (yield from get(path, params={"limit": _PAGE, **query}))
+    given = {name: value for name, value in query.items() if value is not None}
+    return (yield from get(path, params={"limit": _PAGE, **given}))
 
 
 def add_document(
@@ -149,6 +178,19 @@ def version() -> Flow[JSON]:
     return (yield from get("/v1/version", NO_RETRIES))
 
 
+def served_model() -> Flow[str]:
+    """Fetch the name of the served model.
+
+    Raises:
+        ApiError: the answer does not come from a Longbatch server.
+    """
+    found = yield from get("/v1/version")
+    if not isinstance(found.get("model"), str):
+        message = "the answer comes from something that is not a Longbatch server"
+        raise ApiError(message, status=200, code="unknown")
+    return str(found["model"])
+
+
 def console_link() -> Flow[JSON]:
     """Make a link that signs a browser in to the console once: `path`, and when it `expires_at`."""
     return (yield from post("/console/codes", retries=NO_RETRIES))
@@ -157,7 +199,7 @@ def console_link() -> Flow[JSON]:
 def _with_output(found: JSON) -> Flow[JSON]:
     if found["state"] not in ENDED:
         return found
-    result = yield from job_result(found["id"])
+    result = yield from job_result(found["id"], _WAITING)
     return {**found, "output": result["output"], "usage": result.get("usage")}
 
 

@@ -1,29 +1,29 @@
 """The client: each call in the calling thread, the documents of a run in threads."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event as Flag
-from threading import Lock, Thread
+from threading import Lock, Semaphore, Thread
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import httpx2
 
 from longbatch import calls, http, runs, webhooks
 from longbatch.documents.run import Observer
-from longbatch.errors import LongbatchError, StoppedError
+from longbatch.errors import ApiError, LongbatchError, StoppedError
 from longbatch.flows import TIMEOUT_SECONDS, Flow, Pause, Reply, Request, Step, read
 from longbatch.objects import Answer, DocumentSummary, Extraction, JobFields, Run
 from longbatch.runs import DEFAULT_CONCURRENCY, PathName, RunPlan
-from longbatch.server import find_server
+from longbatch.server import ServerAccess, find_server
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from typing_extensions import Self, Unpack
 
-    from longbatch.options import AskOptions, ExtractOptions, JobOptions, SummaryOptions
+    from longbatch.options import AskOptions, ExtractOptions, JobOptions, JobState, SummaryOptions, Task
     from longbatch.schemas import Schema
 
     M = TypeVar("M", bound=BaseModel)
@@ -48,7 +48,8 @@ class Client:
         webhooks: verify deliveries.
 
     Raises:
-        ServerUnreachableError: the URL is not valid.
+        InvalidUrlError: the URL is not one of HTTP.
+        InvalidKeyError: the key has characters that no header can carry.
     """
 
     def __init__(
@@ -56,16 +57,7 @@ class Client:
     ) -> None:
         self._server = find_server(api_url, api_key)
         self.api_url = self._server.url
-        try:
-            self._http = httpx2.Client(
-                base_url=self._server.url,
-                timeout=TIMEOUT_SECONDS,
-                trust_env=False,
-                verify=http.trust(self._server),
-                headers=http.headers(self._server),
-            )
-        except (httpx2.InvalidURL, ValueError) as error:
-            raise http.invalid_url(self._server) from error
+        self._http = open_http(self._server)
         self.jobs = Jobs(self)
         self.runs = Runs(self)
         self.documents = Documents(self)
@@ -90,7 +82,7 @@ class Client:
         follow_links: bool = False,
         observer: Observer | None = None,
         **options: "Unpack[SummaryOptions]",
-    ) -> Iterator[DocumentSummary]:
+    ) -> Generator[DocumentSummary, None, None]:
         """Summarize documents; yield each summary as it ends.
 
         The same files with the same options resume an earlier run. A document that fails has an `error`.
@@ -109,7 +101,7 @@ class Client:
             ApiError: the server refuses every request.
         """
         plan = runs.summaries(paths, options, again=again, follow_links=follow_links, observer=observer)
-        return self._each(plan, concurrency)
+        return self._each(plan, runs.checked_concurrency(concurrency))
 
     def ask(
         self,
@@ -121,7 +113,7 @@ class Client:
         follow_links: bool = False,
         observer: Observer | None = None,
         **options: "Unpack[AskOptions]",
-    ) -> Iterator[Answer]:
+    ) -> Generator[Answer, None, None]:
         """Ask every document every question; yield the answers of each document as it ends.
 
         Args, resuming and errors as of `summarize`.
@@ -129,7 +121,7 @@ class Client:
         plan = runs.answers(
             paths, questions, options, again=again, follow_links=follow_links, observer=observer
         )
-        return self._each(plan, concurrency)
+        return self._each(plan, runs.checked_concurrency(concurrency))
 
     @overload
     def extract(
@@ -142,7 +134,7 @@ class Client:
         follow_links: bool = ...,
         observer: Observer | None = ...,
         **options: "Unpack[ExtractOptions]",
-    ) -> "Iterator[Extraction[M]]": ...
+    ) -> "Generator[Extraction[M], None, None]": ...
 
     @overload
     def extract(
@@ -155,7 +147,7 @@ class Client:
         follow_links: bool = ...,
         observer: Observer | None = ...,
         **options: "Unpack[ExtractOptions]",
-    ) -> "Iterator[Extraction[dict[str, Any]]]": ...
+    ) -> "Generator[Extraction[dict[str, Any]], None, None]": ...
 
     def extract(
         self,
@@ -167,7 +159,7 @@ class Client:
         follow_links: bool = False,
         observer: Observer | None = None,
         **options: "Unpack[ExtractOptions]",
-    ) -> Iterator[Extraction[Any]]:
+    ) -> Generator[Extraction[Any], None, None]:
         """Extract the fields of a schema from every document; yield each extraction as it ends.
 
         Args, resuming and errors as of `summarize`; `schema` is a pydantic model, a dict of types by field
@@ -176,7 +168,7 @@ class Client:
         plan = runs.extractions(
             paths, schema, options, again=again, follow_links=follow_links, observer=observer
         )
-        return self._each(plan, concurrency)
+        return self._each(plan, runs.checked_concurrency(concurrency))
 
     def version(self) -> dict[str, Any]:
         """Fetch the server's `version` and `model`."""
@@ -205,14 +197,13 @@ class Client:
         while True:
             try:
                 with self._stream(path, headers=reader.headers()) as answer:
-                    for event in http.read_all(reader, answer.iter_lines()):
-                        tries = 0
-                        yield event
-            except httpx2.TransportError as error:
+                    for block in answer.iter_bytes():
+                        for event in reader.events(block):
+                            tries = 0
+                            yield event
+            except (httpx2.RequestError, ApiError) as error:
                 tries += 1
-                if tries >= http.MAX_EVENT_TRIES:
-                    raise http.unreachable(self._server, error) from error
-                time.sleep(http.event_pause(tries))
+                time.sleep(http.pause_before_stream(self._server, error, tries=tries))
             else:
                 return
 
@@ -248,7 +239,7 @@ class Client:
         """Perform a flow for each item in threads; yield its place and result as each ends."""
         return in_threads(lambda item: self.run(flow_of(item), stop=stop), items, num_threads=concurrency)
 
-    def _each(self, plan: RunPlan[T], concurrency: int) -> Iterator[T]:
+    def _each(self, plan: RunPlan[T], concurrency: int) -> Generator[T, None, None]:
         stop = Flag()
         try:
             run = self.run(plan.begin())
@@ -274,27 +265,7 @@ class Client:
         return step.call()
 
     def _send(self, request: Request) -> Reply:
-        options: dict[str, Any] = {"timeout": request.timeout}
-        if request.json is not None:
-            options["json"] = request.json
-        try:
-            if request.file is None:
-                answer = self._http.request(
-                    request.method, request.path, params=request.params, headers=request.headers, **options
-                )
-            else:
-                with request.file.open("rb") as content:
-                    answer = self._http.request(
-                        request.method,
-                        request.path,
-                        params=request.params,
-                        headers=request.headers,
-                        content=content,
-                        **options,
-                    )
-        except httpx2.TransportError as error:
-            raise http.unreachable(self._server, error) from error
-        return Reply(answer.status_code, answer.headers, answer.content)
+        return send_with(self._http, self._server, request)
 
     @contextmanager
     def _stream(self, path: str, **options: Any) -> Iterator[httpx2.Response]:  # noqa: ANN401  # of httpx2
@@ -307,8 +278,8 @@ class Client:
         try:
             with self._stream(path, params=params) as answer:
                 yield from answer.iter_bytes()
-        except httpx2.TransportError as error:
-            raise http.unreachable(self._server, error) from error
+        except httpx2.RequestError as error:
+            raise http.failure_of(self._server, error) from error
 
 
 class Job(JobFields):
@@ -369,12 +340,11 @@ class Jobs:
         """Fetch a job, with its output if it has ended."""
         return Job(self._client, self._client.run(calls.job_with_output(job_id)))
 
-    def list(self, **filters: str) -> Iterator[Job]:
-        """Yield jobs, newest first, without their outputs.
-
-        Args:
-            filters: `state`, `task` or `custom_id`.
-        """
+    def list(
+        self, *, state: "JobState | None" = None, task: "Task | None" = None, custom_id: str | None = None
+    ) -> Iterator[Job]:
+        """Yield jobs, newest first, without their outputs."""
+        filters = {"state": state, "task": task, "custom_id": custom_id}
         for each in _pages(self._client, "/v1/jobs", filters):
             yield Job(self._client, each)
 
@@ -419,9 +389,9 @@ class Documents:
         """Fetch a document."""
         return self._client.run(calls.document(document_id))
 
-    def list(self, **filters: str) -> Iterator[dict[str, Any]]:
+    def list(self, *, state: str | None = None) -> Iterator[dict[str, Any]]:
         """Yield documents, newest first."""
-        return _pages(self._client, "/v1/documents", filters)
+        return _pages(self._client, "/v1/documents", {"state": state})
 
     def delete(self, document_id: str) -> None:
         """Delete a document."""
@@ -437,19 +407,66 @@ class Documents:
         return self._client._bytes(calls.text_path(document_id), params)  # noqa: SLF001  # one module
 
 
-def in_threads(work: Callable[[R], T], items: Iterable[R], *, num_threads: int) -> Iterator[tuple[int, T]]:
+def open_http(server: ServerAccess) -> httpx2.Client:
+    """Make the connections to a server.
+
+    Raises:
+        InvalidUrlError: its URL is not one of HTTP.
+    """
+    http.check_url(server)
+    return httpx2.Client(
+        base_url=server.url,
+        timeout=TIMEOUT_SECONDS,
+        trust_env=False,
+        verify=http.trust(server),
+        headers=http.headers(server),
+        limits=http.LIMITS,
+    )
+
+
+def send_with(connections: httpx2.Client, server: ServerAccess, request: Request) -> Reply:
+    """Send a request and read its whole answer.
+
+    Raises:
+        ServerUnreachableError: no complete answer arrived.
+        FileChangedError: the file changed while it was sent.
+        OSError: the file cannot be read.
+    """
+    options: dict[str, Any] = {
+        "params": request.params,
+        "headers": request.headers,
+        "timeout": request.timeout,
+    }
+    if request.json is not None:
+        options["json"] = request.json
+    with ExitStack() as files:
+        if request.file is not None:
+            options["content"] = files.enter_context(request.file.open("rb"))
+        try:
+            answer = connections.request(request.method, request.path, **options)
+        except httpx2.RequestError as error:
+            raise http.failure_of(server, error, is_upload=request.file is not None) from error
+    return Reply(answer.status_code, answer.headers, answer.content)
+
+
+def in_threads(
+    work: Callable[[R], T], items: Iterable[R], *, num_threads: int
+) -> Generator[tuple[int, T], None, None]:
     """Run the work for each item in threads; yield place and result as each ends.
 
-    Takes an item when a thread is free for it. The threads are daemons, so an interrupted process does not
-    wait for them.
+    Takes an item when a thread is free for it and few results wait to be read. No further item is taken once
+    the generator is closed or has raised. The threads are daemons, so an interrupted process does not wait.
     """
-    waiting = enumerate(items)
-    taking = Lock()
+    waiting, taking = enumerate(items), Lock()
     ended: SimpleQueue[tuple[int, T] | BaseException | None] = SimpleQueue()
+    room, is_closed = Semaphore(2 * num_threads), Flag()
 
     def serve() -> None:
         try:
             while True:
+                room.acquire()
+                if is_closed.is_set():
+                    return
                 with taking:
                     place, item = next(waiting, (-1, None))
                 if item is None:
@@ -460,17 +477,23 @@ def in_threads(work: Callable[[R], T], items: Iterable[R], *, num_threads: int) 
         finally:
             ended.put(None)
 
-    for number in range(num_threads):
-        Thread(target=serve, name=f"document-{number}", daemon=True).start()
-    num_left = num_threads
-    while num_left:
-        each = ended.get()
-        if each is None:
-            num_left -= 1
-        elif isinstance(each, BaseException):
-            raise each
-        else:
-            yield each
+    try:
+        for number in range(num_threads):
+            Thread(target=serve, name=f"document-{number}", daemon=True).start()
+        num_left = num_threads
+        while num_left:
+            each = ended.get()
+            if each is None:
+                num_left -= 1
+                room.release()  # for another one that waits to see that nothing is left
+            elif isinstance(each, BaseException):
+                raise each
+            else:
+                yield each
+                room.release()
+    finally:
+        is_closed.set()
+        room.release(num_threads)
 
 
 def read_readiness(reply: Reply) -> dict[str, Any]:
@@ -487,7 +510,7 @@ def read_readiness(reply: Reply) -> dict[str, Any]:
 def _pages(client: Client, path: str, filters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     after: str | None = None
     while True:
-        page = client.run(calls.page(path, {**filters, **({"after": after} if after else {})}))
+        page = client.run(calls.page(path, {**filters, "after": after}))
         yield from page["data"]
         if not page["has_more"]:
             return

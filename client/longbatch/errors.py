@@ -42,6 +42,19 @@ class ServerUnreachableError(LongbatchError):
     retryable = True
 
 
+class InvalidKeyError(LongbatchError):
+    """The API key has characters that no header can carry; check LONGBATCH_API_KEY."""
+
+    code = "invalid_key"
+
+
+class InvalidUrlError(ServerUnreachableError):
+    """The server's URL is not valid: write http://host:port or https://host."""
+
+    code = "invalid_url"
+    retryable = False
+
+
 class ApiError(LongbatchError):
     """The server refused the request.
 
@@ -102,6 +115,12 @@ class SignatureError(LongbatchError):
 
 
 class SecretMissingError(LongbatchError):
-    """No webhook secret: pass webhook_secret or set LONGBATCH_WEBHOOK_SECRET."""
+    """No webhook secret: pass it, or set LONGBATCH_WEBHOOK_SECRET."""
 
     code = "no_webhook_secret"
+
+
+class InvalidSecretError(LongbatchError):
+    """The webhook secret must be whsec_ and the base64 of 24 to 64 bytes."""
+
+    code = "invalid_webhook_secret"

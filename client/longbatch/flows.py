@@ -19,7 +19,7 @@ TIMEOUT_SECONDS: Final = 30.0
 _FIRST_PAUSE_SECONDS: Final = 0.5  # doubles with every try
 _MAX_PAUSE_SECONDS: Final = 10.0
 _MAX_RETRY_AFTER_SECONDS: Final = 60.0  # a longer Retry-After is asked again after this time
-_UNAVAILABLE: Final = frozenset({502, 503, 504})
+UNAVAILABLE: Final = frozenset({502, 503, 504})
 TOO_MANY: Final = 429  # too many requests, or too much queued or stored
 
 
@@ -111,19 +111,19 @@ def send(request: Request, retries: Retries = NO_RETRIES) -> Flow[dict[str, Any]
             is_away, is_full, wanted = True, False, None
             refusal: LongbatchError = error
         except ApiError as error:
-            is_away, is_full = error.status in _UNAVAILABLE, error.status == TOO_MANY and not error.is_final
+            is_away, is_full = error.status in UNAVAILABLE, error.status == TOO_MANY and not error.is_final
             wanted, refusal = error.retry_after, error
             faults += error.status >= 500 and not is_away
             if not is_away and not is_full and (error.status < 500 or faults >= retries.max_faults):
                 raise
-        now = time.monotonic()
+        now, wait = time.monotonic(), min(wanted or pause, _MAX_RETRY_AFTER_SECONDS)
         away_since = (away_since or now) if is_away else None
         full_since = (full_since or now) if is_full else None
-        if is_away and now - (away_since or now) >= retries.away_seconds:
+        if is_away and now + wait - (away_since or now) > retries.away_seconds:
             raise refusal
-        if is_full and now - (full_since or now) >= max(retries.full_seconds, retries.away_seconds):
+        if is_full and now + wait - (full_since or now) > retries.full_seconds:
             raise refusal
-        yield Pause(min(wanted or pause, _MAX_RETRY_AFTER_SECONDS))
+        yield Pause(wait)
         pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
 
@@ -155,7 +155,7 @@ def read(reply: Reply) -> dict[str, Any]:
         ApiError: the answer is an error, or does not come from a Longbatch server.
     """
     try:
-        content: dict[str, Any] = json.loads(reply.body)
+        content = _object(reply.body)
         if reply.status < 400:
             return content
         error = content["error"]
@@ -180,6 +180,14 @@ def route(*parts: str) -> str:
 def segment(identifier: str) -> str:
     """Make an id safe as one segment of a path; an invalid id gets the server's 404."""
     return "".join(char if char.isalnum() or char in "_-" else "." for char in identifier) or "."
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """Parse a JSON object; raise ValueError or TypeError for anything else."""
+    found = json.loads(body)
+    if not isinstance(found, dict):
+        raise TypeError
+    return found
 
 
 def _seconds(header: str | None) -> float | None:

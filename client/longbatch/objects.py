@@ -34,7 +34,7 @@ class Failure:
         return None if error is None else cls(str(error["code"]), str(error["message"]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class JobFields:
     """A job as the server described it last.
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 from longbatch import calls
 from longbatch.backports import moment_of
 from longbatch.documents import locations, results, sources
+from longbatch.documents.buckets import is_bucket
 from longbatch.documents.results import DocumentResult
 from longbatch.documents.run import DocumentOutcome, DocumentRun, Observer
 from longbatch.documents.sources import SourceFile
@@ -63,6 +64,11 @@ class RunPlan(Generic[T]):
         Raises:
             NoDocumentsError: there is none.
         """
+        missing = [each for each in self.paths if not is_bucket(each) and not sources.is_there(each)]
+        if missing:
+            raise NoDocumentsError(f"{missing[0]}: no such file or folder")
+        if not self.paths:
+            raise NoDocumentsError
         found = locations.find(self.paths, follow_links=self.follow_links)
         first = next(found, None)
         if first is None:
@@ -72,11 +78,10 @@ class RunPlan(Generic[T]):
 
     def begin(self) -> Flow[DocumentRun]:
         """Make the run, after asking whether the server is there."""
-        version = yield from calls.version()
         return DocumentRun(
             Trees(self.kind),
             self.fields,
-            model=str(version["model"]),
+            model=(yield from calls.served_model()),
             observer=self.observer,
             again=self.again,
             result_of=self.result_of,
@@ -90,9 +95,20 @@ class RunPlan(Generic[T]):
             LongbatchError: the server is gone or refuses every request.
         """
         outcome: DocumentOutcome = yield from run.process(source)
-        if run.fatal_error is not None:
+        if run.fatal_error is not None and not outcome.is_completed:
             raise run.fatal_error
         return self.objects_of((yield from outcome.fetch()))
+
+
+def checked_concurrency(number: int) -> int:
+    """Return how many documents to process at once.
+
+    Raises:
+        ValueError: none.
+    """
+    if number < 1:
+        raise ValueError(f"concurrency must be at least 1 (got {number}).")
+    return number
 
 
 def names_of(paths: PathName | Sequence[PathName]) -> list[str]:
@@ -168,7 +184,7 @@ def extractions(
 
 def run_pages(kind: str, after: str | None) -> Flow[tuple[list[Run], str | None]]:
     """Fetch a page of runs of one kind, newest first, and the id after which the next page begins."""
-    found = yield from calls.page(_LISTS[kind], {"after": after} if after else {})
+    found = yield from calls.page(_LISTS[kind], {"after": after})
     return [_run(kind, each) for each in found["data"]], found["last_id"] if found["has_more"] else None
 
 
@@ -242,6 +258,10 @@ def _extraction(result: DocumentResult, read: Callable[[Mapping[str, Any]], Any]
             value = read(found["values"])
         except ValueError as error:
             fault = str(error)
+        except Exception as error:
+            raise LongbatchError(
+                f"{result.source.shown}: the model failed on its values: {error!r}"
+            ) from error
     return Extraction(
         result.source.shown,
         value,

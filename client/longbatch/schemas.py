@@ -1,5 +1,6 @@
 """Schemas of extractions: pydantic models, types by name, or JSON Schema itself."""
 
+import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,13 +41,22 @@ def reader_of(schema: "type[BaseModel] | Schema") -> Callable[[Mapping[str, Any]
     The reader raises ValueError where the model's own validators refuse what its JSON Schema allows.
     """
     if is_model(schema):
-        return schema.model_validate  # type: ignore[union-attr]  # checked above
+        return lambda values: schema.model_validate_json(json.dumps(values))  # type: ignore[union-attr]  # checked above
     return dict
 
 
 def _model_of(types: Schema) -> "type[BaseModel]":
-    """Make a model of types by name; every field may be absent from a document."""
-    from pydantic import create_model
+    """Make a model of types by name; every field may be absent from a document.
 
-    fields: dict[str, Any] = {name: (kind | None, ...) for name, kind in types.items()}
+    Raises:
+        TypeError: a value is not a type.
+    """
+    from pydantic import Field, create_model
+
+    fields: dict[str, Any] = {}
+    for place, (name, kind) in enumerate(types.items()):
+        if isinstance(kind, str) or not (isinstance(kind, type) or hasattr(kind, "__origin__")):
+            raise TypeError(f"the type of {name!r} must be a type such as float (got {kind!r}).")
+        # Under a name of its own: pydantic has methods called `schema` and `copy`.
+        fields[f"field_{place}"] = (kind | None, Field(..., alias=name, title=name))
     return create_model("Fields", **fields)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from longbatch.errors import InvalidKeyError
+
 API_URL: Final = "LONGBATCH_API_URL"
 API_KEY: Final = "LONGBATCH_API_KEY"
 DEFAULT_API_URL: Final = "http://127.0.0.1:8080"
@@ -32,12 +34,18 @@ def find_server(api_url: str | None = None, api_key: str | None = None) -> Serve
 
     The stack's own key is sent to the stack alone; any other server gets LONGBATCH_API_KEY, if set. The
     stack's certificate, which may be self-signed, is trusted for the stack alone.
+
+    Raises:
+        InvalidKeyError: the key has characters that no header can carry.
     """
     ready = ready_stack()
     url = api_url or os.environ.get(API_URL) or ready.get("api_url") or DEFAULT_API_URL
-    of_stack = ready if url.rstrip("/") == ready.get("api_url") else {}
-    key = api_key or os.environ.get(API_KEY) or of_stack.get("api_key")
-    return ServerAccess(url, key, of_stack.get("tls_certificate"))
+    url = url.rstrip("/").removesuffix("/v1")  # which clients of OpenAI's append
+    of_stack = ready if url == ready.get("api_url") else {}
+    key = (api_key or os.environ.get(API_KEY) or of_stack.get("api_key") or "").strip()
+    if key and not (key.isascii() and key.isprintable()):
+        raise InvalidKeyError
+    return ServerAccess(url, key or None, of_stack.get("tls_certificate"))
 
 
 def data_directory(environment: Mapping[str, str] = os.environ) -> Path:

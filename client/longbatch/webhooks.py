@@ -1,7 +1,6 @@
 """Verification of webhook deliveries. Source: the Standard Webhooks specification, symmetric signatures."""
 
 import base64
-import binascii
 import hashlib
 import hmac
 import json
@@ -12,12 +11,13 @@ from datetime import datetime
 from typing import Final
 
 from longbatch.backports import UTC
-from longbatch.errors import SecretMissingError, SignatureError
+from longbatch.errors import InvalidSecretError, SecretMissingError, SignatureError
 from longbatch.objects import Event
 
 TOLERANCE_SECONDS: Final = 300.0
 SECRET: Final = "LONGBATCH_WEBHOOK_SECRET"  # noqa: S105  # the name of a variable
 _PREFIX: Final = "whsec_"
+_MIN_KEY_BYTES, _MAX_KEY_BYTES = 24, 64
 
 
 class Webhooks:
@@ -65,6 +65,7 @@ def verify(
 
     Raises:
         SignatureError: the signature does not match, the delivery is too old, or it is not a delivery.
+        InvalidSecretError: the secret is not whsec_ and base64 of 24 to 64 bytes.
     """
     given = {name.lower(): value for name, value in headers.items()}
     try:
@@ -75,9 +76,10 @@ def verify(
         raise SignatureError(
             "The request has no webhook-id, webhook-timestamp or webhook-signature."
         ) from error
-    content = body.encode() if isinstance(body, str) else bytes(body)
+    content = body.encode(errors="surrogateescape") if isinstance(body, str) else bytes(body)
     expected = "v1," + _signature(secret, event_id, timestamp, content)
-    if not any(hmac.compare_digest(expected.encode(), each.encode()) for each in signatures):
+    given_ones = [each.encode(errors="surrogateescape") for each in signatures]
+    if not any(hmac.compare_digest(expected.encode(), each) for each in given_ones):
         raise SignatureError("The signature does not match this secret and body.")
     if abs(time.time() - sent_at) > tolerance_seconds:
         raise SignatureError(f"The delivery is more than {tolerance_seconds:g} s from this machine's clock.")
@@ -91,8 +93,10 @@ def verify(
 
 def _signature(secret: str, event_id: str, timestamp: str, content: bytes) -> str:
     try:
-        key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
-    except binascii.Error as error:
-        raise SignatureError("The secret is not whsec_ and base64.") from error
-    signed = f"{event_id}.{timestamp}.".encode() + content
+        key = base64.b64decode(secret.strip().removeprefix(_PREFIX), validate=True)
+    except ValueError as error:
+        raise InvalidSecretError from error
+    if not _MIN_KEY_BYTES <= len(key) <= _MAX_KEY_BYTES:  # anybody can sign with an empty one
+        raise InvalidSecretError
+    signed = f"{event_id}.{timestamp}.".encode(errors="surrogateescape") + content
     return base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()

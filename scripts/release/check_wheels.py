@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from scripts.release import version
+
 _READY_SECONDS: Final = 180.0
 _CLIENT: Final = """
 import sys
@@ -133,7 +135,10 @@ def first_answer(
         return ready_after, time.monotonic() - began - ready_after
     finally:
         stack.send_signal(signal.SIGTERM)
-        stack.wait(60)
+        try:
+            stack.wait(60)
+        finally:
+            stack.kill()
 
 
 def main() -> None:
@@ -147,8 +152,8 @@ def main() -> None:
     wheels = options.wheels.resolve()
     with tempfile.TemporaryDirectory(prefix="longbatch-wheels-") as name:
         folder = Path(name)
-        client = install(folder / "client", ["longbatch"], wheels=wheels)
-        server = install(folder / "server", ["longbatch-server[local]"], wheels=wheels)
+        client = install(folder / "client", [f"longbatch=={version.read()}"], wheels=wheels)
+        server = install(folder / "server", [f"longbatch-server[local]=={version.read()}"], wheels=wheels)
         for title, each in (("client", client), ("server", server)):
             cost = f"{each.packages} packages, {each.megabytes:,.0f} MB, installed in {each.seconds:.0f} s"
             sys.stdout.write(f"{title}: {cost}\n")

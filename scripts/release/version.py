@@ -55,7 +55,7 @@ def write(version: str, root: Path = ROOT) -> None:
         path = root / file
         text = path.read_text(encoding="utf-8")
         for pattern in patterns:
-            text = re.sub(f"{pattern}{_VERSION}", rf"\g<1>{version}", text)
+            text = re.sub(f"{pattern}{_VERSION}", rf"\g<1>{version}", text, count=1)
         path.write_text(text, encoding="utf-8")
 
 

@@ -27,7 +27,9 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401  # Typer's
         """Find the command that runs, and load it."""
         name, command, rest = super().resolve_command(ctx, args)
-        return name, None if command is None else self.load(str(name)), rest
+        if command is None or (ctx.resilient_parsing and module_of(str(name)) is None):
+            return name, command, rest  # completing a command of the server, which is not installed
+        return name, self.load(str(name)), rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002  # Typer's
         """List the commands, those of the server apart."""

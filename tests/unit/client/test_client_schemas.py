@@ -1,9 +1,11 @@
 """Schemas of extractions: models, types by field, JSON Schema."""
 
 import json
+import warnings
+from datetime import date
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from jobs.prompts.confined.compiling import schema_fault
 from longbatch.schemas import json_schema, reader_of
@@ -39,3 +41,24 @@ def test_values_become_an_instance_of_the_model() -> None:
 def test_anything_else_is_refused_with_what_is_expected(schema: object) -> None:
     with pytest.raises(TypeError, match="pydantic model"):
         json_schema(schema)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_fields_may_have_the_names_of_pydantic_s_own_methods() -> None:
+    names = ["schema", "copy", "model_config", "_id", "json"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [*json_schema(dict.fromkeys(names, str))["properties"]] == names
+
+
+def test_a_type_that_is_a_word_is_refused_by_its_field() -> None:
+    with pytest.raises(TypeError, match="'total' must be a type"):
+        json_schema({"total": "number"})
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(strict=True)
+    day: date
+
+
+def test_strict_models_read_what_json_can_hold() -> None:
+    assert reader_of(Strict)({"day": "2026-11-27"}) == Strict(day=date(2026, 11, 27))

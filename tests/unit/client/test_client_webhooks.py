@@ -9,7 +9,7 @@ import pytest
 import standardwebhooks
 
 from longbatch.client import Client
-from longbatch.errors import SecretMissingError, SignatureError
+from longbatch.errors import InvalidSecretError, SecretMissingError, SignatureError
 from longbatch.webhooks import SECRET, verify
 
 KEY = "whsec_" + base64.b64encode(b"k" * 32).decode()
@@ -51,13 +51,25 @@ def test_a_genuine_delivery_is_its_event(body: str | bytes) -> None:
         (lambda: delivery(age=-timedelta(minutes=6)), BODY, KEY),
         (dict, BODY, KEY),
         (lambda: delivery() | {"Webhook-Timestamp": "yesterday"}, BODY, KEY),
-        (delivery, BODY, "whsec_!"),
+        (lambda: delivery() | {"Webhook-Signature": "v1,\udcff"}, BODY, KEY),
     ],
-    ids=["other secret", "other body", "old", "from the future", "no headers", "no time", "no secret"],
+    ids=["other secret", "other body", "old", "from the future", "no headers", "no time", "not text"],
 )
 def test_any_other_delivery_is_refused(headers: Callable[[], dict[str, str]], body: str, secret: str) -> None:
     with pytest.raises(SignatureError):
         verify(headers(), body, secret=secret)
+
+
+@pytest.mark.parametrize(
+    "secret", ["whsec_!", "whsec_", "whsec_ü", "whsec_" + base64.b64encode(b"k").decode()]
+)
+def test_a_secret_that_cannot_protect_is_no_forgery(secret: str) -> None:
+    with pytest.raises(InvalidSecretError):
+        verify(delivery(), BODY, secret=secret)
+
+
+def test_a_line_feed_after_the_secret_is_no_part_of_it() -> None:
+    assert verify(delivery(), BODY, secret=f"{KEY}\n").id == "evt_1"
 
 
 def test_the_clients_secret_is_that_given_or_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
