@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.stack.stack import Stack
-from system_support import OF_TESTS, Client
+from system_support import Client, variables_of
 
 Run = Callable[..., str]
 MARK = "[stand-in: extract, no model]"
@@ -21,14 +20,9 @@ MARK = "[stand-in: extract, no model]"
 @pytest.fixture
 def run(stack: Stack, tmp_path: Path) -> Run:
     def longbatch(*arguments: str) -> str:
-        inherited = {name: value for name, value in os.environ.items() if name not in OF_TESTS}
         done = subprocess.run(
             [sys.executable, "-P", "-m", "longbatch.cli", *arguments],
-            env={
-                **inherited,
-                "LONGBATCH_API_URL": stack.urls.api_url or "",
-                "LONGBATCH_API_KEY": stack.urls.api_key or "",
-            },
+            env=variables_of(stack),
             cwd=tmp_path,
             capture_output=True,
             text=True,
