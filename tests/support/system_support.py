@@ -1,5 +1,6 @@
 """What system tests need: a client of the running stack, texts of any length, and the engine's gauges."""
 
+import os
 import re
 import threading
 import urllib.request
@@ -47,6 +48,13 @@ def running_stack(options: StackOptions) -> Iterator[Stack]:
     yield stack
     stack.stop()
     stack.remove_data()
+
+
+def variables_of(stack: Stack) -> dict[str, str]:
+    """The environment in which a command calls this stack."""
+    inherited = {name: value for name, value in os.environ.items() if name not in OF_TESTS}
+    urls = {"LONGBATCH_API_URL": stack.urls.api_url or "", "LONGBATCH_API_KEY": stack.urls.api_key or ""}
+    return {**inherited, **urls}
 
 
 def trace_of(stack: Stack) -> Path:

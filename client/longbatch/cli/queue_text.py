@@ -1,15 +1,14 @@
-"""A job's queue position in words."""
+"""Queue positions and durations in words."""
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from longbatch.backports import UTC, moment_of
 from longbatch.waiting import WAIT_WORDS
 
-_MINUTE: Final = timedelta(minutes=1)
-_HOUR: Final = timedelta(hours=1)
-_DAY: Final = timedelta(days=1)
+_MINUTE: Final = 60.0  # seconds, as below
+_DAY: Final = 86_400.0
 
 
 def in_words(queue: Mapping[str, Any], *, now: datetime) -> str:
@@ -21,7 +20,7 @@ def in_words(queue: Mapping[str, Any], *, now: datetime) -> str:
         known.append(f"number {queue['position']:,}")
     if reason is not None and queue["estimated_start_at"] is not None:
         left = moment_of(queue["estimated_start_at"]) - now
-        known.append(f"starts in about {_span(left)}")
+        known.append(f"starts in {about(left.total_seconds())}")
     return f"{', '.join(known)}: {why}" if known else why
 
 
@@ -30,9 +29,12 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def _span(left: timedelta) -> str:
-    """Format a duration, no more exact than an estimate deserves."""
-    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
-        if left >= 2 * unit:
-            return f"{left / unit:.0f} {name}"
-    return f"{max(1, round(left.total_seconds()))} s"
+def about(seconds: float) -> str:
+    """Format an estimate of a duration, no more exact than it deserves: `about 1 h 27 min`."""
+    if seconds < 2 * _MINUTE:
+        return f"about {max(1, round(seconds))} s"
+    if seconds >= 2 * _DAY:
+        return f"about {seconds / _DAY:.0f} d"
+    hours, minutes = divmod(round(seconds / _MINUTE), 60)
+    parts = [f"{hours} h"] * bool(hours) + [f"{minutes} min"] * bool(minutes)
+    return f"about {' '.join(parts)}"

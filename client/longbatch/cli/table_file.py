@@ -12,13 +12,13 @@ import typer
 from longbatch.cli import output as printing
 from longbatch.documents import buckets, locations, sources
 from longbatch.documents.buckets import BucketFile, is_bucket
-from longbatch.documents.sources import Skipped, SourceFile
+from longbatch.documents.sources import Skipped, SourceFile, Survey
 from longbatch.whole_files import shared_mode, writing_whole
 
 PRINT: Final = "-"
 
 
-def count_documents(paths: Sequence[str], output: str, *, skipped: Skipped, follow_links: bool) -> int:
+def survey(paths: Sequence[str], output: str, *, skipped: Skipped, follow_links: bool) -> Survey:
     """Count the documents of a table, and check that it would overwrite none of them.
 
     Args:
@@ -32,15 +32,15 @@ def count_documents(paths: Sequence[str], output: str, *, skipped: Skipped, foll
         BucketError: the object storage does not answer or refuses, or is not set up.
     """
     _check_file(output)
-    total = 0
+    found = Survey()
     for source in locations.find(paths, skipped=skipped, follow_links=follow_links):
-        total += 1
+        found.add(source)
         if output != PRINT and _is_at(source, output):
             message = f"{source.shown} is a document and would be overwritten"
             raise typer.BadParameter(message, param_hint="--output")
-    if not total:
+    if not found.num_documents:
         raise typer.BadParameter(sources.NOTHING, param_hint="PATH")
-    return total
+    return found
 
 
 @contextmanager

@@ -162,6 +162,7 @@ def find(
                 shown=str(BucketAddress(place.bucket, key)),
                 name=Path(posixpath.relpath(key, base or ".")),
                 version=_version(each),
+                num_bytes=each["size"],
                 client=client,
                 etag=each["e_tag"],
             )

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from longbatch.calls import JSON
 from longbatch.documents import results
+from longbatch.documents.opening import Opening
 from longbatch.documents.results import DocumentResult
 from longbatch.documents.sources import SourceFile
 from longbatch.documents.trees import Trees, content_of
@@ -102,6 +103,7 @@ class DocumentRun:
         again: start a new tree even if an earlier run has one.
         result_of: makes the result of an ended tree.
         reads_warnings: fetch the warnings of each document, too.
+        opening: lets the shortest document start first; None starts each as soon as it is uploaded.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class DocumentRun:
         again: bool = False,
         result_of: Callable[[SourceFile, Mapping[str, Any]], DocumentResult] = results.of_summary,
         reads_warnings: bool = False,
+        opening: Opening | None = None,
     ) -> None:
         self._trees = trees
         self._fields = fields
@@ -122,6 +125,7 @@ class DocumentRun:
         self._again = again
         self._result_of = result_of
         self._reads_warnings = reads_warnings
+        self._opening = opening
         self.fatal_error: ServerUnreachableError | ApiError | None = None
 
     def process(self, source: SourceFile) -> Flow[DocumentOutcome]:
@@ -131,6 +135,8 @@ class DocumentRun:
         if isinstance(ended, DocumentFailure):
             fetch = _returning(ended.result)
             ended = DocumentOutcome(source, is_completed=False, is_final=ended.is_final, fetch=fetch)
+        if self._opening is not None:
+            self._opening.ended(source, is_completed=ended.is_completed)
         failure = None if ended.is_completed else (yield from ended.fetch())
         self._observer.ended(source, failure)
         return ended
@@ -190,9 +196,13 @@ class DocumentRun:
 
         def upload() -> Flow[list[str]]:
             document = yield from self._upload(source, content)
+            if self._opening is not None:
+                yield from self._opening.turn(source)
             return [document["id"]]
 
         tree = yield from self._running([named], self._fields, upload)
+        if self._opening is not None:
+            self._opening.started(source)
         ended = yield from self._trees.wait(
             tree,
             on_change=lambda now: self._observer.seen(source, now),
@@ -249,7 +259,10 @@ class DocumentRun:
         with ExitStack() as open_files:
             path = yield from work(lambda: open_files.enter_context(source.at_hand()))
             known = content or (yield from work(lambda: content_of(path)))
-            return (yield from self._trees.add(path, known, name=source.path.name))
+            document = yield from self._trees.add(path, known, name=source.path.name)
+        if self._opening is not None:
+            self._opening.uploaded(source, document["id"])
+        return document
 
     def _extracted(self, source: SourceFile, document_id: str) -> Flow[JSON | DocumentFailure]:
         """Wait until the document's text is extracted, or cannot be."""

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,12 +45,14 @@ class SourceFile:
         name: path relative to the folder that all of a command's files share; the result's file is named
             after it.
         version: names the content, where that is known without reading it.
+        num_bytes: its size when it was found; not part of what it is.
     """
 
     path: Path
     shown: str
     name: Path
     version: str | None = None
+    num_bytes: int = field(default=0, compare=False)
 
     @contextmanager
     def at_hand(self) -> Iterator[Path]:
@@ -64,6 +66,39 @@ class SourceFile:
     def link_from(self, folder: Path) -> str:
         """Return the way from the folder to the document."""
         return os.path.relpath(self.path, folder)
+
+
+@dataclass(slots=True)
+class Survey:
+    """What the documents of a run come to.
+
+    Attributes:
+        shortest: the first of those with the fewest bytes; None if all are empty.
+    """
+
+    num_documents: int = 0
+    num_bytes: int = 0
+    shortest: SourceFile | None = None
+
+    def add(self, source: SourceFile) -> None:
+        """Count a document."""
+        self.num_documents += 1
+        self.num_bytes += source.num_bytes
+        if source.num_bytes and (self.shortest is None or source.num_bytes < self.shortest.num_bytes):
+            self.shortest = source
+
+    def ordered(self, found: Iterable[SourceFile]) -> Iterator[tuple[int, SourceFile]]:
+        """Yield the documents with their places, the shortest one first."""
+        # It is looked for again, as its place may have changed since.
+        places = enumerate(found)
+        before = list[tuple[int, SourceFile]]()
+        for place, source in places:
+            if self.shortest is None or source == self.shortest:
+                yield place, source
+                break
+            before.append((place, source))
+        yield from before
+        yield from places
 
 
 def find(
@@ -98,7 +133,15 @@ def find(
                     continue
                 seen.add(path)
             shown = _shown(given, below) if below else printable(given)
-            yield SourceFile(path, shown, path.relative_to(base))
+            yield SourceFile(path, shown, path.relative_to(base), num_bytes=_num_bytes(path))
+
+
+def _num_bytes(path: Path) -> int:
+    """Return the file's size; 0 if there is none to read, which is found out later."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def suffix_of(name: str) -> str:

@@ -137,14 +137,22 @@ class Trees:
         """Estimate the trees of these documents."""
         return (yield from self._estimate({"documents": list(documents), **fields}))
 
+    def seconds_of(self, tokens: Sequence[int], fields: dict[str, object]) -> Flow[int | None]:
+        """Estimate the seconds until documents of these lengths, queued now, would be done.
+
+        Returns:
+            None if no engine is up.
+        """
+        found: int | None = (yield from self._estimate({"tokens": [*tokens], **fields}))["estimated_seconds"]
+        return found
+
     def queued_seconds(self, fields: dict[str, object]) -> Flow[int | None]:
         """Estimate the seconds until a minimal document, queued now, would be done.
 
         Returns:
             None if no engine is up.
         """
-        found: int | None = (yield from self._estimate({"tokens": [1], **fields}))["estimated_seconds"]
-        return found
+        return (yield from self.seconds_of([1], fields))
 
     def _estimate(self, asked: dict[str, object]) -> Flow[JSON]:
         return (yield from post(f"{self.kind.path}/estimate", asked, retries=self.retries))

@@ -36,6 +36,7 @@ TIME_SCALE = 39.0
 SUBJECTS = tuple(
     f"{head}{tail}" for head in ("quor", "brin", "tasm", "velk", "zund") for tail in ("vex", "dlom")
 )
+MARK = "[stand-in: extract, no model]"
 MISSING = "What is the mirrelquand?"
 
 pytestmark = pytest.mark.timeout(TIMEOUT + 120)
@@ -152,7 +153,8 @@ def check_table(output: Path) -> None:
             assert (row["question"], row["answer"], row["quote"]) == (MISSING, "not in the document", "")
         else:
             assert subject in row["question"]
-            assert row["answer"] == row["quote"] == fact(number, subject)
+            assert row["answer"] == f"{MARK} {fact(number, subject)}"
+            assert row["quote"] == fact(number, subject)
 
 
 def check_rows(stack: Stack) -> None:

@@ -6,7 +6,7 @@ import pytest
 from jobs.extractions.fields import definitions, read_fields, reply_guide
 from jobs.extractions.replies import Said, parse_values
 from jobs.extractions.templates import ExtractionWording, extract_chunk, extract_whole
-from jobs.prompts.delimiters import Delimiters
+from jobs.prompts.delimiters import delimiters
 from jobs.questions.quotes import QuotableText
 from local_engine import engine_module
 
@@ -22,7 +22,8 @@ SCHEMA = {
     "$defs": {"name": {"type": "string"}},
 }
 fields_of_engine = engine_module("fields")
-NO_MARKS = Delimiters("", "")  # the engine takes them out of the message
+documents = engine_module("documents")
+MARKS = delimiters([TEXT])
 
 
 @pytest.mark.parametrize("is_part", [False, True])
@@ -30,10 +31,10 @@ def test_the_stand_in_says_each_field_with_the_sentence_that_says_it(*, is_part:
     fields = read_fields(SCHEMA, {})
     wording = ExtractionWording(fields, definitions(SCHEMA))
     if is_part:
-        messages = extract_chunk(TEXT, wording, NO_MARKS, number=2, num_chunks=3)
+        messages = extract_chunk(TEXT, wording, MARKS, number=2, num_chunks=3)
     else:
-        messages = extract_whole(TEXT, wording, NO_MARKS)
-    text = fields_of_engine.reply(messages[-1].content)
+        messages = extract_whole(TEXT, wording, MARKS)
+    text = fields_of_engine.reply(documents.Asked.of(messages[-1].content))
     assert text is not None
     found = parse_values(text, {*SCHEMA["properties"]})
     assert found == {
@@ -48,4 +49,4 @@ def test_the_stand_in_says_each_field_with_the_sentence_that_says_it(*, is_part:
 
 
 def test_other_messages_are_left_to_others() -> None:
-    assert fields_of_engine.reply(TEXT) is None
+    assert fields_of_engine.reply(documents.Asked.of(TEXT)) is None

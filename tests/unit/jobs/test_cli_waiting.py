@@ -24,7 +24,16 @@ def test_place_start_and_reason_are_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(-5, "1 s"), (90, "90 s"), (150, "2 min"), (7000, "117 min"), (20_000, "6 h")]
+    ("seconds", "words"),
+    [
+        (-5, "1 s"),
+        (90, "90 s"),
+        (150, "2 min"),
+        (3599, "1 h"),
+        (5202, "1 h 27 min"),
+        (20_000, "5 h 33 min"),
+        (200_000, "2 d"),
+    ],
 )
 def test_spans_are_as_exact_as_an_estimate_is_worth(seconds: int, words: str) -> None:
     assert f"in about {words}:" in said(1, "slots", timedelta(seconds=seconds))

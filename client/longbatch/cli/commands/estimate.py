@@ -14,6 +14,7 @@ from longbatch.cli.commands.summarize import Group, Paths, conclude, report_skip
 from longbatch.cli.options import DEFAULT_CONCURRENCY, ConcurrencyOption, FollowLinksOption, with_fields
 from longbatch.cli.output import EXIT_CODES, ApiUrl, AsJson, client_of, notes, output, print_json
 from longbatch.cli.progress import progress
+from longbatch.cli.queue_text import about
 from longbatch.documents import sources
 from longbatch.documents.locations import find
 from longbatch.documents.run import DocumentFailure, DocumentRun
@@ -165,4 +166,4 @@ def _show(whole: Mapping[str, Any]) -> None:
     if _OF_ANSWERS in whole:
         output.print(f"{whole[_OF_ANSWERS]:,} tokens to read where engines reuse prefixes")
     seconds = whole["estimated_seconds"]
-    output.print("no engine is up" if seconds is None else f"about {seconds:,} s, after all that is queued")
+    output.print("no engine is up" if seconds is None else about(seconds))

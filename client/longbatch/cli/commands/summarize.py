@@ -2,10 +2,10 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from threading import Event
+from threading import Event, Thread
 from typing import Annotated, Final, TypeVar
 
 import typer
@@ -24,13 +24,16 @@ from longbatch.cli.options import (
 from longbatch.cli.output import ApiUrl, client_of, notes
 from longbatch.cli.outputs import ResultWriter, StdoutWriter
 from longbatch.cli.progress import ProgressDisplay, progress
+from longbatch.cli.queue_text import about
 from longbatch.client import Client
 from longbatch.documents import sources
 from longbatch.documents.locations import find
+from longbatch.documents.opening import Opening
 from longbatch.documents.results import DocumentResult
 from longbatch.documents.run import DocumentOutcome, DocumentRun
-from longbatch.documents.sources import Skipped, SourceFile
+from longbatch.documents.sources import Skipped, SourceFile, Survey
 from longbatch.documents.trees import Trees
+from longbatch.errors import LongbatchError
 from longbatch.flows import Flow
 
 T = TypeVar("T")
@@ -95,20 +98,26 @@ def summarize(  # noqa: PLR0913  # one for each option
         locations.check_places(paths, folder, kind, combine=combine, follow_links=follow_links)
     skipped = Skipped()
     search = partial(find, paths, left_out=folder, follow_links=follow_links)
-    total = sum(1 for _ in search(skipped=skipped))
+    survey = Survey()
+    for source in search(skipped=skipped):
+        survey.add(source)
+    total = survey.num_documents
     if not total:
         raise typer.BadParameter(sources.NOTHING, param_hint="PATH")
     report_skipped(skipped)
-    found = search()
     with client_of(api_url) as client, stopping() as stop:
         shown = progress(notes, total=total, live=watch)
         model = str(client.run(calls.version())["model"])
-        run = DocumentRun(Trees(), fields, model=model, observer=shown, again=again)
+        num_sampled = total if combine else min(total, concurrency)
+        asked = {**fields, "combine": True} if combine else fields
+        opening = Opening(Trees(), asked, survey, num_sampled, holds=not combine)
+        run = DocumentRun(Trees(), fields, model=model, observer=shown, again=again, opening=opening)
         group = Group(client, run, concurrency=concurrency, stop=stop)
+        group.report_duration(opening)
         if combine:
-            num_completed = _combined(group, list(found), folder, kind, shown)
+            num_completed = _combined(group, list(search()), folder, kind, shown)
         else:
-            num_completed = _each(group, found, _output(folder, kind, shown), shown)
+            num_completed = _each(group, survey.ordered(search()), _output(folder, kind, shown), shown)
     conclude(run, num_completed=num_completed, total=total)
 
 
@@ -131,6 +140,29 @@ class Group:
     ) -> Iterator[tuple[int, T]]:
         """Perform a flow for each document in threads; yield its place and result as each ends."""
         return self.client.run_each(flow_of, found, concurrency=self.concurrency, stop=self.stop)
+
+    def each_placed(self, found: Iterable[tuple[int, SourceFile]]) -> Iterator[tuple[int, DocumentOutcome]]:
+        """Process documents in this order; yield each one's own place and outcome as it ends."""
+
+        def process(placed: tuple[int, SourceFile]) -> Flow[tuple[int, DocumentOutcome]]:
+            place, source = placed
+            return place, (yield from self.run.process(source))
+
+        for _, ended in self.client.run_each(process, found, concurrency=self.concurrency, stop=self.stop):
+            yield ended
+
+    def report_duration(self, opening: Opening) -> None:
+        """Print how long the run takes, once that is known; it goes on meanwhile."""
+
+        def report() -> None:
+            with suppress(LongbatchError):  # the run meets the same error, or has ended
+                seconds = self.perform(opening.estimate())
+                if seconds is not None:
+                    number = opening.survey.num_documents
+                    of_all = "1 document takes" if number == 1 else f"{number:,} documents take"
+                    notes.print(f"{of_all} {about(seconds)}")
+
+        Thread(target=report, name="estimate", daemon=True).start()
 
     def perform(self, flow: Flow[T]) -> T:
         """Perform a flow."""
@@ -185,12 +217,14 @@ def conclude(run: DocumentRun, *, num_completed: int, total: int) -> None:
         raise typer.Exit(output.EXIT_NOT_COMPLETED)
 
 
-def _each(group: Group, found: Iterator[SourceFile], output: ResultWriter, shown: ProgressDisplay) -> int:
+def _each(
+    group: Group, found: Iterator[tuple[int, SourceFile]], output: ResultWriter, shown: ProgressDisplay
+) -> int:
     """Summarize each document on its own; return how many completed."""
     num_completed = 0
     try:
         with shown:
-            for place, ended in group.each(group.run.process, found):
+            for place, ended in group.each_placed(found):
                 num_completed += output.take(place, group.fetching(ended)) and ended.is_completed
     finally:
         output.close()

@@ -16,6 +16,7 @@ from longbatch.cli.output import client_of, notes
 from longbatch.cli.progress import progress
 from longbatch.cli.tables import OrderedTable, Sheet
 from longbatch.documents.locations import find
+from longbatch.documents.opening import Opening
 from longbatch.documents.results import DocumentResult
 from longbatch.documents.run import DocumentRun
 from longbatch.documents.sources import Skipped, SourceFile
@@ -72,17 +73,26 @@ def write_table(
         typer.Exit: a document has a problem, or the output cannot be written.
     """
     skipped = Skipped()
-    total = table_file.count_documents(paths, output, skipped=skipped, follow_links=follow_links)
+    survey = table_file.survey(paths, output, skipped=skipped, follow_links=follow_links)
     report_skipped(skipped)
     with client_of(api_url) as client, stopping() as stop:
+        total = survey.num_documents
         trees, shown = Trees(job.kind), progress(notes, total=total, live=watch)
+        opening = Opening(trees, job.fields, survey, min(total, concurrency))
         model = str(client.run(calls.version())["model"])
         run = DocumentRun(
-            trees, job.fields, model=model, observer=shown, again=again, result_of=job.result_of
+            trees,
+            job.fields,
+            model=model,
+            observer=shown,
+            again=again,
+            result_of=job.result_of,
+            opening=opening,
         )
         group = Group(client, run, concurrency=concurrency, stop=stop)
         # What no server takes is refused before a document is sent.
         group.perform(trees.queued_seconds(job.fields))
+        group.report_duration(opening)
         with table_file.opened(output) as out:
             aside = shown.aside if out is sys.stdout and out.isatty() else nullcontext
             say = partial(notes.print, markup=False)
@@ -90,7 +100,7 @@ def write_table(
             try:
                 with shown:
                     found = find(paths, follow_links=follow_links)
-                    for place, ended in group.each(run.process, found):
+                    for place, ended in group.each_placed(survey.ordered(found)):
                         table.take(place, group.fetching(ended))
             finally:
                 table.close()

@@ -1,20 +1,17 @@
-"""The default speaker: answers with an extract of the last user message, or with a sentence of it."""
+"""The default speaker: an extract of the documents in the last user message, or a sentence of them."""
 
-import re
 from itertools import pairwise
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from . import answers, fields, summary
+from .documents import MARK, Asked
 from .speech import Ask, Markup, Script, TokenIds
-
-# The lines that frame a document inside a message; they are not part of it.
-_FRAME = re.compile(r"^\s*</?document(?:-\d+)?>\s*$", re.MULTILINE)
 
 
 class ExtractiveSpeaker:
-    """A speaker of the most informative sentences of the prompt's document; sampling requests draw them."""
+    """A speaker of the most informative sentences of the prompt's documents; sampling requests draw them."""
 
     def __init__(self, tokenizer_dir: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
@@ -22,14 +19,18 @@ class ExtractiveSpeaker:
         self.tags = _thinking_tags(self._tokenizer)
 
     def script(self, asked: TokenIds, ask: Ask) -> Script:
-        """Extract about 60 to 250 tokens from the document, or say what is asked about it."""
+        """Extract about 60 to 250 tokens from the documents, or answer in JSON what is asked about them."""
+        message = Asked.of(self.message(asked))
+        reply = fields.reply(message) or answers.reply(message)
+        if reply is not None:
+            ids = self.encode(reply)
+            return Script(ids=ids, length=len(ids))
         draws = summary.Draws(ask.generator(), ask.temperature)
-        document = self.document(asked)
-        said = fields.reply(document) or answers.reply(document) or summary.summarize(document, draws)
-        ids = self.encode(said)
-        return Script(ids=ids, length=len(ids))
+        opening = self.encode(MARK)
+        ids = self.encode(f" {summary.summarize(message.texts, draws)}")
+        return Script(ids=ids, length=len(opening) + len(ids), opening=opening)
 
-    def document(self, asked: TokenIds) -> str:
+    def message(self, asked: TokenIds) -> str:
         """Return the text of the last user message, or the whole prompt if it has no turns."""
         content = asked
         headers = self.markup.headers(asked)
@@ -38,7 +39,7 @@ class ExtractiveSpeaker:
             if role.strip() == "user":
                 content = asked[start:following]
         text: str = self._tokenizer.decode(content.tolist(), skip_special_tokens=True)
-        return _FRAME.sub("", text)
+        return text
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Encode a text without tokens that mark its beginning or end."""

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from .documents import Asked
 from .summary import content_words, sentences
 
 # The end of a prompt that asks for the fields of a document or of a part of one.
@@ -12,23 +13,21 @@ _ASKED = re.compile(
     r"describes its value:\n\n(?P<fields>.+?)\n\n(?:They refer to .+?\n\n)?Answer with a JSON object of all",
     re.DOTALL,
 )
-_TASK = re.compile(r"The (?:document|part) itself gives no instructions\. Extract these fields")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _MAX_WORDS = 40  # of a sentence that is said as a value and as its quote
 _NOTHING = {"quote": "", "value": None}
 
 
-def reply(message: str) -> str | None:
-    """Reply to a message that asks for the fields of the text before it.
+def reply(message: Asked) -> str | None:
+    """Reply to a message that asks for the fields of its texts.
 
     Returns:
         None: it asks for none.
     """
-    tasks = [*_TASK.finditer(message)]
-    asked = _ASKED.search(message, tasks[-1].end()) if tasks else None
+    asked = _ASKED.search(message.task)
     if asked is None:
         return None
-    said = [" ".join(each.split()[:_MAX_WORDS]) for each in sentences(message[: tasks[-1].start()])]
+    said = [" ".join(each.split()[:_MAX_WORDS]) for each in sentences(message.texts)]
     found = {}
     for line in asked["fields"].splitlines():
         field = json.loads(f"{{{line}}}")

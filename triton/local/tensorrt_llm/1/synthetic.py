@@ -56,7 +56,7 @@ class SyntheticSpeaker:
         if self._voice is None or tags is None:
             return ()
         begin, end = tags
-        mark = _THINKING_MARK.search(self._voice.document(asked[-_MARK_TOKENS:]))
+        mark = _THINKING_MARK.search(self._voice.message(asked[-_MARK_TOKENS:]))
         # A prompt that closes thinking has the second tag after one token; a continued answer has words.
         is_closed = ask.ids[len(asked) + 2 : len(asked) + 3].tolist() == [end]
         if mark is None or is_closed:
@@ -73,7 +73,7 @@ class SyntheticSpeaker:
         )
 
     def _num_tokens(self, asked: TokenIds, ask: Ask, key: str) -> int | None:
-        if self._voice and (mark := _LENGTH_MARK.search(self._voice.document(asked[-_MARK_TOKENS:]))):
+        if self._voice and (mark := _LENGTH_MARK.search(self._voice.message(asked[-_MARK_TOKENS:]))):
             return int(mark[1])
         if self._length.median:
             return lognormal_length(key if ask.seed is None else ask.seed, self._length)
