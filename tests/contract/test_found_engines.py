@@ -95,7 +95,9 @@ def test_a_web_server_is_no_triton(tmp_path: Path) -> None:
 def test_a_server_that_never_answers_is_refused() -> None:
     with socket.create_server((LOOPBACK, 0)) as silent:
         url = f"http://{LOOPBACK}:{silent.getsockname()[1]}"
-        assert refusal(url).startswith(f"{url} answers, but is no engine (GET /v1/models: no answer)")
+        assert refusal(url) == (
+            f"nothing answers at {url} (no answer to GET /v1/models): is the engine running?"
+        )
 
 
 def test_a_port_that_speaks_no_http_is_refused(tmp_path: Path) -> None:
@@ -223,6 +225,15 @@ def test_no_engine_over_http_gets_the_bundled_tokenizer() -> None:
             f"{server.url} serves acme/unknown, and its tokenizer is not on this machine: name the model's"
             " directory with --engine-tokenizer DIR."
         )
+
+
+def test_a_directory_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    with standing_in("vllm") as server:
+        for given in (tmp_path, tmp_path / "missing"):
+            said = refusal(server.url, slots=4, tokenizer=str(given))
+            assert said.startswith(
+                f"There is no tokenizer at {given}: name the served model's directory with"
+            )
 
 
 def test_another_tokenizer_than_the_engines_is_refused(tokenizer_dir: Path, encoding: Any) -> None:  # noqa: ANN401
