@@ -64,7 +64,7 @@ def find_engine(url: str | None, *, metrics_url: str | None = None, model: str |
         return _engine_at(url, metrics_url=metrics_url, model=model)
     ready = {} if url or any(name in os.environ for name in ENGINE_URLS) else ready_stack()
     if settings := ready.get("engine_settings"):
-        return _engine_of_stack(settings, model=model)
+        return _engine_of_stack(settings, metrics_url=metrics_url or ready.get("triton_metrics"), model=model)
     given = {
         "url": url or ready.get("triton_grpc"),
         "metrics_url": metrics_url or ready.get("triton_metrics"),
@@ -93,7 +93,9 @@ def _engine_at(url: str, *, metrics_url: str | None, model: str | None) -> Engin
     )
 
 
-def _engine_of_stack(settings: Mapping[str, str], *, model: str | None) -> EngineSide:
+def _engine_of_stack(
+    settings: Mapping[str, str], *, metrics_url: str | None, model: str | None
+) -> EngineSide:
     """Build the settings of the local stack's engine from the variables of its worker."""
     side = EngineSide()
     groups: dict[str, dict[str, str]] = {"ENGINE": {}, "TOKENIZER": {}}
@@ -101,8 +103,10 @@ def _engine_of_stack(settings: Mapping[str, str], *, model: str | None) -> Engin
         group, _, name = variable.removeprefix(ENV_PREFIX).partition("__")
         groups[group][name.lower()] = value
     served = {"served_model": model} if model else {}
+    of_triton = {"metrics_url": metrics_url} | ({"model_name": model} if model else {})
     return side.model_copy(
         update={
+            "triton": side.triton.model_copy(update=of_triton),
             "engine": EngineSettings.model_validate(side.engine.model_dump() | groups["ENGINE"] | served),
             "tokenizer": TokenizerSettings.model_validate(side.tokenizer.model_dump() | groups["TOKENIZER"]),
         }

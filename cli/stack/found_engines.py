@@ -228,7 +228,18 @@ async def _compare_all(engines: Sequence[DiscoveredEngine], tokenizer: Tokenizer
 
 
 def _directory(given: str) -> Path:
-    return tokenizer_directory(given).absolute()
+    """Return the directory of the tokenizer that was chosen.
+
+    Raises:
+        StackError: there is none.
+    """
+    found = local_tokenizer(given)
+    if found is None:
+        raise StackError(
+            f"There is no tokenizer at {given}: name the served model's directory with"
+            " --engine-tokenizer DIR."
+        )
+    return found
 
 
 def _own_directory(engine: DiscoveredEngine) -> Path | None:

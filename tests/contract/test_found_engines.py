@@ -6,6 +6,7 @@ llama.cpp is real; vLLM, SGLang and plain endpoints are stand-ins, see `stand_in
 import functools
 import os
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,10 +20,13 @@ from cli.stack.engine_urls import EngineUrls
 from cli.stack.errors import StackError
 from cli.stack.found_engines import FoundEngine, find_engines
 from cli.stack.ports import LOOPBACK, free_port
+from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.valkey import EmbeddedValkey
 from gguf_support import smollm2
 from jobs.prompts.gguf_tokenizer import ensure_gguf_tokenizer
 from jobs.prompts.tokenizer import Tokenizer
 from llama_support import running_llama
+from local_engine import RunningEngine, running_engine
 from stand_in_engine import standing_in
 
 
@@ -86,6 +90,55 @@ def test_a_web_server_is_no_triton(tmp_path: Path) -> None:
     with web_server(tmp_path) as address:
         url = address.replace("http", "grpc")
         assert refusal(url).startswith(f"{url} cannot be used: ")
+
+
+def test_a_server_that_never_answers_is_refused() -> None:
+    with socket.create_server((LOOPBACK, 0)) as silent:
+        url = f"http://{LOOPBACK}:{silent.getsockname()[1]}"
+        assert refusal(url) == (
+            f"nothing answers at {url} (no answer to GET /v1/models): is the engine running?"
+        )
+
+
+def test_a_port_that_speaks_no_http_is_refused(tmp_path: Path) -> None:
+    server = EmbeddedValkey(tmp_path)
+    server.start()
+    try:
+        url = f"http://{LOOPBACK}:{server.port}"
+        assert refusal(url).startswith(f"{url} answers, but is no engine (GET /v1/models: ")
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+    with running_engine(tmp_path_factory.mktemp("triton"), EngineOptions(mode="synthetic")) as engine:
+        yield engine
+
+
+def test_triton_is_found_by_its_grpc_port_alone(
+    triton: RunningEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = triton.launch
+    metrics_url = f"http://{LOOPBACK}:{launch.metrics_port}/metrics"
+    monkeypatch.setenv("LONGBATCH_TRITON__METRICS_URL", metrics_url)
+    url = f"grpc://{LOOPBACK}:{launch.grpc_port}"
+    engine = found(url)
+    assert (engine.engine.kind, engine.engine.model) == ("triton", "tensorrt_llm")
+    assert engine.settings["LONGBATCH_ENGINE__URL"] == url
+    assert "LONGBATCH_ENGINE__KIND" not in engine.settings
+    assert engine.engine.capacity is not None
+    assert "this is Triton's HTTP port; give its gRPC port" in refusal(
+        f"http://{LOOPBACK}:{launch.http_port}"
+    )
+
+
+def test_sglang_reports_its_whole_capacity(tokenizer_dir: Path) -> None:
+    with standing_in("sglang", root=str(tokenizer_dir)) as server:
+        engine = found(server.url)
+    assert engine.engine.kind == "sglang"
+    assert engine.engine.capacity is not None
+    assert (engine.engine.capacity.max_batch_size, engine.engine.capacity.max_seq_len) == (6, 2048)
 
 
 def test_one_of_several_models_must_be_chosen(tokenizer_dir: Path) -> None:
@@ -172,6 +225,15 @@ def test_no_engine_over_http_gets_the_bundled_tokenizer() -> None:
             f"{server.url} serves acme/unknown, and its tokenizer is not on this machine: name the model's"
             " directory with --engine-tokenizer DIR."
         )
+
+
+def test_a_directory_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    with standing_in("vllm") as server:
+        for given in (tmp_path, tmp_path / "missing"):
+            said = refusal(server.url, slots=4, tokenizer=str(given))
+            assert said.startswith(
+                f"There is no tokenizer at {given}: name the served model's directory with"
+            )
 
 
 def test_another_tokenizer_than_the_engines_is_refused(tokenizer_dir: Path, encoding: Any) -> None:  # noqa: ANN401

@@ -166,8 +166,10 @@ async def _choose_card(server: HttpServer, wanted: str | None) -> ModelCard:
     """Read the list of models and return the chosen one, or the only one."""
     try:
         status, said = await server.get(PATH)
-    except (httpx2.HTTPError, TimeoutError) as error:
-        raise NotAnEngineError(f"GET {PATH}: {str(error) or 'no answer'}") from error
+    except TimeoutError as error:
+        raise NoServerError(f"no answer to GET {PATH}") from error
+    except httpx2.HTTPError as error:
+        raise NotAnEngineError(f"GET {PATH}: {str(error) or type(error).__name__}") from error
     if status in _REFUSALS:
         raise KeyRefusedError(f"status {status}")
     if status == httpx2.codes.SERVICE_UNAVAILABLE:
