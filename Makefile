@@ -102,7 +102,7 @@ docs: setup ## the docs as a site with search, in build/docs
 	@$(BIN)/python -m scripts.docs.build
 
 openapi: setup ## write docs/openapi.json anew, what the API describes
-	@PYTHONPATH=tests/support $(BIN)/python tests/support/described/document.py
+	@PYTHONPATH=.:tests/support $(BIN)/python tests/support/described/document.py
 
 licences: setup ## write docs/licences.md anew, the licences of what the server's image holds
 	@$(BIN)/python -m scripts.release.licences

@@ -73,6 +73,16 @@ def test_the_first_commands_of_the_readme(bash: Bash, bucket: Bucket, tmp_path: 
     assert '"summary"' in printed
 
 
+def test_what_the_quick_start_does_with_a_stack(bash: Bash, tmp_path: Path) -> None:
+    write(tmp_path / "reports", {"a.txt": text_of(900)})
+    write(tmp_path / "contracts", LEASES)
+    (block,) = blocks("docs/quickstart.md", "Use it")
+    bash(block.replace("longbatch console", "longbatch console --no-open"))
+    assert (tmp_path / "summaries" / "a.txt.md").read_text()
+    rows = (tmp_path / "answers.csv").read_text().splitlines()
+    assert len(rows) == 1 + len(LEASES)
+
+
 def test_single_jobs_of_the_readme(bash: Bash, stack: Stack, tmp_path: Path) -> None:
     (tmp_path / "report.txt").write_text(text_of(900))
     lines = [{"input": f"Say {number}.", "max_tokens": 16} for number in range(2)]
