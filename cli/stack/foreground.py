@@ -14,7 +14,6 @@ from typing import NoReturn
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
-from rich.table import Table
 from sqlalchemy import make_url
 
 from cli.stack.api_address import TlsFiles
@@ -181,12 +180,12 @@ def _request_stop(_number: int, _frame: FrameType | None) -> NoReturn:
 
 def _show(console: Console, stack: Stack) -> None:
     urls = stack.urls
-    table = Table.grid(padding=(0, 2))
-    for name, value in _rows(urls, stack):
-        table.add_row(f"[bold]{name}[/]", escape(value))
-    console.print("[green]Longbatch is ready.[/]", table, sep="\n")
+    rows = _rows(urls, stack)
+    width = max(len(name) for name, _ in rows)
+    console.print("[green]Longbatch is ready.[/]")
+    for name, value in rows:  # no table: it would cut paths and addresses to the width of the terminal
+        console.print(f"[bold]{name:<{width}}[/]  {escape(value)}")
     if urls.api_key:
-        # On a line of its own, so that no table wraps it; nothing works without it.
         console.print(f"[bold]API key[/]: {urls.api_key}")
     if link := stack.console_link():
         console.print(f"[bold]Look at it[/] (signs in once; `longbatch console` makes more): {escape(link)}")

@@ -187,6 +187,9 @@ def test_every_part_is_listed_and_a_key_opens_the_api(first: Up) -> None:
         "pids",
     ]
     eventually(lambda: ready["api_key"] in first.console.read_text())
+    printed = first.console.read_text()
+    assert str(first.ready_file) in printed, "paths are printed whole"
+    assert "…" not in "".join(line for line in printed.splitlines() if "://" in line)
     assert ready["console_url"] == f"{ready['api_url']}/console/"
     eventually(lambda: f"{ready['console_url']}sign-in?code=" in first.console.read_text())
     with pytest.raises(HTTPError, match="401"):
