@@ -69,7 +69,7 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # of whatever module
     if name == "__version__":
-        from longbatch.http import version
+        from longbatch.version import version
 
         return version()
     if name not in _MODULES:

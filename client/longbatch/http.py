@@ -1,10 +1,8 @@
 """What the two clients share: headers, the text of errors, and events of a stream."""
 
 import json
-import os
 import ssl
 from collections.abc import Iterator
-from importlib import metadata
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -19,19 +17,12 @@ from longbatch.errors import (
 )
 from longbatch.flows import UNAVAILABLE
 from longbatch.server import API_URL, ServerAccess
+from longbatch.version import version
 
 # Runs may have more documents in progress than a pool's default; each waits in a long poll.
 LIMITS: Final = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
 MAX_EVENT_TRIES: Final = 8  # enough to wait through a restart of the server, which takes seconds
 _MAX_PAUSE_SECONDS: Final = 5.0
-
-
-def version() -> str:
-    """Read the installed version, or that of the image, into which nothing is installed."""
-    try:
-        return metadata.version("longbatch")
-    except metadata.PackageNotFoundError:
-        return os.environ.get("LONGBATCH_VERSION") or "0+source"
 
 
 def headers(server: ServerAccess) -> dict[str, str]:

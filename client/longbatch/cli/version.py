@@ -2,7 +2,7 @@
 
 from importlib import metadata
 
-from longbatch.http import version
+from longbatch.version import version
 
 
 def versions() -> str:
