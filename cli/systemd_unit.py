@@ -52,8 +52,8 @@ class Unit:
         if self.user:
             lines += ["Wants=network-online.target", "After=network-online.target"]
         lines += [
-            "StartLimitIntervalSec=300",
-            "StartLimitBurst=5",
+            # After a boot, an engine may load for many minutes, and `up` refuses it until it answers.
+            "StartLimitIntervalSec=0",
             "",
             "[Service]",
             "Type=exec",
@@ -61,16 +61,17 @@ class Unit:
             f"EnvironmentFile=-{self.settings_file}",
         ]
         if self.user:
-            # The data directory is /var/lib/longbatch: `up` takes its parent from this variable.
+            # The data directory is /var/lib/longbatch: `up` takes its parent from this variable. A service
+            # has callers on other machines: their webhooks reach this one only if the settings allow it.
             lines += [
                 f"User={self.user}",
                 "StateDirectory=longbatch",
                 "StateDirectoryMode=0711",
-                "Environment=XDG_DATA_HOME=%S",
+                "Environment=XDG_DATA_HOME=%S LONGBATCH_WEBHOOKS__ALLOWED_HOSTS=[]",
             ]
         lines += [
             "Restart=on-failure",
-            "RestartSec=5",
+            "RestartSec=10",
             "RestartPreventExitStatus=2",  # a wrong option: it would fail again
             "KillMode=mixed",  # `up` stops its processes itself, in order
             "KillSignal=SIGTERM",

@@ -1,6 +1,7 @@
 """The local stack in the foreground, until Ctrl-C or SIGTERM."""
 
 import importlib.util
+import os
 import shlex
 import signal
 import sys
@@ -17,6 +18,7 @@ from rich.status import Status
 from sqlalchemy import make_url
 
 from cli.stack.api_address import TlsFiles
+from cli.stack.database import KEY_FILE
 from cli.stack.engine_urls import EngineUrls
 from cli.stack.errors import StackError
 from cli.stack.options import StackOptions, default_directory
@@ -31,6 +33,7 @@ from jobs import open_files
 from jobs.prompts.tokenizer_files import tokenizer_directory
 
 _WATCH_SECONDS = 5.0
+_JOURNAL = "JOURNAL_STREAM"  # systemd sets it for a service whose output goes into the journal
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOKENIZER = "LONGBATCH_TOKENIZER__PATH"
 _ENGINE = "LONGBATCH_ENGINE__URL"
@@ -185,9 +188,12 @@ def _show(console: Console, stack: Stack) -> None:
     console.print("[green]Longbatch is ready.[/]")
     for name, value in rows:  # no table: it would cut paths and addresses to the width of the terminal
         console.print(f"[bold]{name:<{width}}[/]  {escape(value)}")
+    # A service's journal is read by more people, and kept for longer, than a terminal.
+    is_logged = _JOURNAL in os.environ and not console.is_terminal
     if urls.api_key:
-        console.print(f"[bold]API key[/]: {urls.api_key}")
-    if link := stack.console_link():
+        shown = f"in {stack.directory / KEY_FILE}" if is_logged else urls.api_key
+        console.print(f"[bold]API key[/]: {escape(shown)}")
+    if not is_logged and (link := stack.console_link()):
         console.print(f"[bold]Look at it[/] (signs in once; `longbatch console` makes more): {escape(link)}")
     if stack.runs_local_engine:
         console.print(_STAND_IN)

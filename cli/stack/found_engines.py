@@ -127,8 +127,14 @@ def _normalized(url: str) -> str:
         StackError: it is no URL of an engine.
     """
     bare = url.rstrip("/").removesuffix("/v1")
-    parts = urlsplit(bare)
-    if parts.scheme not in {"http", "https", "grpc"} or not parts.hostname or parts.path:
+    try:
+        parts = urlsplit(bare)
+        is_address = parts.port != 0 and bool(parts.hostname) and not parts.path
+    except ValueError:
+        raise StackError("--engine-url has no valid host and port: give http://host:port.") from None
+    if "@" in parts.netloc:
+        raise StackError("--engine-url has a user or password: give a key in LONGBATCH_ENGINE__API_KEY.")
+    if parts.scheme not in {"http", "https", "grpc"} or not is_address:
         raise StackError(
             f"{url} is no engine's address: give http://host:port, or grpc://host:port for Triton."
         )

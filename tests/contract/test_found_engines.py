@@ -81,6 +81,17 @@ def test_what_is_no_address_of_an_engine_is_refused(url: str) -> None:
     assert "is no engine's address: give http://host:port" in refusal(url)
 
 
+@pytest.mark.parametrize("url", ["http://a:99999", "http://[::1"])
+def test_an_address_without_a_valid_port_is_refused(url: str) -> None:
+    assert refusal(url) == "--engine-url has no valid host and port: give http://host:port."
+
+
+def test_a_password_in_an_address_is_refused_and_not_shown() -> None:
+    assert refusal("http://user:secret@127.0.0.1:1") == (
+        "--engine-url has a user or password: give a key in LONGBATCH_ENGINE__API_KEY."
+    )
+
+
 def test_a_web_server_that_is_no_engine_is_refused(tmp_path: Path) -> None:
     with web_server(tmp_path) as url:
         assert refusal(url).startswith(f"{url} answers, but is no engine (GET /v1/models: 404): give the ")

@@ -257,6 +257,15 @@ def survives_a_kill_of_every_part(running: Up) -> None:
     assert completes(ready, job_id)
 
 
+def test_a_service_writes_no_key_into_its_journal(home: Path) -> None:
+    with up(home / "journal", JOURNAL_STREAM="8:1") as started:
+        key = started.wait_ready()["api_key"]
+        printed = eventually(lambda: "Next" in (text := started.console.read_text()) and text)
+        assert key not in printed
+        assert "sign-in?code=" not in printed
+        assert (home / "journal" / "api-key").read_text().strip() == key
+
+
 def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:
     with running_valkey(tmp_path / "redis") as taken:
         refused = subprocess.run(

@@ -44,7 +44,7 @@ class Opening:
 
     def turn(self, source: SourceFile) -> Flow[None]:
         """Wait until the document may start."""
-        while self.holds and source != self.survey.shortest and not self._is_over:
+        while self.holds and self.survey.shortest not in (None, source) and not self._is_over:
             if self._started_at is not None and time.monotonic() >= self._started_at + self._max_wait:
                 return
             yield Pause(_LOOK_SECONDS)

@@ -97,6 +97,8 @@ class Survey:
                 yield place, source
                 break
             before.append((place, source))
+        else:
+            self.shortest = None  # it is gone: no document waits for it
         yield from before
         yield from places
 

@@ -4,11 +4,13 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from sqlalchemy import make_url
 
 from cli.stack.servers.postgres_home import find_home
 from cli.stack.stack import Stack
@@ -92,20 +94,31 @@ def test_first_tenant_and_key(bash: Bash, stack: Stack, settings_file: Path, tmp
     assert (tmp_path / "summaries" / "a.txt.md").read_text()
 
 
-def test_backup(bash: Bash, stack: Stack, settings_file: Path, tmp_path: Path) -> None:
+def test_backup(bash: Bash, stack: Stack, tmp_path: Path) -> None:
     home = find_home(stack.directory / "postgres")
     (block,) = blocks("Backup")
     for written, here in (
-        ("/etc/longbatch/longbatch.env", settings_file),
-        ("/var/backups", tmp_path),
+        ("/var/backups", tmp_path / "backups"),
+        ("/root", tmp_path / "root"),
         ("/var/lib/longbatch", stack.directory),
+        ("sudo -u postgres ", ""),  # the stack's Postgres knows its own superuser alone
     ):
         assert written in block
         block = block.replace(written, str(here))
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in home.env.items())
+    url = make_url(stack.urls.database_url or "")
+    login = {
+        "PGHOST": str(url.host),
+        "PGPORT": str(url.port),
+        "PGUSER": str(url.username),
+        "PGPASSWORD": str(url.password),
+    }
+    variables = {**home.env, **login}
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
     bash(f"{exports}export PATH={home.programs}:$PATH\n{block}")
-    assert (tmp_path / "longbatch.dump").read_bytes().startswith(b"PGDMP")
-    assert (tmp_path / "webhook-encryption-key").read_text()
+    dump = tmp_path / "backups" / "longbatch" / "longbatch.dump"
+    assert dump.read_bytes().startswith(b"PGDMP")
+    assert stat.S_IMODE(dump.stat().st_mode) == 0o600, "nobody else reads it"
+    assert (tmp_path / "root" / "longbatch-keys" / "webhook-encryption-key").read_text()
 
 
 def test_prometheus_scrapes_the_api_and_reads_the_rules() -> None:

@@ -136,7 +136,9 @@ def test_the_unit_stops_the_stack_in_order_and_starts_it_again() -> None:
         assert int(part["TimeoutStopSec"]) > 10  # what `up` takes at most
         assert part["NoNewPrivileges"] == "yes"
         assert found.keys() == {"Unit", "Service", "Install"}
+        assert found["Unit"]["StartLimitIntervalSec"] == "0", "however long the engine loads"
     assert part["ProtectSystem"] == "full"
+    assert "LONGBATCH_WEBHOOKS__ALLOWED_HOSTS=[]" in part["Environment"].split()
     assert part["EnvironmentFile"] == "-/etc/longbatch/longbatch.env"
 
 

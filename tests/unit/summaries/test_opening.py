@@ -43,6 +43,7 @@ def test_a_shortest_document_that_is_gone_changes_no_order(
 ) -> None:
     left = [source for source in sources if source.shown != "c.txt"]
     assert [source for _, source in opening.survey.ordered(left)] == left
+    assert not any(waits(opening, source) for source in left), "nor does any document wait for it"
 
 
 def test_documents_wait_until_any_has_a_result(opening: Opening, sources: list[SourceFile]) -> None:
