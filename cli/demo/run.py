@@ -90,8 +90,8 @@ def run_stand_in(docs: Path | None, *, time_scale: float) -> bool:
         write=lambda folder: demo_documents.write(folder, Tokenizer.load(str(tokenizer)).count_text),
         engine_note=(
             f"The engine was a local stand-in, {time_scale:g} times as fast as an A6000: its summaries are"
-            " extracts, not a language model's. Set LONGBATCH_TRITON__URL to use your TensorRT-LLM server, or"
-            " run `make demo ENGINE=llama` for a real, small model on the CPU."
+            " extracts, not a language model's. `longbatch up --engine-url URL` uses an engine of yours, and"
+            " `make demo ENGINE=llama` a real, small model on the CPU."
         ),
         servers="Postgres, Valkey, Triton, API and workers",
     )
