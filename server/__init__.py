@@ -1,8 +1,8 @@
 """The server of Longbatch, as a program: nothing here is meant to be imported by others.
 
-Its packages (jobs, worker, api, cli, migrations) lie in the folder `code` of the installed package, or beside
-this one in a checkout. They are put on the path of this process alone, so that no environment has a top-level
-`api` or `jobs`.
+Its packages (jobs, worker, api, cli, migrations) lie in the folder `code` of the installed package, or next
+to this one in a checkout. They are put on the path of this process alone, so that no environment has a
+top-level `api` or `jobs`.
 """
 
 import sys

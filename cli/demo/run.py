@@ -154,7 +154,7 @@ def _summarize(urls: Urls, found: Sequence[SourceFile], options: Mapping[str, ob
     shown = progress.progress(notes, total=len(found), live=False)
     with Client(urls.api_url or "", urls.api_key) as client:
         trees = Trees(retries=_RETRIES)
-        model = str(client.run(calls.version())["model"])
+        model = client.run(calls.served_model())
         run = DocumentRun(trees, dict(options), model=model, observer=shown)
         try:
             with shown:

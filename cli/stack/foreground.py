@@ -114,7 +114,7 @@ def run(
 
 
 def _print_step(console: Console, status: Status, words: str) -> None:
-    """Show a step of the start: beside the spinner of a terminal, otherwise on a line of its own."""
+    """Show a step of the start: next to the spinner of a terminal, otherwise on a line of its own."""
     if console.is_terminal:
         status.update(words)
     else:

@@ -43,7 +43,7 @@ _SLOTS: Final = "MAX_BATCH_SIZE"  # the setting of --engine-slots
 
 @dataclass(frozen=True, kw_only=True)
 class FoundEngine:
-    """An engine as its processes are told of it.
+    """An engine with the settings of the processes that use it.
 
     Attributes:
         engine: what its server reports.

@@ -20,7 +20,7 @@ _GRACE = {
     INFERENCE_WORKER: timedelta(seconds=5),
     SERVICE_WORKER: timedelta(seconds=5),
 }
-# Whoever can reach a stack on loopback is on this machine, so its webhooks may go there too.
+# A stack on loopback is a trial: its webhooks may go to this machine. A system service turns that off.
 _LOCAL_WEBHOOKS = json.dumps([LOOPBACK, "localhost", "::1"])
 # Of the stack's API alone, even if it has none.
 _OF_API = {"LONGBATCH_API__TLS_CERTIFICATE", "LONGBATCH_API__TLS_KEY"}

@@ -56,7 +56,7 @@ _READY_POLL_SECONDS = 0.05
 # For an engine that answers already: its worker starts, probes and registers it meanwhile.
 _EXTERNAL_ENGINE_SECONDS = 15.0
 _FALSE = {"0", "f", "false", "n", "no", "off"}  # as pydantic reads settings
-# Of processes whose own name tells a newcomer nothing.
+# For processes whose own name says nothing to a newcomer.
 _WORDS = {
     POSTGRES: "the database (Postgres)",
     REDIS: "the broker (Valkey)",
@@ -209,7 +209,7 @@ class Stack:
 
     @property
     def _further_workers(self) -> list[str]:
-        """Names of the inference workers beside the first one."""
+        """Names of the inference workers after the first one."""
         return [programs.numbered(INFERENCE_WORKER, each + 1) for each in range(1, len(self.options.engines))]
 
     def _reserve_api_port(self) -> int:

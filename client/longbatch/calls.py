@@ -178,13 +178,13 @@ def version() -> Flow[JSON]:
     return (yield from get("/v1/version", NO_RETRIES))
 
 
-def served_model() -> Flow[str]:
+def served_model(retries: Retries = BRIEF) -> Flow[str]:
     """Fetch the name of the served model.
 
     Raises:
         ApiError: the answer does not come from a Longbatch server.
     """
-    found = yield from get("/v1/version")
+    found = yield from get("/v1/version", retries)
     if not isinstance(found.get("model"), str):
         message = "the answer comes from something that is not a Longbatch server"
         raise ApiError(message, status=200, code="unknown")

@@ -90,7 +90,7 @@ class Client:
         Args:
             paths: files and folders to search for documents; or `s3://bucket/prefix`.
             concurrency: documents to process at once.
-            again: start anew even if an earlier run has a result.
+            again: start a new run even if an earlier one has a result.
             follow_links: read what symbolic links in a folder lead to outside of it.
             observer: follows the documents.
             options: of every summary.

@@ -30,7 +30,7 @@ class Request:
     Attributes:
         path: below the server's URL.
         json: the body; None if there is none.
-        file: a file to send as the body, opened anew for each try.
+        file: a file to send as the body, opened again for each try.
         timeout: seconds between two reads or writes.
     """
 

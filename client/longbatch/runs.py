@@ -46,7 +46,7 @@ class RunPlan(Generic[T]):
         fields: of the request for each document.
         result_of: makes the result of an ended tree.
         objects_of: makes what the caller gets of a document's result.
-        again: start anew even if an earlier run has a result.
+        again: start a new run even if an earlier one has a result.
     """
 
     kind: Kind
@@ -92,7 +92,7 @@ class RunPlan(Generic[T]):
         """Process one document and return what the caller gets of it.
 
         Raises:
-            LongbatchError: the server is gone or refuses every request.
+            LongbatchError: the server is away or refuses every request.
         """
         outcome: DocumentOutcome = yield from run.process(source)
         if run.fatal_error is not None and not outcome.is_completed:

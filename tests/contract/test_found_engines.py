@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
 from cli.stack.engine_urls import EngineUrls
 from cli.stack.errors import StackError
@@ -225,7 +226,7 @@ def test_the_tokenizer_is_found_in_the_hugging_face_cache(
     (model / "refs" / "main").write_text("abc")
     (model / "snapshots").mkdir()
     (model / "snapshots" / "abc").symlink_to(tokenizer_dir)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with standing_in("vllm", models=("alias",), root="acme/small") as server:
         assert found(server.url, slots=4).tokenizer == model / "snapshots" / "abc"
 

@@ -204,14 +204,14 @@ def _with_pool(settings: EngineSettings, kv_tokens: int | None, *, reported: Gau
 
 
 async def _model_files(server: HttpServer, kind: str, card: ModelCard) -> tuple[str, ...]:
-    """List where the model's files may be, the server's own word first."""
-    told: list[object] = []
+    """List where the model's files may be, the places that the server reports first."""
+    reported: list[object] = []
     if kind == "llama.cpp":
-        told = [(await server.read("/props") or {}).get("model_path")]
+        reported = [(await server.read("/props") or {}).get("model_path")]
     if kind == "sglang":
         info = await server.read("/get_model_info") or {}
-        told = [info.get("tokenizer_path"), info.get("model_path")]
-    return tuple(dict.fromkeys(str(each) for each in (*told, card.root, card.name) if each))
+        reported = [info.get("tokenizer_path"), info.get("model_path")]
+    return tuple(dict.fromkeys(str(each) for each in (*reported, card.root, card.name) if each))
 
 
 async def _discover_triton(side: EngineSide, *, kv_tokens: int | None) -> DiscoveredEngine:

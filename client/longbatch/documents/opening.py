@@ -1,6 +1,7 @@
 """The opening of a run: its shortest document starts first, and its duration is estimated meanwhile."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,6 +27,7 @@ class Opening:
     Attributes:
         num_sampled: documents whose texts give the estimate, scaled by bytes to all.
         holds: the other documents wait for the shortest one.
+        clock: seconds.
     """
 
     trees: Trees
@@ -33,6 +35,7 @@ class Opening:
     survey: Survey
     num_sampled: int
     holds: bool = True
+    clock: Callable[[], float] = time.monotonic
     _sampled: dict[SourceFile, str | None] = field(default_factory=dict)
     _is_over: bool = False
     _started_at: float | None = None  # when the shortest one did
@@ -45,14 +48,14 @@ class Opening:
     def turn(self, source: SourceFile) -> Flow[None]:
         """Wait until the document may start."""
         while self.holds and self.survey.shortest not in (None, source) and not self._is_over:
-            if self._started_at is not None and time.monotonic() >= self._started_at + self._max_wait:
+            if self._started_at is not None and self.clock() >= self._started_at + self._max_wait:
                 return
             yield Pause(_LOOK_SECONDS)
 
     def started(self, source: SourceFile) -> None:
         """Take note of a document whose tree exists: made just now, or by an earlier run."""
         if source == self.survey.shortest:
-            self._started_at = time.monotonic()
+            self._started_at = self.clock()
             self._is_over |= source not in self._sampled
         self._sampled.setdefault(source, None)
 

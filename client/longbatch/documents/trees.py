@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from longbatch.calls import ENDED, JSON, add_document
+from longbatch.calls import ENDED, JSON, add_document, served_model
 from longbatch.errors import FileChangedError
 from longbatch.flows import PATIENT, Flow, Pause, Request, Retries, get, post, send, with_key
 
@@ -64,7 +64,7 @@ class Trees:
 
     def model(self) -> Flow[str]:
         """Fetch the served model; wait for the server if necessary."""
-        return str((yield from self._get("/v1/version"))["model"])
+        return (yield from served_model(self.retries))
 
     def add(self, path: Path, content: str, *, name: str) -> Flow[JSON]:
         """Upload the file and return its document; the same bytes are the same document.

@@ -73,11 +73,9 @@ def test_no_document_waits_for_one_that_an_earlier_run_began(
     assert not waits(opening, sources[0])
 
 
-def test_no_document_waits_long(
-    opening: Opening, sources: list[SourceFile], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_document_waits_long(opening: Opening, sources: list[SourceFile]) -> None:
     now = 1000.0
-    monkeypatch.setattr("longbatch.documents.opening.time.monotonic", lambda: now)
+    opening.clock = lambda: now
     opening.uploaded(sources[2], "doc_1")
     opening.started(sources[2])
     now += MAX_WAIT_SECONDS - 0.1

@@ -1,7 +1,6 @@
 """The commands for documents: add, list, show, text, delete."""
 
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -26,6 +25,7 @@ from longbatch.cli.output import (
     print_text,
 )
 from longbatch.client import Client
+from longbatch.documents.trees import Trees
 from longbatch.errors import ApiError
 from longbatch.options import DocumentKind
 
@@ -33,9 +33,6 @@ app = typer.Typer(no_args_is_help=True, help="Manage documents and read their te
 
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until the text is extracted.")]
 Document = Annotated[str, typer.Argument(metavar="DOCUMENT", help="doc_…")]
-
-_FIRST_PAUSE_SECONDS: Final = 0.05  # most texts are ready by then; doubles
-_LONGEST_PAUSE_SECONDS: Final = 1.0
 
 
 def register(parent: typer.Typer) -> None:
@@ -164,13 +161,8 @@ _COMMANDS: Final[dict[str, Callable[..., None]]] = {
 
 
 def _wait(client: Client, document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Poll until the document's text is extracted or extraction fails."""
-    pause = _FIRST_PAUSE_SECONDS
-    while document["state"] == "extracting":
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-        document = client.documents.get(document["id"])
-    return document
+    """Wait until the document's text is extracted or extraction fails; a refused file has no document."""
+    return client.run(Trees().extracted(document["id"])) if document["id"] else document
 
 
 def _in_words(value: object) -> str:

@@ -83,7 +83,7 @@ def estimate_all(
     report_skipped(skipped)
     with client_of(api_url) as client, stopping() as stop:
         shown, trees = progress(notes, total=len(found), live=False), Trees(kind)
-        model = str(client.run(calls.version())["model"])
+        model = client.run(calls.served_model())
         run = DocumentRun(trees, fields, model=model, observer=shown)
         group = Group(client, run, concurrency=concurrency, stop=stop)
         with shown:

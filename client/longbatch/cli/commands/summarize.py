@@ -107,7 +107,7 @@ def summarize(  # noqa: PLR0913  # one for each option
     report_skipped(skipped)
     with client_of(api_url) as client, stopping() as stop:
         shown = progress(notes, total=total, live=watch)
-        model = str(client.run(calls.version())["model"])
+        model = client.run(calls.served_model())
         num_sampled = total if combine else min(total, concurrency)
         asked = {**fields, "combine": True} if combine else fields
         opening = Opening(Trees(), asked, survey, num_sampled, holds=not combine)

@@ -79,7 +79,7 @@ def write_table(
         total = survey.num_documents
         trees, shown = Trees(job.kind), progress(notes, total=total, live=watch)
         opening = Opening(trees, job.fields, survey, min(total, concurrency))
-        model = str(client.run(calls.version())["model"])
+        model = client.run(calls.served_model())
         run = DocumentRun(
             trees,
             job.fields,
