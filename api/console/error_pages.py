@@ -71,12 +71,11 @@ def _page(request: Request, status: int, message: str) -> HTMLResponse:
 
 
 def _to_form(request: Request, error: SignInNeededError) -> Response:
-    """Lead a browser to the form and back to its page; a script gets the status and where to go."""
-    path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    wanted = path if request.method == "GET" else HOME
-    address = f"{SIGN_IN}?next={quote(wanted, safe='')}"
+    """Lead a browser to the form and back to its page; a script reloads its page, which leads there."""
     if request.headers.get("hx-request"):
         response = _page(request, status_of(error), error.message)
-        response.headers["HX-Redirect"] = SIGN_IN
+        response.headers["HX-Refresh"] = "true"
         return response
-    return RedirectResponse(address, _SEE_OTHER)
+    path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    wanted = path if request.method == "GET" else HOME
+    return RedirectResponse(f"{SIGN_IN}?next={quote(wanted, safe='')}", _SEE_OTHER)

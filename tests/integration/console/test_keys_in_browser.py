@@ -49,20 +49,41 @@ def test_a_wrong_key_shows_the_form_again_and_why(
         assert violations(page) == []
 
 
-def test_an_ended_session_leads_to_the_form_and_back_to_its_page(
+def test_an_ended_session_leads_to_the_form_and_on_to_the_link(
+    browser: "Browser", server: ApiProcess, sessions: Sessions
+) -> None:
+    key = new_key(sessions, Scope.READ, Scope.SUBMIT).secret
+    # This page has no live stream that could reload it while the browser follows the link.
+    with opened(browser) as page:
+        page.goto(f"{server.url}/console/usage")
+        enter(page, key)
+        page.get_by_role("heading", name="Usage").wait_for()
+        end_sessions(sessions)
+        page.get_by_role("link", name="Batches", exact=True).click()
+        enter(page, key)
+        page.get_by_role("heading", name="Batches").wait_for()
+        assert page.url.endswith("/console/batches")
+
+
+def test_an_ended_session_leads_a_live_page_to_the_form_and_back(
     browser: "Browser", server: ApiProcess, sessions: Sessions, addresses: list[str]
 ) -> None:
     key = new_key(sessions, Scope.READ, Scope.SUBMIT).secret
-    with opened(browser) as page:
+    with opened(browser, status=401) as page:
         page.goto(server.url + addresses[0])
+        with page.expect_response(f"**{addresses[0]}/live"):
+            enter(page, key)
+        end_sessions(sessions)
+        # The stream does the same when it connects again.
+        page.evaluate("address => htmx.ajax('GET', address, {target: '#batch'})", addresses[0] + "/live")
         enter(page, key)
         page.get_by_role("button", name="Cancel this batch").wait_for()
-        with sessions.begin() as session:
-            session.execute(update(ConsoleSession).values(expires_at=database_now(session)))
-        page.get_by_role("link", name="Show its jobs").click()
-        enter(page, key)
-        page.get_by_role("heading", name="Jobs").wait_for()
-        assert page.url.endswith(addresses[0].rpartition("/")[2])
+        assert page.url.endswith(addresses[0])
+
+
+def end_sessions(sessions: Sessions) -> None:
+    with sessions.begin() as session:
+        session.execute(update(ConsoleSession).values(expires_at=database_now(session)))
 
 
 def test_a_key_that_reads_sees_no_button_on_any_page(
