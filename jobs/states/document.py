@@ -64,6 +64,13 @@ class DocumentWarningCode(StrEnum):
     PAGES_ILLEGIBLE = "pages_illegible"  # writing that OCR cannot read
     ENCODING_GUESSED = "encoding_guessed"
     EXTRACTED_IN_PART = "extracted_in_part"  # an external extractor could not read all of it
+    CHARACTERS_REPLACED = "characters_replaced"  # bytes that are not valid in the encoding
+    ATTACHMENTS_NOT_READ = "attachments_not_read"
+    FORM_NOT_READABLE = "form_not_readable"  # an XFA form, or one whose values cannot be read
+    FORMULAS_WITHOUT_VALUES = "formulas_without_values"  # shown as formulas
+    HIDDEN_PARTS = "hidden_parts"  # hidden sheets, slides or text; the message says whether they were read
+    PARTS_DAMAGED = "parts_damaged"  # and left out; the rest was read
+    PARTS_NOT_READ = "parts_not_read"  # pictures with text, drawings, scripts: the message names them
     EXTENSION_DIFFERS = "extension_differs"  # the bytes are of another kind than the name suggests
 
 

@@ -71,6 +71,7 @@ def read(kind: str, data: bytes, limits: ExtractionLimits) -> TextBuilder:
         module, function = _READERS[kind]
         reader: Reader = getattr(import_module(f"worker.extract.{module}"), function)
         reader(data, draft)
+        _name_attachments(draft)
     except (ExtractionError, MemoryError):
         raise
     except ImportError as error:
@@ -82,6 +83,13 @@ def read(kind: str, data: bytes, limits: ExtractionLimits) -> TextBuilder:
     except Exception as error:  # parsers may raise anything on untrusted bytes
         raise ExtractionError("document_corrupt", f"The {kind} file cannot be read.") from error
     return draft
+
+
+def _name_attachments(draft: TextBuilder) -> None:
+    """Warn of the files within the document, which are not read."""
+    if draft.attachments:
+        names = ", ".join(each.name for each in draft.attachments)
+        draft.warn("attachments_not_read", f"{len(draft.attachments)} attached files were not read: {names}")
 
 
 def _describe(draft: TextBuilder, text: str) -> dict[str, object]:

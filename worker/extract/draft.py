@@ -9,6 +9,8 @@ _UNWANTED: Final = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff\ufffe\uf
 _PAGE_BREAK: Final = "\n\n"
 _MAX_TITLE_CHARS: Final = 300
 _MAX_NAMED_PAGES: Final = 1000
+_MAX_WARNINGS: Final = 100
+_MAX_WARNING_CHARS: Final = 1000
 
 
 class ExtractionError(Exception):
@@ -64,6 +66,19 @@ class ExtractionLimits:
     ocr: OcrLimits = NO_OCR
 
 
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file within a document.
+
+    Attributes:
+        name: as the document gives it, on one line; never empty.
+        data: its bytes.
+    """
+
+    name: str
+    data: bytes
+
+
 class TextBuilder:
     """The text of a document so far.
 
@@ -72,12 +87,14 @@ class TextBuilder:
         pages: the character at which each page starts; None if the kind has no pages.
         title: from the document; None if it has none.
         warnings: `{code, message, pages?}`.
+        attachments: files within the document, none of which is part of its text.
     """
 
     def __init__(self, limits: ExtractionLimits) -> None:
         self.pages: list[int] | None = None
         self.title: str | None = None
         self.warnings: list[dict[str, object]] = []
+        self.attachments: list[Attachment] = []
         self.limits = limits
         self._pieces: list[str] = []
         self._num_chars = 0
@@ -118,11 +135,16 @@ class TextBuilder:
         self.pages = [] if self.pages is None else self.pages
 
     def warn(self, code: str, message: str, pages: list[int] | None = None) -> None:
-        """Add a warning for readers of the text; `pages` are counted from 1."""
-        warning: dict[str, object] = {"code": code, "message": message}
+        """Add a warning for readers of the text, once; `pages` are counted from 1."""
+        warning: dict[str, object] = {"code": code, "message": clean(message)[:_MAX_WARNING_CHARS]}
         if pages is not None:
             warning["pages"] = pages[:_MAX_NAMED_PAGES]
-        self.warnings.append(warning)
+        if warning not in self.warnings and len(self.warnings) < _MAX_WARNINGS:
+            self.warnings.append(warning)
+
+    def attach(self, name: str, data: bytes) -> None:
+        """Add a file within the document, such as a mail's attachment."""
+        self.attachments.append(Attachment(" ".join(clean(name).split()) or "unnamed", data))
 
     def set_title(self, title: str | None) -> None:
         """Set the title, on one line; None or a blank title sets none."""

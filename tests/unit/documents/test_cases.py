@@ -1,0 +1,179 @@
+"""Real-world documents, each an example of a kind that readers get wrong, with its right outcome.
+
+`cases.json` has one object per file: `contains`, `absent` and `once` are strings of the text, white space
+collapsed; `before` are pairs in order; of each list in `one_of` one occurs; `longest` is the most characters;
+`warns` and `refused_words` are words of a warning's code or message, and of a refusal's message; of each list
+in `either`, one outcome holds.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from jobs.documents.kinds import HEAD_BYTES, TAIL_BYTES, UnsupportedDocumentError, UploadHints, find_kind
+from worker.extract.__main__ import read
+from worker.extract.draft import ExtractionError, ExtractionLimits
+
+CASES: Final[Sequence[Mapping[str, Any]]] = json.loads(
+    (Path(__file__).parent / "cases.json").read_text(encoding="utf-8")
+)
+FILES: Final = Path(__file__).parent / "cases"
+LIMITS: Final = ExtractionLimits(memory_bytes=2**31, seconds=60, max_pages=5000, max_characters=10_000_000)
+# Not right yet; each fails this test, or is removed from here.
+WRONG: Final = frozenset(
+    {
+        "annotations.pdf",
+        "ansi-cp1251.msg",
+        "apple-inline-image.eml",
+        "big5.txt",
+        "bom.eml",
+        "calendar.eml",
+        "chart-notes-hidden.pptx",
+        "cp1251-short.txt",
+        "cp1252-as-latin1.eml",
+        "cp1252-declared-latin1.html",
+        "cp932-labelled-shift_jis.eml",
+        "digest.eml",
+        "equation.docx",
+        "footnotes.docx",
+        "form-filled.pdf",
+        "formats.xlsx",
+        "formula-without-value.xlsx",
+        "forwarded-as-attachment.eml",
+        "gbk-labelled-gb2312.eml",
+        "header-footer-comment.docx",
+        "html-error-page.pdf",
+        "html-meta-charset.eml",
+        "image-inside.rtf",
+        "iso-2022-jp.txt",
+        "iso-8859-8-i.eml",
+        "ks_c_5601.eml",
+        "list-footer.eml",
+        "macro.docm",
+        "merged-hidden-comment.xlsx",
+        "missing-chapter.epub",
+        "mixed-utf8-cp1252.txt",
+        "no-charset-cp1252.eml",
+        "no-charset-utf8.eml",
+        "no-mime-8bit.eml",
+        "nul-inside.txt",
+        "numbered-nested.docx",
+        "one-bad-byte.txt",
+        "only-attachment.eml",
+        "pdf-attached.eml",
+        "placeholder.eml",
+        "portfolio.pdf",
+        "rtf-only.msg",
+        "ruby-details.html",
+        "show.ppsx",
+        "solver-extreme.xlsx",
+        "strict.docx",
+        "strict.xlsx",
+        "template.dotx",
+        "template.potx",
+        "tracked-changes.docx",
+        "unknown-charset.eml",
+        "utf16.html",
+        "utf16le-nobom.txt",
+        "winmail.eml",
+        "word97.doc",
+        "xfa-wait.pdf",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of reading a file.
+
+    Attributes:
+        text: white space collapsed; empty if it was refused.
+        num_chars: of the text as it was read.
+        warnings: code and message of each, in lower case.
+        refusal: in lower case; empty if there is a text.
+    """
+
+    text: str
+    num_chars: int = 0
+    warnings: tuple[str, ...] = ()
+    refusal: str = ""
+
+
+def outcome_of(path: Path) -> Outcome:
+    data = path.read_bytes()
+    if not data:
+        return Outcome("", refusal="the file is empty: it has no bytes.")  # the API's own error
+    try:
+        kind = find_kind(UploadHints(data[:HEAD_BYTES], data[-TAIL_BYTES:], path.name))
+        draft = read(kind.value, data, LIMITS)
+    except (UnsupportedDocumentError, ExtractionError) as refused:
+        return Outcome("", refusal=refused.message.lower())
+    text = " ".join(draft.text().split())
+    if not text:
+        return Outcome("", refusal="the document has no text.")
+    warnings = tuple(f"{each['code']}: {each['message']}".lower() for each in draft.warnings)
+    return Outcome(text, len(draft.text()), warnings)
+
+
+def problems(case: Mapping[str, Any], found: Outcome) -> list[str]:
+    """List what is wrong with the outcome."""
+    if case["refused"]:
+        is_refused = any(word in found.refusal for word in case["refused_words"])
+        return [] if is_refused else [f"not refused: {found}"]
+    wrong = []
+    if found.refusal and not case.get("either"):
+        wrong.append(f"refused: {found.refusal}")
+    if not found.refusal:
+        wrong += [f"missing: {each!r}" for each in case["contains"] if each not in found.text]
+        wrong += [f"present: {each!r}" for each in case["absent"] if each in found.text]
+        wrong += [
+            f"{found.text.count(each)} times: {each!r}"
+            for each in case["once"]
+            if found.text.count(each) != 1
+        ]
+        wrong += [
+            f"not in this order: {first!r}, {second!r}"
+            for first, second in case["before"]
+            if first not in found.text or second not in found.text.partition(first)[2]
+        ]
+        wrong += [
+            f"none of: {each}"
+            for each in case.get("one_of", ())
+            if not any(one in found.text for one in each)
+        ]
+        wrong += [f"no warning: {each['about']}" for each in case["warns"] if not warns(each, found)]
+    if found.num_chars > case.get("longest", found.num_chars):
+        wrong.append(f"{found.num_chars} characters")
+    wrong += [
+        f"none of the outcomes: {outcomes}; found: {found.warnings} {found.refusal}"
+        for outcomes in case.get("either", ())
+        if not any(holds(outcome, found) for outcome in outcomes)
+    ]
+    return wrong
+
+
+def holds(outcome: Mapping[str, Any], found: Outcome) -> bool:
+    if "refused" in outcome:
+        return any(word in found.refusal for word in outcome["refused"])
+    if "warns" in outcome:
+        return warns(outcome["warns"], found)
+    if "contains_any_case" in outcome:
+        return all(each.lower() in found.text.lower() for each in outcome["contains_any_case"])
+    return not found.refusal and all(each in found.text for each in outcome["contains"])
+
+
+def warns(expected: Mapping[str, Any], found: Outcome) -> bool:
+    return any(word in warning for warning in found.warnings for word in expected["words"])
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["file"] for case in CASES])
+def test_a_file_is_read_as_a_person_would(case: Mapping[str, Any]) -> None:
+    wrong = problems(case, outcome_of(FILES / case["file"]))
+    if case["file"] in WRONG:
+        assert wrong, f"{case['file']} is right now: remove it from WRONG"
+        pytest.xfail("; ".join(wrong))
+    assert not wrong, "\n".join(wrong)
