@@ -27,6 +27,7 @@ _ANSWERS: dict[str, Any] = {
     "templates": {"whole": "answer-whole-1", "map": "answer-map-1", "reduce": "answer-reduce-1"},
     "plan": None,
     "cancel_requested": False,
+    "warnings": [],
     "progress": {
         "jobs": 2,
         "completed": 2,

@@ -35,6 +35,7 @@ _EXTRACTION: dict[str, Any] = {
     "templates": {"whole": "extraction-whole-1", "map": "extraction-map-1"},
     "plan": None,
     "cancel_requested": False,
+    "warnings": [],
     "progress": {
         "jobs": 1,
         "completed": 1,

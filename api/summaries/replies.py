@@ -55,6 +55,14 @@ _SUMMARY: dict[str, Any] = {
     "cancel_requested": False,
     "summary": "The report finds that …",
     "gaps": [],
+    "warnings": [
+        {
+            "document_id": _DOCUMENT,
+            "code": "pages_without_text",
+            "message": "2 pages have no text; they may be scanned.",
+            "pages": [3, 4],
+        }
+    ],
     "progress": {
         "jobs": 1,
         "completed": 1,

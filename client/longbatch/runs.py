@@ -85,7 +85,6 @@ class RunPlan(Generic[T]):
             observer=self.observer,
             again=self.again,
             result_of=self.result_of,
-            reads_warnings=True,
         )
 
     def objects(self, run: DocumentRun, source: SourceFile) -> Flow[list[T]]:

@@ -26,6 +26,12 @@ class DocumentWarning(TypedDict):
     ]
 
 
+class ResultWarning(DocumentWarning):
+    """A warning about the text of a document that a result was made from."""
+
+    document_id: str
+
+
 class DocumentError(TypedDict):
     """Why a document has no text."""
 

@@ -65,6 +65,8 @@ class Summary(Base):
         gaps: documents without a text, `{document_id, error}` each, where gaps are skipped. Chunks that
             failed are read from the tree. Of a settled extraction: parts that it leaves out,
             `{start, end, pages, error}` each.
+        warnings: of its documents, `{document_id, code, message, pages?}` each; kept when a document is
+            deleted. `[]` until planned.
         custom_id: the caller's own name for the summary, not unique. Null if it gave none.
         labels: the column `metadata`: the caller's own keys and values, `{}` if none.
         webhook_url: where the final event goes, besides the tenant's endpoints. Null: nowhere else.
@@ -128,6 +130,7 @@ class Summary(Base):
     plan: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
     root_job_id: Mapped[UUID | None]
     gaps: Mapped[list[JsonObject]] = mapped_column(JSONB, server_default=text("'[]'"))
+    warnings: Mapped[list[JsonObject]] = mapped_column(JSONB, server_default=text("'[]'"))
     custom_id: Mapped[str | None]
     # `metadata` is SQLAlchemy's own attribute name; the column has the public name.
     labels: Mapped[JsonObject] = mapped_column("metadata", server_default=text("'{}'"))

@@ -20,6 +20,7 @@ from jobs.summaries.views import (
     PlanReply,
     ProgressReply,
     StoredTemplates,
+    StoredWarnings,
     SummaryStateName,
     SummaryUsageReply,
 )
@@ -94,6 +95,7 @@ class DocumentReading(TypedDict):
         Annotated[JsonObject, documented_as(PlanReply)] | None, Field(description="Null until planned.")
     ]
     cancel_requested: bool
+    warnings: StoredWarnings
     progress: ProgressReply
     usage: SummaryUsageReply
     error: StoredError | None
@@ -153,6 +155,7 @@ def reading(asked: Summary, public_id: str, read: ReadingDetails) -> DocumentRea
         priority=PRIORITY_NAMES[asked.rank],
         plan=asked.plan,
         cancel_requested=asked.stop_reason == "cancel",
+        warnings=asked.warnings,
         progress=progress_reply(read.counts),
         usage=usage_reply(read.counts),
         error=asked.error,

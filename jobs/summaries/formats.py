@@ -14,6 +14,7 @@ from jobs.summaries.views import (
     GapReply,
     QuoteReply,
     StoredTemplates,
+    StoredWarnings,
     SummaryUsageReply,
     SummaryWithChunks,
 )
@@ -21,11 +22,21 @@ from jobs.validation import choice
 from jobs.views import StoredError
 from longbatch.markdown import defused
 from longbatch.tables.cells import inert
-from longbatch.tables.findings import shown_failure
+from longbatch.tables.findings import shown_failure, shown_warnings
 
 # A stretch of a document's text, in the API.
 LINK: Final = "/v1/documents/{document_id}/text?start={start}&end={end}"
-_CSV_COLUMNS: Final = ("document_id", "index", "start", "end", "first_page", "last_page", "state", "summary")
+_CSV_COLUMNS: Final = (
+    "document_id",
+    "index",
+    "start",
+    "end",
+    "first_page",
+    "last_page",
+    "state",
+    "summary",
+    "warnings",
+)
 
 
 class SummaryResult(TypedDict):
@@ -38,6 +49,7 @@ class SummaryResult(TypedDict):
     summary: str | None
     chunks: Sequence[ChunkReply]
     gaps: Sequence[GapReply]
+    warnings: StoredWarnings
     quotes: Annotated[
         Sequence[QuoteReply],
         Field(
@@ -61,6 +73,7 @@ def result_object(found: SummaryWithChunks, quotes: Sequence[QuoteReply]) -> Sum
         summary=found["summary"],
         chunks=found["chunks"],
         gaps=found["gaps"],
+        warnings=found["warnings"],
         quotes=quotes,
         usage=found["usage"],
         templates=found["templates"],
@@ -75,7 +88,8 @@ def as_csv(found: SummaryWithChunks) -> str:
     rows = csv.writer(out, lineterminator="\r\n")
     rows.writerow(_CSV_COLUMNS)
     document = found["documents"][0] if len(found["documents"]) == 1 else ""
-    rows.writerow([document, "", "", "", "", "", found["state"], inert(found["summary"] or "")])
+    warnings = inert(shown_warnings(found["warnings"]))
+    rows.writerow([document, "", "", "", "", "", found["state"], inert(found["summary"] or ""), warnings])
     for chunk in found["chunks"]:
         first, last = chunk["pages"] or ("", "")
         rows.writerow(
@@ -88,6 +102,7 @@ def as_csv(found: SummaryWithChunks) -> str:
                 last,
                 chunk["state"],
                 inert(_said(chunk)),
+                "",
             ]
         )
     return out.getvalue()
@@ -111,6 +126,9 @@ def as_markdown(
     parts = [f"# {_names(found['documents'], titles)}", defused(found["summary"] or "") or _status(found)]
     if quotes:
         parts += ["## Quoted", "\n".join(_quoted(each, titles, link) for each in quotes)]
+    if found["warnings"]:
+        warnings = [f"- {_warned(each, titles)}" for each in found["warnings"]]
+        parts += ["## Warnings", "\n".join(warnings)]
     if found["gaps"]:
         gaps = [f"- {_place(gap, titles)}: {_code(gap['error'])}" for gap in found["gaps"]]
         parts += ["## Missing", "\n".join(gaps)]
@@ -147,6 +165,11 @@ def _place(part: ChunkReply | GapReply | QuoteReply, titles: Mapping[str, str]) 
     if part["start"] is None:
         return name
     return f"{name}, characters {part['start']}–{part['end']}"  # noqa: RUF001  # a range
+
+
+def _warned(warning: Mapping[str, object], titles: Mapping[str, str]) -> str:
+    document_id = str(warning["document_id"])
+    return f"{_escaped(titles.get(document_id) or document_id)}: {_escaped(str(warning['message']))}"
 
 
 def _said(chunk: ChunkReply) -> str:

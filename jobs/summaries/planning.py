@@ -286,6 +286,11 @@ def _apply(
         _postpone_or_fail(session, turn, summary, draft)
         return
     summary.gaps = draft.gaps
+    summary.warnings = [
+        {"document_id": ids.document_id(document.id), **warning}
+        for document in draft.documents
+        for warning in document.warnings
+    ]
     first = draft.gaps[0]["error"] if draft.gaps else None
     if isinstance(first, dict) and (draft.is_empty or summary.on_gap == OnGap.FAIL):
         _fail(session, summary, first)

@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 
 from jobs import ids
 from jobs.database.base import JsonObject
+from jobs.documents.views import ResultWarning
 from jobs.models.summary import Summary
 from jobs.sealing.content import fault_of, shown
 from jobs.states.summary import OnGap, Style, SummaryState
@@ -118,6 +119,10 @@ OwnTemplateReply = Annotated[
     dict[str, str] | None, Field(description="Your own template, by its parts; null: none.")
 ]
 StoredTemplates = Annotated[JsonObject, documented_as(TemplatesReply)]
+StoredWarnings = Annotated[
+    Sequence[Annotated[JsonObject, documented_as(ResultWarning)]],
+    Field(description="About the documents' texts: what was guessed, replaced or not read."),
+]
 
 
 class SummaryObject(TypedDict):
@@ -151,6 +156,7 @@ class SummaryObject(TypedDict):
         Field(description="Null unless completed, and in a list if it cannot be decrypted: see `error`."),
     ]
     gaps: Sequence[GapReply]
+    warnings: StoredWarnings
     progress: ProgressReply
     usage: SummaryUsageReply
     error: StoredError | None
@@ -217,6 +223,7 @@ def summary_object(summary: Summary, details: SummaryDetails) -> SummaryObject:
         cancel_requested=summary.stop_reason == "cancel",
         summary=shown(details.text),
         gaps=details.gaps,
+        warnings=summary.warnings,
         progress=details.progress,
         usage=details.usage,
         error=summary.error or fault_of(details.text),

@@ -23,7 +23,7 @@ def _columns_of(asked: Summary) -> Sequence[str]:
 
 def _csv_row(row: FileRow[Answers], questions: Sequence[str]) -> str:
     if row.found:
-        return tables.answer_lines(row.name, row.found)
+        return tables.answer_lines(row.name, row.found, row.asked.warnings)
     why = shown_failure(row.asked.error) if row.asked.error else f"[{row.asked.state}]"
     return tables.unanswered_lines(row.name, questions, why)
 
@@ -35,6 +35,7 @@ def _as_object(row: FileRow[Answers]) -> Mapping[str, object]:
         "document": row.document,
         "filename": row.filename,
         "answers": row.found,
+        "warnings": row.asked.warnings,
         "error": row.asked.error,
     }
 

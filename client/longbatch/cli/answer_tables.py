@@ -36,6 +36,7 @@ def as_object(result: DocumentResult) -> dict[str, object]:
     return {
         "document": result.source.shown,
         "answers": list(result.answers),
+        "warnings": list(result.warnings),
         "usage": result.usage,
         "error": result.error,
     }
@@ -46,4 +47,4 @@ def rows(result: DocumentResult, questions: Sequence[str]) -> str:
     name = result.source.shown
     if result.error is not None:
         return answers.unanswered_lines(name, questions, shown_failure(result.error))
-    return answers.answer_lines(name, result.answers)
+    return answers.answer_lines(name, result.answers, result.warnings)

@@ -63,6 +63,7 @@ def as_object(result: DocumentResult) -> dict[str, object]:
     return {
         "document": result.source.shown,
         **extractions.found_in(result.extraction or {}),
+        "warnings": list(result.warnings),
         "usage": result.usage,
         "error": result.error,
     }

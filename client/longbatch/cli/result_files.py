@@ -10,6 +10,7 @@ from longbatch.documents.results import DocumentResult
 from longbatch.documents.sources import SourceFile
 from longbatch.markdown import defused
 from longbatch.tables.cells import csv_line
+from longbatch.tables.findings import shown_warnings
 
 # Returns the link from a result's file to its source.
 Link = Callable[[SourceFile], str]
@@ -24,6 +25,7 @@ _COLUMNS: Final = (
     "error_code",
     "error_message",
     "cached_tokens",
+    "warnings",
 )
 
 
@@ -47,6 +49,7 @@ def as_object(result: DocumentResult) -> dict[str, object]:
         "summary": result.summary,
         "chunks": list(result.chunks),
         "quotes": list(result.quotes),
+        "warnings": list(result.warnings),
         "usage": result.usage,
         "error": result.error,
     }
@@ -115,6 +118,8 @@ def _sources(result: DocumentResult, address: str, *, with_name: bool) -> Iterab
         yield from ("", f"## {_plain(result.source.shown)}")
         if result.error and result.summary is None:
             yield from ("", f"> Left out: {_plain(result.error['message'])} ({result.error['code']})")
+    for warning in result.warnings:
+        yield from ("", f"> Warning: {_plain(str(warning['message']))}")
     if result.summary is None:
         return
     if with_name or len(result.chunks) > 1 or any(each["pages"] for each in result.chunks):
@@ -178,5 +183,6 @@ def _row(result: DocumentResult) -> str:
             error.get("code", ""),
             error.get("message", ""),
             usage.get("cached_tokens", ""),
+            shown_warnings(result.warnings),
         )
     )

@@ -23,6 +23,7 @@ class OrderedTable:
 
     Attributes:
         num_complete: documents without a problem.
+        num_warned: documents with warnings.
 
     Args:
         sheet: what to write.
@@ -46,6 +47,7 @@ class OrderedTable:
         self._waiting: dict[int, Callable[[], DocumentResult]] = {}
         self._next = 0
         self.num_complete = 0
+        self.num_warned = 0
 
     def take(self, place: int, fetch: Callable[[], DocumentResult]) -> None:
         """Write the result of the file at this place, now or when its turn comes.
@@ -70,6 +72,7 @@ class OrderedTable:
         if problem is not None:
             self._say(f"{result.source.shown}: {problem}")
         self.num_complete += result.error is None and problem is None
+        self.num_warned += bool(result.warnings)
         with self._aside():
             self._sheet.write(result)
 

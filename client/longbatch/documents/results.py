@@ -7,6 +7,7 @@ from typing import Any, Final
 from longbatch.documents.sources import SourceFile
 from longbatch.tables.findings import shown_gaps
 
+_WARNING_FIELDS: Final = ("code", "message", "pages")
 _QUOTE_FIELDS: Final = ("quote", "quote_in_text", "pages", "start", "end")
 
 
@@ -24,7 +25,7 @@ class DocumentResult:
             combined one those of other documents are left out.
         answers: of a document that was asked questions, in their order, as the server returns them.
         extraction: what was extracted, as the server returns it; None if nothing was.
-        warnings: of the document, each with `code`, `message` and `pages`; empty if they were not fetched.
+        warnings: about the document's text, each with `code`, `message` and perhaps `pages`.
         usage: tokens; None if no job ran.
         error: `code` and `message`; None if the document completed.
         tree_id: id of what the server made; None if it made nothing.
@@ -75,6 +76,7 @@ def of_summary(
         quotes=tuple(quotes),
         chunks=tuple({name: each[name] for name in ("pages", "start", "end", "summary")} for each in chunks),
         gaps=tuple(gaps),
+        warnings=_warnings(summary, document_id),
         usage=summary["usage"],
         error=None if text is not None else _error(summary),
     )
@@ -86,6 +88,7 @@ def of_answers(source: SourceFile, answers: Mapping[str, Any]) -> DocumentResult
     return DocumentResult(
         source,
         answers=tuple(answers["answers"]),
+        warnings=_warnings(answers),
         usage=answers["usage"],
         error=_error(answers, "Its answers are") if is_failed else None,
     )
@@ -97,8 +100,18 @@ def of_extraction(source: SourceFile, extraction: Mapping[str, Any]) -> Document
     return DocumentResult(
         source,
         extraction=None if is_failed else extraction,
+        warnings=_warnings(extraction),
         usage=extraction["usage"],
         error=_error(extraction, "Its extraction is") if is_failed else None,
+    )
+
+
+def _warnings(tree: Mapping[str, Any], document_id: str | None = None) -> tuple[Mapping[str, Any], ...]:
+    """Return the warnings of this document, or of all."""
+    return tuple(
+        {name: each[name] for name in _WARNING_FIELDS if name in each}
+        for each in tree["warnings"]
+        if document_id in (None, each["document_id"])
     )
 
 

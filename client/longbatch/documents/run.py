@@ -73,6 +73,7 @@ class DocumentOutcome:
         fetch: the flow that returns the result, from the server if necessary, so that a finished document
             takes no memory.
         tree_id: id of the document's own tree; None if it has none.
+        num_warnings: about the document's text.
     """
 
     source: SourceFile
@@ -80,6 +81,7 @@ class DocumentOutcome:
     is_final: bool
     fetch: Callable[[], Flow[DocumentResult]]
     tree_id: str | None = None
+    num_warnings: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,6 @@ class DocumentRun:
         model: the served model, part of each run's name.
         again: start a new tree even if an earlier run has one.
         result_of: makes the result of an ended tree.
-        reads_warnings: fetch the warnings of each document, too.
         opening: lets the shortest document start first; None starts each as soon as it is uploaded.
     """
 
@@ -115,7 +116,6 @@ class DocumentRun:
         observer: Observer | None = None,
         again: bool = False,
         result_of: Callable[[SourceFile, Mapping[str, Any]], DocumentResult] = results.of_summary,
-        reads_warnings: bool = False,
         opening: Opening | None = None,
     ) -> None:
         self._trees = trees
@@ -124,7 +124,6 @@ class DocumentRun:
         self._observer = observer or NoObserver()
         self._again = again
         self._result_of = result_of
-        self._reads_warnings = reads_warnings
         self._opening = opening
         self.fatal_error: ServerUnreachableError | ApiError | None = None
 
@@ -215,6 +214,7 @@ class DocumentRun:
             is_final=True,
             fetch=lambda: self._fetched(source, tree_id),
             tree_id=tree_id,
+            num_warnings=len(ended["warnings"]),
         )
 
     def _fetched(self, source: SourceFile, tree_id: str) -> Flow[DocumentResult]:
@@ -222,17 +222,7 @@ class DocumentRun:
         tree = yield from self._or_failure(source, lambda: self._trees.whole(tree_id))
         if isinstance(tree, DocumentFailure):
             return tree.result
-        result = replace(self._result_of(source, tree), tree_id=tree_id)
-        if not self._reads_warnings:
-            return result
-        document_id = (tree.get("documents") or [tree["document"]])[0]
-        # A deleted document has none.
-        document = yield from self._or_failure(source, lambda: self._trees.document(document_id))
-        return (
-            result
-            if isinstance(document, DocumentFailure)
-            else replace(result, warnings=tuple(document["warnings"]))
-        )
+        return replace(self._result_of(source, tree), tree_id=tree_id)
 
     def _running(
         self, contents: Sequence[str], fields: dict[str, object], add: Callable[[], Flow[list[str]]]

@@ -4,9 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from longbatch.tables.cells import csv_line
-from longbatch.tables.findings import shown_failure, shown_gaps, shown_pages, shown_quote
+from longbatch.tables.findings import (
+    shown_failure,
+    shown_gaps,
+    shown_pages,
+    shown_quote,
+    shown_warnings,
+)
 
-_COLUMNS: Final = ("document", "question", "answer", "pages", "quote")
+_COLUMNS: Final = ("document", "question", "answer", "pages", "quote", "warnings")
 _NOT_IN_DOCUMENT: Final = "not in the document"
 
 
@@ -15,17 +21,22 @@ def header() -> str:
     return csv_line(_COLUMNS)
 
 
-def answer_lines(document: str, answers: Sequence[Mapping[str, Any]]) -> str:
-    """Write a line for each answer of a document, as `AnswerReply` has it."""
+def answer_lines(
+    document: str, answers: Sequence[Mapping[str, Any]], warnings: Sequence[Mapping[str, Any]]
+) -> str:
+    """Write a line for each answer of a document, as `AnswerReply` has it, with the document's warnings."""
+    warned = shown_warnings(warnings)
     return "".join(
-        csv_line((document, each["question"], _answer(each), shown_pages(each["pages"]), _quote(each)))
+        csv_line(
+            (document, each["question"], _answer(each), shown_pages(each["pages"]), _quote(each), warned)
+        )
         for each in answers
     )
 
 
 def unanswered_lines(document: str, questions: Sequence[str], why: str) -> str:
     """Write a line for each question to a document that has no answers."""
-    return "".join(csv_line((document, question, why, "", "")) for question in questions)
+    return "".join(csv_line((document, question, why, "", "", "")) for question in questions)
 
 
 def _answer(each: Mapping[str, Any]) -> str:

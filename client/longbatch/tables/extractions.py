@@ -5,16 +5,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from longbatch.tables.cells import csv_line
-from longbatch.tables.findings import shown_gaps, shown_pages, shown_quote
+from longbatch.tables.findings import shown_gaps, shown_pages, shown_quote, shown_warnings
 
-_FOUND: Final = ("values", "valid", "fault", "fields", "gaps")
+_FOUND: Final = ("values", "valid", "fault", "fields", "gaps", "warnings")
 _BETWEEN: Final = " | "  # quotes of several parts
 Cell = str | int | float | bool | None
 
 
 def columns(fields: Sequence[str]) -> list[str]:
-    """Name the columns: document, fields, pages and quote of each field, error."""
-    return ["document", *fields, *(f"{name}.{of}" for name in fields for of in ("pages", "quote")), "error"]
+    """Name the columns: document, fields, pages and quote of each field, error, warnings."""
+    sources = (f"{name}.{of}" for name in fields for of in ("pages", "quote"))
+    return ["document", *fields, *sources, "error", "warnings"]
 
 
 def row(document: str, fields: Sequence[str], extraction: Mapping[str, Any], *, why: str = "") -> list[Cell]:
@@ -29,7 +30,8 @@ def row(document: str, fields: Sequence[str], extraction: Mapping[str, Any], *, 
     found = {each["field"]: each for each in extraction.get("fields", ())}
     values = [_cell(found[name]["value"]) if name in found else None for name in fields]
     sources = (cell for name in fields for cell in _sources(found.get(name, {}).get("sources", ())))
-    return [document, *values, *sources, why or _flaws(extraction)]
+    warned = shown_warnings(extraction.get("warnings", ()))
+    return [document, *values, *sources, why or _flaws(extraction), warned]
 
 
 def header(fields: Sequence[str]) -> str:

@@ -27,6 +27,11 @@ def shown_quote(quote: str | None, *, in_text: bool | None) -> str:
     return f"{'' if in_text else _NOT_IN_TEXT}{quote}" if quote else ""
 
 
+def shown_warnings(warnings: Sequence[Mapping[str, object]]) -> str:
+    """Write the warnings of a document in a cell."""
+    return " | ".join(str(each["message"]) for each in warnings)
+
+
 def shown_failure(error: Mapping[str, object]) -> str:
     """Write an error in a cell."""
     return f"[failed] {error['message']} ({error['code']})"

@@ -100,10 +100,9 @@ def test_leaving_a_loop_starts_no_further_document(
     httpserver: HTTPServer, client: Client, folder: Path
 ) -> None:
     httpserver.expect_request("/v1/version").respond_with_json(VERSION)
-    found = {"id": "sum_1", "state": "completed", "summary": "s", "usage": {}, "documents": ["doc_1"]}
+    found = {"id": "sum_1", "state": "completed", "summary": "s", "usage": {}, "warnings": []}
     httpserver.expect_request("/v1/summaries").respond_with_json({"data": [found]})
     httpserver.expect_request("/v1/summaries/sum_1").respond_with_json(found)
-    httpserver.expect_request("/v1/documents/doc_1").respond_with_json({"warnings": []})
 
     class Counting(NoObserver):
         num_begun = 0

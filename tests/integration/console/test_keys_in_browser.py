@@ -55,9 +55,9 @@ def test_an_ended_session_leads_to_the_form_and_on_to_the_link(
     key = new_key(sessions, Scope.READ, Scope.SUBMIT).secret
     # This page has no live stream that could reload it while the browser follows the link.
     with opened(browser) as page:
-        page.goto(f"{server.url}/console/usage")
+        page.goto(f"{server.url}/console/audit")
         enter(page, key)
-        page.get_by_role("heading", name="Usage").wait_for()
+        page.get_by_role("heading", name="Audit").wait_for()
         end_sessions(sessions)
         page.get_by_role("link", name="Batches", exact=True).click()
         enter(page, key)

@@ -120,7 +120,7 @@ def test_a_table_lies_where_it_is_told_to(run: Run, bucket: Bucket, tmp_path: Pa
     ):
         done = run("ask", source, "-q", "Who?", "--output", output)
         assert (done.exit_code, done.stdout) == (1, ""), done.output
-    begun = "document,question,answer,pages,quote\ns3://bucket/in/a.txt,Who?,[failed] "
+    begun = "document,question,answer,pages,quote,warnings\ns3://bucket/in/a.txt,Who?,[failed] "
     assert bucket.objects["in/table.csv"].decode().startswith(begun)
     assert (tmp_path / "new" / "table.csv").read_text().startswith(begun)
     assert str(here) in bucket.objects["out.csv"].decode()

@@ -13,6 +13,7 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from api_server import WEBHOOK_SECRET, ApiProcess, error_of
+from asking.answers import settle_all
 from jobs import ids
 from jobs.models import PromptText, Summary, WebhookDispatch, WebhookEvent
 from jobs.prompts.messages import parse
@@ -264,6 +265,44 @@ def test_a_document_in_use_and_a_summary_at_work_cannot_be_deleted(
     assert markdown.status_code == 200
     assert http.delete(f"/v1/summaries/{made['id']}").json()["deleted"]
     assert http.get(f"/v1/summaries/{made['id']}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/summaries", {}),
+        ("/v1/answers", {"questions": ["Rent?"]}),
+        ("/v1/extractions", {"schema": {"type": "object", "properties": {"rent": {"type": "number"}}}}),
+    ],
+)
+def test_a_result_keeps_the_warnings_of_a_deleted_document(
+    http: httpx2.Client, sessions: sessionmaker[Session], path: str, fields: dict[str, object]
+) -> None:
+    with sessions.begin() as session:
+        register_engine(session, capacity=SMALL, model=MODEL)
+        document = ready_document(session, text_of(20, name="warned"))
+        document.warnings = [{"code": "pages_without_text", "message": "1 page has no text.", "pages": [2]}]
+        document_id = ids.document_id(document.id)
+    (made,) = http.post(path, json={"documents": [document_id], **fields}).json()["data"]
+    assert made["warnings"] == []
+    with sessions.begin() as session:
+        plan_all(session)
+        run_to_end(session)
+        settle_all(session)
+    assert http.delete(f"/v1/documents/{document_id}").status_code == 200
+    (warning,) = http.get(f"{path}/{made['id']}").json()["warnings"]
+    assert warning == {
+        "document_id": document_id,
+        "code": "pages_without_text",
+        "message": "1 page has no text.",
+        "pages": [2],
+    }
+    if path == "/v1/summaries":
+        result = f"{path}/{made['id']}/result"
+        assert http.get(result).json()["warnings"] == [warning]
+        assert "## Warnings" in http.get(result, params={"format": "md"}).text
+        table = csv.DictReader(io.StringIO(http.get(result, params={"format": "csv"}).text))
+        assert next(table)["warnings"] == "1 page has no text."
 
 
 def test_an_unreadable_document_fails_its_summary_with_its_code(

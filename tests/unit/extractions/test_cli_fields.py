@@ -20,7 +20,7 @@ from longbatch.documents.sources import SourceFile
 FIELDS = ["name", "sum", "paid", "tags"]
 HEADING = [
     *("document", "name", "sum", "paid", "tags", "name.pages", "name.quote", "sum.pages", "sum.quote"),
-    *("paid.pages", "paid.quote", "tags.pages", "tags.quote", "error"),
+    *("paid.pages", "paid.quote", "tags.pages", "tags.quote", "error", "warnings"),
 ]
 
 
@@ -48,6 +48,7 @@ def extracted(name: str, *, fault: str | None = None, gaps: list[Any] | None = N
         "valid": fault is None,
         "fault": fault,
         "gaps": gaps or [],
+        "warnings": [{"document_id": "doc_1", "code": "encoding_guessed", "message": "Read as cp1252."}],
         "fields": fields,
         "values": {field: value for field, (value, _) in found.items()},
         "usage": {},
@@ -87,8 +88,8 @@ def test_csv_has_document_fields_sources_and_error_in_the_order_of_the_files(tmp
     assert heading == HEADING
     assert a[:5] == ["in/a", "'=HYPERLINK(1)", "-12.5", "false", '["é", 1]']
     assert a[5:9] == ["2", "'+Ada", "1, 3-4", "is 5 | [not in the text] is 7"]
-    assert a[9:] == ["", "", "", "", ""]
-    assert b == ["in/b", *[""] * 12, "[failed] It is empty. (document_empty)"]
+    assert a[9:] == ["", "", "", "", "", "Read as cp1252."]
+    assert b == ["in/b", *[""] * 12, "[failed] It is empty. (document_empty)", ""]
     assert c[:13] == ["in/c", *a[1:13]]
     assert c[13] == "[not valid] at /sum: too small [not read] pages 3-4, characters 5-9"
 
@@ -102,6 +103,7 @@ def test_json_and_json_lines_have_all_that_the_server_said(tmp_path: Path) -> No
     written(FieldsFormat.JSONL, *some(), order=[0, 1, 2], path=path)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [lines[0], lines[2]] == found
+    assert found[0]["warnings"] == [{"code": "encoding_guessed", "message": "Read as cp1252."}]
     assert (lines[1]["values"], lines[1]["error"]["code"]) == (None, "document_empty")
 
 

@@ -37,7 +37,9 @@ def answered(name: str) -> DocumentResult:
         answer("Sky?"),
         answer("Part?", gaps=[gap, gap | {"pages": None}]),
     ]
-    return of_answers(source(name), {"state": "completed", "answers": found, "usage": {}, "error": None})
+    warnings = [{"document_id": "doc_1", "code": "encoding_guessed", "message": "=Read as cp1252."}]
+    tree = {"state": "completed", "answers": found, "warnings": warnings, "usage": {}, "error": None}
+    return of_answers(source(name), tree)
 
 
 def broken(name: str) -> DocumentResult:
@@ -48,6 +50,7 @@ def broken(name: str) -> DocumentResult:
         {
             "state": "completed",
             "answers": [*found.answers[:3], answer("Part?", found=None, error=error)],
+            "warnings": [],
             "usage": {},
             "error": None,
         },
@@ -67,16 +70,17 @@ def test_every_document_and_question_has_a_row_in_the_order_of_the_files() -> No
     results = answered("a"), failed(source("b"), "document_empty", "It is empty."), broken("c")
     written, num_complete = table(TableFormat.CSV, *results, order=[2, 0, 1])
     rows = [*csv.reader(io.StringIO(written))]
-    assert rows[0] == ["document", "question", "answer", "pages", "quote"]
+    assert rows[0] == ["document", "question", "answer", "pages", "quote", "warnings"]
     assert [(name, question) for name, question, *_ in rows[1:]] == [
         (f"in/{name}", question) for name in "abc" for question in QUESTIONS
     ]
-    assert rows[1][2:] == ["'=900", "2", "is 900"], "no formula"
-    assert rows[2][2:] == ["a\nb", "1-3", "[not in the text] was it"]
-    assert rows[3][2:] == ["not in the document", "", ""]
+    assert rows[1][2:] == ["'=900", "2", "is 900", "'=Read as cp1252."], "no formula"
+    assert rows[2][2:5] == ["a\nb", "1-3", "[not in the text] was it"]
+    assert rows[3][2:5] == ["not in the document", "", ""]
     assert rows[4][2] == "not in the document [not asked: pages 3-4, characters 5-9]"
     assert {row[2] for row in rows[5:9]} == {"[failed] It is empty. (document_empty)"}
     assert rows[12][2] == "[failed] no JSON (invalid_output)"
+    assert {row[5] for row in rows[5:]} == {""}
     assert num_complete == 1
 
 
@@ -85,6 +89,7 @@ def test_json_lists_the_documents_even_if_one_is_missing() -> None:
     found = json.loads(written)
     assert [each["document"] for each in found] == ["in/a", "in/c"]
     assert found[0]["answers"][0]["quote_in_text"] is True
+    assert [len(each["warnings"]) for each in found] == [1, 0]
     assert json.loads(table(TableFormat.JSON, order=[])[0]) == []
 
 

@@ -46,6 +46,10 @@ SUMMARY: dict[str, Any] = {
     "gaps": [
         {"document_id": "doc_2", "start": 0, "end": 500, "pages": None, "error": {"message": "it broke"}}
     ],
+    "warnings": [
+        {"document_id": "doc_1", "code": "encoding_guessed", "message": "Read as cp1252."},
+        {"document_id": "doc_2", "code": "pages_without_text", "message": "No text.", "pages": [4]},
+    ],
 }
 
 
@@ -75,7 +79,7 @@ def test_quotes_come_with_their_pages_and_what_is_in_no_text_says_so() -> None:
 
 def test_a_result_has_the_keys_that_are_promised() -> None:
     shown = summary_results.as_object(of_summary(source("a.pdf"), SUMMARY))
-    assert list(shown) == ["path", "summary", "chunks", "quotes", "usage", "error"]
+    assert list(shown) == ["path", "summary", "chunks", "quotes", "warnings", "usage", "error"]
     chunks = shown["chunks"]
     assert isinstance(chunks, list)
     assert [list(chunk) for chunk in chunks] == [["pages", "start", "end", "summary"]] * 2
@@ -109,6 +113,7 @@ def test_markdown_links_to_the_pages() -> None:
     assert text.startswith("# in/a b.pdf\n\nIt is =fine")
     assert "- [pages 1-3](../in/a%20b.pdf#page=1), characters 0-1,000: The first part.\n" in text
     assert "- [characters 0-500](../in/a%20b.pdf): left out\n" in text
+    assert "\n> Warning: Read as cp1252.\n" in text
     assert "## Left out\n\n- [characters 0-500](../in/a%20b.pdf): it broke\n" in text
 
 

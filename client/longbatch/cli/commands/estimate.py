@@ -10,7 +10,7 @@ from rich.table import Table
 
 from longbatch import calls
 from longbatch.cli import locations
-from longbatch.cli.commands.summarize import Group, Paths, conclude, report_skipped, stopping
+from longbatch.cli.commands.summarize import Group, Paths, Tally, conclude, report_skipped, stopping
 from longbatch.cli.options import DEFAULT_CONCURRENCY, ConcurrencyOption, FollowLinksOption, with_fields
 from longbatch.cli.output import EXIT_CODES, ApiUrl, AsJson, client_of, notes, output, print_json
 from longbatch.cli.progress import progress
@@ -108,7 +108,9 @@ def estimate_all(
             print_json({**whole, "failed": failed, "skipped": skipped.as_json()})
         else:
             _show(whole)
-        conclude(run, num_completed=len(ready), total=len(found))
+        conclude(
+            run, Tally(len(ready), sum(bool(each["warnings"]) for each in ready.values())), total=len(found)
+        )
 
 
 def joined(

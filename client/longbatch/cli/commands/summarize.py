@@ -115,10 +115,23 @@ def summarize(  # noqa: PLR0913  # one for each option
         group = Group(client, run, concurrency=concurrency, stop=stop)
         group.report_duration(opening)
         if combine:
-            num_completed = _combined(group, list(search()), folder, kind, shown)
+            tally = _combined(group, list(search()), folder, kind, shown)
         else:
-            num_completed = _each(group, survey.ordered(search()), _output(folder, kind, shown), shown)
-    conclude(run, num_completed=num_completed, total=total)
+            tally = _each(group, survey.ordered(search()), _output(folder, kind, shown), shown)
+    conclude(run, tally, total=total)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of a run's documents.
+
+    Attributes:
+        num_completed: without a failure or another problem.
+        num_warned: with warnings about their text.
+    """
+
+    num_completed: int = 0
+    num_warned: int = 0
 
 
 @dataclass(frozen=True)
@@ -204,37 +217,40 @@ def _first_of(names: Sequence[str]) -> str:
     return f"{len(names):,}, such as {named}" if len(names) > _MAX_NAMED else named
 
 
-def conclude(run: DocumentRun, *, num_completed: int, total: int) -> None:
-    """Print why documents failed and exit with its code; return if all completed.
+def conclude(run: DocumentRun, tally: Tally, *, total: int) -> None:
+    """Print how many documents failed or have warnings; exit with a code unless all completed.
 
     Raises:
         LongbatchError: the error that stopped the run.
     """
     if run.fatal_error is not None:
         raise run.fatal_error
-    if num_completed < total:
-        output.print_error(f"{total - num_completed:,} of {total:,} documents did not complete")
+    if tally.num_warned:
+        notes.print(f"{tally.num_warned:,} of {total:,} documents with warnings: see the results")
+    if tally.num_completed < total:
+        output.print_error(f"{total - tally.num_completed:,} of {total:,} documents did not complete")
         raise typer.Exit(output.EXIT_NOT_COMPLETED)
 
 
 def _each(
     group: Group, found: Iterator[tuple[int, SourceFile]], output: ResultWriter, shown: ProgressDisplay
-) -> int:
-    """Summarize each document on its own; return how many completed."""
-    num_completed = 0
+) -> Tally:
+    """Summarize each document on its own."""
+    tally = Tally()
     try:
         with shown:
             for place, ended in group.each_placed(found):
-                num_completed += output.take(place, group.fetching(ended)) and ended.is_completed
+                tally.num_completed += output.take(place, group.fetching(ended)) and ended.is_completed
+                tally.num_warned += ended.num_warnings > 0
     finally:
         output.close()
-    return num_completed
+    return tally
 
 
 def _combined(
     group: Group, found: list[SourceFile], folder: str | None, kind: Format, shown: ProgressDisplay
-) -> int:
-    """Make one summary of all documents; return how many it covers."""
+) -> Tally:
+    """Make one summary of all documents."""
     with shown:
         sent = dict(group.each(group.run.add, found))
         results = group.perform(
@@ -247,8 +263,8 @@ def _combined(
             locations.writer_of(folder, kind).write_combined(results)
         except OSError as error:
             output.print_error(f"cannot write the summary: {error}")
-            return 0
-    return sum(result.error is None for result in results)
+            return Tally()
+    return Tally(sum(each.error is None for each in results), sum(bool(each.warnings) for each in results))
 
 
 def _output(folder: str | None, kind: Format, shown: ProgressDisplay) -> ResultWriter:

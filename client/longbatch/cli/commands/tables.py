@@ -11,7 +11,7 @@ import typer
 
 from longbatch import calls
 from longbatch.cli import table_file
-from longbatch.cli.commands.summarize import Group, conclude, report_skipped, stopping
+from longbatch.cli.commands.summarize import Group, Tally, conclude, report_skipped, stopping
 from longbatch.cli.output import client_of, notes
 from longbatch.cli.progress import progress
 from longbatch.cli.tables import OrderedTable, Sheet
@@ -106,4 +106,4 @@ def write_table(
                 table.close()
             if run.fatal_error is not None:
                 raise run.fatal_error  # the file of an earlier run stays
-    conclude(run, num_completed=table.num_complete, total=total)
+    conclude(run, Tally(table.num_complete, table.num_warned), total=total)

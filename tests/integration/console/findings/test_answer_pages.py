@@ -137,7 +137,7 @@ def test_the_table_has_a_row_for_each_document_that_was_asked_together(
     written = visitor.client.get(f"{address}/result?format=csv")
     assert written.headers["content-type"].startswith("text/csv")
     lines = list(csv.reader(io.StringIO(written.text)))
-    assert lines[0] == ["document", "question", "answer", "pages", "quote"]
+    assert lines[0] == ["document", "question", "answer", "pages", "quote", "warnings"]
     assert [line[2] for line in lines[1:]] == [f"{number} euros" for number in range(27)]
     found = visitor.client.get(f"{address}/result?format=json").json()
     assert [each["id"] for each in found] == made

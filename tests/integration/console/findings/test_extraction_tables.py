@@ -17,7 +17,7 @@ from support import register_engine
 
 HEADING = [
     *("document", "rent", "notice", "parties", "fee", "rent.pages", "rent.quote", "notice.pages"),
-    *("notice.quote", "parties.pages", "parties.quote", "fee.pages", "fee.quote", "error"),
+    *("notice.quote", "parties.pages", "parties.quote", "fee.pages", "fee.quote", "error", "warnings"),
 ]
 
 
@@ -72,7 +72,7 @@ def test_rows_say_what_is_wrong_with_them(visitor: Browser, sessions: sessionmak
     assert "document_corrupt" in failed[1]
     assert invalid[1] == "completed not valid"
     _, failed, invalid = lines(visitor, f"{address}/table/result")
-    assert failed[1:] == [*[""] * 12, "[failed] it is broken (document_corrupt)"]
+    assert failed[1:] == [*[""] * 12, "[failed] it is broken (document_corrupt)", ""]
     assert (invalid[4], invalid[12]) == ("5", "The fee is 5.")
     assert invalid[13].startswith("[not valid] ")
 
@@ -91,7 +91,7 @@ def test_an_extraction_is_downloaded_once_it_has_ended(
     assert visitor.client.get(f"{address_of(unfinished)}/result?format={form}").status_code == 409
     assert visitor.client.get(f"{address_of(name)}/result?format=xml").status_code == 400
     table = lines(visitor, f"{address_of(unfinished)}/table/result")
-    assert table[1][1:] == [*[""] * 12, "[preparing]"]
+    assert table[1][1:] == [*[""] * 12, "[preparing]", ""]
 
 
 def test_no_cell_is_a_formula_or_markup(visitor: Browser, sessions: sessionmaker[Session]) -> None:
