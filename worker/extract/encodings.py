@@ -96,12 +96,15 @@ def decode_labelled(raw: bytes, label: str, draft: TextBuilder) -> str:
         if raw.startswith(mark):
             return raw[len(mark) :].decode(encoding, "replace")
     named = _codecs_of(label)
-    if named == ["cp1252"] and not raw.isascii() and (text := _strictly(raw, ["utf-8"])) is not None:
-        draft.warn("encoding_guessed", f"The text is labelled {_shown(label)}; it was read as UTF-8.")
-        return text
     text = _strictly(raw, named)
     if text is None and named[:1] == ["iso2022_jp_ext"]:
         text = _strictly(_as_shift_jis(raw), ["cp932"])
+    # Single-byte encodings accept all bytes, and letters in a row are hardly ever UTF-8 by chance.
+    is_weak = text is None or (len(text) == len(raw) and not raw.isascii())
+    if named and is_weak and (utf8 := _strictly(raw, ["utf-8"])) is not None:
+        if "utf-8" not in named:
+            draft.warn("encoding_guessed", f"The text is labelled {_shown(label)}; it was read as UTF-8.")
+        return utf8
     if text is not None:
         return text
     if named:

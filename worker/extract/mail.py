@@ -4,7 +4,9 @@ import binascii
 import mimetypes
 import re
 from collections.abc import Generator, Iterator, Sequence
+from email.errors import CloseBoundaryNotFoundDefect
 from email.feedparser import BytesFeedParser
+from email.policy import Compat32
 from functools import partial
 from typing import Any, Final
 
@@ -94,6 +96,15 @@ def _split_mailbox(data: bytes) -> list[bytes]:
     return [_QUOTED_FROM.sub(rb"\1", each) for each in mails]
 
 
+class _RawHeaders(Compat32):
+    """Headers as they are: bytes that are not ASCII are lone surrogates."""
+
+    def header_fetch_parse(self, name: str, value: str) -> str:
+        """Return the value."""
+        del name
+        return value
+
+
 class _Parser(BytesFeedParser):
     """The standard library's parser, except that parts nested too deeply stay unparsed: it would recurse."""
 
@@ -108,7 +119,7 @@ class _Parser(BytesFeedParser):
 
 
 def _parse(data: bytes) -> Mail:
-    parser = _Parser()
+    parser = _Parser(policy=_RawHeaders())
     parser.feed(data)
     return parser.close()
 
@@ -278,7 +289,7 @@ class _Reader:
         """Return the parts, also of a part whose boundary is missing or another."""
         payload = part.get_payload()
         if isinstance(payload, list):
-            if any(type(each).__name__ == "CloseBoundaryNotFoundDefect" for each in part.defects):
+            if any(isinstance(each, CloseBoundaryNotFoundDefect) for each in part.defects):
                 self.draft.warn("parts_damaged", "The mail has no end mark: its last part may be cut off.")
             return [each for each in payload if not isinstance(each, str)]
         raw = self._bytes(part)
