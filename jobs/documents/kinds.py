@@ -23,6 +23,7 @@ _EXTENSIONS: Final[Mapping[str, DocumentKind]] = {
     "html": _K.HTML,
     "htm": _K.HTML,
     "xhtml": _K.HTML,
+    "mbox": _K.EML,
     "jpeg": _K.JPG,
     "tif": _K.TIFF,
     "ott": _K.ODT,
@@ -38,6 +39,7 @@ _MEDIA_TYPES: Final[Mapping[str, DocumentKind]] = {
     "application/pdf": _K.PDF,
     "application/epub+zip": _K.EPUB,
     "message/rfc822": _K.EML,
+    "application/mbox": _K.EML,
     "application/vnd.ms-outlook": _K.MSG,
     "application/vnd.ms-excel": _K.XLS,
     "application/rtf": _K.RTF,
@@ -186,7 +188,7 @@ def _of_text(head: bytes, wanted: DocumentKind | None) -> DocumentKind | None:
         case _K.TXT | _K.MD | _K.HTML:
             return wanted
         case _K.EML:
-            return wanted if _MAIL.match(head) else None
+            return wanted if _MAIL.match(head.lstrip(_BLANK)) else None
         case None:
             return _K.HTML if _is_markup(head) else _K.TXT
         case _:
