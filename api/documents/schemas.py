@@ -27,6 +27,7 @@ _DOCUMENT: Final[dict[str, Any]] = {
     "warnings": [
         {"code": "pages_without_text", "message": "1 pages have no text; they may be scanned.", "pages": [2]}
     ],
+    "attachments": [],
     "error": None,
     "created_at": "2026-01-31T12:00:00.123456Z",
     "finalized_at": "2026-01-31T12:00:01.500000Z",

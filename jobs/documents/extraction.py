@@ -9,9 +9,10 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, func, literal_column, select
 from sqlalchemy.orm import Session
 
-from jobs import documents, turns
+from jobs import documents, ids, turns
 from jobs.database import database_now
 from jobs.database.base import JsonObject
+from jobs.documents import NewDocument
 from jobs.models.document import Document, DocumentText
 from jobs.models.turn import EXTRACTION
 from jobs.states.document import DocumentErrorCode, DocumentKind, DocumentState
@@ -30,6 +31,7 @@ class DocumentClaim:
     Attributes:
         turn: fences every later write.
         file_id: the file with its bytes.
+        depth: how many documents it is attached within; 0 if it was uploaded.
     """
 
     turn: Turn
@@ -37,6 +39,8 @@ class DocumentClaim:
     kind: DocumentKind
     num_bytes: int
     filename: str
+    tenant_id: UUID
+    depth: int
 
     @property
     def document_id(self) -> UUID:
@@ -53,6 +57,7 @@ class ExtractedText:
         fingerprint: of the tokenizer that counted `num_tokens`.
         pages: the character at which each page starts; None if the kind has no pages.
         language: ISO 639-1; None if unsure.
+        attached: files within the document whose bytes are stored.
     """
 
     body: bytes
@@ -63,6 +68,7 @@ class ExtractedText:
     language: str | None
     title: str | None
     warnings: Sequence[JsonObject]
+    attached: Sequence[NewDocument] = ()
 
 
 def begin_extraction(session: Session, turn: Turn) -> DocumentClaim | None:
@@ -78,6 +84,8 @@ def begin_extraction(session: Session, turn: Turn) -> DocumentClaim | None:
         kind=DocumentKind(document.kind),
         num_bytes=document.num_bytes,
         filename=document.filename,
+        tenant_id=document.tenant_id,
+        depth=document.depth,
     )
 
 
@@ -96,7 +104,7 @@ def count_waiting(session: Session) -> int:
 def finish_extraction(
     session: Session, claim: DocumentClaim, text: ExtractedText, *, lifetime: timedelta
 ) -> bool:
-    """Store the text, mark the document ready and drop its bytes.
+    """Store the text, mark the document ready, drop its bytes and create the documents attached to it.
 
     Returns:
         False if the lease is lost; nothing is written then.
@@ -113,6 +121,13 @@ def finish_extraction(
     document.language = text.language
     document.title = text.title
     document.warnings = list(text.warnings)
+    # In one order everywhere: two documents may have the same files attached.
+    for new in sorted(text.attached, key=lambda each: each.sha256):
+        child, _ = documents.finish_upload(session, new, tenant_id=document.tenant_id, lifetime=lifetime)
+        document.attachments = [
+            *document.attachments,
+            {"filename": new.filename, "document_id": ids.document_id(child.id)},
+        ]
     _end(session, document, DocumentState.READY, lifetime=lifetime)
     return True
 

@@ -37,6 +37,7 @@ class NewDocument:
     Attributes:
         sha256: of the bytes.
         num_bytes: at least one.
+        depth: how many documents it is attached within.
     """
 
     file_id: UUID
@@ -44,6 +45,7 @@ class NewDocument:
     num_bytes: int
     kind: DocumentKind
     filename: str
+    depth: int = 0
 
 
 def create_file(session: Session, *, tenant_id: UUID) -> File:
@@ -100,6 +102,8 @@ def finish_upload(
             num_bytes=new.num_bytes,
             pages=[],
             warnings=[],
+            attachments=[],
+            depth=new.depth,
             created_at=now,
         )
         session.add(document)
@@ -109,6 +113,7 @@ def finish_upload(
     document.file_id = new.file_id
     document.attempt = 0
     document.run_after = None
+    document.attachments = []
     document.error = document.finalized_at = document.expires_at = None
     session.flush()
     return document, True
@@ -253,6 +258,8 @@ def _delete(session: Session, document_ids: Sequence[UUID], *, now: datetime) ->
             run_after=None,
             filename="",
             title=None,
+            warnings=[],
+            attachments=[],
         )
     )
     session.execute(delete(DocumentText).where(DocumentText.document_id.in_(document_ids)))

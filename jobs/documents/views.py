@@ -32,6 +32,13 @@ class ResultWarning(DocumentWarning):
     document_id: str
 
 
+class AttachmentReply(TypedDict):
+    """A file within a document, which is a document of its own."""
+
+    filename: str
+    document_id: str
+
+
 class DocumentError(TypedDict):
     """Why a document has no text."""
 
@@ -61,6 +68,7 @@ class DocumentObject(TypedDict):
     language: Annotated[str | None, Field(description="ISO 639-1; null if uncertain.")]
     title: str | None
     warnings: list[Annotated[JsonObject, documented_as(DocumentWarning)]]
+    attachments: list[Annotated[JsonObject, documented_as(AttachmentReply)]]
     error: Annotated[JsonObject, documented_as(DocumentError)] | None
     created_at: Moment
     finalized_at: Moment | None
@@ -85,6 +93,7 @@ def document_object(document: Document) -> DocumentObject:
         language=document.language,
         title=document.title,
         warnings=document.warnings,
+        attachments=document.attachments,
         error=document.error,
         created_at=rfc3339(document.created_at),
         finalized_at=optional_rfc3339(document.finalized_at),

@@ -44,6 +44,9 @@ class Document(Base):
         title: the document's own title, sealed if content is. Null until ready, if it has none, and once
             deleted; reads as null if no key opens it.
         warnings: `{code, message, pages?}` each, codes from `DocumentWarningCode`. `[]` until ready.
+        attachments: `{filename, document_id}` of each file within it that is a document of its own. `[]`
+            until ready, and once deleted.
+        depth: how many documents it is attached within; 0 if it was uploaded first.
         error: `{code, message}`, codes from `DocumentErrorCode`. Null unless failed.
         created_at: when the bytes were first uploaded.
         finalized_at: when its extraction ended. Null until then.
@@ -100,6 +103,8 @@ class Document(Base):
     language: Mapped[str | None]
     title: Mapped[str | None] = mapped_column(SealedLabel("documents.title"))
     warnings: Mapped[list[JsonObject]] = mapped_column(JSONB, server_default=text("'[]'"))
+    attachments: Mapped[list[JsonObject]] = mapped_column(JSONB, server_default=text("'[]'"))
+    depth: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     error: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
     created_at: Mapped[datetime]
     finalized_at: Mapped[datetime | None]

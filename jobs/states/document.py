@@ -66,6 +66,7 @@ class DocumentWarningCode(StrEnum):
     EXTRACTED_IN_PART = "extracted_in_part"  # an external extractor could not read all of it
     CHARACTERS_REPLACED = "characters_replaced"  # bytes that are not valid in the encoding
     ATTACHMENTS_NOT_READ = "attachments_not_read"
+    ATTACHMENTS_SEPARATE = "attachments_separate"  # they are documents of their own
     FORM_NOT_READABLE = "form_not_readable"  # an XFA form, or one whose values cannot be read
     FORMULAS_WITHOUT_VALUES = "formulas_without_values"  # shown as formulas
     HIDDEN_PARTS = "hidden_parts"  # hidden sheets, slides or text; the message says whether they were read

@@ -25,9 +25,10 @@ from jobs.models import DEFAULT_TENANT
 from jobs.models.document import Document
 from jobs.models.turn import EXTRACTION
 from jobs.prompts.tokenizer import Tokenizer
-from jobs.settings import DocumentSettings
+from jobs.settings import DocumentSettings, LimitSettings
 from jobs.states.document import DocumentKind
 from support import runner_of
+from worker.documents.attachments import AttachmentStore
 from worker.documents.extractor import DocumentExtractor
 
 MIB = 2**20
@@ -284,13 +285,17 @@ LEASE = timedelta(seconds=30)
 
 
 def upload(
-    session: Session, content: bytes = b"Hello", *, tenant_id: UUID = DEFAULT_TENANT
+    session: Session,
+    content: bytes = b"Hello",
+    *,
+    tenant_id: UUID = DEFAULT_TENANT,
+    kind: DocumentKind = DocumentKind.TXT,
 ) -> tuple[Document, bool]:
     """The document of these bytes, as the API makes it."""
     file = documents.create_file(session, tenant_id=tenant_id)
     part = RowStore().put(content)
     files.add_part(session, file.id, part, start=0, tenant_id=tenant_id)
-    new = NewDocument(file.id, sha256(content).digest(), len(content), DocumentKind.TXT, "a.txt")
+    new = NewDocument(file.id, sha256(content).digest(), len(content), kind, f"a.{kind}")
     return documents.finish_upload(session, new, tenant_id=tenant_id, lifetime=DAY)
 
 
@@ -311,11 +316,20 @@ class Extractor:
     """Extracts what waits, when it is told."""
 
     def __init__(
-        self, sessions: sessionmaker[Session], tokenizer: Tokenizer, store: PartStore | None = None
+        self,
+        sessions: sessionmaker[Session],
+        tokenizer: Tokenizer,
+        store: PartStore | None = None,
+        limits: LimitSettings | None = None,
     ) -> None:
         self._runner = runner_of(sessions)
+        store = store or RowStore()
         self._work = DocumentExtractor(
-            DocumentSettings(), tokenizer, store or RowStore(), on_ended=lambda: None
+            DocumentSettings(),
+            tokenizer,
+            store,
+            attachments=AttachmentStore(store, limits or LimitSettings()),
+            on_ended=lambda: None,
         )
 
     def run_once(self) -> None:

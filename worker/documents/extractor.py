@@ -24,10 +24,11 @@ from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentErrorCode
 from jobs.turns import Turn
 from jobs.turns.work import InterruptedWorkError, Interruption, Sessions
+from worker.documents.attachments import AttachmentStore
 from worker.documents.remote import RETRIED, ExternalExchange, ExternalExtractor, ExtractorError
 from worker.documents.sandbox import (
     INVALID_OUTPUT,
-    ExtractedMessage,
+    Extraction,
     ExtractionFailure,
     InterruptedExtractionError,
     Sandbox,
@@ -40,6 +41,7 @@ class DocumentExtractor:
     Args:
         kind: of the documents that it takes.
         external: the server that reads them; None: we do.
+        attachments: stores attached files; None: they are only named.
         on_ended: called after a document becomes ready or fails; returns at once.
     """
 
@@ -51,6 +53,7 @@ class DocumentExtractor:
         *,
         kind: WorkKind = EXTRACTION,
         external: ExternalExtractor | None = None,
+        attachments: AttachmentStore | None = None,
         on_ended: Callable[[], None],
     ) -> None:
         self._settings = settings
@@ -60,6 +63,7 @@ class DocumentExtractor:
         self._lifetime = timedelta(days=settings.retention_days)
         self._counting = threading.Lock()
         self._external = external
+        self._attachments = attachments
         self.kind = kind
         self.lease = timedelta(seconds=settings.lease_seconds)
 
@@ -96,7 +100,10 @@ class DocumentExtractor:
         started_at = time.monotonic()
         try:
             outcome = reading.run(self._chunks(sessions, claim), claim)
-            text = outcome if isinstance(outcome, ExtractionFailure) else self._count(*outcome)
+            text = outcome if isinstance(outcome, ExtractionFailure) else self._count(outcome)
+            if self._attachments and isinstance(outcome, Extraction) and isinstance(text, ExtractedText):
+                stored = self._attachments.store(sessions, claim, outcome.attached)
+                text = stored.added_to(text)
         except BytesLostError as lost:
             text = ExtractionFailure(DocumentErrorCode.BYTES_LOST, lost.message)
         except ContentUnreadableError as sealed:
@@ -133,8 +140,9 @@ class DocumentExtractor:
         if num_read < claim.num_bytes:
             raise BytesLostError
 
-    def _count(self, found: ExtractedMessage, body: bytes) -> ExtractedText | ExtractionFailure:
+    def _count(self, outcome: Extraction) -> ExtractedText | ExtractionFailure:
         """Count the tokens of the text; one text at a time, as each may need 100s of MB."""
+        found, body = outcome.found, outcome.body
         with self._counting:
             try:
                 text = unpack(body, most_bytes=4 * found.num_chars)
@@ -172,9 +180,7 @@ class _Reading:
             self.exchange.interrupt()
         self.sandbox.interrupt()
 
-    def run(
-        self, chunks: Iterator[bytes], claim: DocumentClaim
-    ) -> tuple[ExtractedMessage, bytes] | ExtractionFailure:
+    def run(self, chunks: Iterator[bytes], claim: DocumentClaim) -> Extraction | ExtractionFailure:
         """Read the document; as `Sandbox.run`."""
         if self.exchange is None:
             return self.sandbox.run(chunks, kind=claim.kind, num_bytes=claim.num_bytes)

@@ -15,6 +15,7 @@ from jobs.files.stores import make_store
 from jobs.models.turn import EXTRACTION, WorkKind
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.states.document import DocumentKind
+from worker.documents.attachments import AttachmentStore
 from worker.documents.extractor import DocumentExtractor
 from worker.documents.remote import ExternalExtractor
 from worker.duties import LONGEST_STEP_SECONDS, Duty, ServiceContext
@@ -30,7 +31,14 @@ def duties(context: ServiceContext, tokenizer: Tokenizer) -> Iterator[Duty]:
     store, on_ended = make_store(settings), partial(context.wake, "summaries")
     external = ExternalExtractor.of_settings(settings.documents)
     own, remote = divide(settings.documents.extractor_formats if external else ())
-    make = partial(DocumentExtractor, settings.documents, tokenizer, store, on_ended=on_ended)
+    make = partial(
+        DocumentExtractor,
+        settings.documents,
+        tokenizer,
+        store,
+        attachments=AttachmentStore(store, settings.limits),
+        on_ended=on_ended,
+    )
 
     def extract(work: DocumentExtractor) -> None:
         while not context.is_stopping() and context.runner.run_next(work):

@@ -68,6 +68,15 @@ class WarningMessage(BaseModel):
     pages: list[int] | None = Field(None, max_length=1000)
 
 
+class AttachmentMessage(BaseModel):
+    """A file within the document."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Text = Field(min_length=1, max_length=255)
+    size: int = Field(ge=1)
+
+
 class ExtractedMessage(BaseModel):
     """The process's description of a text, validated: untrusted bytes may have taken the process over."""
 
@@ -78,6 +87,8 @@ class ExtractedMessage(BaseModel):
     language: str | None = Field(pattern=r"^[a-z]{2}$")
     title: Text | None = Field(max_length=300)
     warnings: list[WarningMessage] = Field(max_length=100)
+    size: int = Field(ge=1)  # bytes of the compressed text
+    attachments: list[AttachmentMessage] = Field(max_length=100)
 
 
 class FailureMessage(BaseModel):
@@ -87,6 +98,28 @@ class FailureMessage(BaseModel):
 
     code: DocumentErrorCode = Field(strict=False)
     message: Text = Field(max_length=1000)
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedFile:
+    """A file within a document, as untrusted as the document."""
+
+    name: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """A text as the process wrote it.
+
+    Attributes:
+        body: UTF-8, compressed with zstandard; not unpacked yet.
+        attached: files within the document.
+    """
+
+    found: ExtractedMessage
+    body: bytes
+    attached: tuple[AttachedFile, ...] = ()
 
 
 class Sandbox:
@@ -105,9 +138,7 @@ class Sandbox:
             self._is_interrupted = True
             self._kill()
 
-    def run(
-        self, chunks: Iterable[bytes], *, kind: str, num_bytes: int
-    ) -> tuple[ExtractedMessage, bytes] | ExtractionFailure:
+    def run(self, chunks: Iterable[bytes], *, kind: str, num_bytes: int) -> Extraction | ExtractionFailure:
         """Run the extraction.
 
         Args:
@@ -116,7 +147,7 @@ class Sandbox:
             num_bytes: of all chunks together.
 
         Returns:
-            The text's description and the text as `worker.extract` writes it; or why there is none.
+            The text and its description; or why there is none.
 
         Raises:
             InterruptedExtractionError: `interrupt` was called.
@@ -151,6 +182,7 @@ class Sandbox:
             "seconds": math.ceil(self._settings.extraction_seconds) + 1,
             "pages": self._settings.max_pages,
             "characters": self._settings.max_characters,
+            "attached": self._settings.max_bytes,
             "parent": os.getpid(),
             **self._ocr_options(kind),
         }
@@ -219,7 +251,7 @@ class Sandbox:
         """Read the output, up to a bound far above what is allowed."""
         if process.stdout is None:
             raise ValueError("the process has a pipe")
-        most = _MAX_OUTCOME_BYTES + 4 * self._settings.max_characters
+        most = _MAX_OUTCOME_BYTES + 4 * self._settings.max_characters + self._settings.max_bytes
         output = bytearray()
         while len(output) <= most and (piece := os.read(process.stdout.fileno(), _READ_BYTES)):
             output += piece
@@ -242,14 +274,12 @@ def _feed(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
         process.stdin.close()
 
 
-def parse_output(
-    output: bytes, settings: DocumentSettings
-) -> tuple[ExtractedMessage, bytes] | ExtractionFailure:
+def parse_output(output: bytes, settings: DocumentSettings) -> Extraction | ExtractionFailure:
     """Check and parse the output, which is as untrusted as the bytes that were read."""
     try:
         (size,) = struct.unpack_from(">Q", output)
-        described, body = output[8 : 8 + size], output[8 + size :]
-        if not body:
+        described, rest = output[8 : 8 + size], output[8 + size :]
+        if not rest:
             refused = FailureMessage.model_validate_json(described)
             return ExtractionFailure(refused.code, refused.message)
         found = ExtractedMessage.model_validate_json(described)
@@ -260,7 +290,13 @@ def parse_output(
         found.num_chars <= settings.max_characters
         and len(pages) <= settings.max_pages
         and all(before <= after for before, after in itertools.pairwise([0, *pages, found.num_chars]))
+        and len(rest) == found.size + sum(each.size for each in found.attachments)
     )
     if not is_sound:
         return INVALID_OUTPUT
-    return found, body
+    ends = [*itertools.accumulate((each.size for each in found.attachments), initial=found.size)]
+    attached = (
+        AttachedFile(each.name, rest[start:end])
+        for each, (start, end) in zip(found.attachments, itertools.pairwise(ends), strict=True)
+    )
+    return Extraction(found, rest[: found.size], tuple(attached))

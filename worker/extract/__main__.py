@@ -1,13 +1,14 @@
 """`python -m worker.extract …` reads a document and writes its text, or the reason why it has none.
 
-The output: the length of the JSON as eight bytes, the JSON, and the text as UTF-8, zstandard-compressed.
+The output: the length of the JSON as eight bytes, the JSON, the text as UTF-8, zstandard-compressed, and
+attached files, whose sizes the JSON has.
 """
 
 import argparse
 import json
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Final
 
@@ -31,28 +32,31 @@ def main() -> int:
         arguments.ocr_pixels,
         arguments.ocr_languages,
     )
-    limits = ExtractionLimits(arguments.memory, arguments.seconds, arguments.pages, arguments.characters, ocr)
+    limits = ExtractionLimits(
+        arguments.memory, arguments.seconds, arguments.pages, arguments.characters, ocr, arguments.attached
+    )
     if (exit_code := fork_confined(limits, parent=arguments.parent)) is not None:
         return exit_code
     try:
         draft = read(arguments.kind, sys.stdin.buffer.read(arguments.size), limits)
         text = draft.text()
-        outcome = _describe(draft, text)
         body = zstandard.ZstdCompressor(level=_LEVEL).compress(text.encode(errors="replace"))
+        outcome = {**_describe(draft, text), "size": len(body)}
+        attached = [each.data for each in draft.attachments]
     except ExtractionError as refusal:
-        outcome, body = _refusal(refusal.code, refusal.message), b""
+        outcome, body, attached = _refusal(refusal.code, refusal.message), b"", []
     except MemoryError:
         draft = text = None  # type: ignore[assignment]  # frees what fills the memory
         message = "The document needs more memory than the limit allows."
-        outcome, body = _refusal("document_out_of_memory", message), b""
-    _write(outcome, body)
+        outcome, body, attached = _refusal("document_out_of_memory", message), b"", []
+    _write(outcome, body, attached)
     return 0
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=_READERS)
-    for name in ("size", "memory", "seconds", "pages", "characters", "parent"):
+    for name in ("size", "memory", "seconds", "pages", "characters", "attached", "parent"):
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("memory", "seconds", "pages", "pixels"):
         parser.add_argument(f"--ocr-{name}", type=int, default=0)
@@ -86,10 +90,15 @@ def read(kind: str, data: bytes, limits: ExtractionLimits) -> TextBuilder:
 
 
 def _name_attachments(draft: TextBuilder) -> None:
-    """Warn of the files within the document, which are not read."""
+    """Warn of the files within the document, none of which is part of its text."""
     if draft.attachments:
         names = ", ".join(each.name for each in draft.attachments)
-        draft.warn("attachments_not_read", f"{len(draft.attachments)} attached files were not read: {names}")
+        message = f"{len(draft.attachments)} attached files are not part of this text: {names}"
+        draft.warn("attachments_separate", message)
+    if draft.left_out:
+        names = ", ".join(draft.left_out)
+        message = f"{len(draft.left_out)} attached files are empty, too large or too many: {names}"
+        draft.warn("attachments_not_read", message)
 
 
 def _describe(draft: TextBuilder, text: str) -> dict[str, object]:
@@ -106,6 +115,7 @@ def _describe(draft: TextBuilder, text: str) -> dict[str, object]:
         "language": detect(text),
         "title": draft.title,
         "warnings": draft.warnings,
+        "attachments": [{"name": each.name, "size": len(each.data)} for each in draft.attachments],
     }
 
 
@@ -113,12 +123,14 @@ def _refusal(code: str, message: str) -> dict[str, object]:
     return {"code": code, "message": message}
 
 
-def _write(outcome: dict[str, object], body: bytes) -> None:
+def _write(outcome: dict[str, object], body: bytes, attached: Sequence[bytes]) -> None:
     described = json.dumps(outcome).encode()
     out = sys.stdout.buffer
     out.write(struct.pack(">Q", len(described)))
     out.write(described)
     out.write(body)
+    for data in attached:
+        out.write(data)
     out.flush()
 
 

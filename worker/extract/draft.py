@@ -10,6 +10,8 @@ _PAGE_BREAK: Final = "\n\n"
 _MAX_TITLE_CHARS: Final = 300
 _MAX_NAMED_PAGES: Final = 1000
 _MAX_WARNINGS: Final = 100
+_MAX_ATTACHMENTS: Final = 100
+_MAX_NAME_CHARS: Final = 255
 _MAX_WARNING_CHARS: Final = 1000
 
 
@@ -57,6 +59,7 @@ class ExtractionLimits:
     Attributes:
         memory_bytes: address space of the process.
         seconds: of CPU time.
+        attached_bytes: of all attached files together.
     """
 
     memory_bytes: int
@@ -64,6 +67,7 @@ class ExtractionLimits:
     max_pages: int
     max_characters: int
     ocr: OcrLimits = NO_OCR
+    attached_bytes: int = 100 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,7 @@ class TextBuilder:
         title: from the document; None if it has none.
         warnings: `{code, message, pages?}`.
         attachments: files within the document, none of which is part of its text.
+        left_out: names of further ones, beyond the limits.
     """
 
     def __init__(self, limits: ExtractionLimits) -> None:
@@ -95,9 +100,11 @@ class TextBuilder:
         self.title: str | None = None
         self.warnings: list[dict[str, object]] = []
         self.attachments: list[Attachment] = []
+        self.left_out: list[str] = []
         self.limits = limits
         self._pieces: list[str] = []
         self._num_chars = 0
+        self._attached_bytes = 0
 
     def write_as_it_is(self, text: str) -> None:
         """Append to the text.
@@ -144,7 +151,13 @@ class TextBuilder:
 
     def attach(self, name: str, data: bytes) -> None:
         """Add a file within the document, such as a mail's attachment."""
-        self.attachments.append(Attachment(" ".join(clean(name).split()) or "unnamed", data))
+        shown = " ".join(clean(name).split())[-_MAX_NAME_CHARS:] or "unnamed"
+        self._attached_bytes += len(data)
+        is_within = len(self.attachments) < _MAX_ATTACHMENTS
+        if data and is_within and self._attached_bytes <= self.limits.attached_bytes:
+            self.attachments.append(Attachment(shown, data))
+        else:
+            self.left_out.append(shown)
 
     def set_title(self, title: str | None) -> None:
         """Set the title, on one line; None or a blank title sets none."""

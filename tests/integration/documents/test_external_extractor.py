@@ -53,7 +53,7 @@ def extracted(
     outcome = Sandbox(given).run([reply.content], kind=reply.contract, num_bytes=len(reply.content))
     if isinstance(outcome, ExtractionFailure):
         return outcome
-    return outcome[0], zstandard.ZstdDecompressor().decompress(outcome[1]).decode()
+    return outcome.found, zstandard.ZstdDecompressor().decompress(outcome.body).decode()
 
 
 def pages_of(found: tuple[ExtractedMessage, str] | ExtractionFailure) -> list[str] | None:

@@ -36,7 +36,7 @@ def run(data: bytes, kind: str, **changed: float) -> tuple[ExtractedMessage, str
     outcome = sandbox.run([data], kind=DocumentKind(kind), num_bytes=len(data))
     if isinstance(outcome, ExtractionFailure):
         return outcome
-    return outcome[0], zstandard.ZstdDecompressor().decompress(outcome[1]).decode()
+    return outcome.found, zstandard.ZstdDecompressor().decompress(outcome.body).decode()
 
 
 def extract(data: bytes, kind: str) -> tuple[ExtractedMessage, str]:

@@ -56,7 +56,7 @@ def run(
     outcome = sandbox.run([data], kind=DocumentKind(kind), num_bytes=len(data))
     if isinstance(outcome, ExtractionFailure):
         return outcome
-    return outcome[0], zstandard.ZstdDecompressor().decompress(outcome[1]).decode()
+    return outcome.found, zstandard.ZstdDecompressor().decompress(outcome.body).decode()
 
 
 def extract(data: bytes, kind: str, settings: DocumentSettings | None = None) -> tuple[ExtractedMessage, str]:
