@@ -5,7 +5,7 @@ from email.message import EmailMessage
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from document_support import Extractor, make_pdf, prose_page, upload
+from document_support import Extractor, make_pdf, upload
 from jobs import documents, ids
 from jobs.documents.views import DocumentObject, document_object
 from jobs.models import DEFAULT_TENANT
@@ -17,7 +17,7 @@ from jobs.states.document import DocumentKind
 from jobs.states.file import FileState
 
 Sessions = sessionmaker[Session]
-PDF = make_pdf([prose_page("The invoice is over 4,200 euros.")])
+PDF = make_pdf(["The invoice is over 4,200 euros."])
 
 
 def mail(subject: str, *attached: tuple[str, bytes]) -> bytes:
