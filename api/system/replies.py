@@ -46,7 +46,7 @@ class LiveReply(BaseModel):
 class VersionReply(BaseModel):
     """The version of this server and the model it serves."""
 
-    model_config = example(version="0.2.0", model="llama-3.1-8b-instruct", token_counts="exact")
+    model_config = example(version="0.2.0", model="llama-3.1-8b-instruct", token_counts="exact")  # noqa: S106  # of text
 
     version: str
     model: str

@@ -83,14 +83,14 @@ def test_messages_go_as_they_were_written_and_the_engine_counts_its_answer(estim
 
 
 def test_a_refused_length_names_the_tokenizers_flag(estimating: Tokenizer) -> None:
-    with standing_in("openai", longest=9) as server:
+    with standing_in("openai", longest=7) as server:
         run = asked(settings_of(server.url), estimating, Message("user", "Too long"))
         outcome = run.follow()
         run.close()
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, EngineError)
     assert outcome.error.message.startswith(
-        "This model's maximum context length is 9 tokens. The engine counts more tokens than estimated: name"
+        "This model's maximum context length is 7 tokens. The engine counts more tokens than estimated: name"
         " the model's tokenizer with --engine-tokenizer DIR"
     )
     assert not outcome.error.retryable
