@@ -43,11 +43,17 @@ async def _models(services: Services) -> list[JsonObject]:
     """List the models, then the adapters that the caller may name."""
     served = await services.transact(registry.served_models, always=services.settings.engine.model)
     offer = await services.offer()
-    models = [_model(name, since) for name, since in served.items()]
+    models = [_model(name, since) | _counts(services) for name, since in served.items()]
     return models + [
-        _model(name, since) | {"parent": name.rpartition(":")[0], "root": name.rpartition(":")[0]}
+        _model(name, since)
+        | _counts(services)
+        | {"parent": name.rpartition(":")[0], "root": name.rpartition(":")[0]}
         for name, since in sorted(offer.named.items())
     ]
+
+
+def _counts(services: Services) -> JsonObject:
+    return {"token_counts": services.tokenizer.counts}
 
 
 def _model(name: str, since: datetime) -> JsonObject:

@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field
 
 from api.http.fields import Seconds, example
 from api.http.replies import IF_TOLD, ChatLogProbs, PromptDetails, ToolCallReply
+from jobs.prompts.estimates import TokenCounts
 from jobs.views import FinishReasonName
 
 _USAGE: dict[str, Any] = {
@@ -20,6 +21,7 @@ _MODEL: dict[str, Any] = {
     "object": "model",
     "created": 1769860800,
     "owned_by": "longbatch",
+    "token_counts": "exact",
 }
 
 
@@ -192,6 +194,7 @@ class ModelReply(BaseModel):
     owned_by: str
     parent: str | None = Field(None, description="The model that an adapter changes; models have none.")
     root: str | None = Field(None, description="As `parent`.")
+    token_counts: TokenCounts
 
 
 class ModelListReply(BaseModel):

@@ -5,8 +5,10 @@ from contextlib import suppress
 
 from jobs.errors import LongbatchError
 from jobs.prompts.counter import PromptCounter
+from jobs.prompts.estimates import HOW_COUNTED, TokenCounts
 from jobs.prompts.messages import Message, canonical
 from jobs.prompts.tokenizer import Tokenizer, load_configured
+from jobs.prompts.tokenizer_files import ESTIMATE
 from jobs.settings import TokenizerSettings
 
 
@@ -23,6 +25,12 @@ class LoadedTokenizer:
         self.current: Tokenizer | None = None
         self.detail = "loading"
 
+    @property
+    def counts(self) -> TokenCounts:
+        """How tokens are counted. Configured estimates count as such before they are loaded."""
+        is_estimate = self.current.is_estimate if self.current else self._settings.path == ESTIMATE
+        return "estimated" if is_estimate else "exact"
+
     async def load(self) -> None:
         """Load the tokenizer; on failure `detail` has the reason.
 
@@ -34,6 +42,8 @@ class LoadedTokenizer:
             self.detail = f"cannot be loaded: {error}"
         else:
             self.detail = f"loaded, fingerprint {self.current.fingerprint}"
+            if self.current.is_estimate:
+                self.detail = HOW_COUNTED
 
 
 def preload(settings: TokenizerSettings) -> None:

@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from api.http.fields import example
 from api.http.replies import ErrorBody
+from jobs.prompts.estimates import TokenCounts
 
 
 class ComponentReply(BaseModel):
@@ -45,7 +46,8 @@ class LiveReply(BaseModel):
 class VersionReply(BaseModel):
     """The version of this server and the model it serves."""
 
-    model_config = example(version="0.2.0", model="llama-3.1-8b-instruct")
+    model_config = example(version="0.2.0", model="llama-3.1-8b-instruct", token_counts="exact")  # noqa: S106  # of text
 
     version: str
     model: str
+    token_counts: TokenCounts

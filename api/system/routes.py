@@ -64,7 +64,11 @@ async def scrape(request: Request, services: ServicesDep) -> Response:
 @router.get("/v1/version", summary="Get the version")
 async def version(request: Request, services: ServicesDep) -> VersionReply:
     """Get the version of Longbatch and the model it serves."""
-    return VersionReply(version=request.app.version, model=services.settings.engine.model)
+    return VersionReply(
+        version=request.app.version,
+        model=services.settings.engine.model,
+        token_counts=services.tokenizer.counts,
+    )
 
 
 @router.get("/docs", include_in_schema=False)

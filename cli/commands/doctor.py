@@ -17,6 +17,7 @@ from jobs import database, diagnostics, doorbell, settings
 from jobs.database import schema
 from jobs.diagnostics import Finding, of_component
 from jobs.errors import LongbatchError
+from jobs.prompts.estimates import HOW_COUNTED
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import ApiSettings, DatabaseSettings, Settings, TritonSettings
 from jobs.tenants import isolation
@@ -182,4 +183,5 @@ def _check_server(found: Settings) -> str:
 
 
 def _check_tokenizer(found: Settings) -> str:
-    return f"it loads, fingerprint {Tokenizer.load(found.tokenizer.path).fingerprint}"
+    loaded = Tokenizer.load(found.tokenizer.path)
+    return f"it loads; {HOW_COUNTED}" if loaded.is_estimate else f"it loads, fingerprint {loaded.fingerprint}"

@@ -13,10 +13,11 @@ from cli.stack.engine_urls import EngineUrls
 from cli.stack.errors import StackError
 from jobs.diagnostics import Finding
 from jobs.errors import EngineError, LongbatchError
+from jobs.prompts.estimates import HOW_COUNTED
 from jobs.prompts.gguf import Gguf
 from jobs.prompts.gguf_tokenizer import ensure_gguf_tokenizer
 from jobs.prompts.tokenizer import Tokenizer
-from jobs.prompts.tokenizer_files import cache_directory, local_tokenizer, tokenizer_directory
+from jobs.prompts.tokenizer_files import ESTIMATE, cache_directory, local_tokenizer, tokenizer_directory
 from jobs.settings import EngineSettings, EngineSide
 from worker.engine import loop
 from worker.engine.discovery import (
@@ -30,12 +31,14 @@ from worker.engine.discovery import (
     compare,
     discover,
 )
+from worker.engine.http.chat import OPENAI_CHAT
+from worker.engine.http.openai import OPENAI
 
 # With the start of the command, and the tokenizer's, below the 5 s within which an engine is refused.
 _DISCOVERY_SECONDS: Final = 3.5
 _DEFAULT_MAX_TOKENS: Final = 4096
 # These run on CPUs, too, where the deadlines of a GPU would end every job.
-_CPU_KINDS: Final = frozenset({"llama.cpp", "openai"})
+_CPU_KINDS: Final = frozenset({"llama.cpp", OPENAI.name, OPENAI_CHAT.name})
 _CPU_TIME_SCALE: Final = "0.05"
 _MAX_NAMES: Final = 10
 _SLOTS: Final = "MAX_BATCH_SIZE"  # the setting of --engine-slots
@@ -70,8 +73,10 @@ class FoundEngine:
                 f" {capacity.max_blocks * capacity.tokens_per_block:,} tokens"
             )
         same = "the same tokens as the engine's" if self.check.status == "ok" else "not compared"
-        serves = f"{found.settings.url}: {found.kind} serves {found.model}"
-        return f"{serves}; {size}; tokenizer {self.tokenizer} ({same})"
+        counts = f"tokenizer {self.tokenizer} ({same})"
+        if found.kind == OPENAI_CHAT.name:
+            counts = f"{HOW_COUNTED} (its tokenizer is not on this machine: --engine-tokenizer DIR)"
+        return f"{found.settings.url}: {found.kind} serves {found.model}; {size}; {counts}"
 
 
 def find_engines(options: EngineUrls, environment: Mapping[str, str]) -> tuple[FoundEngine, ...]:
@@ -213,6 +218,11 @@ def _with_tokenizer(
     """
     paths = [_directory(given)] * len(engines) if given else [_own_directory(each) for each in engines]
     chosen = next((each for each in paths if each is not None), None)
+    if chosen is None and all(each.kind == OPENAI.name for each in engines):
+        # It takes messages, so nothing needs the model's ids: its tokens are estimated.
+        engines = [each.by_chat() for each in engines]
+        paths = [tokenizer_directory(ESTIMATE)] * len(engines)
+        chosen = paths[0]
     if chosen is None:
         raise StackError(_tokenizer_missing(engines[0]))
     tokenizer = Tokenizer.load(str(chosen))
@@ -303,7 +313,8 @@ def _settings(
         "MODEL": None if is_alone else environment.get("LONGBATCH_ENGINE__MODEL", engine.model),
     }
     named = {f"LONGBATCH_ENGINE__{name}": str(value) for name, value in given.items() if value is not None}
-    return named | {"LONGBATCH_TOKENIZER__PATH": str(tokenizer)}
+    path = ESTIMATE if engine.kind == OPENAI_CHAT.name else str(tokenizer)
+    return named | {"LONGBATCH_TOKENIZER__PATH": path}
 
 
 def _defaults(engine: DiscoveredEngine) -> dict[str, str]:

@@ -197,8 +197,9 @@ class AsyncClient:
 
     async def _each(self, plan: RunPlan[T], concurrency: int) -> AsyncGenerator[T, None]:
         """Process the documents in tasks, as many at once as the run may have."""
-        run = await self.run(plan.begin())
-        sources = plan.sources()
+        run = await self.run(plan.begin(concurrency=concurrency))
+        sources = plan.ordered(run)
+        estimating = asyncio.create_task(self.run(plan.estimate(run)))
         waiting: set[asyncio.Task[list[T]]] = set()
         try:
             while True:
@@ -218,9 +219,10 @@ class AsyncClient:
                 if errors:
                     raise errors[0]
         finally:
+            estimating.cancel()
             for task in waiting:
                 task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+            await asyncio.gather(estimating, *waiting, return_exceptions=True)
 
     async def _process(self, plan: RunPlan[T], run: DocumentRun, source: SourceFile) -> list[T]:
         return await self.run(plan.objects(run, source))

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event as Flag
@@ -242,14 +242,27 @@ class Client:
     def _each(self, plan: RunPlan[T], concurrency: int) -> Generator[T, None, None]:
         stop = Flag()
         try:
-            run = self.run(plan.begin())
+            run = self.run(plan.begin(concurrency=concurrency))
+            self._meanwhile(plan.estimate(run), stop)
             each = self.run_each(
-                lambda source: plan.objects(run, source), plan.sources(), concurrency=concurrency, stop=stop
+                lambda source: plan.objects(run, source),
+                plan.ordered(run),
+                concurrency=concurrency,
+                stop=stop,
             )
             for _, found in each:
                 yield from found
         finally:
             stop.set()
+
+    def _meanwhile(self, flow: Flow[None], stop: Flag) -> None:
+        """Perform a flow in a thread of its own, until it ends or a flag is set."""
+
+        def perform() -> None:
+            with suppress(LongbatchError, RuntimeError):  # the client may be closed by then
+                self.run(flow, stop=stop)
+
+        Thread(target=perform, name="estimate", daemon=True).start()
 
     def _perform(self, step: Step, stop: Flag | None) -> object:
         if stop is not None and stop.is_set():

@@ -1,6 +1,7 @@
 """Runs of the library: paths and options in, one result for each document out, as flows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -10,12 +11,13 @@ from longbatch import calls
 from longbatch.backports import moment_of
 from longbatch.documents import locations, results, sources
 from longbatch.documents.buckets import is_bucket
+from longbatch.documents.opening import Opening
 from longbatch.documents.results import DocumentResult
 from longbatch.documents.run import DocumentOutcome, DocumentRun, Observer
-from longbatch.documents.sources import SourceFile
+from longbatch.documents.sources import SourceFile, Survey
 from longbatch.documents.trees import ANSWERS, EXTRACTIONS, SUMMARIES, Kind, Trees
 from longbatch.errors import LongbatchError
-from longbatch.flows import Flow
+from longbatch.flows import Flow, work
 from longbatch.objects import Answer, DocumentSummary, Extraction, Failure, Run
 from longbatch.schemas import Schema, json_schema, reader_of
 
@@ -76,16 +78,49 @@ class RunPlan(Generic[T]):
         yield first
         yield from found
 
-    def begin(self) -> Flow[DocumentRun]:
-        """Make the run, after asking whether the server is there."""
+    def begin(self, *, concurrency: int) -> Flow[DocumentRun]:
+        """Make the run, after asking whether the server is there; its shortest document starts first.
+
+        Args:
+            concurrency: documents to process at once.
+
+        Raises:
+            NoDocumentsError: there is none.
+        """
+        model = yield from calls.served_model()
+        survey, trees = (yield from work(self._survey)), Trees(self.kind)
+        num_sampled = min(survey.num_documents, concurrency)
         return DocumentRun(
-            Trees(self.kind),
+            trees,
             self.fields,
-            model=(yield from calls.served_model()),
+            model=model,
             observer=self.observer,
             again=self.again,
             result_of=self.result_of,
+            opening=Opening(trees, self.fields, survey, num_sampled),
         )
+
+    def _survey(self) -> Survey:
+        found = Survey()
+        for source in self.sources():
+            found.add(source)
+        return found
+
+    def ordered(self, run: DocumentRun) -> Iterator[SourceFile]:
+        """Find the documents again, in the order in which they start."""
+        found = self.sources()
+        if run.opening is None:
+            return found
+        return (source for _, source in run.opening.survey.ordered(found))
+
+    def estimate(self, run: DocumentRun) -> Flow[None]:
+        """Bound how long the others wait for the first result; it goes on beside the documents.
+
+        A failure changes only that wait, and the run itself meets the same error.
+        """
+        if run.opening is not None and run.opening.survey.num_documents > 1:
+            with suppress(LongbatchError):
+                yield from run.opening.estimate()
 
     def objects(self, run: DocumentRun, source: SourceFile) -> Flow[list[T]]:
         """Process one document and return what the caller gets of it.

@@ -49,6 +49,10 @@ class Markup:
         """Return the bytes of a token; a control token's are its text."""
         return self._controls.get(token_id) or self._token_bytes[token_id]
 
+    def id_of(self, control: str) -> int:
+        """Return the id of a control token."""
+        return self._ids[control]
+
     def read(self, text: str) -> TokenIds:
         """Encode a text as a server does: text that spells a control token becomes one."""
         parts: list[TokenIds] = []

@@ -23,6 +23,7 @@ from jobs.prompts.messages import Conversation, Message, Role
 from jobs.prompts.thinking import ThinkingTags, find_tags, opens_thinking, tail_of
 from jobs.prompts.token_bytes import TokenBytes
 from jobs.prompts.tokenizer_files import (
+    ESTIMATE_MARK,
     TokenizerMissingError,
     ensure_default_tokenizer,
     template_of,
@@ -73,6 +74,7 @@ class Tokenizer:
         calls: how the model writes calls; None: no request can have tools.
         channels: the ids of the tokens between the parts of an answer in channels, with their text; empty:
             the model's answers have none.
+        is_estimate: it is no model's: counts are estimates, and no engine understands its ids.
     """
 
     fingerprint: str
@@ -88,6 +90,7 @@ class Tokenizer:
     thinking: ThinkingTags | None
     calls: CallMarkup | None
     channels: dict[int, str]
+    is_estimate: bool
     _plain: PlainEncoder
     _template: ChatTemplate | None
     _directory: Path
@@ -156,6 +159,7 @@ class Tokenizer:
             markup=Markup(token_bytes, controls, plain),
             thinking=find_tags(source, controls, _hidden_ids(backend)),
             channels=channel_ids(source, ids),
+            is_estimate=config.get(ESTIMATE_MARK) is True,
             calls=find_markup(
                 source,
                 ids,

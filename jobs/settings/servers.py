@@ -7,7 +7,7 @@ from pydantic import AliasChoices, Field, SecretStr, field_validator, model_vali
 
 from jobs.settings.group import Group
 
-EngineKind = Literal["auto", "vllm", "llama.cpp", "sglang", "trtllm-serve", "openai"]
+EngineKind = Literal["auto", "vllm", "llama.cpp", "sglang", "trtllm-serve", "openai", "openai-chat"]
 
 
 class DatabaseSettings(Group):

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from cli.stack.ports import LOOPBACK
 from jobs.errors import LongbatchError
 from jobs.ids import uuid7
+from jobs.prompts.estimates import turns_of
 from jobs.prompts.guides import Guide
 from jobs.prompts.messages import Message
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
@@ -147,6 +148,7 @@ def ask(
     """
     running = RunningJob(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + 600)
     abilities = model.abilities
+    takes_other = abilities.takes_ids or tokenizer.is_estimate
     request = Request(
         request_id=running.lease.lease_id.hex,
         ids=ids,
@@ -154,7 +156,8 @@ def ask(
         end_id=NEVER if is_endless else tokenizer.end_id,
         pad_id=tokenizer.pad_id,
         sampling=sampling,
-        text="" if abilities.takes_ids else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos),
+        text="" if takes_other else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos),
+        turns=turns_of(tokenizer, ids) if tokenizer.is_estimate else (),
         stops=tuple(stops),
         vocabulary=tokenizer.token_bytes,
         guide=guide,

@@ -95,6 +95,8 @@ class StandIn:
         left: ids of requests that ended because their stream was cut or an abort came.
         models: the names of its models.
         root: the model behind them, as vLLM lists it; empty: it lists none.
+        only_thinks: its answers to messages are thoughts alone.
+        longest: of a prompt, in ids or characters.
     """
 
     kind: Kind
@@ -119,6 +121,8 @@ class StandIn:
     forgets_scores: bool = False
     models: Sequence[str] = ("served",)
     root: str = ""
+    only_thinks: bool = False
+    longest: int = 131_072
     port: int = 0
     bodies: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     tokenizes: Callable[[str], Sequence[int]] | None = None
@@ -180,7 +184,7 @@ class StandIn:
         return METRICS[self.kind] % shown
 
     def is_probe(self, body: Mapping[str, Any]) -> bool:
-        prompt = body.get("input_ids") or body.get("prompt") or []
+        prompt = prompt_of(body)
         is_short = len(prompt) == 1 or prompt == _CANARY
         return bool(is_short) and self.num_tokens(body) == 1
 
@@ -190,18 +194,18 @@ class StandIn:
         return self.refuses_every > 0 and self.num_asked % self.refuses_every == 0
 
     def is_forbidden(self, body: Mapping[str, Any]) -> bool:
-        prompt = [*(body.get("input_ids") or body.get("prompt") or [])]
+        prompt = [*(prompt_of(body))]
         return self.forbids in prompt or len(prompt) > self.forbids_longer_than
 
     def refusal(self, body: Mapping[str, Any]) -> object:
         """Why a request is wrong; None if it is not."""
         if self.kind == "trtllm-serve" and (unknown := set(body) - TRTLLM_FIELDS):
             return {"object": "error", "message": f"extra fields: {sorted(unknown)}", "code": 400}
-        prompt = body.get("input_ids") or body.get("prompt") or []
+        prompt = prompt_of(body)
         if not prompt:
             return {"error": {"message": "Field required: prompt", "type": "BadRequestError"}}
-        if len(prompt) > 131_072:
-            return {"error": {"message": "This model's maximum context length is 131072 tokens."}}
+        if len(prompt) > self.longest:
+            return {"error": {"message": f"This model's maximum context length is {self.longest} tokens."}}
         if any(each > 10**6 for each in prompt if isinstance(each, int)):
             return {"error": {"message": "Token id is out of vocabulary", "type": "BadRequestError"}}
         if body.get("top_p", 1) > 1:
@@ -216,7 +220,7 @@ class StandIn:
 
     def num_given(self, body: Mapping[str, Any]) -> int:
         """How many tokens of the answer the prompt ends with."""
-        prompt = body.get("input_ids") or body.get("prompt") or []
+        prompt = prompt_of(body)
         if self.says:
             sizes = range(len(self.says) - 1, 0, -1)
             return next((size for size in sizes if prompt[-size:] == [*self.says[:size]]), 0)
@@ -224,7 +228,13 @@ class StandIn:
         return given if 0 < given < len(prompt) and prompt[-given:] == [*range(1000, 1000 + given)] else 0
 
     def event(
-        self, ids: Sequence[int], *, reason: str | None, message: str = "", num_top: int | None = None
+        self,
+        ids: Sequence[int],
+        *,
+        reason: str | None,
+        message: str = "",
+        num_top: int | None = None,
+        is_chat: bool = False,
     ) -> object:
         """One event, for all ids so far; vLLM counts a token that is not among the top besides them."""
         top = [(7, -0.5), (8, -0.75)]
@@ -239,7 +249,13 @@ class StandIn:
             return {"output_ids": list(sent), "meta_info": about}
         choice: dict[str, object] = {"index": 0, "text": "", "finish_reason": reason}
         if self.kind == "openai":
-            choice["text"] = f"{chr(97 + (ids[-1] - 1000) % 26)} "
+            word = f"{chr(97 + (ids[-1] - 1000) % 26)} "
+            if not is_chat:
+                choice["text"] = word
+            elif self.only_thinks:
+                choice["delta"] = {"role": "assistant", "content": "", "reasoning": word}
+            else:
+                choice["delta"] = {"role": "assistant", "content": word}
         else:
             choice["token_ids"] = list(ids[-1:])
             if is_scored:
@@ -248,6 +264,12 @@ class StandIn:
                 }
                 choice["logprobs"] = {"token_logprobs": [log_prob_of(ids[-1])], "top_logprobs": [told]}
         return {"id": "cmpl-1", "choices": [choice]}
+
+
+def prompt_of(body: Mapping[str, Any]) -> Any:  # noqa: ANN401  # ids or a text
+    """What a request has for a prompt: of messages, the last one."""
+    messages = body.get("messages")
+    return body.get("input_ids") or body.get("prompt") or (messages[-1]["content"] if messages else [])
 
 
 def log_prob_of(token_id: int) -> float:
@@ -390,11 +412,12 @@ class _Handler(BaseHTTPRequestHandler):
             is_stopped = len(ids) in (self.stand_in.stops_after, len(says) - num_given if says else None)
             reason = "stop" if is_stopped else "length" if len(ids) == num else None
             num_top = body.get("top_logprobs_num", body.get("logprobs"))
-            self._event(self.stand_in.event(ids, reason=reason, num_top=num_top))
+            self._event(self.stand_in.event(ids, reason=reason, num_top=num_top, is_chat="messages" in body))
             if is_stopped:
                 break
         if self.stand_in.kind in ("vllm", "openai"):
-            self._event({"id": "cmpl-1", "choices": [], "usage": {"completion_tokens": len(ids)}})
+            usage = {"prompt_tokens": 5, "completion_tokens": len(ids)}
+            self._event({"id": "cmpl-1", "choices": [], "usage": usage})
         self._chunk(b"[DONE]")
 
     def _event(self, found: object) -> None:

@@ -18,6 +18,7 @@ from worker.engine.engine import ServedModel
 from worker.engine.exposition import scrape
 
 PYTHON: Final = Path(".venv-vllm/bin/python")
+_API_SERVER: Final = "vllm.entrypoints.openai.api_server"  # what `vllm serve` starts
 _START_SECONDS: Final = 600.0  # 60 alone, on two cores
 
 
@@ -41,6 +42,7 @@ class VllmServer:
         caches: bool = False,
         tokenizer: Path | None = None,
         adapters: Mapping[str, Path] | None = None,
+        is_plain: bool = False,
     ) -> None:
         """Set up without starting it.
 
@@ -53,6 +55,7 @@ class VllmServer:
             caches: it reuses what prompts begin with.
             tokenizer: its directory; None: the bundled one.
             adapters: that it is started with, by name.
+            is_plain: it chooses its context, KV cache and everything else itself, as a user's would.
         """
         self._slots = slots
         self._context = context
@@ -60,6 +63,7 @@ class VllmServer:
         self._caches = caches
         self._tokenizer = tokenizer or tokenizer_directory(None)
         self._adapters = adapters or {}
+        self._is_plain = is_plain
         self._directory = directory
         self._model_dir = model_dir
         self._port = free_port()
@@ -146,11 +150,15 @@ class VllmServer:
             "--block-size": self.tokens_per_block,
             "--num-gpu-blocks-override": self._num_blocks,
         }
+        if self._is_plain:
+            options = {name: options[name] for name in ("--model", "--host", "--port", "--max-num-seqs")}
         named = [str(each) for pair in options.items() for each in pair]
+        if self._is_plain:
+            return [str(PYTHON.absolute()), "-m", _API_SERVER, *named]
         return [
             str(PYTHON.absolute()),
             "-m",
-            "vllm.entrypoints.openai.api_server",
+            _API_SERVER,
             *named,
             "--enforce-eager",
             "--enable-prompt-tokens-details",

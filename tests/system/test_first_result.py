@@ -1,5 +1,6 @@
 """A run of documents begins with the shortest one, and prints once how long it takes."""
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from cli.stack.ready import INFERENCE_WORKER
 from cli.stack.stack import Stack
+from longbatch import AsyncClient, Client, DocumentSummary
 from system_support import text_of, variables_of
 
 SIZES = {"annual-report.txt": 60_000, "letter.txt": 2000, "note.txt": 300, "paper.txt": 20_000}
@@ -69,6 +71,21 @@ def test_the_shortest_document_starts_first(stack: Stack, folder: Path) -> None:
     with psycopg.connect(stack.urls.database_url or "") as database:
         started = database.execute(_IN_ORDER, [len(SIZES)]).fetchall()
     assert started[-1] == ("note.txt",)
+
+
+def test_the_client_starts_the_shortest_document_first_too(stack: Stack, folder: Path) -> None:
+    with Client(stack.urls.api_url, stack.urls.api_key) as lb:
+        first, *_ = lb.summarize(folder, length=64)
+    assert first.path.endswith("note.txt")
+
+
+def test_the_asynchronous_client_starts_the_shortest_document_first_too(stack: Stack, folder: Path) -> None:
+    async def summaries() -> list[DocumentSummary]:
+        async with AsyncClient(stack.urls.api_url, stack.urls.api_key) as lb:
+            return [each async for each in lb.summarize(folder, length=64)]
+
+    first, *_ = asyncio.run(summaries())
+    assert first.path.endswith("note.txt")
 
 
 def test_a_repeated_run_has_nothing_to_estimate(stack: Stack, folder: Path) -> None:

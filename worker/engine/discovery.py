@@ -5,7 +5,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ from jobs.settings import EngineSettings, EngineSide
 from worker.engine.engine import EngineServer
 from worker.engine.gauges import Gauges
 from worker.engine.http.capacity import CapacityUnknownError
+from worker.engine.http.chat import OPENAI_CHAT
 from worker.engine.http.models import PATH, ModelCard, base_cards
 from worker.engine.http.openai import OPENAI
 from worker.engine.http.probe import compare_tokenizer
@@ -82,6 +83,7 @@ class DiscoveredEngine:
         model_files: paths and Hugging Face names under which the model's files may be on this machine.
         settings: those given, with the kind and the capacity that the server does not report.
         capacity: None if only a first request shows it.
+        context: most tokens of one sequence, as the server lists it; None: it does not.
     """
 
     kind: str
@@ -89,6 +91,22 @@ class DiscoveredEngine:
     model_files: tuple[str, ...]
     settings: EngineSettings
     capacity: Capacity | None
+    context: int | None = None
+
+    def by_chat(self) -> "DiscoveredEngine":
+        """Return it as an engine that gets messages, whose tokens nobody here can count.
+
+        A plain endpoint's context is unknown, and Ollama cuts a longer prompt without a word: each slot gets
+        its share of the KV cache.
+        """
+        settings = self.settings.model_copy(update={"kind": OPENAI_CHAT.name})
+        capacity = self.capacity
+        if capacity is not None and self.context is None:
+            share = capacity.max_blocks // capacity.max_batch_size * capacity.tokens_per_block
+            longest = max(2, min(capacity.max_seq_len, share))
+            shorter = min(capacity.max_input_len, longest - 1)
+            capacity = replace(capacity, max_seq_len=longest, max_input_len=shorter)
+        return replace(self, kind=OPENAI_CHAT.name, settings=settings, capacity=capacity)
 
 
 async def discover(side: EngineSide, *, kv_tokens: int | None) -> DiscoveredEngine:
@@ -129,6 +147,7 @@ async def discover(side: EngineSide, *, kv_tokens: int | None) -> DiscoveredEngi
         model_files=await _model_files(server, kind, card),
         settings=settings,
         capacity=capacity,
+        context=card.context,
     )
 
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from jobs.settings import EngineSettings, TritonSettings
 from worker.engine.engine import EngineServer
+from worker.engine.http.chat import OPENAI_CHAT
 from worker.engine.http.engine import HttpEngine, HttpKind
 from worker.engine.http.llama_cpp import LLAMA_CPP
 from worker.engine.http.openai import OPENAI
@@ -15,7 +16,7 @@ from worker.engine.http.vllm import VLLM
 from worker.engine.triton.engine import TritonEngine
 
 HTTP_KINDS: Final[Mapping[str, HttpKind]] = {
-    kind.name: kind for kind in (VLLM, LLAMA_CPP, SGLANG, TRTLLM_SERVE, OPENAI)
+    kind.name: kind for kind in (VLLM, LLAMA_CPP, SGLANG, TRTLLM_SERVE, OPENAI, OPENAI_CHAT)
 }
 
 

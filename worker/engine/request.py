@@ -6,6 +6,7 @@ from typing import Final
 from jobs.engines.tensors import NO_TENSORS, TensorRequest
 from jobs.errors import EngineError
 from jobs.prompts.abilities import EMBEDDINGS, LORA, PENALTIES
+from jobs.prompts.estimates import Turn
 from jobs.prompts.guides import Guide
 from jobs.prompts.token_bytes import TokenBytes
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
@@ -103,6 +104,7 @@ class Request:
         pad_id: the token that pads batches.
         sampling: its sampling parameters.
         text: the prompt for models that take text; empty for the others.
+        turns: the prompt for servers that take messages; empty for the others.
         stops: stop strings, for servers that must end the answer themselves.
         vocabulary: the bytes of each token id, for servers whose streams leave ids out; None if unknown.
         guide: the form that the engine must give the answer; None: any.
@@ -123,6 +125,7 @@ class Request:
     pad_id: int
     sampling: Sampling = Sampling()
     text: str = ""
+    turns: tuple[Turn, ...] = ()
     stops: tuple[str, ...] = ()
     vocabulary: TokenBytes | None = None
     cache_salt: str | None = None

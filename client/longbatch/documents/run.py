@@ -97,6 +97,7 @@ class DocumentRun:
 
     Attributes:
         fatal_error: the error that makes every further request pointless; None while the server is usable.
+        opening: lets the shortest document start first; None starts each as soon as it is uploaded.
 
     Args:
         trees: the calls for what is made of each document.
@@ -124,7 +125,7 @@ class DocumentRun:
         self._observer = observer or NoObserver()
         self._again = again
         self._result_of = result_of
-        self._opening = opening
+        self.opening = opening
         self.fatal_error: ServerUnreachableError | ApiError | None = None
 
     def process(self, source: SourceFile) -> Flow[DocumentOutcome]:
@@ -134,8 +135,8 @@ class DocumentRun:
         if isinstance(ended, DocumentFailure):
             fetch = _returning(ended.result)
             ended = DocumentOutcome(source, is_completed=False, is_final=ended.is_final, fetch=fetch)
-        if self._opening is not None:
-            self._opening.ended(source, is_completed=ended.is_completed)
+        if self.opening is not None:
+            self.opening.ended(source, is_completed=ended.is_completed)
         failure = None if ended.is_completed else (yield from ended.fetch())
         self._observer.ended(source, failure)
         return ended
@@ -195,13 +196,13 @@ class DocumentRun:
 
         def upload() -> Flow[list[str]]:
             document = yield from self._upload(source, content)
-            if self._opening is not None:
-                yield from self._opening.turn(source)
+            if self.opening is not None:
+                yield from self.opening.turn(source)
             return [document["id"]]
 
         tree = yield from self._running([named], self._fields, upload)
-        if self._opening is not None:
-            self._opening.started(source)
+        if self.opening is not None:
+            self.opening.started(source)
         ended = yield from self._trees.wait(
             tree,
             on_change=lambda now: self._observer.seen(source, now),
@@ -250,8 +251,8 @@ class DocumentRun:
             path = yield from work(lambda: open_files.enter_context(source.at_hand()))
             known = content or (yield from work(lambda: content_of(path)))
             document = yield from self._trees.add(path, known, name=source.path.name)
-        if self._opening is not None:
-            self._opening.uploaded(source, document["id"])
+        if self.opening is not None:
+            self.opening.uploaded(source, document["id"])
         return document
 
     def _extracted(self, source: SourceFile, document_id: str) -> Flow[JSON | DocumentFailure]:

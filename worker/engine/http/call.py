@@ -89,6 +89,7 @@ class HttpCall:
         self._dialect = dialect(request)
         self._max_tokens = request.max_tokens
         self._request_id = request.request_id
+        self._is_estimated = bool(request.turns)
         self._body = _written(self._dialect)
         self._http: httpx2.AsyncClient | None = None
         self._reading: asyncio.Task[StreamEnd] | None = None
@@ -172,7 +173,9 @@ class HttpCall:
         )
         async with posted as answer:
             if not answer.is_success:
-                return await errors.refused(answer, is_certain=self._dialect.refuses_reliably)
+                return await errors.refused(
+                    answer, is_certain=self._dialect.refuses_reliably, is_estimated=self._is_estimated
+                )
             return await self._follow(answer, put)
 
     async def _follow(

@@ -1,6 +1,7 @@
 """The translation of an HTTP server's errors to ours."""
 
 import json
+import re
 from typing import Any, Final
 
 import httpx2
@@ -27,18 +28,28 @@ _NOT_HERE: Final = frozenset({404, 405})
 _NOT_NOW: Final = frozenset({408, 429, 503})
 # llama.cpp's word, with status 500, for an input to embed that is longer than its batch.
 _TOO_LARGE: Final = "too large to process"
+# How servers say that a prompt does not fit: "maximum context length", "exceeds the available context size",
+# "prompt is too long", "too many tokens".
+_TOO_LONG: Final = re.compile(r"context|too long|too many|exceed", re.IGNORECASE)
+_ESTIMATED: Final = (
+    "The engine counts more tokens than estimated: name the model's tokenizer with --engine-tokenizer DIR"
+    " (LONGBATCH_TOKENIZER__PATH), or lower LONGBATCH_ENGINE__MAX_SEQ_LEN"
+)
 # Of an error's body; a message is much shorter.
 _MAX_BODY_BYTES: Final = 2**16
 
 
-async def refused(answer: httpx2.Response, *, is_certain: bool) -> StreamEnd:
+async def refused(answer: httpx2.Response, *, is_certain: bool, is_estimated: bool = False) -> StreamEnd:
     """Translate an answer that is no success.
 
     Args:
         answer: its headers are read.
         is_certain: the kind sends 400 for wrong requests alone.
+        is_estimated: the prompt was counted by an estimate.
     """
     said, status = await _said(answer), answer.status_code
+    if status in _REFUSED and is_estimated and _TOO_LONG.search(said):
+        return StreamEnd(EngineError(f"{said.rstrip('.')}. {_ESTIMATED}", said=said), confirmed=True)
     if status in _REFUSED or (status == httpx2.codes.INTERNAL_SERVER_ERROR and _TOO_LARGE in said):
         error = EngineError(said, said=said) if is_certain else RetryableEngineError(said=said)
         return StreamEnd(error, confirmed=True)

@@ -7,6 +7,7 @@ import httpx2
 
 from jobs.diagnostics import Finding
 from jobs.errors import EngineError, EngineUnavailableError
+from jobs.prompts.estimates import HOW_COUNTED
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.settings import EngineSide
 from worker.engine import loop
@@ -14,6 +15,7 @@ from worker.engine.abilities import abilities_finding
 from worker.engine.canary import answers
 from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
 from worker.engine.gauges import load_finding
+from worker.engine.http.chat import OPENAI_CHAT
 from worker.engine.http.server import HttpServer
 from worker.engine.kinds import HTTP_KINDS
 
@@ -74,6 +76,12 @@ def _load(client: EngineClient, num_ours: int | None) -> Finding:
 
 async def compare_tokenizer(server: HttpServer, kind: str, tokenizer: Tokenizer) -> Finding:
     """Compare the tokens of a text in many scripts with those of the server, which has this kind."""
+    is_chat = kind == OPENAI_CHAT.name
+    if tokenizer.is_estimate and is_chat:
+        return Finding("tokenizer", "warning", HOW_COUNTED, "LONGBATCH_TOKENIZER__PATH makes counts exact")
+    if tokenizer.is_estimate or is_chat:
+        detail = "an estimating tokenizer and an engine of the kind openai-chat need each other"
+        return Finding("tokenizer", "failed", detail, "LONGBATCH_TOKENIZER__PATH and LONGBATCH_ENGINE__KIND")
     encoding = HTTP_KINDS[kind].encoding
     if encoding is None:
         return Finding("tokenizer", "unknown", "this kind of server does not show how it encodes text")

@@ -8,6 +8,7 @@ import numpy as np
 from jobs.embeddings import EMBED_TASK
 from jobs.engines.tensors import NO_TENSORS, TensorRequest
 from jobs.prompts.counter import PromptCounter
+from jobs.prompts.estimates import turns_of
 from jobs.prompts.store import CountedPrompt
 from jobs.prompts.tokenizer import unpack_ids
 from jobs.prompts.tools.forms import ANY_FORM, AnswerForm
@@ -77,6 +78,7 @@ class RequestMaker:
         tokenizer, abilities = self.counter.tokenizer, model.served.abilities
         ids = np.concatenate([unpack_ids(prompt.packed_ids), np.array(answer.ids, dtype=np.int32)])
         form = wanted.form
+        takes_other = abilities.takes_ids or tokenizer.is_estimate
         sampling = sampling_of(
             claim.job, start=len(answer.ids), max_tokens=answer.num_wanted, varies=form.is_unguided
         )
@@ -87,7 +89,8 @@ class RequestMaker:
             end_id=_NO_END if sampling.ignores_end else tokenizer.end_id,
             pad_id=tokenizer.pad_id,
             sampling=sampling,
-            text="" if abilities.takes_ids else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos),
+            text="" if takes_other else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos),
+            turns=turns_of(tokenizer, ids) if tokenizer.is_estimate else (),
             # A server would end the answer at one that the model only thinks of.
             stops=() if answer.has_own_stops else stops_of(claim.job),
             vocabulary=tokenizer.token_bytes,

@@ -23,6 +23,7 @@ from longbatch.documents.trees import SUMMARIES, Kind, Trees
 
 _OF_ANSWERS: Final = "read_tokens"
 _MAX_DOCUMENTS: Final = 1000  # in one request
+_EXACT: Final = "exact"
 _SUMMED: Final = ("chunks", "jobs", "prompt_tokens", "read_tokens")
 
 
@@ -107,10 +108,9 @@ def estimate_all(
             failed = [{"path": path, "error": error} for path, error in failures.items()]
             print_json({**whole, "failed": failed, "skipped": skipped.as_json()})
         else:
-            _show(whole)
-        conclude(
-            run, Tally(len(ready), sum(bool(each["warnings"]) for each in ready.values())), total=len(found)
-        )
+            _show(whole, counts=str(client.run(calls.version()).get("token_counts", _EXACT)))
+        num_warned = sum(bool(each["warnings"]) for each in ready.values())
+        conclude(run, Tally(len(ready), num_warned), total=len(found))
 
 
 def joined(
@@ -153,7 +153,7 @@ def _seconds(times: Sequence[int | None], queued: int | None) -> int | None:
     return sum(known) - sum(min(queued or 0, each) for each in known[1:])
 
 
-def _show(whole: Mapping[str, Any]) -> None:
+def _show(whole: Mapping[str, Any], *, counts: str) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("document", overflow="fold")
     for name in ("chunks", "levels", "jobs", "tokens"):
@@ -167,5 +167,7 @@ def _show(whole: Mapping[str, Any]) -> None:
     output.print(table)
     if _OF_ANSWERS in whole:
         output.print(f"{whole[_OF_ANSWERS]:,} tokens to read where engines reuse prefixes")
+    if counts != _EXACT:
+        output.print(f"[yellow]Token counts are {counts}:[/] the server does not have the model's tokenizer.")
     seconds = whole["estimated_seconds"]
     output.print("no engine is up" if seconds is None else about(seconds))
