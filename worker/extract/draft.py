@@ -84,13 +84,15 @@ class TextBuilder:
 
     Attributes:
         limits: of this document.
+        encoding: of its text, as its owner named it; empty if not named.
         pages: the character at which each page starts; None if the kind has no pages.
         title: from the document; None if it has none.
         warnings: `{code, message, pages?}`.
         attachments: files within the document, none of which is part of its text.
     """
 
-    def __init__(self, limits: ExtractionLimits) -> None:
+    def __init__(self, limits: ExtractionLimits, encoding: str = "") -> None:
+        self.encoding = encoding
         self.pages: list[int] | None = None
         self.title: str | None = None
         self.warnings: list[dict[str, object]] = []
