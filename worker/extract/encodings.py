@@ -76,12 +76,12 @@ _REPLACED: Final = "\ufffd"
 _NULS: Final = re.compile("\0+")
 # Controls that text does not have, besides NUL; some programs of DOS end their files with \x1a.
 _CONTROL: Final = re.compile("[\x01-\x06\x0e-\x19\x1c-\x1f]")
-_BYTES_NOT_OF_TEXT: Final = re.compile(rb"[\x00-\x06\x0e-\x19\x1c-\x1f]")
+_NOT_OF_BYTES: Final = re.compile(rb"[\x00-\x06\x0e-\x19\x1c-\x1f]")
 _MAX_CONTROLS: Final = 0.02
 _MAX_NULS: Final = 0.3
 
-# A text is not what has these: letters of two alphabets in one word, drawings, controls or small marks between
-# letters, a capital after a small letter of another kind than its own.
+# A text is not what has these: letters of two alphabets in one word, drawings, controls or small marks
+# between letters, a capital after a small letter of another kind than its own.
 _SCRIPTS: Final = (
     r"A-Za-z\u00aa\u00ba\u00c0-\u024f",
     r"\u0370-\u03ff\u1f00-\u1fff",
@@ -106,7 +106,8 @@ _MIN_BADNESS: Final = 0.05  # real texts reach this: a brand's name with a Hebre
 _TIE: Final = 0.85  # measured: texts of other encodings reach 0.8 of their own confidence in cp1252
 # Bytes that one line in another encoding plausibly has: letters and punctuation of Windows, in cp1252.
 _PLAIN_LINE: Final = re.compile(
-    "[\u20ac\u2013\u2014\u2018-\u201e\u2022\u2026\u2122\u00a0\u00a7\u00a9\u00ab\u00ae\u00b0-\u00b5\u00b7"
+    "[\u20ac\u2013\u2014\u2018-\u201e\u2022\u2026\u2122"
+    "\u00a0\u00a7\u00a9\u00ab\u00ae\u00b0-\u00b5\u00b7"
     "\u00bb-\u00bd\u00bf\u00a1À-ÏÑ-ÖØ-Ýß-ïñ-öø-ý]"
 )
 
@@ -374,10 +375,9 @@ def _check(text: str, raw: bytes, draft: TextBuilder) -> str:
     """
     num_nuls = text.count("\0")
     if num_nuls > _MAX_NULS * len(text) or len(_CONTROL.findall(text)) > _MAX_CONTROLS * len(text) + 2:
-        at = next(
-            place for place, byte in enumerate(raw) if byte < 0x20 and byte not in b"\t\n\r\f\v\x1a\x1b"
-        )
-        message = f"The bytes are not text: they have control characters, the first (0x{raw[at]:02x}) at byte {at:,}."
+        first = _NOT_OF_BYTES.search(raw)
+        where = f", the first (0x{first[0].hex()}) at byte {first.start():,}" if first else ""
+        message = f"The bytes are not text: they have control characters{where}."
         raise ExtractionError("unsupported_document", message)
     if not num_nuls:
         return text
