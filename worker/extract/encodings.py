@@ -288,6 +288,8 @@ def _wide_without_mark(raw: bytes) -> str | None:
     if b"\0" not in sample:
         return None
     nuls = [sample[place::4].count(0) for place in range(4)]
+    if 5 * sum(nuls) < len(sample) and _is_utf8(sample + "é".encode()):  # a few NULs within a text
+        return None
     high, low = nuls[0] + nuls[2], nuls[1] + nuls[3]
     if 4 * min(high, low) > max(high, low):  # both kinds of places have them: UTF-32, or no text
         names = ["utf-32-le", "utf-32-be"]
