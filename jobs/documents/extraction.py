@@ -30,6 +30,7 @@ class DocumentClaim:
     Attributes:
         turn: fences every later write.
         file_id: the file with its bytes.
+        encoding: of its text, as its owner named it; empty if not named.
     """
 
     turn: Turn
@@ -37,6 +38,7 @@ class DocumentClaim:
     kind: DocumentKind
     num_bytes: int
     filename: str
+    encoding: str = ""
 
     @property
     def document_id(self) -> UUID:
@@ -78,6 +80,7 @@ def begin_extraction(session: Session, turn: Turn) -> DocumentClaim | None:
         kind=DocumentKind(document.kind),
         num_bytes=document.num_bytes,
         filename=document.filename,
+        encoding=document.encoding,
     )
 
 

@@ -106,7 +106,7 @@ class Sandbox:
             self._kill()
 
     def run(
-        self, chunks: Iterable[bytes], *, kind: str, num_bytes: int
+        self, chunks: Iterable[bytes], *, kind: str, num_bytes: int, encoding: str = ""
     ) -> tuple[ExtractedMessage, bytes] | ExtractionFailure:
         """Run the extraction.
 
@@ -114,6 +114,7 @@ class Sandbox:
             chunks: what to read.
             kind: of the document; or the contract, if this is an external extractor's answer.
             num_bytes: of all chunks together.
+            encoding: of its text, as its owner named it; empty if not named.
 
         Returns:
             The text's description and the text as `worker.extract` writes it; or why there is none.
@@ -125,7 +126,7 @@ class Sandbox:
         seconds = self._settings.extraction_seconds
         if kind in _PICTURED and self._settings.ocr_max_pages:
             seconds += self._settings.ocr_seconds
-        process = self._start(kind, num_bytes)
+        process = self._start(kind, num_bytes, encoding)
         try:
             with self._deadline(_FEED_SECONDS + self._settings.extraction_seconds):
                 _feed(process, chunks)
@@ -144,7 +145,7 @@ class Sandbox:
             return _timeout(self._settings.extraction_seconds)
         return _OUT_OF_MEMORY if process.returncode in _MEMORY_CODES else _CRASHED
 
-    def _start(self, kind: str, num_bytes: int) -> subprocess.Popen[bytes]:
+    def _start(self, kind: str, num_bytes: int, encoding: str) -> subprocess.Popen[bytes]:
         options = {
             "size": num_bytes,
             "memory": self._settings.extraction_memory_mb * 2**20,
@@ -152,6 +153,7 @@ class Sandbox:
             "pages": self._settings.max_pages,
             "characters": self._settings.max_characters,
             "parent": os.getpid(),
+            "encoding": encoding,
             **self._ocr_options(kind),
         }
         with self._lock:
