@@ -49,13 +49,23 @@ async def create_document(
     idempotency: IdempotencyDep,
     filename: Annotated[str, Query(description="Name of a file sent as the whole body.")] = "",
     kind: Annotated[KindName | None, Query(description="The kind that the file must be.")] = None,
+    encoding: Annotated[
+        str, Query(description="Encoding of a text, such as `windows-1251`; detected if absent.")
+    ] = "",
 ) -> JSONResponse:
     """Upload a file as a form or as the whole body; its bytes decide its kind.
 
-    The same bytes are the same document. Extraction is retried for a document that had failed.
+    The same bytes in the same encoding are the same document. Extraction is retried for a document that had
+    failed.
     """
     received = await uploads.receive(
-        request, services, tenant_id=tenant_id, idempotency=idempotency, filename=filename, kind=kind or ""
+        request,
+        services,
+        tenant_id=tenant_id,
+        idempotency=idempotency,
+        filename=filename,
+        kind=kind or "",
+        encoding=encoding,
     )
     shown = document_object(received.document)
     headers = {"Location": f"/v1/documents/{shown['id']}"}

@@ -42,6 +42,9 @@ class DocumentForm(Closed):
 
     file: bytes = Field(strict=False, json_schema_extra={"format": "binary"})
     kind: KindName | None = Field(None, description="The kind that the file must be; detected if absent.")
+    encoding: str | None = Field(
+        None, description="Encoding of a text, such as `windows-1251`; detected if absent."
+    )
 
 
 class DocumentListQuery(PageQuery):

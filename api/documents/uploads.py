@@ -18,6 +18,7 @@ from api.runtime.services import Services
 from jobs import documents, doorbell, files
 from jobs.database.base import JsonObject
 from jobs.documents import NewDocument
+from jobs.documents.encodings import ENCODED_KINDS, find_encoding
 from jobs.documents.kinds import HEAD_BYTES, TAIL_BYTES, UploadHints, find_kind
 from jobs.errors import (
     InvalidRequestError,
@@ -30,7 +31,7 @@ from jobs.models.document import Document
 from jobs.states.document import DocumentKind
 from jobs.tenants.idempotency import RequestKind
 
-_FIELDS: Final = frozenset({"kind"})
+_FIELDS: Final = frozenset({"kind", "encoding"})
 _MAX_FILENAME: Final = 255
 
 
@@ -86,6 +87,7 @@ async def receive(
     idempotency: IdempotencyHeaders,
     filename: str,
     kind: str,
+    encoding: str = "",
 ) -> Received:
     """Store the document in the form's field `file`, or in the whole body.
 
@@ -96,6 +98,7 @@ async def receive(
         idempotency: idempotency of the request.
         filename: of a file sent as the body; a form has its own.
         kind: requested by the caller, empty if none; a form may have its own.
+        encoding: of a text, likewise.
 
     Raises:
         IdempotencyConflictError: the key was used for another document.
@@ -110,7 +113,14 @@ async def receive(
     else:
         pieces, form.filename = request.stream(), _safe(filename)
     return await store(
-        pieces, form, services, tenant_id=tenant_id, idempotency=idempotency, kind=kind, media_type=media_type
+        pieces,
+        form,
+        services,
+        tenant_id=tenant_id,
+        idempotency=idempotency,
+        kind=kind,
+        encoding=encoding,
+        media_type=media_type,
     )
 
 
@@ -122,6 +132,7 @@ async def store(
     tenant_id: UUID,
     idempotency: IdempotencyHeaders,
     kind: str = "",
+    encoding: str = "",
     media_type: str = "",
 ) -> Received:
     """Store the document with these bytes; raises as `receive` does."""
@@ -137,12 +148,15 @@ async def store(
             limit=limit,
             too_large=_too_large(limit),
         )
+        found_kind = _find_kind(form, passed, kind, media_type)
+        named = find_encoding(form.fields.get("encoding", encoding))
         new = NewDocument(
             file_id=file_id,
             sha256=passed.digest.digest(),
             num_bytes=num_bytes,
-            kind=_find_kind(form, passed, kind, media_type),
+            kind=found_kind,
             filename=form.filename or "",
+            encoding=named if found_kind in ENCODED_KINDS else "",
         )
         lifetime = timedelta(days=services.settings.documents.retention_days)
         received = await services.transact(
@@ -170,7 +184,7 @@ def _finish(
         document, is_new = documents.finish_upload(session, new, tenant_id=tenant_id, lifetime=lifetime)
         return Received(document, is_new)
 
-    digest = hashlib.sha256(new.sha256 + f"{new.kind} {new.filename}".encode()).digest()
+    digest = hashlib.sha256(new.sha256 + f"{new.kind} {new.filename} {new.encoding}".encode()).digest()
     received, is_replay = idempotency.run(session, digest, finish, tenant_id=tenant_id, kind=_DOCUMENT)
     if is_replay:
         files.discard(session, file_id=new.file_id, tenant_id=tenant_id)

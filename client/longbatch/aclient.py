@@ -352,10 +352,15 @@ class AsyncDocuments:
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
-    async def add(self, path: PathName, *, kind: str | None = None) -> dict[str, Any]:
-        """Upload a file and return its document; the same bytes are the same document."""
+    async def add(
+        self, path: PathName, *, kind: str | None = None, encoding: str | None = None
+    ) -> dict[str, Any]:
+        """Upload a file and return its document; the same bytes are the same document.
+
+        `encoding` is that of a text, such as `shift_jis`; by default the server finds out.
+        """
         (name,) = runs.names_of(path)
-        return await self._client.run(calls.add_document(Path(name), kind=kind))
+        return await self._client.run(calls.add_document(Path(name), kind=kind, encoding=encoding))
 
     async def get(self, document_id: str) -> dict[str, Any]:
         """Fetch a document."""

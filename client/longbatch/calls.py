@@ -131,7 +131,12 @@ def page(path: str, query: Mapping[str, object]) -> Flow[JSON]:
 
 
 def add_document(
-    path: Path, *, name: str | None = None, kind: str | None = None, retries: Retries = BRIEF
+    path: Path,
+    *,
+    name: str | None = None,
+    kind: str | None = None,
+    encoding: str | None = None,
+    retries: Retries = BRIEF,
 ) -> Flow[JSON]:
     """Upload a file and return its document; the same bytes are the same document.
 
@@ -139,13 +144,15 @@ def add_document(
         path: the file.
         name: the file name to give to the server; None for the file's own.
         kind: the format of the bytes; None lets the server find out.
+        encoding: of a text; None lets the server find out.
         retries: how long to repeat the call.
 
     Raises:
         OSError: the file cannot be read.
     """
     filename = (name or path.name).encode(errors="replace").decode()
-    params = {"filename": filename} | ({} if kind is None else {"kind": kind})
+    named = {"filename": filename, "kind": kind, "encoding": encoding}
+    params = {name: value for name, value in named.items() if value is not None}
     headers = {"Content-Type": "application/octet-stream"}
     request = Request("POST", "/v1/documents", params, file=path, headers=headers, timeout=_TRANSFER_SECONDS)
     return (yield from send(request, retries))

@@ -393,10 +393,13 @@ class Documents:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def add(self, path: PathName, *, kind: str | None = None) -> dict[str, Any]:
-        """Upload a file and return its document; the same bytes are the same document."""
+    def add(self, path: PathName, *, kind: str | None = None, encoding: str | None = None) -> dict[str, Any]:
+        """Upload a file and return its document; the same bytes are the same document.
+
+        `encoding` is that of a text, such as `shift_jis`; by default the server finds out.
+        """
         (name,) = runs.names_of(path)
-        return self._client.run(calls.add_document(Path(name), kind=kind))
+        return self._client.run(calls.add_document(Path(name), kind=kind, encoding=encoding))
 
     def get(self, document_id: str) -> dict[str, Any]:
         """Fetch a document."""

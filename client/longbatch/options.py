@@ -77,6 +77,7 @@ class RunOptions(TypedDict, total=False):
     Attributes:
         model: the one to use; by default the one served.
         priority: among the key's own jobs.
+        encoding: of the texts among the documents, such as `shift_jis`; by default the server finds out.
         chunk_tokens: size of the parts of long documents.
         template: the words of the prompts, by part.
         chat_template_kwargs: for the model's chat template.
@@ -88,6 +89,7 @@ class RunOptions(TypedDict, total=False):
 
     model: str
     priority: Priority
+    encoding: str
     chunk_tokens: int
     template: Mapping[str, str]
     chat_template_kwargs: Mapping[str, Any]

@@ -32,6 +32,7 @@ class DocumentClaim:
         turn: fences every later write.
         file_id: the file with its bytes.
         depth: how many documents it is attached within; 0 if it was uploaded.
+        encoding: of its text, as its owner named it; empty if not named.
     """
 
     turn: Turn
@@ -41,6 +42,7 @@ class DocumentClaim:
     filename: str
     tenant_id: UUID
     depth: int
+    encoding: str = ""
 
     @property
     def document_id(self) -> UUID:
@@ -86,6 +88,7 @@ def begin_extraction(session: Session, turn: Turn) -> DocumentClaim | None:
         filename=document.filename,
         tenant_id=document.tenant_id,
         depth=document.depth,
+        encoding=document.encoding,
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
+from jobs.documents.unsupported import describe, known_binary, may_be_text
 from jobs.errors import InvalidRequestError
 from jobs.states.document import DocumentKind
 
@@ -14,10 +15,13 @@ HEAD_BYTES: Final = 4096
 TAIL_BYTES: Final = 65_536  # a zip archive ends with its directory
 
 _K = DocumentKind
+# Texts that are read as they are.
+TEXT_EXTENSIONS: Final = (
+    *("txt", "text", "log", "rst", "csv", "tsv", "json", "jsonl", "ndjson", "xml", "yaml", "yml"),
+    *("toml", "ini", "cfg", "conf", "srt", "vtt", "tex", "adoc", "org"),
+)
 _EXTENSIONS: Final[Mapping[str, DocumentKind]] = {
-    "txt": _K.TXT,
-    "text": _K.TXT,
-    "log": _K.TXT,
+    **dict.fromkeys(TEXT_EXTENSIONS, _K.TXT),
     "md": _K.MD,
     "markdown": _K.MD,
     "html": _K.HTML,
@@ -75,7 +79,7 @@ _STREAMS: Final = (
     ("Workbook".encode("utf-16-le"), _K.XLS),
 )
 _IN_OLE: Final = frozenset({*_ZIPPED, _K.MSG, _K.XLS})
-_MARKUP: Final = (b"<!doctype html", b"<html")
+_MARKUP: Final = (b"<!doctype html", b"<html", b"<head", b"<body")
 # What may precede it: a declaration and comments, each with its end.
 _BEFORE_MARKUP: Final = ((b"<?xml", b"?>"), (b"<!--", b"-->"))
 _BLANK: Final = b"\xef\xbb\xbf \t\r\n"
@@ -87,22 +91,6 @@ _BEGINNINGS: Final = (
     (b"II*\0", _K.TIFF),
     (b"MM\0*", _K.TIFF),
 )
-# Beginnings of files that are not text in any encoding, whatever their name.
-_OTHER: Final = (
-    b"GIF8",
-    b"\x7fELF",
-    b"\x1f\x8b",
-    b"BZh",
-    b"7z\xbc\xaf",
-    b"Rar!",
-    b"\xfd7zXZ",
-    b"\x28\xb5\x2f\xfd",
-    b"RIFF",
-    b"ID3",
-    b"OggS",
-    b"MZ\x90",
-)
-_WIDE_MARKS: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 
 class UnsupportedDocumentError(InvalidRequestError):
@@ -147,7 +135,7 @@ def find_kind(hints: UploadHints) -> DocumentKind:
     wanted = hints.wanted or named
     kind = _by_bytes(hints, wanted)
     if kind is None:
-        raise UnsupportedDocumentError(param="file")
+        raise _unsupported(hints, wanted)
     if hints.wanted not in (None, kind):
         raise UnsupportedDocumentError(
             f"The file is not of kind {hints.wanted}: its bytes are of kind {kind}.", param="kind"
@@ -177,19 +165,34 @@ def _by_bytes(hints: UploadHints, wanted: DocumentKind | None) -> DocumentKind |
         return found or (wanted if wanted in _IN_OLE else None)
     if begun := next((kind for begin, kind in _BEGINNINGS if head.startswith(begin)), None):
         return begun
-    if head.startswith(_OTHER) or (b"\0" in head and not head.startswith(_WIDE_MARKS)):
+    if known_binary(head) or not may_be_text(head):
         return None
     return _of_text(head, wanted)
 
 
+def _unsupported(hints: UploadHints, wanted: DocumentKind | None) -> UnsupportedDocumentError:
+    """Name what the file is, and what is supported."""
+    found = describe(hints.head, hints.tail, hints.filename)
+    if found == "text":
+        found = "an HTML page" if _is_markup(hints.head) else "plain text"
+        if wanted is not None:
+            found += f", not of kind {wanted} as {'asked' if hints.wanted else 'its name says'}"
+            found += ": an error message may have been saved in place of the file"
+    supported = ", ".join(DocumentKind)
+    return UnsupportedDocumentError(f"This is {found}. Supported kinds: {supported}.", param="file")
+
+
 def _of_text(head: bytes, wanted: DocumentKind | None) -> DocumentKind | None:
-    """Return the kind of a text: the wanted one, or a guess if none is wanted."""
+    """Return the kind of a text: the wanted one, or a guess if none is wanted.
+
+    Programs also save tables as pages or plain text under the name of a workbook.
+    """
     match wanted:
         case _K.TXT | _K.MD | _K.HTML:
             return wanted
         case _K.EML:
             return wanted if _MAIL.match(head.lstrip(_BLANK)) else None
-        case None:
+        case None | _K.XLS | _K.XLSX | _K.ODS:
             return _K.HTML if _is_markup(head) else _K.TXT
         case _:
             return None
@@ -197,6 +200,8 @@ def _of_text(head: bytes, wanted: DocumentKind | None) -> DocumentKind | None:
 
 def _is_markup(head: bytes) -> bool:
     """Return True if the first element is HTML."""
+    if b"\0" in head:  # UTF-16
+        head = head.replace(b"\0", b"").removeprefix(b"\xff\xfe").removeprefix(b"\xfe\xff")
     at = 0
     while True:
         rest = head[at:].lstrip(_BLANK)

@@ -38,6 +38,7 @@ class NewDocument:
         sha256: of the bytes.
         num_bytes: at least one.
         depth: how many documents it is attached within.
+        encoding: of its text, as its owner named it; empty if not named.
     """
 
     file_id: UUID
@@ -46,6 +47,7 @@ class NewDocument:
     kind: DocumentKind
     filename: str
     depth: int = 0
+    encoding: str = ""
 
 
 def create_file(session: Session, *, tenant_id: UUID) -> File:
@@ -69,12 +71,13 @@ def finish_upload(
     Raises:
         NotFoundError: the upload took too long, and its bytes are already discarded; upload them again.
     """
-    key = f"{tenant_id} {new.sha256.hex()} {new.kind}"
+    key = f"{tenant_id} {new.sha256.hex()} {new.kind} {new.encoding}"
     advisory_locks.hold(session, Lock.DOCUMENT, of=key)
     known = select(Document).where(
         Document.tenant_id == tenant_id,
         Document.sha256 == new.sha256,
         Document.kind == new.kind,
+        Document.encoding == new.encoding,
         Document.state != DocumentState.DELETED,
     )
     document = session.scalar(known.with_for_update())
@@ -98,6 +101,7 @@ def finish_upload(
             tenant_id=tenant_id,
             sha256=new.sha256,
             kind=new.kind,
+            encoding=new.encoding,
             filename=new.filename,
             num_bytes=new.num_bytes,
             pages=[],

@@ -15,7 +15,7 @@ from jobs.states.document import DocumentKind, DocumentState
 
 
 class Document(Base):
-    """A document of a tenant. The same bytes of the same kind are one document.
+    """A document of a tenant. The same bytes of the same kind and encoding are one document.
 
     `documents.lifecycle` creates and deletes it, a service worker ends its extraction
     (`documents.extraction`).
@@ -23,9 +23,10 @@ class Document(Base):
     Attributes:
         id: UUIDv7.
         tenant_id: the owner.
-        sha256: hash of the uploaded bytes, 32 bytes. With `kind` unique among the
+        sha256: hash of the uploaded bytes, 32 bytes. With `kind` and `encoding` unique among the
             tenant's documents, deleted ones aside.
         kind: a `DocumentKind`, found from the bytes and the name.
+        encoding: of its text, as its owner named it; empty if not named, and for kinds that name their own.
         filename: as first uploaded. Empty once deleted.
         num_bytes: size of the upload, at least 1.
         state: a `DocumentState`; `TRANSITIONS` lists the moves.
@@ -73,7 +74,13 @@ class Document(Base):
         ),
         CheckConstraint("(state = 'deleted') = (deleted_at IS NOT NULL)", name="deleted_at"),
         partial_index(
-            "uq_documents_content", "tenant_id", "sha256", "kind", unique=True, where="state <> 'deleted'"
+            "uq_documents_text",
+            "tenant_id",
+            "sha256",
+            "kind",
+            "encoding",
+            unique=True,
+            where="state <> 'deleted'",
         ),
         Index("ix_documents_tenant", "tenant_id", "id"),
         Index("ix_documents_state", "tenant_id", "state", "id"),
@@ -87,6 +94,7 @@ class Document(Base):
     tenant_id: Mapped[UUID] = mapped_column(ForeignKey("tenants.id"))
     sha256: Mapped[bytes]
     kind: Mapped[str]
+    encoding: Mapped[str] = mapped_column(server_default="")
     filename: Mapped[str]
     num_bytes: Mapped[int] = mapped_column(BigInteger)
     state: Mapped[str]

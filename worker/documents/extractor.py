@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -12,8 +12,10 @@ from sqlalchemy.orm import Session
 
 from jobs import files, ids, telemetry
 from jobs.database import transaction
+from jobs.database.base import JsonObject
 from jobs.documents import extraction
 from jobs.documents.extraction import DocumentClaim, ExtractedText
+from jobs.documents.kinds import kind_by_name
 from jobs.errors import PromptUncountableError
 from jobs.files.storage import BytesLostError, PartStore
 from jobs.models.turn import EXTRACTION, WorkKind
@@ -21,7 +23,7 @@ from jobs.prompts.encoding import UnsafeTextError
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.sealing.content import ContentUnreadableError
 from jobs.settings import DocumentSettings
-from jobs.states.document import DocumentErrorCode
+from jobs.states.document import DocumentErrorCode, DocumentWarningCode
 from jobs.turns import Turn
 from jobs.turns.work import InterruptedWorkError, Interruption, Sessions
 from worker.documents.attachments import AttachmentStore
@@ -115,6 +117,7 @@ class DocumentExtractor:
                 error = extraction.error_of(text.code, text.message)
                 ended = extraction.fail_extraction(session, claim.turn, error, lifetime=self._lifetime)
             else:
+                text = replace(text, warnings=[*text.warnings, *_of_name(claim)])
                 ended = extraction.finish_extraction(session, claim, text, lifetime=self._lifetime)
         telemetry.logger().info(
             telemetry.DOCUMENT_ENDED,
@@ -167,6 +170,15 @@ class DocumentExtractor:
         )
 
 
+def _of_name(claim: DocumentClaim) -> list[JsonObject]:
+    """Warn of a name that says another kind than the bytes."""
+    named = kind_by_name(claim.filename)
+    if named is None or named == claim.kind:
+        return []
+    message = f"The name says {named}, but the file is {claim.kind}; it was read as that."
+    return [{"code": DocumentWarningCode.EXTENSION_DIFFERS.value, "message": message}]
+
+
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """The reading of one document: by our own readers, or by those for what an external one answers."""
@@ -183,7 +195,9 @@ class _Reading:
     def run(self, chunks: Iterator[bytes], claim: DocumentClaim) -> Extraction | ExtractionFailure:
         """Read the document; as `Sandbox.run`."""
         if self.exchange is None:
-            return self.sandbox.run(chunks, kind=claim.kind, num_bytes=claim.num_bytes)
+            return self.sandbox.run(
+                chunks, kind=claim.kind, num_bytes=claim.num_bytes, encoding=claim.encoding
+            )
         reply = self.exchange.run(chunks, kind=claim.kind)
         if isinstance(reply, ExtractionFailure):
             return reply

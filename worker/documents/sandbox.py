@@ -138,13 +138,16 @@ class Sandbox:
             self._is_interrupted = True
             self._kill()
 
-    def run(self, chunks: Iterable[bytes], *, kind: str, num_bytes: int) -> Extraction | ExtractionFailure:
+    def run(
+        self, chunks: Iterable[bytes], *, kind: str, num_bytes: int, encoding: str = ""
+    ) -> Extraction | ExtractionFailure:
         """Run the extraction.
 
         Args:
             chunks: what to read.
             kind: of the document; or the contract, if this is an external extractor's answer.
             num_bytes: of all chunks together.
+            encoding: of its text, as its owner named it; empty if not named.
 
         Returns:
             The text and its description; or why there is none.
@@ -156,7 +159,7 @@ class Sandbox:
         seconds = self._settings.extraction_seconds
         if kind in _PICTURED and self._settings.ocr_max_pages:
             seconds += self._settings.ocr_seconds
-        process = self._start(kind, num_bytes)
+        process = self._start(kind, num_bytes, encoding)
         try:
             with self._deadline(_FEED_SECONDS + self._settings.extraction_seconds):
                 _feed(process, chunks)
@@ -175,7 +178,7 @@ class Sandbox:
             return _timeout(self._settings.extraction_seconds)
         return _OUT_OF_MEMORY if process.returncode in _MEMORY_CODES else _CRASHED
 
-    def _start(self, kind: str, num_bytes: int) -> subprocess.Popen[bytes]:
+    def _start(self, kind: str, num_bytes: int, encoding: str) -> subprocess.Popen[bytes]:
         options = {
             "size": num_bytes,
             "memory": self._settings.extraction_memory_mb * 2**20,
@@ -184,6 +187,7 @@ class Sandbox:
             "characters": self._settings.max_characters,
             "attached": self._settings.max_bytes,
             "parent": os.getpid(),
+            "encoding": encoding,
             **self._ocr_options(kind),
         }
         with self._lock:

@@ -38,7 +38,8 @@ def main() -> int:
     if (exit_code := fork_confined(limits, parent=arguments.parent)) is not None:
         return exit_code
     try:
-        draft = read(arguments.kind, sys.stdin.buffer.read(arguments.size), limits)
+        data = sys.stdin.buffer.read(arguments.size)
+        draft = read(arguments.kind, data, limits, encoding=arguments.encoding)
         text = draft.text()
         body = zstandard.ZstdCompressor(level=_LEVEL).compress(text.encode(errors="replace"))
         outcome = {**_describe(draft, text), "size": len(body)}
@@ -61,16 +62,19 @@ def _arguments() -> argparse.Namespace:
     for name in ("memory", "seconds", "pages", "pixels"):
         parser.add_argument(f"--ocr-{name}", type=int, default=0)
     parser.add_argument("--ocr-languages", default="")
+    parser.add_argument("--encoding", default="")
     return parser.parse_args()
 
 
-def read(kind: str, data: bytes, limits: ExtractionLimits) -> TextBuilder:
+def read(kind: str, data: bytes, limits: ExtractionLimits, *, encoding: str = "") -> TextBuilder:
     """Read the text and properties of a document.
+
+    `encoding` is that of its text, as its owner named it; empty if not named.
 
     Raises:
         RefusedError: the document has no text; the error names the reason.
     """
-    draft = TextBuilder(limits)
+    draft = TextBuilder(limits, encoding)
     try:
         module, function = _READERS[kind]
         reader: Reader = getattr(import_module(f"worker.extract.{module}"), function)

@@ -88,6 +88,7 @@ class TextBuilder:
 
     Attributes:
         limits: of this document.
+        encoding: of its text, as its owner named it; empty if not named.
         pages: the character at which each page starts; None if the kind has no pages.
         title: from the document; None if it has none.
         warnings: `{code, message, pages?}`.
@@ -95,7 +96,8 @@ class TextBuilder:
         left_out: names of further ones, beyond the limits.
     """
 
-    def __init__(self, limits: ExtractionLimits) -> None:
+    def __init__(self, limits: ExtractionLimits, encoding: str = "") -> None:
+        self.encoding = encoding
         self.pages: list[int] | None = None
         self.title: str | None = None
         self.warnings: list[dict[str, object]] = []

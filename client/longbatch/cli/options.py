@@ -35,6 +35,14 @@ TemplateOption = Annotated[
         show_default="the product's own",
     ),
 ]
+EncodingOption = Annotated[
+    str | None,
+    typer.Option(
+        "--encoding",
+        help="Encoding of the texts among the documents, such as shift_jis.",
+        show_default="detected for each",
+    ),
+]
 FollowLinksOption = Annotated[
     bool,
     typer.Option(
@@ -80,6 +88,7 @@ _FIELDS: Final[Mapping[str, object]] = {
         int | None, typer.Option("--overlap-tokens", min=0, help="Tokens that neighbouring chunks share.")
     ],
     "template": TemplateOption,
+    "encoding": EncodingOption,
     "model": ModelOption,
     "priority": PriorityOption,
 }

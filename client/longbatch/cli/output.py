@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from longbatch.client import Client
 from longbatch.errors import ApiError, ServerUnreachableError
+from longbatch.markdown import on_one_line
 
 EXIT_NOT_COMPLETED: Final = 1
 EXIT_USAGE: Final = 2
@@ -66,7 +67,7 @@ def client_of(api_url: str | None) -> Iterator[Client]:
 
 def print_error(message: str) -> None:
     """Print an error on one line of standard error."""
-    notes.print(f"[red]error:[/] {escape(message)}")
+    notes.print(f"[red]error:[/] {escape(on_one_line(message))}")
 
 
 def print_json(value: object) -> None:

@@ -1,5 +1,7 @@
 """Where results go: to standard output in the order of the files, or into a folder, one file each."""
 
+import hashlib
+import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +16,9 @@ from longbatch.whole_files import shared_mode, write_whole
 
 _ERROR_SUFFIX: Final = ".error.json"
 _COMBINED: Final = "summary"
+# Of the file systems in use; while a file is written, its name has a few characters more.
+_MAX_NAME_BYTES: Final = 240
+_HASH_CHARS: Final = 16
 
 
 class ResultWriter(Protocol):
@@ -170,6 +175,17 @@ class FolderWriter:
 
 
 def _beside(source: SourceFile, suffix: str) -> Path:
+    """Return the place of a file named after the document.
+
+    A name that is too long for a file system is cut, and ends in a hash of the whole: the same in every run,
+    and no other document's.
+    """
+    name = os.fsencode(source.name.name)
+    most = _MAX_NAME_BYTES - len(_ERROR_SUFFIX)
+    if len(name) > most:
+        digest = hashlib.sha256(name).hexdigest()[:_HASH_CHARS]
+        kept = name[: most - _HASH_CHARS - 1].decode(errors="ignore")
+        return source.name.parent / f"{kept}~{digest}{suffix}"
     return source.name.parent / (source.name.name + suffix)
 
 

@@ -13,7 +13,7 @@ from rich.progress import Progress as Bars
 from longbatch.documents.results import DocumentResult
 from longbatch.documents.run import Observer
 from longbatch.documents.sources import SourceFile
-from longbatch.markdown import visible
+from longbatch.markdown import on_one_line
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -91,7 +91,7 @@ class _Lines:
                 self._print(f"{name}: {words}")
 
     def _print(self, line: str) -> None:
-        self._console.print(visible(line), markup=False)
+        self._console.print(on_one_line(line), markup=False)
 
 
 class _Barred:
@@ -121,7 +121,7 @@ class _Barred:
 
     def began(self, source: SourceFile) -> None:
         with self._lock:
-            name = escape(visible(source.shown[-40:]))
+            name = escape(on_one_line(source.shown[-40:]))
             self._each[source] = self._bars.add_task(name, total=None, detail="sending")
 
     def seen(self, source: SourceFile, summary: Mapping[str, Any]) -> None:
@@ -138,7 +138,7 @@ class _Barred:
             total = "" if done.total is None else f" of {done.total:.0f}"
             self._bars.update(self._all, detail=f"{done.completed:.0f}{total}")
         if result is not None:
-            self._bars.console.print(visible(f"{source.shown}: {_outcome(result)}"), markup=False)
+            self._bars.console.print(on_one_line(f"{source.shown}: {_outcome(result)}"), markup=False)
 
     @contextmanager
     def aside(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from longbatch.documents.sources import SUFFIXES, Skipped, SourceFile, suffix_of
+from longbatch.documents.sources import SUFFIXES, Skipped, SourceFile, is_leftover, suffix_of
 from longbatch.errors import FileChangedError, LongbatchError
 
 if TYPE_CHECKING:
@@ -245,7 +245,8 @@ def _below(
             for each in page:
                 is_empty, key = False, each["path"]
                 below = key.removeprefix(prefix or "")
-                is_hidden = any(part.startswith(".") for part in below.split("/"))
+                *folders, name = below.split("/")
+                is_hidden = is_leftover(name) or any(part.startswith(".") for part in folders)
                 is_result = left_out is not None and left_out.contains(place.bucket, key)
                 if is_hidden or is_result or key.endswith("/"):
                     continue

@@ -101,7 +101,7 @@ class DocumentRun:
 
     Args:
         trees: the calls for what is made of each document.
-        fields: of the request for each document.
+        fields: of the request for each document, and `encoding` of its text.
         model: the served model, part of each run's name.
         again: start a new tree even if an earlier run has one.
         result_of: makes the result of an ended tree.
@@ -121,6 +121,7 @@ class DocumentRun:
     ) -> None:
         self._trees = trees
         self._fields = fields
+        self._encoding = str(fields["encoding"]) if fields.get("encoding") else None
         self._model = model
         self._observer = observer or NoObserver()
         self._again = again
@@ -250,7 +251,7 @@ class DocumentRun:
         with ExitStack() as open_files:
             path = yield from work(lambda: open_files.enter_context(source.at_hand()))
             known = content or (yield from work(lambda: content_of(path)))
-            document = yield from self._trees.add(path, known, name=source.path.name)
+            document = yield from self._trees.add(path, known, name=source.path.name, encoding=self._encoding)
         if self.opening is not None:
             self.opening.uploaded(source, document["id"])
         return document

@@ -1,6 +1,7 @@
 """The documents that a command line names: files as given, and folders with all files below them."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,8 +11,13 @@ from typing import Final
 
 SUFFIXES: Final = frozenset(
     {".txt", ".text", ".rst", ".md", ".markdown", ".html", ".htm", ".xhtml", ".pdf"}
+    | {".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".xml", ".yaml", ".yml", ".log"}
+    | {".srt", ".vtt", ".tex", ".adoc", ".org", ".toml", ".ini", ".cfg", ".conf"}
     | {".docx", ".pptx", ".xlsx", ".xls", ".odt", ".ods", ".rtf", ".epub", ".eml", ".msg"}
 )
+
+# Left by programs while a document is open, and by file managers.
+_NO_DOCUMENTS: Final = re.compile(r"~\$.*|\.~lock\..*#|\._.*|Thumbs\.db|desktop\.ini", re.IGNORECASE)
 
 NOTHING: Final = f"found no documents; folders are searched for {' '.join(sorted(SUFFIXES))}"
 
@@ -151,6 +157,11 @@ def suffix_of(name: str) -> str:
     return printable(os.path.splitext(name)[1].lower())  # noqa: PTH122  # a key is no path
 
 
+def is_leftover(name: str) -> bool:
+    """Return True if the file is hidden, or what a program left beside documents."""
+    return name.startswith(".") or _NO_DOCUMENTS.fullmatch(name) is not None
+
+
 def printable(text: str) -> str:
     """Return the name of a file as text; bytes that are not UTF-8 are replaced."""
     return os.fsencode(text).decode(errors="replace")
@@ -218,7 +229,7 @@ class _FolderSearch:
                 walked.add(real)
             folders[:] = sorted(each for each in folders if self._is_entered(here / each))
             for file in sorted(files):
-                if not file.startswith(".") and self._is_document(here / file):
+                if not is_leftover(file) and self._is_document(here / file):
                     yield (here / file).relative_to(self.folder)
 
     def _is_entered(self, path: Path) -> bool:

@@ -66,19 +66,20 @@ class Trees:
         """Fetch the served model; wait for the server if necessary."""
         return (yield from served_model(self.retries))
 
-    def add(self, path: Path, content: str, *, name: str) -> Flow[JSON]:
+    def add(self, path: Path, content: str, *, name: str, encoding: str | None = None) -> Flow[JSON]:
         """Upload the file and return its document; the same bytes are the same document.
 
         Args:
             path: the file.
             name: the file name to give to the server.
             content: SHA-256 of the expected content in hex digits.
+            encoding: of a text; None lets the server find out.
 
         Raises:
             OSError: the file cannot be read.
             FileChangedError: the content is no longer the expected one.
         """
-        document = yield from add_document(path, name=name, retries=self.retries)
+        document = yield from add_document(path, name=name, encoding=encoding, retries=self.retries)
         if document["sha256"] != content:
             raise FileChangedError
         return document
@@ -105,7 +106,7 @@ class Trees:
 
     def start(self, documents: Sequence[str], fields: dict[str, object], *, key: str) -> Flow[JSON]:
         """Start a tree and return it; the idempotency key prevents a second one."""
-        body = {"documents": list(documents), **fields}
+        body = {"documents": list(documents), **_of_request(fields)}
         request = Request("POST", self.kind.path, json=body, timeout=_TRANSFER_SECONDS)
         page = yield from send(with_key(request, key), self.retries)
         tree: JSON = page["data"][0]
@@ -155,10 +156,15 @@ class Trees:
         return (yield from self.seconds_of([1], fields))
 
     def _estimate(self, asked: dict[str, object]) -> Flow[JSON]:
-        return (yield from post(f"{self.kind.path}/estimate", asked, retries=self.retries))
+        return (yield from post(f"{self.kind.path}/estimate", _of_request(asked), retries=self.retries))
 
     def _get(self, path: str, **request: Any) -> Flow[JSON]:  # noqa: ANN401  # of `Request`
         return (yield from get(path, self.retries, **request))
+
+
+def _of_request(fields: dict[str, object]) -> dict[str, object]:
+    """Leave out the field of the upload: it is part of what names a run, but not of its request."""
+    return {name: value for name, value in fields.items() if name != "encoding"}
 
 
 def content_of(path: Path) -> str:

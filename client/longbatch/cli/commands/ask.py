@@ -13,6 +13,7 @@ from longbatch.cli.commands.tables import ChunkTokensOption, TableJob, WatchOpti
 from longbatch.cli.options import (
     DEFAULT_CONCURRENCY,
     ConcurrencyOption,
+    EncodingOption,
     FollowLinksOption,
     ModelOption,
     PriorityOption,
@@ -69,6 +70,7 @@ def ask(  # noqa: PLR0913  # one for each option
     ] = None,
     chunk_tokens: ChunkTokensOption = None,
     template: TemplateOption = None,
+    encoding: EncodingOption = None,
     model: ModelOption = None,
     priority: PriorityOption = None,
     watch: WatchOption = False,
@@ -86,6 +88,7 @@ def ask(  # noqa: PLR0913  # one for each option
         length=length,
         chunk_tokens=chunk_tokens,
         template=template,
+        encoding=encoding,
         model=model,
         priority=priority,
     )

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from longbatch import calls
+from longbatch.cli.options import EncodingOption
 from longbatch.cli.output import (
     EXIT_CODES,
     EXIT_NOT_COMPLETED,
@@ -48,6 +49,7 @@ def add(
     ],
     *,
     kind: Annotated[DocumentKind | None, typer.Option(help="Require this kind of file.")] = None,
+    encoding: EncodingOption = None,
     wait: Wait = False,
     as_json: AsJson = False,
     api_url: ApiUrl = None,
@@ -60,7 +62,7 @@ def add(
     with client_of(api_url) as client:
         for path in paths:
             try:
-                sent.append(client.documents.add(path, kind=kind))
+                sent.append(client.documents.add(path, kind=kind, encoding=encoding))
             except ApiError as error:
                 refused = {"code": error.code, "message": error.message}
                 sent.append({"id": None, "filename": path.name, "state": "failed", "error": refused})

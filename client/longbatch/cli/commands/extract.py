@@ -13,6 +13,7 @@ from longbatch.cli.field_tables import FieldsFormat, fields_sheet, problem_of
 from longbatch.cli.options import (
     DEFAULT_CONCURRENCY,
     ConcurrencyOption,
+    EncodingOption,
     FollowLinksOption,
     ModelOption,
     PriorityOption,
@@ -73,6 +74,7 @@ def extract(  # noqa: PLR0913  # one for each option
     ] = None,
     chunk_tokens: ChunkTokensOption = None,
     template: TemplateOption = None,
+    encoding: EncodingOption = None,
     model: ModelOption = None,
     priority: PriorityOption = None,
     watch: WatchOption = False,
@@ -91,6 +93,7 @@ def extract(  # noqa: PLR0913  # one for each option
         length=length,
         chunk_tokens=chunk_tokens,
         template=template,
+        encoding=encoding,
         model=model,
         priority=priority,
     )
