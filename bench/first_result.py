@@ -105,7 +105,7 @@ def _run(client: Client, folder: Path, *, opens: bool) -> Times:
     if opening is not None:
         items = [source for _, source in survey.ordered(items)]
         Thread(target=client.run, args=(opening.estimate(),), daemon=True).start()
-    for _, ended in client.run_each(run.process, items, concurrency=DEFAULT_CONCURRENCY):
+    for _, (ended, *_) in client.run_each(run.process, items, concurrency=DEFAULT_CONCURRENCY):
         if ended.is_completed:
             ends.append(time.monotonic() - began)
     if len(ends) != len(items):

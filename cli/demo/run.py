@@ -160,7 +160,8 @@ def _summarize(urls: Urls, found: Sequence[SourceFile], options: Mapping[str, ob
             with shown:
                 ended = dict(client.run_each(run.process, found, concurrency=_NUM_AT_ONCE, stop=stop))
             times = times_of(urls.database_url or "")
-            return [_row(client, trees, ended[place], times) for place in range(len(found))]
+            each = (outcome for place in range(len(found)) for outcome in ended[place])
+            return [_row(client, trees, outcome, times) for outcome in each]
         finally:
             stop.set()
 

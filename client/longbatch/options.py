@@ -5,6 +5,7 @@ from typing import Any, Literal, TypedDict
 
 JobState = Literal["blocked", "preparing", "queued", "running", "completed", "failed", "cancelled", "expired"]
 Task = Literal["generate", "summarize"]
+Attachments = Literal["read", "name"]
 Priority = Literal["low", "normal", "high"]
 OnGap = Literal["skip", "fail"]
 DocumentKind = Literal[
@@ -77,6 +78,8 @@ class RunOptions(TypedDict, total=False):
     Attributes:
         model: the one to use; by default the one served.
         priority: among the key's own jobs.
+        attachments: `name` leaves files attached to mails and other documents out and names them in a
+            warning; by default they are read as documents of their own, after theirs.
         encoding: of the texts among the documents, such as `shift_jis`; by default the server finds out.
         chunk_tokens: size of the parts of long documents.
         template: the words of the prompts, by part.
@@ -89,6 +92,7 @@ class RunOptions(TypedDict, total=False):
 
     model: str
     priority: Priority
+    attachments: Attachments
     encoding: str
     chunk_tokens: int
     template: Mapping[str, str]

@@ -13,7 +13,7 @@ from longbatch.documents import locations, results, sources
 from longbatch.documents.buckets import is_bucket
 from longbatch.documents.opening import Opening
 from longbatch.documents.results import DocumentResult
-from longbatch.documents.run import DocumentOutcome, DocumentRun, Observer
+from longbatch.documents.run import DocumentRun, Observer
 from longbatch.documents.sources import SourceFile, Survey
 from longbatch.documents.trees import ANSWERS, EXTRACTIONS, SUMMARIES, Kind, Trees
 from longbatch.errors import LongbatchError
@@ -123,15 +123,17 @@ class RunPlan(Generic[T]):
                 yield from run.opening.estimate()
 
     def objects(self, run: DocumentRun, source: SourceFile) -> Flow[list[T]]:
-        """Process one document and return what the caller gets of it.
+        """Process one document with its attached files and return what the caller gets of them.
 
         Raises:
             LongbatchError: the server is away or refuses every request.
         """
-        outcome: DocumentOutcome = yield from run.process(source)
-        if run.fatal_error is not None and not outcome.is_completed:
-            raise run.fatal_error
-        return self.objects_of((yield from outcome.fetch()))
+        found: list[T] = []
+        for outcome in (yield from run.process(source)):
+            if run.fatal_error is not None and not outcome.is_completed:
+                raise run.fatal_error
+            found += self.objects_of((yield from outcome.fetch()))
+        return found
 
 
 def checked_concurrency(number: int) -> int:

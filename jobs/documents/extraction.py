@@ -124,13 +124,14 @@ def finish_extraction(
     document.language = text.language
     document.title = text.title
     document.warnings = list(text.warnings)
-    # In one order everywhere: two documents may have the same files attached.
+    children: dict[UUID, str] = {}
+    # Locked in one order everywhere: two documents may have the same files attached.
     for new in sorted(text.attached, key=lambda each: each.sha256):
         child, _ = documents.finish_upload(session, new, tenant_id=document.tenant_id, lifetime=lifetime)
-        document.attachments = [
-            *document.attachments,
-            {"filename": new.filename, "document_id": ids.document_id(child.id)},
-        ]
+        children[new.file_id] = ids.document_id(child.id)
+    document.attachments = [
+        {"filename": each.filename, "document_id": children[each.file_id]} for each in text.attached
+    ]
     _end(session, document, DocumentState.READY, lifetime=lifetime)
     return True
 

@@ -284,6 +284,16 @@ DAY = timedelta(days=1)
 LEASE = timedelta(seconds=30)
 
 
+def mail_with(subject: str, *attached: tuple[str, bytes]) -> bytes:
+    """A mail with these files, each by its name."""
+    message = EmailMessage()
+    message["From"], message["To"], message["Subject"] = "ann@a.example", "bob@b.example", subject
+    message.set_content("See the files.")
+    for name, data in attached:
+        message.add_attachment(data, maintype="application", subtype="octet-stream", filename=name)
+    return message.as_bytes()
+
+
 def upload(
     session: Session,
     content: bytes = b"Hello",

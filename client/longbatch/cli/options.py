@@ -10,7 +10,7 @@ import typer
 
 from longbatch.cli.result_files import Format
 from longbatch.cli.templates import read_template
-from longbatch.options import OnGap, Priority, Style
+from longbatch.options import Attachments, OnGap, Priority, Style
 from longbatch.runs import DEFAULT_CONCURRENCY
 
 __all__ = ["DEFAULT_CONCURRENCY", "Format"]
@@ -41,6 +41,14 @@ EncodingOption = Annotated[
         "--encoding",
         help="Encoding of the texts among the documents, such as shift_jis.",
         show_default="detected for each",
+    ),
+]
+AttachmentsOption = Annotated[
+    Attachments | None,
+    typer.Option(
+        "--attachments",
+        help="Read files attached to documents as documents of their own, or only name them in a warning.",
+        show_default="read",
     ),
 ]
 FollowLinksOption = Annotated[
@@ -88,6 +96,7 @@ _FIELDS: Final[Mapping[str, object]] = {
         int | None, typer.Option("--overlap-tokens", min=0, help="Tokens that neighbouring chunks share.")
     ],
     "template": TemplateOption,
+    "attachments": AttachmentsOption,
     "encoding": EncodingOption,
     "model": ModelOption,
     "priority": PriorityOption,

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, Protocol
@@ -21,18 +21,22 @@ _MAX_NAME_BYTES: Final = 240
 _HASH_CHARS: Final = 16
 
 
+Fetches = Sequence[Callable[[], DocumentResult]]
+
+
 class ResultWriter(Protocol):
     """A destination for results in any order."""
 
-    def take(self, place: int, fetch: Callable[[], DocumentResult]) -> bool:
-        """Write the result of the file at this place, now or when its turn comes.
+    def take(self, place: int, fetches: Fetches) -> bool:
+        """Write the results of the file at this place, now or when its turn comes.
 
         Args:
             place: index of the file, from 0.
-            fetch: returns the result and is called at most once, so a waiting result takes no memory.
+            fetches: return the results of the file and of those attached to it; each is called at most
+                once, so a waiting result takes no memory.
 
         Returns:
-            False if it cannot be written.
+            False if one cannot be written.
         """
 
     def close(self) -> None:
@@ -49,31 +53,33 @@ class StdoutWriter:
     def __init__(self, kind: Format, aside: Callable[[], AbstractContextManager[None]]) -> None:
         self._kind = kind
         self._aside = aside if sys.stdout.isatty() else nullcontext
-        self._waiting: dict[int, Callable[[], DocumentResult]] = {}
+        self._waiting: dict[int, Fetches] = {}
         self._next = 0
         self._num_printed = 0
         sys.stdout.write(result_files.heading(kind))
 
-    def take(self, place: int, fetch: Callable[[], DocumentResult]) -> bool:
-        """Print the result as soon as all before it are printed."""
-        self._waiting[place] = fetch
+    def take(self, place: int, fetches: Fetches) -> bool:
+        """Print the results as soon as all before them are printed."""
+        self._waiting[place] = fetches
         while self._next in self._waiting:
-            self._print(self._waiting.pop(self._next)())
+            self._print(self._waiting.pop(self._next))
             self._next += 1
         return True
 
     def close(self) -> None:
         """Print the results that wait for missing ones, and end the list."""
         for place in sorted(self._waiting):
-            self._print(self._waiting.pop(place)())
+            self._print(self._waiting.pop(place))
         sys.stdout.write(result_files.ending(self._kind, num_results=self._num_printed))
         sys.stdout.flush()
 
-    def _print(self, result: DocumentResult) -> None:
-        with self._aside():
-            sys.stdout.write(result_files.one_of_many(result, self._kind, place=self._num_printed))
-            sys.stdout.flush()
-        self._num_printed += 1
+    def _print(self, fetches: Fetches) -> None:
+        for fetch in fetches:
+            result = fetch()
+            with self._aside():
+                sys.stdout.write(result_files.one_of_many(result, self._kind, place=self._num_printed))
+                sys.stdout.flush()
+            self._num_printed += 1
 
 
 class ResultFolder(Protocol):
@@ -123,15 +129,17 @@ class FolderWriter:
         self._folder = folder
         self._kind = kind
 
-    def take(self, place: int, fetch: Callable[[], DocumentResult]) -> bool:  # noqa: ARG002  # each has its own file
-        """Write the result's file and delete a contrary one of an earlier run."""
-        result = fetch()
-        try:
-            self.write(result)
-        except OSError as error:
-            output.print_error(f"cannot write the result of {result.source.shown}: {error}")
-            return False
-        return True
+    def take(self, place: int, fetches: Fetches) -> bool:  # noqa: ARG002  # each has its own file
+        """Write the results' files and delete contrary ones of an earlier run."""
+        is_written = True
+        for fetch in fetches:
+            result = fetch()
+            try:
+                self.write(result)
+            except OSError as error:
+                output.print_error(f"cannot write the result of {result.source.shown}: {error}")
+                is_written = False
+        return is_written
 
     def close(self) -> None:
         """Do nothing: every result is already written."""

@@ -80,6 +80,10 @@ class _Lines:
             of = "" if self._total is None else f"/{self._total}"
             self._print(f"[{self._num_ended}{of}] {source.shown}: {_outcome(result)}")
 
+    def grew(self, number: int) -> None:
+        with self._lock:
+            self._total = None if self._total is None else self._total + number
+
     def aside(self) -> AbstractContextManager[None]:
         return nullcontext()
 
@@ -139,6 +143,11 @@ class _Barred:
             self._bars.update(self._all, detail=f"{done.completed:.0f}{total}")
         if result is not None:
             self._bars.console.print(on_one_line(f"{source.shown}: {_outcome(result)}"), markup=False)
+
+    def grew(self, number: int) -> None:
+        with self._lock:
+            total = self._bars.tasks[0].total
+            self._bars.update(self._all, total=None if total is None else total + number)
 
     @contextmanager
     def aside(self) -> Iterator[None]:

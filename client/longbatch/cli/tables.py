@@ -1,7 +1,7 @@
 """One table of what was found in many documents, written in the order of the files."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TextIO
 
@@ -24,6 +24,7 @@ class OrderedTable:
     Attributes:
         num_complete: documents without a problem.
         num_warned: documents with warnings.
+        num_documents: written.
 
     Args:
         sheet: what to write.
@@ -44,28 +45,34 @@ class OrderedTable:
         self._problem_of = problem_of
         self._say = say
         self._aside = aside
-        self._waiting: dict[int, Callable[[], DocumentResult]] = {}
+        self._waiting: dict[int, Sequence[Callable[[], DocumentResult]]] = {}
         self._next = 0
         self.num_complete = 0
         self.num_warned = 0
+        self.num_documents = 0
 
-    def take(self, place: int, fetch: Callable[[], DocumentResult]) -> None:
-        """Write the result of the file at this place, now or when its turn comes.
+    def take(self, place: int, fetches: Sequence[Callable[[], DocumentResult]]) -> None:
+        """Write the results of the file at this place, now or when its turn comes.
 
         Args:
             place: index of the file, from 0.
-            fetch: returns the result and is called once, so a waiting result takes no memory.
+            fetches: return the results of the file and of those attached to it; each is called once, so a
+                waiting result takes no memory.
         """
-        self._waiting[place] = fetch
+        self._waiting[place] = fetches
         while self._next in self._waiting:
-            self._write(self._waiting.pop(self._next)())
+            self._write_each(self._waiting.pop(self._next))
             self._next += 1
 
     def close(self) -> None:
         """Write what waits for missing results, and end the table."""
         for place in sorted(self._waiting):
-            self._write(self._waiting.pop(place)())
+            self._write_each(self._waiting.pop(place))
         self._sheet.close()
+
+    def _write_each(self, fetches: Sequence[Callable[[], DocumentResult]]) -> None:
+        for fetch in fetches:
+            self._write(fetch())
 
     def _write(self, result: DocumentResult) -> None:
         problem = None if result.error is not None else self._problem_of(result)
@@ -73,6 +80,7 @@ class OrderedTable:
             self._say(f"{result.source.shown}: {problem}")
         self.num_complete += result.error is None and problem is None
         self.num_warned += bool(result.warnings)
+        self.num_documents += 1
         with self._aside():
             self._sheet.write(result)
 

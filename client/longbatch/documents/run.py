@@ -2,9 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import PurePath
 from typing import Any, Final, Protocol, TypeVar
 
 from longbatch.calls import JSON
@@ -20,7 +23,9 @@ T = TypeVar("T")
 
 _REFUSED_FOR_ALL: Final = frozenset({401, 403})  # a rejected key fails every document
 # Fields that change when and how a tree is made, but not its result.
-_NOT_OF_THE_RESULT: Final = frozenset({"priority"})
+_NOT_OF_THE_RESULT: Final = frozenset({"priority", "attachments"})
+# The code of the warning that attached files are documents of their own.
+SEPARATE: Final = "attachments_separate"
 
 
 class Observer(Protocol):
@@ -44,6 +49,9 @@ class Observer(Protocol):
     def ended(self, source: SourceFile, result: DocumentResult | None) -> None:
         """Take note that the document ended; `result` is None if it completed."""
 
+    def grew(self, number: int) -> None:
+        """Take note of so many further documents, which are attached to one."""
+
 
 class NoObserver:
     """An observer that ignores everything."""
@@ -62,6 +70,9 @@ class NoObserver:
     def ended(self, source: SourceFile, result: DocumentResult | None) -> None:
         """Ignore it."""
 
+    def grew(self, number: int) -> None:
+        """Ignore it."""
+
 
 @dataclass(frozen=True, slots=True)
 class DocumentOutcome:
@@ -73,7 +84,8 @@ class DocumentOutcome:
         fetch: the flow that returns the result, from the server if necessary, so that a finished document
             takes no memory.
         tree_id: id of the document's own tree; None if it has none.
-        num_warnings: about the document's text.
+        document_id: id of the document; None if the tree is not known.
+        warnings: about the document's text, by their codes.
     """
 
     source: SourceFile
@@ -81,7 +93,8 @@ class DocumentOutcome:
     is_final: bool
     fetch: Callable[[], Flow[DocumentResult]]
     tree_id: str | None = None
-    num_warnings: int = 0
+    document_id: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +114,8 @@ class DocumentRun:
 
     Args:
         trees: the calls for what is made of each document.
-        fields: of the request for each document, and `encoding` of its text.
+        fields: of the request for each document, `encoding` of its text, and `attachments`: `name` leaves
+            attached files out.
         model: the served model, part of each run's name.
         again: start a new tree even if an earlier run has one.
         result_of: makes the result of an ended tree.
@@ -121,6 +135,7 @@ class DocumentRun:
     ) -> None:
         self._trees = trees
         self._fields = fields
+        self._reads_attachments = fields.get("attachments") != "name"
         self._encoding = str(fields["encoding"]) if fields.get("encoding") else None
         self._model = model
         self._observer = observer or NoObserver()
@@ -129,18 +144,51 @@ class DocumentRun:
         self.opening = opening
         self.fatal_error: ServerUnreachableError | ApiError | None = None
 
-    def process(self, source: SourceFile) -> Flow[DocumentOutcome]:
-        """Make the tree of one document and wait for the outcome."""
+    def process(self, source: SourceFile) -> Flow[list[DocumentOutcome]]:
+        """Make the tree of a document, and of each file attached to it; wait for the outcomes, in order."""
+        ended = yield from self._outcome(source, lambda: self._processed(source))
+        if self.opening is not None:
+            self.opening.ended(source, is_completed=ended.is_completed)
+        return (yield from self._with_attachments(ended))
+
+    def _outcome(
+        self, source: SourceFile, flow: Callable[[], Flow[DocumentOutcome]]
+    ) -> Flow[DocumentOutcome]:
+        """Run the flow of one document and show the observer its beginning and end."""
         self._observer.began(source)
-        ended = yield from self._or_failure(source, lambda: self._processed(source))
+        ended = yield from self._or_failure(source, flow)
         if isinstance(ended, DocumentFailure):
             fetch = _returning(ended.result)
             ended = DocumentOutcome(source, is_completed=False, is_final=ended.is_final, fetch=fetch)
-        if self.opening is not None:
-            self.opening.ended(source, is_completed=ended.is_completed)
         failure = None if ended.is_completed else (yield from ended.fetch())
         self._observer.ended(source, failure)
         return ended
+
+    def _with_attachments(self, ended: DocumentOutcome) -> Flow[list[DocumentOutcome]]:
+        """Process the files attached to a document; the server bounds their number and depth."""
+        source, document_id = ended.source, ended.document_id
+        if document_id is None or SEPARATE not in ended.warnings or not self._reads_attachments:
+            return [ended]
+        document = yield from self._or_failure(source, lambda: self._trees.document(document_id))
+        attached = [] if isinstance(document, DocumentFailure) else document["attachments"]
+        if not attached:
+            return [ended]
+        self._observer.grew(len(attached))
+        # They have results of their own, so the warning that names them would repeat those.
+        warnings = tuple(code for code in ended.warnings if code != SEPARATE)
+        found = [replace(ended, warnings=warnings, fetch=lambda: _without_separate(ended.fetch()))]
+        for each, name in zip(attached, names_apart(each["filename"] for each in attached), strict=True):
+            inner = source.within(name)
+            child = yield from self._outcome(
+                inner, partial(self._attached, inner, document_id=each["document_id"])
+            )
+            found += yield from self._with_attachments(child)
+        return found
+
+    def _attached(self, source: SourceFile, *, document_id: str) -> Flow[DocumentOutcome]:
+        """Process a file that the server has found within another."""
+        document = yield from self._trees.document(document_id)
+        return (yield from self._made(source, document["sha256"], _returning([document_id])))
 
     def add(self, source: SourceFile) -> Flow[JSON | DocumentFailure]:
         """Upload one document and return it."""
@@ -201,9 +249,23 @@ class DocumentRun:
                 yield from self.opening.turn(source)
             return [document["id"]]
 
-        tree = yield from self._running([named], self._fields, upload)
-        if self.opening is not None:
-            self.opening.started(source)
+        def started() -> None:
+            if self.opening is not None:
+                self.opening.started(source)
+
+        return (yield from self._made(source, named, upload, on_started=started))
+
+    def _made(
+        self,
+        source: SourceFile,
+        named: str,
+        add: Callable[[], Flow[list[str]]],
+        *,
+        on_started: Callable[[], None] = lambda: None,
+    ) -> Flow[DocumentOutcome]:
+        """Find or start the tree of one document and wait for its end; arguments as of `_running`."""
+        tree = yield from self._running([named], self._fields, add)
+        on_started()
         ended = yield from self._trees.wait(
             tree,
             on_change=lambda now: self._observer.seen(source, now),
@@ -216,7 +278,8 @@ class DocumentRun:
             is_final=True,
             fetch=lambda: self._fetched(source, tree_id),
             tree_id=tree_id,
-            num_warnings=len(ended["warnings"]),
+            document_id=(ended.get("documents") or [ended.get("document")])[0],
+            warnings=tuple(each["code"] for each in ended["warnings"]),
         )
 
     def _fetched(self, source: SourceFile, tree_id: str) -> Flow[DocumentResult]:
@@ -286,6 +349,26 @@ class DocumentRun:
                 self.fatal_error = error
             is_final = error.status < 500 and not refuses_all
             return _failed(source, error.code, error.message, is_final=is_final)
+
+
+def _without_separate(fetched: Flow[DocumentResult]) -> Flow[DocumentResult]:
+    """Fetch a result without the warning that names attached files."""
+    result = yield from fetched
+    return replace(result, warnings=tuple(each for each in result.warnings if each["code"] != SEPARATE))
+
+
+def names_apart(filenames: Iterable[str]) -> list[str]:
+    """Return names for files of one folder: no path leads out of it, and no two are equal."""
+    found: list[str] = []
+    for given in filenames:
+        name = re.sub(r"[/\\\0]", "_", given)
+        name = "unnamed" if name.strip(". ") == "" else name
+        whole, number = PurePath(name), 1
+        while name.lower() in {each.lower() for each in found}:
+            number += 1
+            name = f"{whole.stem} ({number}){whole.suffix}"
+        found.append(name)
+    return found
 
 
 def digest(contents: Sequence[str], fields: Mapping[str, object], *, model: str) -> str:

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -59,6 +59,14 @@ class SourceFile:
     name: Path
     version: str | None = None
     num_bytes: int = field(default=0, compare=False)
+
+    def within(self, name: str) -> "SourceFile":
+        """Return a file within this one, whose results lie in a folder of this file's name.
+
+        Args:
+            name: its name; no path.
+        """
+        return replace(self, shown=f"{self.shown}/{printable(name)}", name=self.name / name)
 
     @contextmanager
     def at_hand(self) -> Iterator[Path]:

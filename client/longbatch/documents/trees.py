@@ -46,6 +46,8 @@ class Kind:
     lookup: str | None = None
 
 
+# Fields of a run that are no part of the request for a tree.
+_OF_UPLOADS: Final = frozenset({"encoding", "attachments"})
 SUMMARIES: Final = Kind("/v1/summaries", "chunks", "quotes")
 ANSWERS: Final = Kind("/v1/answers", "answers")
 EXTRACTIONS: Final = Kind("/v1/extractions", "values")
@@ -164,7 +166,7 @@ class Trees:
 
 def _of_request(fields: dict[str, object]) -> dict[str, object]:
     """Leave out the field of the upload: it is part of what names a run, but not of its request."""
-    return {name: value for name, value in fields.items() if name != "encoding"}
+    return {name: value for name, value in fields.items() if name not in _OF_UPLOADS}
 
 
 def content_of(path: Path) -> str:

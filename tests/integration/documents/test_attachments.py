@@ -1,11 +1,9 @@
 """Attached files: documents of their own, within limits, and named where they are not read."""
 
-from email.message import EmailMessage
-
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from document_support import Extractor, make_pdf, upload
+from document_support import Extractor, mail_with, make_pdf, upload
 from jobs import documents, ids
 from jobs.documents.views import DocumentObject, document_object
 from jobs.models import DEFAULT_TENANT
@@ -18,15 +16,6 @@ from jobs.states.file import FileState
 
 Sessions = sessionmaker[Session]
 PDF = make_pdf(["The invoice is over 4,200 euros."])
-
-
-def mail(subject: str, *attached: tuple[str, bytes]) -> bytes:
-    message = EmailMessage()
-    message["From"], message["To"], message["Subject"] = "ann@a.example", "bob@b.example", subject
-    message.set_content("See the files.")
-    for name, data in attached:
-        message.add_attachment(data, maintype="application", subtype="octet-stream", filename=name)
-    return message.as_bytes()
 
 
 def extracted(
@@ -51,7 +40,7 @@ def by_name(sessions: Sessions, name: str) -> Document:
 
 def test_attached_files_are_documents_of_their_own(sessions: Sessions, tokenizer: Tokenizer) -> None:
     found = extracted(
-        sessions, tokenizer, mail("Invoice", ("invoice.pdf", PDF), ("tool.bin", b"\x7fELF\0\1"))
+        sessions, tokenizer, mail_with("Invoice", ("invoice.pdf", PDF), ("tool.bin", b"\x7fELF\0\1"))
     )
     (attached,) = found["attachments"]
     child = by_name(sessions, "invoice.pdf")
@@ -72,7 +61,7 @@ def test_a_file_attached_twice_or_sent_before_is_one_document(
 ) -> None:
     with sessions.begin() as session:
         before = upload(session, PDF, kind=DocumentKind.PDF)[0].id
-    found = extracted(sessions, tokenizer, mail("Two", ("a.pdf", PDF), ("b.pdf", PDF)))
+    found = extracted(sessions, tokenizer, mail_with("Two", ("a.pdf", PDF), ("b.pdf", PDF)))
     assert [each["document_id"] for each in found["attachments"]] == [ids.document_id(before)] * 2
 
 
@@ -81,7 +70,7 @@ def test_files_within_files_are_read_to_a_depth_and_named_beyond(
 ) -> None:
     content = PDF
     for depth in range(3, 0, -1):
-        content = mail(f"Mail {depth}", (f"within-{depth}.{'pdf' if depth == 3 else 'eml'}", content))
+        content = mail_with(f"Mail {depth}", (f"within-{depth}.{'pdf' if depth == 3 else 'eml'}", content))
     extracted(sessions, tokenizer, content)
     deepest = by_name(sessions, "within-2.eml")
     assert (deepest.state, deepest.depth, deepest.attachments) == ("ready", 2, [])
@@ -90,14 +79,14 @@ def test_files_within_files_are_read_to_a_depth_and_named_beyond(
 
 def test_a_full_quota_names_the_file_and_keeps_the_mail(sessions: Sessions, tokenizer: Tokenizer) -> None:
     limits = LimitSettings(max_stored_bytes=100)
-    found = extracted(sessions, tokenizer, mail("Big", ("big.pdf", PDF)), limits=limits)
+    found = extracted(sessions, tokenizer, mail_with("Big", ("big.pdf", PDF)), limits=limits)
     assert found["state"] == "ready"
     assert found["attachments"] == []
     assert "big.pdf" in warning(found, "attachments_not_read")
 
 
 def test_a_deleted_mail_names_no_file(sessions: Sessions, tokenizer: Tokenizer) -> None:
-    extracted(sessions, tokenizer, mail("Secret", ("the-secret.pdf", PDF)))
+    extracted(sessions, tokenizer, mail_with("Secret", ("the-secret.pdf", PDF)))
     mine = by_name(sessions, "a.eml")
     with sessions.begin() as session:
         documents.remove(session, mine.id, tenant_id=DEFAULT_TENANT)

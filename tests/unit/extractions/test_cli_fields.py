@@ -64,7 +64,7 @@ def written(
     with path.open("w", encoding="utf-8", newline="") as out:
         table = OrderedTable(fields_sheet(out, kind, FIELDS), problem_of=problem_of, say=said_.append)
         for place in order:
-            table.take(place, partial(results.__getitem__, place))
+            table.take(place, [partial(results.__getitem__, place)])
         table.close()
     return table.num_complete, said_
 

@@ -61,7 +61,7 @@ def table(kind: TableFormat, *results: DocumentResult, order: list[int]) -> tupl
     out = io.StringIO()
     writer = OrderedTable(answers_sheet(out, kind, QUESTIONS), problem_of=problem_of)
     for place in order:
-        writer.take(place, partial(results.__getitem__, place))
+        writer.take(place, [partial(results.__getitem__, place)])
     writer.close()
     return out.getvalue(), writer.num_complete
 

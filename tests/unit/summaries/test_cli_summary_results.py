@@ -125,7 +125,7 @@ def test_results_are_printed_in_the_order_of_their_files(
     results = [of_summary(source("a"), SUMMARY), failed(source("b"), "document_empty", "no text")]
     results.append(of_summary(source("c"), SUMMARY))
     for place in (2, 0, 1):
-        output.take(place, lambda place=place: results[place])  # type: ignore[misc]  # a closure of this turn
+        output.take(place, [lambda place=place: results[place]])  # type: ignore[misc]  # a closure of this turn
     output.close()
     printed = capsys.readouterr().out
     match kind:
@@ -150,7 +150,7 @@ def test_an_interrupted_list_is_whole(kind: Format, capsys: pytest.CaptureFixtur
     for places in ([], [1]):
         output = StdoutWriter(kind, nullcontext)
         for place in places:
-            output.take(place, lambda: of_summary(source("b"), SUMMARY))
+            output.take(place, [lambda: of_summary(source("b"), SUMMARY)])
         output.close()
         printed = capsys.readouterr().out
         if kind is Format.JSON:

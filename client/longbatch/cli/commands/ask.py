@@ -12,6 +12,7 @@ from longbatch.cli.commands.summarize import Paths
 from longbatch.cli.commands.tables import ChunkTokensOption, TableJob, WatchOption, write_table
 from longbatch.cli.options import (
     DEFAULT_CONCURRENCY,
+    AttachmentsOption,
     ConcurrencyOption,
     EncodingOption,
     FollowLinksOption,
@@ -70,6 +71,7 @@ def ask(  # noqa: PLR0913  # one for each option
     ] = None,
     chunk_tokens: ChunkTokensOption = None,
     template: TemplateOption = None,
+    attachments: AttachmentsOption = None,
     encoding: EncodingOption = None,
     model: ModelOption = None,
     priority: PriorityOption = None,
@@ -88,6 +90,7 @@ def ask(  # noqa: PLR0913  # one for each option
         length=length,
         chunk_tokens=chunk_tokens,
         template=template,
+        attachments=attachments,
         encoding=encoding,
         model=model,
         priority=priority,

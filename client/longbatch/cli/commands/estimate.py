@@ -110,7 +110,7 @@ def estimate_all(
         else:
             _show(whole, counts=str(client.run(calls.version()).get("token_counts", _EXACT)))
         num_warned = sum(bool(each["warnings"]) for each in ready.values())
-        conclude(run, Tally(len(ready), num_warned), total=len(found))
+        conclude(run, Tally(len(ready), num_warned, len(found)))
 
 
 def joined(

@@ -12,6 +12,7 @@ from longbatch.cli.commands.tables import ChunkTokensOption, TableJob, WatchOpti
 from longbatch.cli.field_tables import FieldsFormat, fields_sheet, problem_of
 from longbatch.cli.options import (
     DEFAULT_CONCURRENCY,
+    AttachmentsOption,
     ConcurrencyOption,
     EncodingOption,
     FollowLinksOption,
@@ -74,6 +75,7 @@ def extract(  # noqa: PLR0913  # one for each option
     ] = None,
     chunk_tokens: ChunkTokensOption = None,
     template: TemplateOption = None,
+    attachments: AttachmentsOption = None,
     encoding: EncodingOption = None,
     model: ModelOption = None,
     priority: PriorityOption = None,
@@ -93,6 +95,7 @@ def extract(  # noqa: PLR0913  # one for each option
         length=length,
         chunk_tokens=chunk_tokens,
         template=template,
+        attachments=attachments,
         encoding=encoding,
         model=model,
         priority=priority,

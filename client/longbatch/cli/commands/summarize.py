@@ -118,7 +118,7 @@ def summarize(  # noqa: PLR0913  # one for each option
             tally = _combined(group, list(search()), folder, kind, shown)
         else:
             tally = _each(group, survey.ordered(search()), _output(folder, kind, shown), shown)
-    conclude(run, tally, total=total)
+    conclude(run, tally)
 
 
 @dataclass(slots=True)
@@ -128,10 +128,12 @@ class Tally:
     Attributes:
         num_completed: without a failure or another problem.
         num_warned: with warnings about their text.
+        num_documents: in all, attached ones included.
     """
 
     num_completed: int = 0
     num_warned: int = 0
+    num_documents: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,10 +156,12 @@ class Group:
         """Perform a flow for each document in threads; yield its place and result as each ends."""
         return self.client.run_each(flow_of, found, concurrency=self.concurrency, stop=self.stop)
 
-    def each_placed(self, found: Iterable[tuple[int, SourceFile]]) -> Iterator[tuple[int, DocumentOutcome]]:
-        """Process documents in this order; yield each one's own place and outcome as it ends."""
+    def each_placed(
+        self, found: Iterable[tuple[int, SourceFile]]
+    ) -> Iterator[tuple[int, list[DocumentOutcome]]]:
+        """Process documents in this order; yield each one's own place and outcomes as they end."""
 
-        def process(placed: tuple[int, SourceFile]) -> Flow[tuple[int, DocumentOutcome]]:
+        def process(placed: tuple[int, SourceFile]) -> Flow[tuple[int, list[DocumentOutcome]]]:
             place, source = placed
             return place, (yield from self.run.process(source))
 
@@ -217,7 +221,7 @@ def _first_of(names: Sequence[str]) -> str:
     return f"{len(names):,}, such as {named}" if len(names) > _MAX_NAMED else named
 
 
-def conclude(run: DocumentRun, tally: Tally, *, total: int) -> None:
+def conclude(run: DocumentRun, tally: Tally) -> None:
     """Print how many documents failed or have warnings; exit with a code unless all completed.
 
     Raises:
@@ -225,6 +229,7 @@ def conclude(run: DocumentRun, tally: Tally, *, total: int) -> None:
     """
     if run.fatal_error is not None:
         raise run.fatal_error
+    total = tally.num_documents
     if tally.num_warned:
         notes.print(f"{tally.num_warned:,} of {total:,} documents with warnings: see the results")
     if tally.num_completed < total:
@@ -240,8 +245,10 @@ def _each(
     try:
         with shown:
             for place, ended in group.each_placed(found):
-                tally.num_completed += output.take(place, group.fetching(ended)) and ended.is_completed
-                tally.num_warned += ended.num_warnings > 0
+                is_written = output.take(place, [group.fetching(each) for each in ended])
+                tally.num_completed += is_written and sum(each.is_completed for each in ended)
+                tally.num_warned += sum(bool(each.warnings) for each in ended)
+                tally.num_documents += len(ended)
     finally:
         output.close()
     return tally
@@ -263,8 +270,9 @@ def _combined(
             locations.writer_of(folder, kind).write_combined(results)
         except OSError as error:
             output.print_error(f"cannot write the summary: {error}")
-            return Tally()
-    return Tally(sum(each.error is None for each in results), sum(bool(each.warnings) for each in results))
+            return Tally(num_documents=len(results))
+    num_warned = sum(bool(each.warnings) for each in results)
+    return Tally(sum(each.error is None for each in results), num_warned, len(results))
 
 
 def _output(folder: str | None, kind: Format, shown: ProgressDisplay) -> ResultWriter:

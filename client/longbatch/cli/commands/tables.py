@@ -101,9 +101,9 @@ def write_table(
                 with shown:
                     found = find(paths, follow_links=follow_links)
                     for place, ended in group.each_placed(survey.ordered(found)):
-                        table.take(place, group.fetching(ended))
+                        table.take(place, [group.fetching(each) for each in ended])
             finally:
                 table.close()
             if run.fatal_error is not None:
                 raise run.fatal_error  # the file of an earlier run stays
-    conclude(run, Tally(table.num_complete, table.num_warned), total=total)
+    conclude(run, Tally(table.num_complete, table.num_warned, table.num_documents))

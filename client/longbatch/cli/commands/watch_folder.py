@@ -89,16 +89,17 @@ def _serve(group: Group, watched: FolderWatcher, written: FolderWriter, *, once:
     """
     num_failed, run = 0, group.run
 
-    def process(arrival: Arrival) -> Flow[tuple[Arrival, DocumentOutcome]]:
+    def process(arrival: Arrival) -> Flow[tuple[Arrival, list[DocumentOutcome]]]:
         return arrival, (yield from run.process(arrival.source))
 
     arrivals = watched.arrivals(until=lambda is_idle: run.fatal_error is not None or (once and is_idle))
     each = group.client.run_each(process, arrivals, concurrency=group.concurrency, stop=group.stop)
     for _, (arrival, ended) in each:
-        is_deleted = not ended.is_completed and not arrival.source.path.exists()
-        is_done = ended.is_final and not is_deleted and written.take(0, group.fetching(ended))
+        is_deleted = not ended[0].is_completed and not arrival.source.path.exists()
+        is_final = all(each.is_final for each in ended) and not is_deleted
+        is_done = is_final and written.take(0, [group.fetching(each) for each in ended])
         watched.end(arrival, is_done=is_done and run.fatal_error is None)
-        num_failed += is_done and not ended.is_completed
+        num_failed += is_done and sum(not each.is_completed for each in ended)
     return num_failed
 
 
