@@ -26,7 +26,6 @@ LIMITS: Final = ExtractionLimits(memory_bytes=2**31, seconds=60, max_pages=5000,
 # Not right yet; each fails this test, or is removed from here.
 WRONG: Final = frozenset(
     {
-        "annotations.pdf",
         "ansi-cp1251.msg",
         "apple-inline-image.eml",
         "big5.txt",
@@ -40,7 +39,6 @@ WRONG: Final = frozenset(
         "digest.eml",
         "equation.docx",
         "footnotes.docx",
-        "form-filled.pdf",
         "formats.xlsx",
         "formula-without-value.xlsx",
         "forwarded-as-attachment.eml",
@@ -66,7 +64,6 @@ WRONG: Final = frozenset(
         "only-attachment.eml",
         "pdf-attached.eml",
         "placeholder.eml",
-        "portfolio.pdf",
         "rtf-only.msg",
         "ruby-details.html",
         "show.ppsx",
@@ -81,7 +78,6 @@ WRONG: Final = frozenset(
         "utf16le-nobom.txt",
         "winmail.eml",
         "word97.doc",
-        "xfa-wait.pdf",
     }
 )
 
