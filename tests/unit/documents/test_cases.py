@@ -26,11 +26,9 @@ LIMITS: Final = ExtractionLimits(memory_bytes=2**31, seconds=60, max_pages=5000,
 # Not right yet; each fails this test, or is removed from here.
 WRONG: Final = frozenset(
     {
-        "annotations.pdf",
         "chart-notes-hidden.pptx",
         "equation.docx",
         "footnotes.docx",
-        "form-filled.pdf",
         "formats.xlsx",
         "formula-without-value.xlsx",
         "header-footer-comment.docx",
@@ -39,7 +37,6 @@ WRONG: Final = frozenset(
         "merged-hidden-comment.xlsx",
         "missing-chapter.epub",
         "numbered-nested.docx",
-        "portfolio.pdf",
         "show.ppsx",
         "solver-extreme.xlsx",
         "strict.docx",
@@ -47,7 +44,6 @@ WRONG: Final = frozenset(
         "template.dotx",
         "template.potx",
         "tracked-changes.docx",
-        "xfa-wait.pdf",
     }
 )
 

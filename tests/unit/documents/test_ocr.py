@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from pypdfium2 import PdfDocument
 
 from document_support import make_pdf
+from formats.drawn_pdf import DrawnPage, DrawnPdf, widget, words
 from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentErrorCode, DocumentKind, DocumentWarningCode
 from worker.documents.sandbox import ExtractedMessage, ExtractionFailure, Sandbox
@@ -104,6 +105,21 @@ def test_a_pdf_s_pages_without_text_are_read_by_ocr_and_its_others_are_not() -> 
         DocumentWarningCode.PAGES_READ_BY_OCR: [2],
         DocumentWarningCode.PAGES_WITHOUT_TEXT: [3],
     }
+
+
+@needs_ocr
+def test_a_scan_with_a_stamp_and_typed_values_is_read_once() -> None:
+    scanned = Image.new("L", (760, 1075), 255)
+    scanned.paste(picture(SEA), (0, 100))
+    shown = DrawnPage(
+        "q 595 0 0 842 0 0 cm /Im1 Do Q\n" + words(460, 20, "ABC-000123"),
+        [widget("Tx", "surname", "160 300 300 320", "/V (Okafor)")],
+        picture=scanned.tobytes(),
+        picture_size=scanned.size,
+    )
+    found, text = extract(DrawnPdf([shown]).written(), "pdf")
+    assert text == "\n".join(["ABC-000123", *SEA, "surname: Okafor"])
+    assert warned(found) == {DocumentWarningCode.PAGES_READ_BY_OCR: [1]}
 
 
 @needs_ocr
