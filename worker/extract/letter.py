@@ -77,10 +77,11 @@ def letter_text(headers: Mapping[str, str], body: str, letter: Letter, draft: Te
         names.append(file.name)
         if not file.is_read:
             draft.attach(file.name, file.data)
+    head = f"{head}\n" if head else ""
     if names:
         body = f"{body.rstrip(chr(10))}\n\n\n" if body else "\n"
-        return f"{head}\n{body}Attachments: {', '.join(names)}\n"
-    return f"{head}\n{body}"
+        return f"{head}{body}Attachments: {', '.join(names)}\n"
+    return f"{head}{body}"
 
 
 def nested_text(text: str) -> str:

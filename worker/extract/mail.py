@@ -39,7 +39,7 @@ _POSTMARK: Final = re.compile(
 )
 _QUOTED_FROM: Final = re.compile(rb"^>(>*From )", re.MULTILINE)
 _BOUNDARY: Final = re.compile(rb"^--([^\s].{0,100}?)[ \t]*\r?\n(?=content-)", re.IGNORECASE | re.MULTILINE)
-_BASE64_LINE: Final = re.compile(rb"[A-Za-z0-9+/]*={0,2}")
+_BASE64_LINE: Final = re.compile(rb"(?:[A-Za-z0-9+/=]{4})*[A-Za-z0-9+/]{0,3}={0,2}")
 _BASE64_RUN: Final = re.compile(rb"[A-Za-z0-9+/]+")
 _NO_BASE64: Final = re.compile(rb"[^A-Za-z0-9+/=]")
 _UUENCODED: Final = re.compile(
@@ -76,14 +76,12 @@ def read_eml(data: bytes, draft: TextBuilder) -> None:
         mail = _parse(mails[0])
         if not any(name in mail for name in (*HEADERS, *_OTHER_HEADERS)):
             refuse_corrupt("The message has no headers.")
-        reader = _Reader(draft)
-        draft.set_title(reader.header(mail, "Subject"))
-        draft.write(reader.mail_text(mail))
+        draft.write(_Reader(draft).mail_text(mail))
         return
     draft.announce_pages(len(mails))
     for each in mails:
         draft.begin_page()
-        draft.write(_Reader(draft).mail_text(_parse(each)))
+        draft.write(_Reader(draft).mail_text(_parse(each), depth=1))
 
 
 def _split_mailbox(data: bytes) -> list[bytes]:
@@ -134,25 +132,27 @@ class _Reader:
     def __init__(self, draft: TextBuilder) -> None:
         self.draft = draft
         self._num_parts = 0
-        self._root: Mail | None = None
+        self._mail: Mail | None = None  # the one whose headers are read
 
     def mail_text(self, mail: Mail, depth: int = 0) -> str:
-        """Return the text of a mail with its headers.
+        """Return the text of a mail with its headers; at depth 0, it is the document.
 
         Raises:
-            RefusedError: the whole mail is encrypted.
+            RefusedError: the document is encrypted.
         """
-        if self._root is None:
-            self._root = mail
+        above, self._mail = self._mail, mail
         letter = Letter()
-        headers = {name: self.header(mail, name) for name in HEADERS}
+        headers = {name: self._header(mail, name) for name in HEADERS}
+        if not depth:
+            self.draft.set_title(headers["Subject"])
         body = self._part_text(mail, letter, depth)
         if letter.num_encrypted and not depth and not body.strip() and not letter.files:
             message = "The mail is encrypted: only its recipient's key can open it."
             raise ExtractionError("document_encrypted", message)
+        self._mail = above
         return letter_text(headers, body, letter, self.draft)
 
-    def header(self, mail: Mail, name: str) -> str:
+    def _header(self, mail: Mail, name: str) -> str:
         """Return a header, decoded; several of one name are joined; empty if it is missing."""
         values = [value for each, value in mail.raw_items() if each.lower() == name.lower()]
         return ", ".join(text for value in values[:100] if (text := self._decoded_header(str(value))))
@@ -180,8 +180,8 @@ class _Reader:
         return decode_body(raw, self.draft)
 
     def _texts(self) -> Iterator[Mail]:
-        """Yield the first text parts of the whole mail."""
-        parts = self._root.walk() if self._root is not None else iter(())
+        """Yield the first text parts of the mail."""
+        parts = self._mail.walk() if self._mail is not None else iter(())
         for number, part in enumerate(parts):
             if number > 20:
                 return
@@ -393,7 +393,7 @@ class _Reader:
 
     def _take_uuencoded(self, letter: Letter, found: "re.Match[str]") -> str:
         data = bytearray()
-        for line in found[2].split("\n"):
+        for line in found[2].splitlines():
             try:
                 data += binascii.a2b_uu(line)
             except ValueError:
@@ -412,25 +412,27 @@ class _Reader:
 
     def _from_base64(self, raw: bytes, *, is_text: bool) -> bytes:
         """Decode base64; keep what surrounds damage, and lines that a mailing list put after it."""
-        lines = [line.strip() for line in raw.split(b"\n")]
-        lines = [line for line in lines if line]
+        lines = [line for each in raw.split(b"\n") if (line := each.strip())]
         are_digits = [_BASE64_LINE.fullmatch(line) is not None for line in lines]
-        if sum(are_digits) * 2 < len(lines):
-            self.draft.warn(
-                "parts_damaged", "A part of the mail is not in base64, as it declares; it was read as it is."
-            )
-            return raw
         end = len(lines)
-        while is_text and end and not are_digits[end - 1]:
-            end -= 1
-        if not all(are_digits[:end]):
+        if is_text and False in are_digits[1:]:
+            first = are_digits.index(False, 1)
+            # The last line of base64 is shorter than others, or ends with padding.
+            if lines[first - 1].endswith(b"=") or len(lines[first - 1]) < len(lines[0]):
+                end = first
+        num_bad = are_digits[:end].count(False)
+        if num_bad * 2 > end:
+            message = "A part of the mail is not in base64, as it declares; it was read as it is."
+            self.draft.warn("parts_damaged", message)
+            return raw
+        if num_bad:
             self.draft.warn("parts_damaged", "A part of the mail is damaged: it is not valid base64.")
         digits = _NO_BASE64.sub(b"", b"".join(lines[:end]))
         decoded = bytearray()
         for run in _BASE64_RUN.findall(digits):
             whole = run[: len(run) - (len(run) % 4 == 1)]
             if whole != run:
-                self.draft.warn("parts_damaged", "A part of the mail is damaged: its base64 is cut off.")
+                self.draft.warn("parts_damaged", "A part of the mail is damaged: it is not valid base64.")
             decoded += binascii.a2b_base64(whole + b"=" * (-len(whole) % 4))
         footer = b"\n".join(lines[end:])
         return bytes(decoded) + (b"\n" + footer if footer else b"")

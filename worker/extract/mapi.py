@@ -128,8 +128,8 @@ def code_page_of(message: MapiMessage) -> int | None:
 
 def decoded_by_page(raw: bytes, code_page: int | None, draft: TextBuilder) -> str:
     """Decode text in a code page of Windows."""
-    if not raw or raw.isascii():
-        return raw.decode("ascii")
+    if not raw:
+        return ""
     if code_page is None:
         return decode_body(raw, draft)
     try:
