@@ -1,5 +1,6 @@
 """The text of one mail of any format: its headers, its body, and its files."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,6 +23,7 @@ _BINARY: Final = (
     b"7z\xbc\xaf",
 )
 _MARK: Final = "---"
+_CONTENT_ID: Final = re.compile(r"cid:([^\s\"'<>()]{1,300})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def letter_text(headers: Mapping[str, str], body: str, letter: Letter, draft: Te
     """
     head = "".join(f"{name}: {headers[name]}\n" for name in HEADERS if headers.get(name))
     body = body.lstrip("\n")
-    shown = "".join(letter.html)
+    shown = {found for source in letter.html for found in _CONTENT_ID.findall(source)}
     names = []
     for file in letter.files:
         if body.strip() and _is_shown(file, shown):
@@ -130,5 +132,5 @@ def _decoded(raw: bytes, draft: TextBuilder, decoder: Callable[[bytes, TextBuild
         return text
 
 
-def _is_shown(file: MailFile, html: str) -> bool:
-    return bool(file.content_id) and file.data.startswith(_PICTURES) and f"cid:{file.content_id}" in html
+def _is_shown(file: MailFile, shown: set[str]) -> bool:
+    return file.content_id in shown and file.data.startswith(_PICTURES)

@@ -32,6 +32,7 @@ from worker.extract.mail_headers import Mail, file_name, header_text, parameter
 _OTHER_HEADERS: Final = ("Content-Type", "Message-ID", "MIME-Version", "Received", "Return-Path", "Sender")
 _MAX_PARTS: Final = 2000  # of a mail
 _SAMPLE_BYTES: Final = 2**16
+_MAX_FIELD_CHARS: Final = 10_000  # of a type with its parameters
 _BLANK: Final = b"\xef\xbb\xbf \t\r\n"
 # The line before each mail of an mbox, after an empty line: sender, date with a clock, headers below.
 _POSTMARK: Final = re.compile(
@@ -98,9 +99,8 @@ class _RawHeaders(Compat32):
     """Headers as they are: bytes that are not ASCII are lone surrogates."""
 
     def header_fetch_parse(self, name: str, value: str) -> str:
-        """Return the value."""
-        del name
-        return value
+        """Return the value; of fields with parameters, which are parsed often, as much as has a meaning."""
+        return value[:_MAX_FIELD_CHARS] if name.lower().startswith("content-") else value
 
 
 class _Parser(BytesFeedParser):
@@ -254,7 +254,7 @@ class _Reader:
     def _plain_text(self, part: Mail, text: str, letter: Letter) -> str:
         text = text.removeprefix("\ufeff").replace("\r\n", "\n")
         if parameter(part, "format").lower() == "flowed":
-            text = _unflowed(text, joiner="" if parameter(part, "delsp").lower() == "yes" else " ")
+            text = _unflowed(text, keeps_spaces=parameter(part, "delsp").lower() != "yes")
         text = _UUENCODED.sub(partial(self._take_uuencoded, letter), text)
         without, num_encrypted = _PGP.subn("", text)
         if num_encrypted:
@@ -449,7 +449,7 @@ def _rtf_text(data: bytes, draft: TextBuilder) -> str:
     return rtf_text(data, draft)
 
 
-def _unflowed(text: str, *, joiner: str) -> str:
+def _unflowed(text: str, *, keeps_spaces: bool) -> str:
     """Join the lines of `format=flowed` that end with a space, within one level of quoting."""
     out: list[str] = []
     quoting = ""
@@ -459,12 +459,14 @@ def _unflowed(text: str, *, joiner: str) -> str:
         depth = line[: len(line) - len(rest)]
         rest = rest.removeprefix(" ")
         if is_open and depth == quoting and rest != "-- ":
-            out[-1] = out[-1][:-1] + joiner + rest
+            out.append(rest)
         else:
-            out.append(f"{depth} {rest}" if depth else rest)
+            out.append(f"\n{depth} {rest}" if depth else f"\n{rest}")
         is_open = rest.endswith(" ") and rest != "-- "
+        if is_open and not keeps_spaces:
+            out[-1] = out[-1][:-1]
         quoting = depth
-    return "\n".join(out)
+    return "".join(out).removeprefix("\n")
 
 
 def _signed_content(data: bytes) -> bytes:

@@ -62,11 +62,11 @@ def file_name(part: Mail, draft: TextBuilder, decode_raw: Decoder) -> str:
 def _decode_words(text: str, draft: TextBuilder) -> str:
     """Decode encoded words; bytes of adjacent ones are joined first: they may split a character."""
     out: list[str] = []
-    run: list[tuple[str, bytes]] = []
+    run: list[tuple[str, bytearray]] = []
     end = 0
 
     def flush() -> None:
-        out.extend(decode_labelled(raw, label, draft) for label, raw in run)
+        out.extend(decode_labelled(bytes(raw), label, draft) for label, raw in run)
         run.clear()
 
     for word in _ENCODED_WORD.finditer(text):
@@ -78,9 +78,9 @@ def _decode_words(text: str, draft: TextBuilder) -> str:
         label = word[1].partition("*")[0].lower()
         raw = _word_bytes(word[2], word[3])
         if run and run[-1][0] == label:
-            run[-1] = (label, run[-1][1] + raw)
+            run[-1][1].extend(raw)
         else:
-            run.append((label, raw))
+            run.append((label, bytearray(raw)))
     flush()
     return "".join([*out, text[end:]])
 

@@ -10,7 +10,7 @@ from typing import Final
 
 SUFFIXES: Final = frozenset(
     {".txt", ".text", ".rst", ".md", ".markdown", ".html", ".htm", ".xhtml", ".pdf"}
-    | {".docx", ".pptx", ".xlsx", ".xls", ".odt", ".ods", ".rtf", ".epub", ".eml", ".msg"}
+    | {".docx", ".pptx", ".xlsx", ".xls", ".odt", ".ods", ".rtf", ".epub", ".eml", ".mbox", ".msg"}
 )
 
 NOTHING: Final = f"found no documents; folders are searched for {' '.join(sorted(SUFFIXES))}"

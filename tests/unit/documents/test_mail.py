@@ -1,6 +1,6 @@
 """The text of mails as programs write them: parts, encodings, mails within, files, and damage."""
 
-# ruff: noqa: RUF001  # texts in many alphabets
+# ruff: noqa: E501, RUF001  # tables of mails, texts in many alphabets
 
 import base64
 import quopri
@@ -140,9 +140,9 @@ def test_text_files_are_read_under_their_names() -> None:
         (["application/pdf"], "attachment-1.pdf"),
         (["application/x-who-knows"], "attachment-1.bin"),
         (["application/octet-stream; name*=utf-8''Gr%C3%BC%C3%9Fe.pdf"], "Grüße.pdf"),
-        (["application/pdf; name*0=\"long \"; name*1=\"name.pdf\""], "long name.pdf"),
-        (["application/pdf; name=\"=?iso-2022-jp?B?GyRCQEE1YT1xGyhCLnBkZg==?=\""], "請求書.pdf"),
-        (["application/pdf", "Content-Disposition: attachment; filename=\"C:\\\\Temp\\\\a b.pdf\""], "a b.pdf"),
+        (['application/pdf; name*0="long "; name*1="name.pdf"'], "long name.pdf"),
+        (['application/pdf; name="=?iso-2022-jp?B?GyRCQEE1YT1xGyhCLnBkZg==?="'], "請求書.pdf"),
+        (["application/pdf", 'Content-Disposition: attachment; filename="C:\\\\Temp\\\\a b.pdf"'], "a b.pdf"),
         (["application/pdf", "Content-Disposition: attachment; filename=Rücklage.pdf"], "Rücklage.pdf"),
         (["text/plain; name=odd.pdf"], "odd.pdf"),
     ],
@@ -211,9 +211,11 @@ def test_encoded_words_may_split_a_character_and_stand_in_a_row() -> None:
 
 def test_format_flowed_joins_its_lines() -> None:
     text = "This is a \nlong line.\n> quoted \n> too\n-- \nAnn\n"
-    assert "This is a long line.\n> quoted too\n-- \nAnn" in opened(
-        mail(part(text, "text/plain; format=flowed"))
-    ).text().replace("a  long", "a long").replace("quoted  too", "quoted too")
+    shown = "This is a long line.\n> quoted too\n-- \nAnn"
+    assert shown in opened(mail(part(text, "text/plain; format=flowed"))).text()
+    text = "長い \n行。\n"
+    assert "長い行。" in opened(mail(part(text, f"{PLAIN}; format=flowed; delsp=yes"))).text()
+    assert opened(mail(part("a \n" * 300_000, "text/plain; format=flowed"))).text().endswith("a a a ")
 
 
 def test_a_calendar_entry_is_read() -> None:
@@ -327,6 +329,12 @@ def test_each_mail_of_a_mailbox_is_a_page() -> None:
         assert "\nFrom here on quoted." in draft.text()
         for name in ("a.mbox", "a.eml"):
             assert find_kind(UploadHints(data[:HEAD_BYTES], b"", name)) == "eml"
+
+
+def test_a_file_of_a_maildir_is_a_mail_and_a_memo_is_a_text() -> None:
+    assert find_kind(UploadHints(mail(part("Hello.")), b"", "1772442000.M1P2.host:2,S")) == "eml"
+    assert find_kind(UploadHints(mail(part("Hello.")), b"", "a.txt")) == "txt"
+    assert find_kind(UploadHints(b"From: Ann\nTo: Bob\n\nThe plan.\n", b"", "memo")) == "txt"
 
 
 @pytest.mark.parametrize("before", [b"\xef\xbb\xbf", b"\n\n", b"\xef\xbb\xbf\r\n"])

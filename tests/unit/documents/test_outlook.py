@@ -1,6 +1,6 @@
 """The text of Outlook's messages: msg files and winmail.dat, in all forms of a body."""
 
-# ruff: noqa: RUF001  # texts in many alphabets
+# ruff: noqa: E501, RUF001  # tables of mails, texts in many alphabets
 
 import struct
 
