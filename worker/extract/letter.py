@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from worker.extract.draft import ExtractionError, TextBuilder
-from worker.extract.encodings import decode, decode_markup
+from worker.extract.encodings import decode, decode_labelled, decode_markup
 from worker.extract.markup import write_html
 
 HEADERS: Final = ("From", "To", "Cc", "Date", "Subject")
@@ -109,6 +109,11 @@ def html_text(source: str, draft: TextBuilder) -> str:
 def decode_body(raw: bytes, draft: TextBuilder) -> str:
     """Decode a body that declares no encoding; bytes that are not text are replaced, with a warning."""
     return _decoded(raw, draft, decode)
+
+
+def decode_declared(raw: bytes, label: str, draft: TextBuilder) -> str:
+    """Decode text whose encoding a header names; see `decode_body`."""
+    return _decoded(raw, draft, lambda raw, draft: decode_labelled(raw, label, draft))
 
 
 def decode_html(raw: bytes, draft: TextBuilder) -> str:

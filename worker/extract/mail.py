@@ -13,13 +13,13 @@ from typing import Any, Final
 from worker.extract.alternatives import choose, covers
 from worker.extract.calendars import calendar_text
 from worker.extract.draft import ExtractionError, TextBuilder, refuse_corrupt
-from worker.extract.encodings import decode_labelled
 from worker.extract.letter import (
     HEADERS,
     MAX_DEPTH,
     MAX_INLINED_BYTES,
     Letter,
     decode_body,
+    decode_declared,
     decode_html,
     file_text,
     html_text,
@@ -170,7 +170,7 @@ class _Reader:
         for part in self._texts():
             label = parameter(part, "charset")
             if label.lower() not in _ASCII:
-                return decode_labelled(raw, label, self.draft)
+                return decode_declared(raw, label, self.draft)
             sample = sample or self._bytes(part)[:_SAMPLE_BYTES]
         try:
             sample.decode()
@@ -246,10 +246,10 @@ class _Reader:
             text = _rtf_text(data, self.draft)
         else:
             text = self._plain_text(part, text, letter)
-        if not is_file or not text.strip():
+        if not is_file:
             return text
         letter.add_file(name, data, is_read=True)
-        return file_text(name, text)
+        return file_text(name, text) if text.strip() else ""
 
     def _plain_text(self, part: Mail, text: str, letter: Letter) -> str:
         text = text.removeprefix("\ufeff").replace("\r\n", "\n")
@@ -267,10 +267,7 @@ class _Reader:
         is_html = part.get_content_subtype() in {"html", "xhtml"}
         if label.lower() in _ASCII:
             return decode_html(data, self.draft) if is_html else decode_body(data, self.draft)
-        try:
-            return decode_labelled(data, label, self.draft)
-        except ExtractionError:
-            return decode_body(data, self.draft)
+        return decode_declared(data, label, self.draft)
 
     # Parts of several.
 
@@ -314,6 +311,8 @@ class _Reader:
             kind = child.get_content_type()
             if child.get_content_subtype() in _LANGUAGES:
                 continue
+            if child.get_content_maintype() == "text" and child.get_content_disposition() != "attachment":
+                _drop_name(child)  # a form of the body that some programs name is no file
             text = self._part_text(child, letter, depth + 1)
             into = calendars if kind in _CALENDARS else plain if kind == "text/plain" else texts
             into.append(text)
@@ -436,6 +435,12 @@ class _Reader:
             decoded += binascii.a2b_base64(whole + b"=" * (-len(whole) % 4))
         footer = b"\n".join(lines[end:])
         return bytes(decoded) + (b"\n" + footer if footer else b"")
+
+
+def _drop_name(part: Mail) -> None:
+    del part["Content-Disposition"]
+    if "Content-Type" in part:
+        part.del_param("name")
 
 
 def _made_up_name(kind: str, number: int) -> str:

@@ -72,6 +72,12 @@ def test_the_form_of_a_mail_that_tells_more_is_read(plain: str, html: str, expec
     assert expected in body_of(mail(several("alternative", part(plain), related)))
 
 
+def test_a_form_of_the_body_may_have_a_name() -> None:
+    named = part("<p>Nine days late.</p>", f'{HTML}; name="body.html"', "Content-Disposition: inline")
+    draft = opened(mail(several("alternative", part("Needs HTML.", f"{PLAIN}; name=body.txt"), named)))
+    assert draft.text().endswith("\n\nNine days late.")
+
+
 def test_files_in_either_form_are_kept() -> None:
     pdf = packed(b"%PDF-1.4", "application/pdf; name=a.pdf")
     rich = several("mixed", part("<p>One two three.</p>", HTML), pdf, part("<p>Four.</p>", HTML))
@@ -207,6 +213,14 @@ def test_encoded_words_may_split_a_character_and_stand_in_a_row() -> None:
     first, second = (base64.b64encode(half).decode() for half in ("日".encode()[:2], "日".encode()[2:]))
     head = f"Subject: =?utf-8?B?{first}?=\n =?utf-8?B?{second}?= and =?iso-8859-1?Q?caf=E9_=80?=\nTo: a@b.example\n"
     assert opened(f"{head}\nHello".encode()).title == "日 and café €"
+
+
+def test_bytes_that_are_no_text_spoil_no_mail() -> None:
+    word = base64.b64encode(b"\0\x81\xff\0").decode()
+    draft = opened(f"Subject: =?x-unknown?B?{word}?= late\nTo: b@example.org\n\nHello".encode())
+    assert draft.text().endswith("late\n\nHello")
+    odd = part(b"He\0llo \x81\x8d\xff.", "text/plain; charset=x-unknown")
+    assert "llo" in opened(mail(several("mixed", part("First."), odd))).text()
 
 
 def test_format_flowed_joins_its_lines() -> None:
