@@ -61,6 +61,7 @@ _WITHOUT_CONTENT: Final = frozenset(
     }
 )
 _ENVELOPES: Final = frozenset({"application/octet-stream", "application/pgp-encrypted"})
+_UUENCODE: Final = frozenset({"x-uuencode", "uuencode", "uue", "x-uue"})
 _TNEF: Final = frozenset({"application/ms-tnef", "application/vnd.ms-tnef"})
 _ASCII: Final = frozenset({"", "us-ascii", "ascii", "ansi_x3.4-1968"})
 # In DER: the types of S/MIME, and a string of bytes after the type "data".
@@ -100,7 +101,14 @@ class _RawHeaders(Compat32):
 
     def header_fetch_parse(self, name: str, value: str) -> str:
         """Return the value; of fields with parameters, which are parsed often, as much as has a meaning."""
-        return value[:_MAX_FIELD_CHARS] if name.lower().startswith("content-") else value
+        if not name.lower().startswith("content-"):
+            return value
+        value = value[:_MAX_FIELD_CHARS]
+        if (
+            "*" in value and not value.isascii()
+        ):  # the library decodes parameters by RFC 2231, which are ASCII
+            value = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        return value
 
 
 class _Parser(BytesFeedParser):
@@ -185,7 +193,7 @@ class _Reader:
         for number, part in enumerate(parts):
             if number > 20:
                 return
-            if part.get_content_maintype() == "text" and isinstance(part.get_payload(), str):
+            if part.get_content_maintype() == "text" and isinstance(_payload(part), str):
                 yield part
 
     # One part of any type.
@@ -284,7 +292,7 @@ class _Reader:
 
     def _children(self, part: Mail, depth: int) -> Sequence[Mail]:
         """Return the parts, also of a part whose boundary is missing or another."""
-        payload = part.get_payload()
+        payload = _payload(part)
         if isinstance(payload, list):
             if any(isinstance(each, CloseBoundaryNotFoundDefect) for each in part.defects):
                 self.draft.warn("parts_damaged", "The mail has no end mark: its last part may be cut off.")
@@ -299,8 +307,8 @@ class _Reader:
         if found := _BOUNDARY.search(raw):
             head = b'Content-Type: multipart/mixed; boundary="' + found[1].replace(b'"', b"") + b'"\n\n'
             again = _parse(head + raw)
-            if isinstance(again.get_payload(), list):
-                return list(again.get_payload())
+            if isinstance(parts := _payload(again), list):
+                return parts
         return [_parse(b"Content-Type: text/plain\n\n" + raw)]
 
     def _alternative_text(self, children: Sequence[Mail], letter: Letter, depth: int) -> str:
@@ -327,7 +335,7 @@ class _Reader:
 
     def _message_text(self, part: Mail, depth: int) -> str:
         kind = part.get_content_type()
-        payload = part.get_payload()
+        payload = _payload(part)
         if kind == "message/external-body":
             self.draft.warn("parts_not_read", "A part of the mail is stored elsewhere and was not fetched.")
             return ""
@@ -340,14 +348,14 @@ class _Reader:
                 self._warn_nesting()
                 return ""
             return decode_body(self._bytes(part), self.draft)
-        mails = list(payload or ())
+        mails: list[Mail] = list(payload) if isinstance(payload, list) else []
         if kind not in _MAILS and kind != "message/partial":
             return "\n\n".join(text for each in mails if (text := self._fields_text(each)))
         encoding = str(part.get("Content-Transfer-Encoding", "")).strip().lower()
         if encoding in {"base64", "quoted-printable"} and mails and not mails[0].keys():
             source = _parse(b"")
             source["Content-Transfer-Encoding"] = encoding
-            source.set_payload(mails[0].get_payload())
+            source.set_payload(str(_payload(mails[0])))
             mails = [_parse(self._bytes(source).lstrip(_BLANK))]
         texts = [self.mail_text(each, depth + 1) for each in mails]
         return "\n\n".join(nested_text(text) for text in texts if text.strip())
@@ -403,11 +411,18 @@ class _Reader:
     def _bytes(self, part: Mail) -> bytes:
         """Return the content of a part, as much of it as its transfer encoding allows."""
         encoding = str(part.get("Content-Transfer-Encoding", "")).partition(";")[0].strip().lower()
+        payload = _payload(part)
+        if not isinstance(payload, str):
+            return b""
+        raw = payload.encode("utf-8", "surrogateescape")
         if encoding == "base64":
-            raw = str(part.get_payload() or "").encode("utf-8", "surrogateescape")
             return self._from_base64(raw, is_text=part.get_content_maintype() == "text")
-        payload = part.get_payload(decode=True)
-        return payload if isinstance(payload, bytes) else b""
+        if encoding == "quoted-printable":
+            return binascii.a2b_qp(raw)
+        if encoding in _UUENCODE and raw.isascii():
+            decoded = part.get_payload(decode=True)
+            return decoded if isinstance(decoded, bytes) else raw
+        return raw
 
     def _from_base64(self, raw: bytes, *, is_text: bool) -> bytes:
         """Decode base64; keep what surrounds damage, and lines that a mailing list put after it."""
@@ -435,6 +450,11 @@ class _Reader:
             decoded += binascii.a2b_base64(whole + b"=" * (-len(whole) % 4))
         footer = b"\n".join(lines[end:])
         return bytes(decoded) + (b"\n" + footer if footer else b"")
+
+
+def _payload(part: Mail) -> object:
+    """Return the parts, or the text as it is; the public method decodes it by whatever the mail declares."""
+    return vars(part).get("_payload")
 
 
 def _drop_name(part: Mail) -> None:
