@@ -140,6 +140,7 @@ class _Reader:
     def __init__(self, draft: TextBuilder) -> None:
         self.draft = draft
         self._num_parts = 0
+        self._bodies: set[int] = set()  # forms of a body, which some programs name; they are no files
         self._mail: Mail | None = None  # the one whose headers are read
 
     def mail_text(self, mail: Mail, depth: int = 0) -> str:
@@ -213,16 +214,16 @@ class _Reader:
                 return self._multipart_text(part, letter, depth)
             case "message":
                 return self._message_text(part, depth)
+            case _ if part.get_content_type() in _WITHOUT_CONTENT:
+                return ""
             case _:
                 return self._leaf_text(part, letter, depth)
 
     def _leaf_text(self, part: Mail, letter: Letter, depth: int) -> str:
         kind = part.get_content_type()
-        if kind in _WITHOUT_CONTENT:
-            return ""
         if kind in _SEALED:
             return self._sealed_text(part, letter, depth)
-        name = file_name(part, self.draft, self._decode_raw_header)
+        name = file_name(part, self.draft, self._decode_raw_header) if id(part) not in self._bodies else ""
         data = self._bytes(part)
         if kind in _TNEF or name.lower() == "winmail.dat":
             return self._tnef_text(data, letter, depth)
@@ -230,6 +231,10 @@ class _Reader:
             if name:
                 letter.add_file(name, data, is_read=True)
             return calendar_text(self._decoded(part, data))
+        if name.lower().endswith(".eml") and depth < MAX_DEPTH:
+            within = _parse(data.lstrip(_BLANK))
+            if any(header in within for header in HEADERS):
+                return nested_text(self.mail_text(within, depth + 1))
         if part.get_content_maintype() == "text" and not is_binary(data):
             return self._text(part, data, name, letter)
         if data:
@@ -320,7 +325,7 @@ class _Reader:
             if child.get_content_subtype() in _LANGUAGES:
                 continue
             if child.get_content_maintype() == "text" and child.get_content_disposition() != "attachment":
-                _drop_name(child)  # a form of the body that some programs name is no file
+                self._bodies.add(id(child))
             text = self._part_text(child, letter, depth + 1)
             into = calendars if kind in _CALENDARS else plain if kind == "text/plain" else texts
             into.append(text)
@@ -455,12 +460,6 @@ class _Reader:
 def _payload(part: Mail) -> object:
     """Return the parts, or the text as it is; the public method decodes it by whatever the mail declares."""
     return vars(part).get("_payload")
-
-
-def _drop_name(part: Mail) -> None:
-    del part["Content-Disposition"]
-    if "Content-Type" in part:
-        part.del_param("name")
 
 
 def _made_up_name(kind: str, number: int) -> str:

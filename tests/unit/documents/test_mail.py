@@ -107,6 +107,8 @@ def test_mails_within_are_read_with_their_headers() -> None:
     assert text.index("invoice 889") < text.index("invoice 890")
     encoded = packed(INNER, "message/rfc822")
     assert "Subject: Inner Please pay invoice 889." in body_of(mail(several("mixed", encoded)))
+    as_file = packed(INNER, "application/octet-stream; name=fwd.eml")
+    assert "Subject: Inner Please pay invoice 889." in body_of(mail(several("mixed", as_file)))
     deep = INNER
     for _ in range(5):
         deep = mail(part(deep, "message/rfc822"))
