@@ -84,6 +84,11 @@ _MARKUP: Final = (b"<!doctype html", b"<html", b"<head", b"<body")
 _BEFORE_MARKUP: Final = ((b"<?xml", b"?>"), (b"<!--", b"-->"))
 _BLANK: Final = b"\xef\xbb\xbf \t\r\n"
 _MAIL: Final = re.compile(rb"From |[A-Za-z][A-Za-z0-9-]{0,70}:")
+_MAIL_FIELDS: Final = re.compile(
+    rb"^(From|To|Subject|Date|Message-ID|MIME-Version|Received|Return-Path|Delivered-To):",
+    re.IGNORECASE | re.MULTILINE,
+)
+_MIN_MAIL_FIELDS: Final = 3  # a memo has a few of them too, as "Date:" and "To:"
 _BEGINNINGS: Final = (
     (b"{\\rtf", _K.RTF),
     (b"\x89PNG", _K.PNG),
@@ -193,9 +198,16 @@ def _of_text(head: bytes, wanted: DocumentKind | None) -> DocumentKind | None:
         case _K.EML:
             return wanted if _MAIL.match(head.lstrip(_BLANK)) else None
         case None | _K.XLS | _K.XLSX | _K.ODS:
-            return _K.HTML if _is_markup(head) else _K.TXT
+            return _K.HTML if _is_markup(head) else _K.EML if _is_mail(head) else _K.TXT
         case _:
             return None
+
+
+def _is_mail(head: bytes) -> bool:
+    """Return True if the text begins with fields of a mail, as the nameless files of a Maildir do."""
+    fields = head.replace(b"\r\n", b"\n").partition(b"\n\n")[0]
+    found = {field.lower() for field in _MAIL_FIELDS.findall(fields)}
+    return _MAIL.match(head) is not None and b"from" in found and len(found) >= _MIN_MAIL_FIELDS
 
 
 def _is_markup(head: bytes) -> bool:

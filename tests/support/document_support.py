@@ -294,6 +294,15 @@ def mail_with(subject: str, *attached: tuple[str, bytes]) -> bytes:
     return message.as_bytes()
 
 
+def pdf_with(name: str, data: bytes) -> bytes:
+    """A PDF of one page with this file attached."""
+    writer = PdfWriter(clone_from=PdfReader(io.BytesIO(make_pdf([f"See {name}."]))))
+    writer.add_attachment(name, data)
+    out = io.BytesIO()
+    writer.write(out)
+    return out.getvalue()
+
+
 def upload(
     session: Session,
     content: bytes = b"Hello",

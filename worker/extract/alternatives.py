@@ -15,8 +15,8 @@ _PLACEHOLDER: Final = re.compile(r"html|mime\b|browser|web.?mail|multipart", re.
 def choose(texts: Sequence[str]) -> str:
     """Return the first text, the plain form, unless a later one tells more.
 
-    The first is replaced if it is part of the other, or a placeholder ("This message needs an HTML viewer."). A longer
-    text that has other words than the first is appended to it.
+    The first is replaced if it is part of the other, or a placeholder ("This message needs an HTML viewer.").
+    A longer text that has other words than the first is appended to it.
     """
     best = ""
     for text in texts:

@@ -1,11 +1,12 @@
 """The text of one mail of any format: its headers, its body, and its files."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from worker.extract.draft import ExtractionError, TextBuilder
-from worker.extract.encodings import decode, decode_markup
+from worker.extract.encodings import decode, decode_labelled, decode_markup
 from worker.extract.markup import write_html
 
 HEADERS: Final = ("From", "To", "Cc", "Date", "Subject")
@@ -22,6 +23,7 @@ _BINARY: Final = (
     b"7z\xbc\xaf",
 )
 _MARK: Final = "---"
+_CONTENT_ID: Final = re.compile(r"cid:([^\s\"'<>()]{1,300})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def letter_text(headers: Mapping[str, str], body: str, letter: Letter, draft: Te
     """
     head = "".join(f"{name}: {headers[name]}\n" for name in HEADERS if headers.get(name))
     body = body.lstrip("\n")
-    shown = "".join(letter.html)
+    shown = {found for source in letter.html for found in _CONTENT_ID.findall(source)}
     names = []
     for file in letter.files:
         if body.strip() and _is_shown(file, shown):
@@ -77,10 +79,11 @@ def letter_text(headers: Mapping[str, str], body: str, letter: Letter, draft: Te
         names.append(file.name)
         if not file.is_read:
             draft.attach(file.name, file.data)
+    head = f"{head}\n" if head else ""
     if names:
         body = f"{body.rstrip(chr(10))}\n\n\n" if body else "\n"
-        return f"{head}\n{body}Attachments: {', '.join(names)}\n"
-    return f"{head}\n{body}"
+        return f"{head}{body}Attachments: {', '.join(names)}\n"
+    return f"{head}{body}"
 
 
 def nested_text(text: str) -> str:
@@ -108,6 +111,11 @@ def decode_body(raw: bytes, draft: TextBuilder) -> str:
     return _decoded(raw, draft, decode)
 
 
+def decode_declared(raw: bytes, label: str, draft: TextBuilder) -> str:
+    """Decode text whose encoding a header names; see `decode_body`."""
+    return _decoded(raw, draft, lambda raw, draft: decode_labelled(raw, label, draft))
+
+
 def decode_html(raw: bytes, draft: TextBuilder) -> str:
     """Decode HTML that may declare its encoding itself; see `decode_body`."""
     return _decoded(raw, draft, decode_markup)
@@ -129,5 +137,5 @@ def _decoded(raw: bytes, draft: TextBuilder, decoder: Callable[[bytes, TextBuild
         return text
 
 
-def _is_shown(file: MailFile, html: str) -> bool:
-    return bool(file.content_id) and file.data.startswith(_PICTURES) and f"cid:{file.content_id}" in html
+def _is_shown(file: MailFile, shown: set[str]) -> bool:
+    return file.content_id in shown and file.data.startswith(_PICTURES)

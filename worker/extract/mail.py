@@ -13,13 +13,13 @@ from typing import Any, Final
 from worker.extract.alternatives import choose, covers
 from worker.extract.calendars import calendar_text
 from worker.extract.draft import ExtractionError, TextBuilder, refuse_corrupt
-from worker.extract.encodings import decode_labelled
 from worker.extract.letter import (
     HEADERS,
     MAX_DEPTH,
     MAX_INLINED_BYTES,
     Letter,
     decode_body,
+    decode_declared,
     decode_html,
     file_text,
     html_text,
@@ -32,6 +32,7 @@ from worker.extract.mail_headers import Mail, file_name, header_text, parameter
 _OTHER_HEADERS: Final = ("Content-Type", "Message-ID", "MIME-Version", "Received", "Return-Path", "Sender")
 _MAX_PARTS: Final = 2000  # of a mail
 _SAMPLE_BYTES: Final = 2**16
+_MAX_FIELD_CHARS: Final = 10_000  # of a type with its parameters
 _BLANK: Final = b"\xef\xbb\xbf \t\r\n"
 # The line before each mail of an mbox, after an empty line: sender, date with a clock, headers below.
 _POSTMARK: Final = re.compile(
@@ -39,7 +40,7 @@ _POSTMARK: Final = re.compile(
 )
 _QUOTED_FROM: Final = re.compile(rb"^>(>*From )", re.MULTILINE)
 _BOUNDARY: Final = re.compile(rb"^--([^\s].{0,100}?)[ \t]*\r?\n(?=content-)", re.IGNORECASE | re.MULTILINE)
-_BASE64_LINE: Final = re.compile(rb"[A-Za-z0-9+/]*={0,2}")
+_BASE64_LINE: Final = re.compile(rb"(?:[A-Za-z0-9+/=]{4})*[A-Za-z0-9+/]{0,3}={0,2}")
 _BASE64_RUN: Final = re.compile(rb"[A-Za-z0-9+/]+")
 _NO_BASE64: Final = re.compile(rb"[^A-Za-z0-9+/=]")
 _UUENCODED: Final = re.compile(
@@ -60,6 +61,7 @@ _WITHOUT_CONTENT: Final = frozenset(
     }
 )
 _ENVELOPES: Final = frozenset({"application/octet-stream", "application/pgp-encrypted"})
+_UUENCODE: Final = frozenset({"x-uuencode", "uuencode", "uue", "x-uue"})
 _TNEF: Final = frozenset({"application/ms-tnef", "application/vnd.ms-tnef"})
 _ASCII: Final = frozenset({"", "us-ascii", "ascii", "ansi_x3.4-1968"})
 # In DER: the types of S/MIME, and a string of bytes after the type "data".
@@ -76,14 +78,12 @@ def read_eml(data: bytes, draft: TextBuilder) -> None:
         mail = _parse(mails[0])
         if not any(name in mail for name in (*HEADERS, *_OTHER_HEADERS)):
             refuse_corrupt("The message has no headers.")
-        reader = _Reader(draft)
-        draft.set_title(reader.header(mail, "Subject"))
-        draft.write(reader.mail_text(mail))
+        draft.write(_Reader(draft).mail_text(mail))
         return
     draft.announce_pages(len(mails))
     for each in mails:
         draft.begin_page()
-        draft.write(_Reader(draft).mail_text(_parse(each)))
+        draft.write(_Reader(draft).mail_text(_parse(each), depth=1))
 
 
 def _split_mailbox(data: bytes) -> list[bytes]:
@@ -100,8 +100,14 @@ class _RawHeaders(Compat32):
     """Headers as they are: bytes that are not ASCII are lone surrogates."""
 
     def header_fetch_parse(self, name: str, value: str) -> str:
-        """Return the value."""
-        del name
+        """Return the value; of fields with parameters, which are parsed often, as much as has a meaning."""
+        if not name.lower().startswith("content-"):
+            return value
+        value = value[:_MAX_FIELD_CHARS]
+        if (
+            "*" in value and not value.isascii()
+        ):  # the library decodes parameters by RFC 2231, which are ASCII
+            value = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         return value
 
 
@@ -134,25 +140,28 @@ class _Reader:
     def __init__(self, draft: TextBuilder) -> None:
         self.draft = draft
         self._num_parts = 0
-        self._root: Mail | None = None
+        self._bodies: set[int] = set()  # forms of a body, which some programs name; they are no files
+        self._mail: Mail | None = None  # the one whose headers are read
 
     def mail_text(self, mail: Mail, depth: int = 0) -> str:
-        """Return the text of a mail with its headers.
+        """Return the text of a mail with its headers; at depth 0, it is the document.
 
         Raises:
-            RefusedError: the whole mail is encrypted.
+            RefusedError: the document is encrypted.
         """
-        if self._root is None:
-            self._root = mail
+        above, self._mail = self._mail, mail
         letter = Letter()
-        headers = {name: self.header(mail, name) for name in HEADERS}
+        headers = {name: self._header(mail, name) for name in HEADERS}
+        if not depth:
+            self.draft.set_title(headers["Subject"])
         body = self._part_text(mail, letter, depth)
         if letter.num_encrypted and not depth and not body.strip() and not letter.files:
             message = "The mail is encrypted: only its recipient's key can open it."
             raise ExtractionError("document_encrypted", message)
+        self._mail = above
         return letter_text(headers, body, letter, self.draft)
 
-    def header(self, mail: Mail, name: str) -> str:
+    def _header(self, mail: Mail, name: str) -> str:
         """Return a header, decoded; several of one name are joined; empty if it is missing."""
         values = [value for each, value in mail.raw_items() if each.lower() == name.lower()]
         return ", ".join(text for value in values[:100] if (text := self._decoded_header(str(value))))
@@ -170,7 +179,7 @@ class _Reader:
         for part in self._texts():
             label = parameter(part, "charset")
             if label.lower() not in _ASCII:
-                return decode_labelled(raw, label, self.draft)
+                return decode_declared(raw, label, self.draft)
             sample = sample or self._bytes(part)[:_SAMPLE_BYTES]
         try:
             sample.decode()
@@ -180,12 +189,12 @@ class _Reader:
         return decode_body(raw, self.draft)
 
     def _texts(self) -> Iterator[Mail]:
-        """Yield the first text parts of the whole mail."""
-        parts = self._root.walk() if self._root is not None else iter(())
+        """Yield the first text parts of the mail."""
+        parts = self._mail.walk() if self._mail is not None else iter(())
         for number, part in enumerate(parts):
             if number > 20:
                 return
-            if part.get_content_maintype() == "text" and isinstance(part.get_payload(), str):
+            if part.get_content_maintype() == "text" and isinstance(_payload(part), str):
                 yield part
 
     # One part of any type.
@@ -205,16 +214,16 @@ class _Reader:
                 return self._multipart_text(part, letter, depth)
             case "message":
                 return self._message_text(part, depth)
+            case _ if part.get_content_type() in _WITHOUT_CONTENT:
+                return ""
             case _:
                 return self._leaf_text(part, letter, depth)
 
     def _leaf_text(self, part: Mail, letter: Letter, depth: int) -> str:
         kind = part.get_content_type()
-        if kind in _WITHOUT_CONTENT:
-            return ""
         if kind in _SEALED:
             return self._sealed_text(part, letter, depth)
-        name = file_name(part, self.draft, self._decode_raw_header)
+        name = file_name(part, self.draft, self._decode_raw_header) if id(part) not in self._bodies else ""
         data = self._bytes(part)
         if kind in _TNEF or name.lower() == "winmail.dat":
             return self._tnef_text(data, letter, depth)
@@ -222,6 +231,10 @@ class _Reader:
             if name:
                 letter.add_file(name, data, is_read=True)
             return calendar_text(self._decoded(part, data))
+        if name.lower().endswith(".eml") and depth < MAX_DEPTH:
+            within = _parse(data.lstrip(_BLANK))
+            if any(header in within for header in HEADERS):
+                return nested_text(self.mail_text(within, depth + 1))
         if part.get_content_maintype() == "text" and not is_binary(data):
             return self._text(part, data, name, letter)
         if data:
@@ -246,15 +259,15 @@ class _Reader:
             text = _rtf_text(data, self.draft)
         else:
             text = self._plain_text(part, text, letter)
-        if not is_file or not text.strip():
+        if not is_file:
             return text
         letter.add_file(name, data, is_read=True)
-        return file_text(name, text)
+        return file_text(name, text) if text.strip() else ""
 
     def _plain_text(self, part: Mail, text: str, letter: Letter) -> str:
         text = text.removeprefix("\ufeff").replace("\r\n", "\n")
         if parameter(part, "format").lower() == "flowed":
-            text = _unflowed(text, joiner="" if parameter(part, "delsp").lower() == "yes" else " ")
+            text = _unflowed(text, keeps_spaces=parameter(part, "delsp").lower() != "yes")
         text = _UUENCODED.sub(partial(self._take_uuencoded, letter), text)
         without, num_encrypted = _PGP.subn("", text)
         if num_encrypted:
@@ -267,10 +280,7 @@ class _Reader:
         is_html = part.get_content_subtype() in {"html", "xhtml"}
         if label.lower() in _ASCII:
             return decode_html(data, self.draft) if is_html else decode_body(data, self.draft)
-        try:
-            return decode_labelled(data, label, self.draft)
-        except ExtractionError:
-            return decode_body(data, self.draft)
+        return decode_declared(data, label, self.draft)
 
     # Parts of several.
 
@@ -287,7 +297,7 @@ class _Reader:
 
     def _children(self, part: Mail, depth: int) -> Sequence[Mail]:
         """Return the parts, also of a part whose boundary is missing or another."""
-        payload = part.get_payload()
+        payload = _payload(part)
         if isinstance(payload, list):
             if any(isinstance(each, CloseBoundaryNotFoundDefect) for each in part.defects):
                 self.draft.warn("parts_damaged", "The mail has no end mark: its last part may be cut off.")
@@ -302,8 +312,8 @@ class _Reader:
         if found := _BOUNDARY.search(raw):
             head = b'Content-Type: multipart/mixed; boundary="' + found[1].replace(b'"', b"") + b'"\n\n'
             again = _parse(head + raw)
-            if isinstance(again.get_payload(), list):
-                return list(again.get_payload())
+            if isinstance(parts := _payload(again), list):
+                return parts
         return [_parse(b"Content-Type: text/plain\n\n" + raw)]
 
     def _alternative_text(self, children: Sequence[Mail], letter: Letter, depth: int) -> str:
@@ -314,6 +324,8 @@ class _Reader:
             kind = child.get_content_type()
             if child.get_content_subtype() in _LANGUAGES:
                 continue
+            if child.get_content_maintype() == "text" and child.get_content_disposition() != "attachment":
+                self._bodies.add(id(child))
             text = self._part_text(child, letter, depth + 1)
             into = calendars if kind in _CALENDARS else plain if kind == "text/plain" else texts
             into.append(text)
@@ -328,7 +340,7 @@ class _Reader:
 
     def _message_text(self, part: Mail, depth: int) -> str:
         kind = part.get_content_type()
-        payload = part.get_payload()
+        payload = _payload(part)
         if kind == "message/external-body":
             self.draft.warn("parts_not_read", "A part of the mail is stored elsewhere and was not fetched.")
             return ""
@@ -341,14 +353,14 @@ class _Reader:
                 self._warn_nesting()
                 return ""
             return decode_body(self._bytes(part), self.draft)
-        mails = list(payload or ())
+        mails: list[Mail] = list(payload) if isinstance(payload, list) else []
         if kind not in _MAILS and kind != "message/partial":
             return "\n\n".join(text for each in mails if (text := self._fields_text(each)))
         encoding = str(part.get("Content-Transfer-Encoding", "")).strip().lower()
         if encoding in {"base64", "quoted-printable"} and mails and not mails[0].keys():
             source = _parse(b"")
             source["Content-Transfer-Encoding"] = encoding
-            source.set_payload(mails[0].get_payload())
+            source.set_payload(str(_payload(mails[0])))
             mails = [_parse(self._bytes(source).lstrip(_BLANK))]
         texts = [self.mail_text(each, depth + 1) for each in mails]
         return "\n\n".join(nested_text(text) for text in texts if text.strip())
@@ -393,7 +405,7 @@ class _Reader:
 
     def _take_uuencoded(self, letter: Letter, found: "re.Match[str]") -> str:
         data = bytearray()
-        for line in found[2].split("\n"):
+        for line in found[2].splitlines():
             try:
                 data += binascii.a2b_uu(line)
             except ValueError:
@@ -404,36 +416,50 @@ class _Reader:
     def _bytes(self, part: Mail) -> bytes:
         """Return the content of a part, as much of it as its transfer encoding allows."""
         encoding = str(part.get("Content-Transfer-Encoding", "")).partition(";")[0].strip().lower()
+        payload = _payload(part)
+        if not isinstance(payload, str):
+            return b""
+        raw = payload.encode("utf-8", "surrogateescape")
         if encoding == "base64":
-            raw = str(part.get_payload() or "").encode("utf-8", "surrogateescape")
             return self._from_base64(raw, is_text=part.get_content_maintype() == "text")
-        payload = part.get_payload(decode=True)
-        return payload if isinstance(payload, bytes) else b""
+        if encoding == "quoted-printable":
+            return binascii.a2b_qp(raw)
+        if encoding in _UUENCODE and raw.isascii():
+            decoded = part.get_payload(decode=True)
+            return decoded if isinstance(decoded, bytes) else raw
+        return raw
 
     def _from_base64(self, raw: bytes, *, is_text: bool) -> bytes:
         """Decode base64; keep what surrounds damage, and lines that a mailing list put after it."""
-        lines = [line.strip() for line in raw.split(b"\n")]
-        lines = [line for line in lines if line]
+        lines = [line for each in raw.split(b"\n") if (line := each.strip())]
         are_digits = [_BASE64_LINE.fullmatch(line) is not None for line in lines]
-        if sum(are_digits) * 2 < len(lines):
-            self.draft.warn(
-                "parts_damaged", "A part of the mail is not in base64, as it declares; it was read as it is."
-            )
-            return raw
         end = len(lines)
-        while is_text and end and not are_digits[end - 1]:
-            end -= 1
-        if not all(are_digits[:end]):
+        if is_text and False in are_digits[1:]:
+            first = are_digits.index(False, 1)
+            # The last line of base64 is shorter than others, or ends with padding.
+            if lines[first - 1].endswith(b"=") or len(lines[first - 1]) < len(lines[0]):
+                end = first
+        num_bad = are_digits[:end].count(False)
+        if num_bad * 2 > end:
+            message = "A part of the mail is not in base64, as it declares; it was read as it is."
+            self.draft.warn("parts_damaged", message)
+            return raw
+        if num_bad:
             self.draft.warn("parts_damaged", "A part of the mail is damaged: it is not valid base64.")
         digits = _NO_BASE64.sub(b"", b"".join(lines[:end]))
         decoded = bytearray()
         for run in _BASE64_RUN.findall(digits):
             whole = run[: len(run) - (len(run) % 4 == 1)]
             if whole != run:
-                self.draft.warn("parts_damaged", "A part of the mail is damaged: its base64 is cut off.")
+                self.draft.warn("parts_damaged", "A part of the mail is damaged: it is not valid base64.")
             decoded += binascii.a2b_base64(whole + b"=" * (-len(whole) % 4))
         footer = b"\n".join(lines[end:])
         return bytes(decoded) + (b"\n" + footer if footer else b"")
+
+
+def _payload(part: Mail) -> object:
+    """Return the parts, or the text as it is; the public method decodes it by whatever the mail declares."""
+    return vars(part).get("_payload")
 
 
 def _made_up_name(kind: str, number: int) -> str:
@@ -447,7 +473,7 @@ def _rtf_text(data: bytes, draft: TextBuilder) -> str:
     return rtf_text(data, draft)
 
 
-def _unflowed(text: str, *, joiner: str) -> str:
+def _unflowed(text: str, *, keeps_spaces: bool) -> str:
     """Join the lines of `format=flowed` that end with a space, within one level of quoting."""
     out: list[str] = []
     quoting = ""
@@ -457,12 +483,14 @@ def _unflowed(text: str, *, joiner: str) -> str:
         depth = line[: len(line) - len(rest)]
         rest = rest.removeprefix(" ")
         if is_open and depth == quoting and rest != "-- ":
-            out[-1] = out[-1][:-1] + joiner + rest
+            out.append(rest)
         else:
-            out.append(f"{depth} {rest}" if depth else rest)
+            out.append(f"\n{depth} {rest}" if depth else f"\n{rest}")
         is_open = rest.endswith(" ") and rest != "-- "
+        if is_open and not keeps_spaces:
+            out[-1] = out[-1][:-1]
         quoting = depth
-    return "\n".join(out)
+    return "".join(out).removeprefix("\n")
 
 
 def _signed_content(data: bytes) -> bytes:

@@ -7,7 +7,7 @@ from email.message import Message
 from typing import Final, TypeAlias
 
 from worker.extract.draft import TextBuilder
-from worker.extract.encodings import decode_labelled
+from worker.extract.letter import decode_declared
 
 # Also with a language (`utf-8*en`), and with white space in the word, as some programs write it.
 _ENCODED_WORD: Final = re.compile(r"=\?([^?\s]{1,60})\?([bBqQ])\?([^?]*)\?=")
@@ -51,7 +51,7 @@ def file_name(part: Mail, draft: TextBuilder, decode_raw: Decoder) -> str:
             continue
         if isinstance(value, tuple):  # by RFC 2231, decoded as latin-1
             label, raw = value[0] or "utf-8", value[2].encode("latin-1", "replace")
-            shown = decode_labelled(raw, label, draft)
+            shown = decode_declared(raw, label, draft)
         else:
             shown = header_text(str(value or ""), draft, decode_raw)
         if shown := re.split(r"[\\/]", " ".join(shown.split()))[-1]:
@@ -62,11 +62,11 @@ def file_name(part: Mail, draft: TextBuilder, decode_raw: Decoder) -> str:
 def _decode_words(text: str, draft: TextBuilder) -> str:
     """Decode encoded words; bytes of adjacent ones are joined first: they may split a character."""
     out: list[str] = []
-    run: list[tuple[str, bytes]] = []
+    run: list[tuple[str, bytearray]] = []
     end = 0
 
     def flush() -> None:
-        out.extend(decode_labelled(raw, label, draft) for label, raw in run)
+        out.extend(decode_declared(bytes(raw), label, draft) for label, raw in run)
         run.clear()
 
     for word in _ENCODED_WORD.finditer(text):
@@ -78,9 +78,9 @@ def _decode_words(text: str, draft: TextBuilder) -> str:
         label = word[1].partition("*")[0].lower()
         raw = _word_bytes(word[2], word[3])
         if run and run[-1][0] == label:
-            run[-1] = (label, run[-1][1] + raw)
+            run[-1][1].extend(raw)
         else:
-            run.append((label, raw))
+            run.append((label, bytearray(raw)))
     flush()
     return "".join([*out, text[end:]])
 

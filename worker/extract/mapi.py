@@ -7,8 +7,7 @@ from typing import Final
 
 from worker.extract.alternatives import choose
 from worker.extract.draft import ExtractionError, TextBuilder, clean
-from worker.extract.encodings import decode_labelled
-from worker.extract.letter import Letter, decode_body, decode_html, html_text
+from worker.extract.letter import Letter, decode_body, decode_declared, decode_html, html_text
 from worker.extract.rich_text import read_rtf
 from worker.extract.rtf_html import html_of_rtf
 
@@ -128,14 +127,11 @@ def code_page_of(message: MapiMessage) -> int | None:
 
 def decoded_by_page(raw: bytes, code_page: int | None, draft: TextBuilder) -> str:
     """Decode text in a code page of Windows."""
-    if not raw or raw.isascii():
-        return raw.decode("ascii")
+    if not raw:
+        return ""
     if code_page is None:
         return decode_body(raw, draft)
-    try:
-        return decode_labelled(raw, _CODE_PAGES.get(code_page, f"cp{code_page}"), draft)
-    except ExtractionError:
-        return decode_body(raw, draft)
+    return decode_declared(raw, _CODE_PAGES.get(code_page, f"cp{code_page}"), draft)
 
 
 def rtf_text(data: bytes, draft: TextBuilder) -> str:

@@ -117,7 +117,7 @@ class _Reader:
         values: dict[int, bytes] = {}
         for name in self._streams.get(folder, ()):
             if name == _PROPERTIES:
-                raw = self._file.openstream(folder + name).read()
+                raw = self._read(folder + name)
                 for at in range(num_head, len(raw) - _PROPERTY.size + 1, _PROPERTY.size):
                     tag, _, value = _PROPERTY.unpack_from(raw, at)
                     if tag in tags and tag & 0xFFFF not in {STRING8, UNICODE, BINARY}:
@@ -128,8 +128,17 @@ class _Reader:
             except ValueError:
                 continue
             if tag in tags:
-                values[tag] = self._file.openstream(folder + name).read()
+                values[tag] = self._read(folder + name)
         return values
+
+    def _read(self, path: str) -> bytes:
+        """Return a stream; empty, with a warning, if it is damaged."""
+        try:
+            data: bytes = self._file.openstream(path).read()
+        except (OSError, ValueError):
+            self.draft.warn("parts_damaged", "A part of the mail is damaged and was not read.")
+            return b""
+        return data
 
     def _method(self, file: MapiMessage) -> int:
         return int.from_bytes(file.values.get(_METHOD, b"")[:4], "little")

@@ -2,6 +2,7 @@
 
 # ruff: noqa: RUF001  # typographic quotes and dashes
 
+import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -184,7 +185,7 @@ def _joined(text: str) -> str:
 
 def _code_page(number: int) -> str:
     try:
-        b"".decode(f"cp{number}")
+        codecs.lookup(f"cp{number}")
     except LookupError:
         return {936: "gbk", 65001: "utf-8", 10000: "mac_roman"}.get(number, "cp1252")
     return f"cp{number}"

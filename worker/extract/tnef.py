@@ -106,6 +106,8 @@ def _attributes(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
         if len(value) < length:
             raise _DamagedError
         at += 9 + length + 2  # a checksum
+    if at > len(data) or any(data[at:]):
+        raise _DamagedError
 
 
 def _read_attribute(name: int, value: memoryview, message: MapiMessage) -> None:
@@ -188,6 +190,10 @@ def _read_file(file: MapiMessage, number: int, letter: Letter, draft: TextBuilde
     name = next((each for each in names if each), f"attachment-{number}.bin")
     if data:
         letter.add_file(name, data, content_id=_text(file, _CONTENT_ID, draft))
+    else:
+        draft.warn(
+            "attachments_not_read", f"The attachment {name} of winmail.dat has no content that can be read."
+        )
     return ""
 
 

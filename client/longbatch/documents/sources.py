@@ -13,7 +13,7 @@ SUFFIXES: Final = frozenset(
     {".txt", ".text", ".rst", ".md", ".markdown", ".html", ".htm", ".xhtml", ".pdf"}
     | {".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".xml", ".yaml", ".yml", ".log"}
     | {".srt", ".vtt", ".tex", ".adoc", ".org", ".toml", ".ini", ".cfg", ".conf"}
-    | {".docx", ".pptx", ".xlsx", ".xls", ".odt", ".ods", ".rtf", ".epub", ".eml", ".msg"}
+    | {".docx", ".pptx", ".xlsx", ".xls", ".odt", ".ods", ".rtf", ".epub", ".eml", ".mbox", ".msg"}
 )
 
 # Left by programs while a document is open, and by file managers.

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner
 
 from api_server import ApiProcess
-from document_support import Extractor, mail_with, make_pdf
+from document_support import Extractor, mail_with, make_pdf, pdf_with
 from jobs.prompts.tokenizer import Tokenizer
 from longbatch import Client
 from longbatch.cli.main import application
@@ -18,7 +18,7 @@ from longbatch.documents.run import names_apart
 from summary_support import SMALL, plan_all, run_to_end
 from support import API_KEY, register_engine
 
-PDF = make_pdf(["The invoice is over 4,200 euros."])
+PDF, OTHER = make_pdf(["The invoice is over 4,200 euros."]), make_pdf(["Another invoice."])
 BACKGROUND = Callable[[Callable[[], None]], Future[None]]
 
 
@@ -46,11 +46,8 @@ def served(
 
 @pytest.fixture
 def mailbox(tmp_path: Path) -> Path:
-    """A folder with a mail that has a mail and two files of one name attached."""
-    inner = mail_with("Inner", ("invoice.pdf", PDF))
-    outer = mail_with(
-        "Outer", ("../a.txt", b"First text."), ("../a.txt", b"Second text."), ("inner.eml", inner)
-    )
+    """A folder with a mail that has two files of one name attached, one of them with a file of its own."""
+    outer = mail_with("Outer", ("../a.pdf", PDF), ("../a.pdf", pdf_with("invoice.pdf", OTHER)))
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "outer.eml").write_bytes(outer)
@@ -62,13 +59,13 @@ def test_attached_files_have_results_after_their_document_s(served: ApiProcess, 
         found = list(client.summarize(mailbox))
         named = list(client.summarize(mailbox, attachments="name"))
     at = f"{mailbox}/outer.eml"
-    paths = [at, f"{at}/a.txt", f"{at}/a (2).txt", f"{at}/inner.eml", f"{at}/inner.eml/invoice.pdf"]
+    paths = [at, f"{at}/a.pdf", f"{at}/a (2).pdf", f"{at}/a (2).pdf/invoice.pdf"]
     assert [each.path for each in found] == paths
     assert {each.summary for each in found} == {"a summary"}
-    assert [each.warnings for each in found] == [()] * 5
+    assert [each.warnings for each in found] == [()] * 4
     (mail,) = named
     (warning,) = mail.warnings
-    assert "inner.eml" in warning
+    assert "a.pdf" in warning
     assert mail.id == found[0].id, "the same summary"
 
 
@@ -83,12 +80,11 @@ def test_a_command_writes_attached_results_into_a_folder_of_their_document(
     written = {str(each.relative_to(out)) for each in out.rglob("*.md")}
     assert written == {
         "outer.eml.md",
-        "outer.eml/a.txt.md",
-        "outer.eml/a (2).txt.md",
-        "outer.eml/inner.eml.md",
-        "outer.eml/inner.eml/invoice.pdf.md",
+        "outer.eml/a.pdf.md",
+        "outer.eml/a (2).pdf.md",
+        "outer.eml/a (2).pdf/invoice.pdf.md",
     }
-    assert "[5/5]" in done.stderr
+    assert "[4/4]" in done.stderr
     assert "with warnings" not in done.stderr
 
 

@@ -3,7 +3,7 @@
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from document_support import Extractor, mail_with, make_pdf, upload
+from document_support import Extractor, mail_with, make_pdf, pdf_with, upload
 from jobs import documents, ids
 from jobs.documents.views import DocumentObject, document_object
 from jobs.models import DEFAULT_TENANT
@@ -69,10 +69,10 @@ def test_files_within_files_are_read_to_a_depth_and_named_beyond(
     sessions: Sessions, tokenizer: Tokenizer
 ) -> None:
     content = PDF
-    for depth in range(3, 0, -1):
-        content = mail_with(f"Mail {depth}", (f"within-{depth}.{'pdf' if depth == 3 else 'eml'}", content))
-    extracted(sessions, tokenizer, content)
-    deepest = by_name(sessions, "within-2.eml")
+    for depth in (3, 2):
+        content = pdf_with(f"within-{depth}.pdf", content)
+    extracted(sessions, tokenizer, mail_with("Outer", ("within-1.pdf", content)))
+    deepest = by_name(sessions, "within-2.pdf")
     assert (deepest.state, deepest.depth, deepest.attachments) == ("ready", 2, [])
     assert "within-3.pdf" in warning(document_object(deepest), "attachments_not_read")
 
