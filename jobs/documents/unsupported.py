@@ -155,9 +155,8 @@ def _is_wide(nuls: list[int], head: bytes) -> bool:
     if 4 * min(big, little) <= max(big, little):
         name = "utf-16-be" if big > little else "utf-16-le"
         return 50 * len(_NOT_IN_WIDE.findall(head.decode(name, errors="replace"))) <= len(head) // 2
-    # The fourth byte of each character is zero, and mostly the third.
-    least = len(head) // 4 - 1
-    return min(nuls[3], nuls[2]) >= least * 0.9 or min(nuls[0], nuls[1]) >= least * 0.9
+    name = "utf-32-be" if nuls[0] > nuls[3] else "utf-32-le"
+    return 50 * len(_NOT_IN_WIDE.findall(head.decode(name, errors="replace"))) <= len(head) // 4
 
 
 _NOT_IN_WIDE: Final = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ue000-\uf8ff\ufff0-\uffff]")

@@ -288,7 +288,9 @@ def _wide_without_mark(raw: bytes) -> str | None:
     if b"\0" not in sample:
         return None
     nuls = [sample[place::4].count(0) for place in range(4)]
-    if 5 * sum(nuls) < len(sample) and _is_utf8(sample + "é".encode()):  # a few NULs within a text
+    num_controls = len(_NOT_OF_BYTES.findall(sample.replace(b"\0", b"")))
+    is_few = 5 * sum(nuls) < len(sample) and num_controls <= _MAX_CONTROLS * len(sample)
+    if is_few and _is_utf8(sample + "é".encode()):  # a text with a few NULs
         return None
     high, low = nuls[0] + nuls[2], nuls[1] + nuls[3]
     if 4 * min(high, low) > max(high, low):  # both kinds of places have them: UTF-32, or no text
