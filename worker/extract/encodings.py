@@ -241,11 +241,10 @@ def _decode_utf8(raw: bytes, draft: TextBuilder) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        text = raw.decode(errors="surrogateescape")
-    num_bad = len(_ESCAPED.findall(text))
-    num_good = len(_HIGH.findall(text)) - num_bad
-    if num_good < num_bad and not raw.startswith(codecs.BOM_UTF8):
+        pass
+    if not raw.startswith(codecs.BOM_UTF8) and not _is_nearly_utf8(raw):
         return _guess(raw, draft)
+    text = raw.decode(errors="surrogateescape")
     lines = text.splitlines(keepends=True)
     bad = [place for place, line in enumerate(lines) if _ESCAPED.search(line)]
     num_other = 0
@@ -262,6 +261,16 @@ def _decode_utf8(raw: bytes, draft: TextBuilder) -> str:
     if num:
         _warn_of_replaced(text, num, "not valid UTF-8", draft)
     return text
+
+
+def _is_nearly_utf8(raw: bytes) -> bool:
+    """Return True if valid characters beyond ASCII outnumber the bytes that are not valid."""
+    num_bad = num_high = 0
+    for start in range(0, len(raw), _SAMPLE_BYTES):  # by parts, as a long text fills the memory
+        text = raw[start : start + _SAMPLE_BYTES].decode(errors="surrogateescape")
+        num_bad += len(_ESCAPED.findall(text))
+        num_high += len(_HIGH.findall(text))
+    return num_high >= 2 * num_bad
 
 
 def _plain_line(line: str) -> str | None:
@@ -378,7 +387,8 @@ def _check(text: str, raw: bytes, draft: TextBuilder) -> str:
         ExtractionError: it has too many controls for a text.
     """
     num_nuls = text.count("\0")
-    if num_nuls > _MAX_NULS * len(text) or len(_CONTROL.findall(text)) > _MAX_CONTROLS * len(text) + 2:
+    num_controls = sum(1 for _ in _CONTROL.finditer(text))
+    if num_nuls > _MAX_NULS * len(text) or num_controls > _MAX_CONTROLS * len(text) + 2:
         first = _NOT_OF_BYTES.search(raw)
         where = f", the first (0x{first[0].hex()}) at byte {first.start():,}" if first else ""
         message = f"The bytes are not text: they have control characters{where}."
