@@ -42,7 +42,7 @@ _CODECS: Final = {
     "big5": ("cp950", "big5hkscs"),
     "big5hkscs": ("cp950", "big5hkscs"),
     "cp950": ("cp950", "big5hkscs"),
-    "iso2022_jp": ("iso2022_jp", "iso2022_jp_ext", "iso2022_jp_2", "iso2022_jp_2004"),
+    "iso2022_jp": ("iso2022_jp", "iso2022_jp_ext", "iso2022_jp_2", "iso2022_jp_nec"),
 }
 # Labels of mail that the WHATWG's standard refuses to read.
 _MAIL_LABELS: Final = {
@@ -78,7 +78,7 @@ _NULS: Final = re.compile("\0+")
 _CONTROL: Final = re.compile("[\x01-\x06\x0e-\x19\x1c-\x1f]")
 _NOT_OF_BYTES: Final = re.compile(rb"[\x00-\x06\x0e-\x19\x1c-\x1f]")
 _MAX_CONTROLS: Final = 0.02
-_MAX_NULS: Final = 0.3
+_MAX_NULS: Final = 0.6  # fields of fixed width may be mostly padding
 
 # A text is not what has these: letters of two alphabets in one word, drawings, controls or small marks
 # between letters, a capital after a small letter of another kind than its own.
@@ -210,7 +210,7 @@ def _decode_by(names: Sequence[str], raw: bytes, draft: TextBuilder) -> str:
             continue
     text = _codec(names[0])(raw, "replace")
     num = text.count(_REPLACED)
-    if num * 10 > len(text):
+    if num * 10 > len(text) + 10:
         message = f"The text is not valid {_shown(names[0])}: most of it cannot be decoded."
         raise ExtractionError("document_corrupt", message)
     _warn_of_replaced(text, num, f"not valid {_shown(names[0])}", draft)
@@ -220,6 +220,8 @@ def _decode_by(names: Sequence[str], raw: bytes, draft: TextBuilder) -> str:
 def _codec(name: str) -> Callable[[bytes, str], str]:
     if name == "iso2022_cn":
         return _decode_iso2022_cn
+    if name == "iso2022_jp_nec":
+        return _decode_iso2022_jp_nec
     return lambda raw, errors: raw.decode(name, errors)
 
 
@@ -231,6 +233,12 @@ def _decode_iso2022_cn(raw: bytes, errors: str) -> str:
 
     plain = re.sub(rb"\x0e([^\x0f\r\n]*)\x0f?", shifted, raw)
     return re.sub(rb"\x1b\$[)*+][A-M]", b"", plain).decode("gb18030", errors)
+
+
+def _decode_iso2022_jp_nec(raw: bytes, errors: str) -> str:
+    """Decode ISO-2022-JP with the characters of NEC that mails in Japan have, such as circled numbers."""
+    plain = re.sub(rb"\x1b\$[@B]([^\x1b]*)", lambda found: found[1].translate(_TO_HIGH), raw)
+    return re.sub(rb"\x1b\([BJ]", b"", plain).decode("euc_jis_2004", errors)
 
 
 _TO_HIGH: Final = bytes(byte | 0x80 if 0x20 < byte < 0x7F else byte for byte in range(256))
@@ -298,7 +306,7 @@ def _wide_without_mark(raw: bytes) -> str | None:
         return None
     nuls = [sample[place::4].count(0) for place in range(4)]
     num_controls = len(_NOT_OF_BYTES.findall(sample.replace(b"\0", b"")))
-    is_few = 5 * sum(nuls) < len(sample) and num_controls <= _MAX_CONTROLS * len(sample)
+    is_few = 3 * sum(nuls) < len(sample) and num_controls <= _MAX_CONTROLS * len(sample)
     if is_few and _is_utf8(sample + "é".encode()):  # a text with a few NULs
         return None
     high, low = nuls[0] + nuls[2], nuls[1] + nuls[3]

@@ -82,6 +82,16 @@ def test_nul_bytes_are_left_out_and_located() -> None:
     assert "byte 17" in warnings["characters_replaced"]
 
 
+def test_padding_and_separators_are_no_wide_characters() -> None:
+    padded = b"Fixed     " + bytes(10) + b"Name      " + bytes(10) + b"\n"
+    assert text_of(padded * 9)[0].startswith("Fixed     Name")
+    assert text_of(b"abc\0def\0ghi\0")[0] == "abc def ghi"
+
+
+def test_circled_numbers_of_japanese_mail_are_read() -> None:
+    assert text_of(b"\x1b$B-!-j\x1b(B ok")[0] == "①㈱ ok"
+
+
 def test_binary_bytes_are_refused_with_their_place() -> None:
     with pytest.raises(ExtractionError, match="at byte 4"):
         read("txt", b"text" + bytes(range(8)) * 50, LIMITS)
