@@ -40,7 +40,7 @@ def find_encoding(label: str) -> str:
         InvalidRequestError: there is no such encoding.
     """
     name = label.strip().lower()
-    found = lookup(name)
+    found = lookup(name) if name.isascii() else None
     if found is not None:
         name = found.name
     if name and name not in NAMES:

@@ -25,9 +25,9 @@ _BEGINNINGS: Final = (
     (b"\xca\xfe\xba\xbe", "an executable program"),
     (b"\0asm", "an executable program"),
     (b"\x1f\x8b", "a gzip archive: unpack it first"),
-    (b"BZh", "a bzip2 archive: unpack it first"),
+    *((b"BZh%d1AY&SY" % level, "a bzip2 archive: unpack it first") for level in range(1, 10)),
     (b"7z\xbc\xaf", "a 7-Zip archive: unpack it first"),
-    (b"Rar!", "a RAR archive: unpack it first"),
+    (b"Rar!\x1a\x07", "a RAR archive: unpack it first"),
     (b"\xfd7zXZ", "an xz archive: unpack it first"),
     (b"\x28\xb5\x2f\xfd", "a Zstandard archive: unpack it first"),
     (b"\x04\x22\x4d\x18", "an LZ4 archive: unpack it first"),
@@ -45,7 +45,7 @@ _BEGINNINGS: Final = (
     (b"ORC\x08", "an ORC file: export it as CSV"),
     (b"\x89HDF\r\n", "an HDF5 file"),
     (b"\x93NUMPY", "a NumPy array"),
-    (b"ID3", "an audio file"),
+    *((b"ID3" + bytes([version]), "an audio file") for version in (2, 3, 4)),
     (b"OggS", "an audio or video file"),
     (b"fLaC", "an audio file"),
     (b"MThd\0", "a music file"),
@@ -60,12 +60,12 @@ _BEGINNINGS: Final = (
     (b"OTTO\0", "a font"),
     (b"\0\1\0\0\0", "a font"),
     (b"-----BEGIN PGP MESSAGE-----", "an encrypted message: decrypt it first"),
-    (b"Salted__", "an encrypted file: decrypt it first"),
     (b"age-encryption.org/", "an encrypted file: decrypt it first"),
     (b"version https://git-lfs.github.com/spec/", "a pointer of Git LFS, not the file itself"),
 )
 # The same, if the bytes are no text.
 _IF_NO_TEXT: Final = (
+    (b"Salted__", "an encrypted file: decrypt it first"),
     (b"RIFF", "an audio or video file"),
     (b"BM", "a bitmap picture"),
     (b"\0\0\x01\0", "an icon"),
@@ -120,7 +120,7 @@ _ZIP_END: Final = b"PK\x05\x06"
 # Controls that no text has; some programs of DOS end their files with \x1a, others set colours after \x1b.
 _CONTROLS: Final = re.compile(rb"[\x01-\x06\x0e-\x19\x1c-\x1f\x7f]")
 _WIDE_MARKS: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
-_MAX_NULS: Final = 0.3
+_MAX_NULS: Final = 0.6
 _MAX_CONTROLS: Final = 0.02
 
 
@@ -155,9 +155,8 @@ def _is_wide(nuls: list[int], head: bytes) -> bool:
     if 4 * min(big, little) <= max(big, little):
         name = "utf-16-be" if big > little else "utf-16-le"
         return 50 * len(_NOT_IN_WIDE.findall(head.decode(name, errors="replace"))) <= len(head) // 2
-    # The fourth byte of each character is zero, and mostly the third.
-    least = len(head) // 4 - 1
-    return min(nuls[3], nuls[2]) >= least * 0.9 or min(nuls[0], nuls[1]) >= least * 0.9
+    name = "utf-32-be" if nuls[0] > nuls[3] else "utf-32-le"
+    return 50 * len(_NOT_IN_WIDE.findall(head.decode(name, errors="replace"))) <= len(head) // 4
 
 
 _NOT_IN_WIDE: Final = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ue000-\uf8ff\ufff0-\uffff]")

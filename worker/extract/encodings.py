@@ -42,7 +42,7 @@ _CODECS: Final = {
     "big5": ("cp950", "big5hkscs"),
     "big5hkscs": ("cp950", "big5hkscs"),
     "cp950": ("cp950", "big5hkscs"),
-    "iso2022_jp": ("iso2022_jp", "iso2022_jp_ext", "iso2022_jp_2", "iso2022_jp_2004"),
+    "iso2022_jp": ("iso2022_jp", "iso2022_jp_ext", "iso2022_jp_2", "iso2022_jp_nec"),
 }
 # Labels of mail that the WHATWG's standard refuses to read.
 _MAIL_LABELS: Final = {
@@ -78,7 +78,7 @@ _NULS: Final = re.compile("\0+")
 _CONTROL: Final = re.compile("[\x01-\x06\x0e-\x19\x1c-\x1f]")
 _NOT_OF_BYTES: Final = re.compile(rb"[\x00-\x06\x0e-\x19\x1c-\x1f]")
 _MAX_CONTROLS: Final = 0.02
-_MAX_NULS: Final = 0.3
+_MAX_NULS: Final = 0.6  # fields of fixed width may be mostly padding
 
 # A text is not what has these: letters of two alphabets in one word, drawings, controls or small marks
 # between letters, a capital after a small letter of another kind than its own.
@@ -210,7 +210,7 @@ def _decode_by(names: Sequence[str], raw: bytes, draft: TextBuilder) -> str:
             continue
     text = _codec(names[0])(raw, "replace")
     num = text.count(_REPLACED)
-    if num * 10 > len(text):
+    if num * 10 > len(text) + 10:
         message = f"The text is not valid {_shown(names[0])}: most of it cannot be decoded."
         raise ExtractionError("document_corrupt", message)
     _warn_of_replaced(text, num, f"not valid {_shown(names[0])}", draft)
@@ -220,6 +220,8 @@ def _decode_by(names: Sequence[str], raw: bytes, draft: TextBuilder) -> str:
 def _codec(name: str) -> Callable[[bytes, str], str]:
     if name == "iso2022_cn":
         return _decode_iso2022_cn
+    if name == "iso2022_jp_nec":
+        return _decode_iso2022_jp_nec
     return lambda raw, errors: raw.decode(name, errors)
 
 
@@ -233,6 +235,12 @@ def _decode_iso2022_cn(raw: bytes, errors: str) -> str:
     return re.sub(rb"\x1b\$[)*+][A-M]", b"", plain).decode("gb18030", errors)
 
 
+def _decode_iso2022_jp_nec(raw: bytes, errors: str) -> str:
+    """Decode ISO-2022-JP with the characters of NEC that mails in Japan have, such as circled numbers."""
+    plain = re.sub(rb"\x1b\$[@B]([^\x1b]*)", lambda found: found[1].translate(_TO_HIGH), raw)
+    return re.sub(rb"\x1b\([BJ]", b"", plain).decode("euc_jis_2004", errors)
+
+
 _TO_HIGH: Final = bytes(byte | 0x80 if 0x20 < byte < 0x7F else byte for byte in range(256))
 
 
@@ -241,11 +249,10 @@ def _decode_utf8(raw: bytes, draft: TextBuilder) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        text = raw.decode(errors="surrogateescape")
-    num_bad = len(_ESCAPED.findall(text))
-    num_good = len(_HIGH.findall(text)) - num_bad
-    if num_good < num_bad and not raw.startswith(codecs.BOM_UTF8):
+        pass
+    if not raw.startswith(codecs.BOM_UTF8) and not _is_nearly_utf8(raw):
         return _guess(raw, draft)
+    text = raw.decode(errors="surrogateescape")
     lines = text.splitlines(keepends=True)
     bad = [place for place, line in enumerate(lines) if _ESCAPED.search(line)]
     num_other = 0
@@ -262,6 +269,16 @@ def _decode_utf8(raw: bytes, draft: TextBuilder) -> str:
     if num:
         _warn_of_replaced(text, num, "not valid UTF-8", draft)
     return text
+
+
+def _is_nearly_utf8(raw: bytes) -> bool:
+    """Return True if valid characters beyond ASCII outnumber the bytes that are not valid."""
+    num_bad = num_high = 0
+    for start in range(0, len(raw), _SAMPLE_BYTES):  # by parts, as a long text fills the memory
+        text = raw[start : start + _SAMPLE_BYTES].decode(errors="surrogateescape")
+        num_bad += len(_ESCAPED.findall(text))
+        num_high += len(_HIGH.findall(text))
+    return num_high >= 2 * num_bad
 
 
 def _plain_line(line: str) -> str | None:
@@ -288,7 +305,9 @@ def _wide_without_mark(raw: bytes) -> str | None:
     if b"\0" not in sample:
         return None
     nuls = [sample[place::4].count(0) for place in range(4)]
-    if 5 * sum(nuls) < len(sample) and _is_utf8(sample + "é".encode()):  # a few NULs within a text
+    num_controls = len(_NOT_OF_BYTES.findall(sample.replace(b"\0", b"")))
+    is_few = 3 * sum(nuls) < len(sample) and num_controls <= _MAX_CONTROLS * len(sample)
+    if is_few and _is_utf8(sample + "é".encode()):  # a text with a few NULs
         return None
     high, low = nuls[0] + nuls[2], nuls[1] + nuls[3]
     if 4 * min(high, low) > max(high, low):  # both kinds of places have them: UTF-32, or no text
@@ -376,7 +395,8 @@ def _check(text: str, raw: bytes, draft: TextBuilder) -> str:
         ExtractionError: it has too many controls for a text.
     """
     num_nuls = text.count("\0")
-    if num_nuls > _MAX_NULS * len(text) or len(_CONTROL.findall(text)) > _MAX_CONTROLS * len(text) + 2:
+    num_controls = sum(1 for _ in _CONTROL.finditer(text))
+    if num_nuls > _MAX_NULS * len(text) or num_controls > _MAX_CONTROLS * len(text) + 2:
         first = _NOT_OF_BYTES.search(raw)
         where = f", the first (0x{first[0].hex()}) at byte {first.start():,}" if first else ""
         message = f"The bytes are not text: they have control characters{where}."

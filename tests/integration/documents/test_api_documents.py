@@ -202,3 +202,33 @@ def peak_bytes(pid: int) -> int:
     """The most memory that this process ever had."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def test_a_named_encoding_is_followed_and_makes_another_document(
+    http: httpx2.Client, extractor: Extractor
+) -> None:
+    raw = "価格は100円".encode("euc_jp")
+    guessed = send(http, raw, "a.txt").json()
+    answer = http.post("/v1/documents", content=raw, params={"filename": "a.txt", "encoding": "EUC-JP"})
+    named = answer.json()
+    form = http.post("/v1/documents", files={"file": ("a.txt", raw)}, data={"encoding": "x-euc-jp"})
+    assert named["id"] not in ("", guessed["id"])
+    assert form.json()["id"] == named["id"]
+    extractor.run_once()
+    extractor.run_once()
+    assert http.get(f"/v1/documents/{named['id']}/text").text == "価格は100円"
+    assert http.get(f"/v1/documents/{named['id']}").json()["warnings"] == []
+
+
+def test_an_unknown_encoding_is_refused_by_name(http: httpx2.Client) -> None:
+    answer = http.post("/v1/documents", content=b"text", params={"filename": "a.txt", "encoding": "klingon"})
+    assert answer.status_code == 400
+    assert error_of(answer)["param"] == "encoding"
+    assert "shift_jis" in error_of(answer)["message"]
+
+
+def test_a_name_of_another_kind_is_reported(http: httpx2.Client, extractor: Extractor) -> None:
+    made = send(http, b"<html><body><p>A table", "export.xls").json()
+    extractor.run_once()
+    seen = http.get(f"/v1/documents/{made['id']}").json()
+    assert (seen["kind"], [each["code"] for each in seen["warnings"]]) == ("html", ["extension_differs"])

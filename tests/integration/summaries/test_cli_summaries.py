@@ -206,3 +206,29 @@ def test_options_that_the_server_refuses_are_the_documents_errors(run: Run, tmp_
         assert done.exit_code == 1
         message = json.loads(done.stdout)[0]["error"]["message"]
         assert "focus: Must have at most 1000 characters, not 1001." in message
+
+
+def test_results_of_names_too_long_for_a_suffix_are_saved_apart(run: Run, tmp_path: Path) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    for name in ("x" * 250 + "a.txt", "x" * 250 + "b.txt", "é" * 124 + "c.txt"):
+        (folder / name[-251:] if name.isascii() else folder / name).touch()
+    first = run("summarize", folder, "--output", out)
+    names = sorted(each.name for each in out.iterdir())
+    assert "cannot write" not in first.stderr
+    assert len(names) == 3
+    assert all(name.endswith(".error.json") for name in names)
+    run("summarize", folder, "--output", out)
+    assert sorted(each.name for each in out.iterdir()) == names
+
+
+def test_line_ends_in_a_name_stay_out_of_progress_lines(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "two\nlines\x1b[31m.txt").touch()
+    done = run("summarize", tmp_path)
+    assert "two lines[31m.txt: " in done.stderr
+
+
+def test_an_unknown_encoding_fails_each_text_by_name(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"text")
+    done = run("summarize", tmp_path, "--encoding", "klingon")
+    assert "There is no encoding 'klingon'" in done.stderr
