@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from worker.extract.draft import ExtractionError, TextBuilder
+from worker.extract.draft import ExtractionError, TextBuilder, clean
 
 # Longer marks first: UTF-32's begins with UTF-16's.
 _MARKS: Final = (
@@ -57,6 +57,8 @@ _MAIL_LABELS: Final = {
 _NOT_OF_TEXT: Final = frozenset(
     {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "charmap", "mbcs", "oem"}
 )
+# Names that programs make up, such as `cp-850` and `x-windows-1251`.
+_CODE_PAGE: Final = re.compile(r"^(x-)?(windows|cp|ibm|ms|dos)-?(?=\d)")
 _WIDE: Final = ("utf-16", "utf-32")
 _MULTIBYTE: Final = ("gb", "hz", "cp93", "cp94", "cp95", "shift", "euc", "big5", "johab", "iso2022")
 
@@ -139,16 +141,22 @@ def decode(raw: bytes, draft: TextBuilder) -> str:
 def decode_labelled(raw: bytes, label: str, draft: TextBuilder) -> str:
     """Decode bytes whose encoding is declared, as the WHATWG's standard reads the label.
 
-    A label that is unknown, or evidently wrong, counts as none: `decode` then decides.
+    A byte order mark takes precedence and is left out. A label that is unknown, or evidently wrong, counts
+    as none: `decode` then decides.
 
     Raises:
         ExtractionError: the bytes are not text.
     """
     found = _codecs_of(label)
-    is_marked = any(raw.startswith(mark) for mark, _ in _MARKS)
-    if not found or is_marked or draft.encoding or found[0] == "utf-8" or _is_wrong(raw, found[0]):
-        return decode(raw, draft)
-    return _check(_decode_by(found, raw, draft), raw, draft)
+    if any(raw.startswith(mark) for mark, _ in _MARKS):
+        return decode(raw, draft).removeprefix("\ufeff")
+    if found and not draft.encoding and found[0] != "utf-8":
+        if not _is_wrong(raw, found[0]):
+            return _check(_decode_by(found, raw, draft), raw, draft)
+        if _is_utf8(raw):
+            shown = clean(label).strip()[:40]
+            draft.warn("encoding_guessed", f"The text is labelled {shown}; it was read as UTF-8.")
+    return decode(raw, draft)
 
 
 def decode_markup(raw: bytes, draft: TextBuilder) -> str:
@@ -167,10 +175,10 @@ def _codecs_of(label: str) -> Sequence[str]:
     name = label.strip().lower()
     if name in _MAIL_LABELS:
         return [_MAIL_LABELS[name]]
-    if found := lookup(name):
-        name = found.codec_info.name
     try:
-        codec = codecs.lookup(name)
+        if found := lookup(name):
+            name = found.codec_info.name
+        codec = codecs.lookup(_CODE_PAGE.sub("cp", name))
     except (LookupError, ValueError):  # ValueError: NUL or surrogates
         return ()
     if codec.name in _NOT_OF_TEXT or not codec._is_text_encoding:  # noqa: SLF001  # typeshed's own name of it
@@ -302,7 +310,7 @@ def _warn_of_replaced(text: str, num: int, why: str, draft: TextBuilder) -> None
 def _wide_without_mark(raw: bytes) -> str | None:
     """Return the encoding of a text in UTF-16 or UTF-32 that has no mark; None if it is neither."""
     sample = raw[:_SAMPLE_BYTES]
-    if b"\0" not in sample:
+    if b"\0" not in sample or len(raw) % 2:
         return None
     nuls = [sample[place::4].count(0) for place in range(4)]
     num_controls = len(_NOT_OF_BYTES.findall(sample.replace(b"\0", b"")))

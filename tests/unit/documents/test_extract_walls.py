@@ -16,7 +16,13 @@ import zstandard
 from jobs.settings import DocumentSettings
 from jobs.states.document import DocumentErrorCode
 from worker.documents.extractor import unpack
-from worker.documents.sandbox import ExtractedMessage, ExtractionFailure, parse_output
+from worker.documents.sandbox import (
+    AttachedFile,
+    ExtractedMessage,
+    Extraction,
+    ExtractionFailure,
+    parse_output,
+)
 
 _ROOT = Path(__file__).resolve().parents[3]
 _CONFINED = """
@@ -186,14 +192,23 @@ def test_its_output_holds_no_text_that_cannot_be_stored(character: str) -> None:
         "language": "en",
         "title": "A title",
         "warnings": [],
+        "size": 4,
+        "attachments": [{"name": "a", "size": 2}, {"name": "b", "size": 1}],
     }
     settings = DocumentSettings()
-    assert parse_output(told(**good), settings) == (ExtractedMessage.model_validate(good), b"text")
+    body = b"textxyz"
+    attached = (AttachedFile("a", b"xy"), AttachedFile("b", b"z"))
+    whole = Extraction(ExtractedMessage.model_validate(good), b"text", attached)
+    assert parse_output(told(body, **good), settings) == whole
     bad = f"a{character}b"
     warned = {"code": "pages_without_text", "message": bad}
     for output in (
-        told(**good | {"title": bad}),
-        told(**good | {"warnings": [warned]}),
+        told(body, **good | {"title": bad}),
+        told(body, **good | {"warnings": [warned]}),
+        told(body, **good | {"attachments": [{"name": bad, "size": 3}]}),
+        told(body, **good | {"attachments": [{"name": "a", "size": 10**15}]}),
+        told(body, **good | {"attachments": []}),
+        told(body, **good | {"size": -1, "attachments": [{"name": "a", "size": 8}]}),
         told(b"", code="document_corrupt", message=bad),
     ):
         found = parse_output(output, settings)
