@@ -108,8 +108,9 @@ def _sides(options: EngineUrls, environment: Mapping[str, str]) -> list[EngineSi
     sides = []
     for url in dict.fromkeys(_normalized(each) for each in options.urls):
         try:
-            side = EngineSide()
-            engine = EngineSettings.model_validate(side.engine.model_dump() | named | {"url": url})
+            # The environment's settings are joined with these before any relation between them is checked.
+            side = EngineSide.model_validate({"engine": named | {"url": url}})
+            engine = side.engine
         except ValidationError as error:
             wrong = error.errors(include_input=False)[0]
             raise StackError(f"{url}: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}.") from error

@@ -69,6 +69,12 @@ def test_up_estimates_where_no_tokenizer_is_found_and_says_so() -> None:
     assert engine.check.status == "warning"
 
 
+def test_the_kind_may_be_set_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LONGBATCH_ENGINE__KIND", "openai")
+    with standing_in("vllm", models=(_OLLAMA,)) as server:
+        assert found(server).engine.kind == "openai-chat"
+
+
 def test_messages_go_as_they_were_written_and_the_engine_counts_its_answer(estimating: Tokenizer) -> None:
     messages = [Message("system", "Be <|eot_id|> brief."), Message("user", "Name\n\nrivers.")]
     with standing_in("openai") as server:
