@@ -38,7 +38,8 @@ from worker.engine.http.openai import OPENAI
 _DISCOVERY_SECONDS: Final = 3.5
 _DEFAULT_MAX_TOKENS: Final = 4096
 # These run on CPUs, too, where the deadlines of a GPU would end every job.
-_CPU_KINDS: Final = frozenset({"llama.cpp", OPENAI.name, OPENAI_CHAT.name})
+_TEXT_KINDS: Final = frozenset({OPENAI.name, OPENAI_CHAT.name})
+_CPU_KINDS: Final = _TEXT_KINDS | {"llama.cpp"}
 _CPU_TIME_SCALE: Final = "0.05"
 _MAX_NAMES: Final = 10
 _SLOTS: Final = "MAX_BATCH_SIZE"  # the setting of --engine-slots
@@ -108,8 +109,9 @@ def _sides(options: EngineUrls, environment: Mapping[str, str]) -> list[EngineSi
     sides = []
     for url in dict.fromkeys(_normalized(each) for each in options.urls):
         try:
-            side = EngineSide()
-            engine = EngineSettings.model_validate(side.engine.model_dump() | named | {"url": url})
+            # The environment's settings are joined with these before any relation between them is checked.
+            side = EngineSide.model_validate({"engine": named | {"url": url}})
+            engine = side.engine
         except ValidationError as error:
             wrong = error.errors(include_input=False)[0]
             raise StackError(f"{url}: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}.") from error
@@ -216,10 +218,18 @@ def _with_tokenizer(
     Raises:
         StackError: there is none on this machine, or an engine has another one.
     """
-    paths = [_directory(given)] * len(engines) if given else [_own_directory(each) for each in engines]
+    takes_messages = all(each.kind in _TEXT_KINDS for each in engines)
+    if given == ESTIMATE and not takes_messages:
+        raise StackError(
+            f"{engines[0].settings.url} takes token ids, which no estimate gives: name the model's directory"
+            " with --engine-tokenizer DIR, or set LONGBATCH_ENGINE__KIND=openai to send it messages."
+        )
+    paths: list[Path | None] = [_own_directory(each) for each in engines]
+    if given:
+        paths = [None if given == ESTIMATE else _directory(given)] * len(engines)
     chosen = next((each for each in paths if each is not None), None)
-    if chosen is None and all(each.kind == OPENAI.name for each in engines):
-        # It takes messages, so nothing needs the model's ids: its tokens are estimated.
+    if chosen is None and takes_messages:
+        # Nothing needs the model's ids: its tokens are estimated.
         engines = [each.by_chat() for each in engines]
         paths = [tokenizer_directory(ESTIMATE)] * len(engines)
         chosen = paths[0]

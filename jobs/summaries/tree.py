@@ -25,6 +25,10 @@ from jobs.summaries import chunking
 from jobs.summaries.chunking import Count, Starts
 
 _SLOT_SHARE: Final = 0.5
+# An engine may have far more slots than its pool can fill (vLLM's default is 256): chunks get no smaller than
+# this for them, as long as 8 fit the pool together.
+_MIN_SHARE_TOKENS: Final = 8192
+_MIN_CHUNKS_AT_ONCE: Final = 8
 # The summary of a chunk has about this share of its chunk's tokens, within the bounds below.
 _COMPRESSION: Final = 1 / 32
 _CHUNK_SUMMARY_TOKENS: Final = (48, 512)
@@ -349,7 +353,9 @@ def _groups(num: int, fan_in: int) -> list[list[int]]:
 
 def _share(capacity: Capacity) -> int:
     """Return the tokens, prompt and output, of a chunk that packs well on this engine."""
-    return int(min(capacity.max_tokens_in_share * _SLOT_SHARE, capacity.max_seq_len, capacity.max_input_len))
+    of_slot = capacity.max_tokens_in_share * _SLOT_SHARE
+    least = min(_MIN_SHARE_TOKENS, capacity.tokens_in(capacity.max_blocks // _MIN_CHUNKS_AT_ONCE))
+    return int(min(max(of_slot, least), capacity.max_seq_len, capacity.max_input_len))
 
 
 def _room(capacity: Capacity, max_tokens: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from cli.stack.engine_urls import EngineUrls
+from cli.stack.errors import StackError
 from cli.stack.found_engines import FoundEngine, find_engines
 from entry_points import Run, ask
 from jobs.errors import EngineError
@@ -67,6 +68,24 @@ def test_up_estimates_where_no_tokenizer_is_found_and_says_so() -> None:
     assert engine.settings["LONGBATCH_ENGINE__MAX_SEQ_LEN"] == "4096", "its share: Ollama cuts silently"
     assert engine.settings["LONGBATCH_ENGINE__MAX_INPUT_LEN"] == "4095"
     assert engine.check.status == "warning"
+
+
+def test_an_estimate_may_be_chosen_for_engines_that_take_messages() -> None:
+    with standing_in("openai") as plain, standing_in("vllm") as vllm:
+        chosen, refused = (
+            EngineUrls(urls=(each.url,), slots=2, kv_tokens=8192, tokenizer=ESTIMATE)
+            for each in (plain, vllm)
+        )
+        (engine,) = find_engines(chosen, os.environ)
+        with pytest.raises(StackError, match="takes token ids, which no estimate gives"):
+            find_engines(refused, os.environ)
+    assert engine.engine.kind == "openai-chat"
+
+
+def test_the_kind_may_be_set_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LONGBATCH_ENGINE__KIND", "openai")
+    with standing_in("vllm", models=(_OLLAMA,)) as server:
+        assert found(server).engine.kind == "openai-chat"
 
 
 def test_messages_go_as_they_were_written_and_the_engine_counts_its_answer(estimating: Tokenizer) -> None:

@@ -154,7 +154,8 @@ class VllmServer:
             options = {name: options[name] for name in ("--model", "--host", "--port", "--max-num-seqs")}
         named = [str(each) for pair in options.items() for each in pair]
         if self._is_plain:
-            return [str(PYTHON.absolute()), "-m", _API_SERVER, *named]
+            # Compiling the model takes minutes on two cores.
+            return [str(PYTHON.absolute()), "-m", _API_SERVER, *named, "--enforce-eager"]
         return [
             str(PYTHON.absolute()),
             "-m",

@@ -1,7 +1,7 @@
 """The quick start's first tab over real vLLM: `up --engine-url`, then a summary by the client and a command.
 
-vLLM chooses its context and KV cache itself. With `-s` this prints the seconds from the first command to the
-first answer.
+vLLM chooses its context itself, and its KV cache within 1 GiB. With `-s` this prints the seconds from the
+first command to the first answers.
 """
 
 import os

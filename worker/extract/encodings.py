@@ -57,6 +57,7 @@ _MAIL_LABELS: Final = {
 _NOT_OF_TEXT: Final = frozenset(
     {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "charmap", "mbcs", "oem"}
 )
+_MIN_NULS_OF_WIDE: Final = 2  # a single NUL may be damage
 # Names that programs make up, such as `cp-850` and `x-windows-1251`.
 _CODE_PAGE: Final = re.compile(r"^(x-)?(windows|cp|ibm|ms|dos)-?(?=\d)")
 _WIDE: Final = ("utf-16", "utf-32")
@@ -310,7 +311,7 @@ def _warn_of_replaced(text: str, num: int, why: str, draft: TextBuilder) -> None
 def _wide_without_mark(raw: bytes) -> str | None:
     """Return the encoding of a text in UTF-16 or UTF-32 that has no mark; None if it is neither."""
     sample = raw[:_SAMPLE_BYTES]
-    if b"\0" not in sample or len(raw) % 2:
+    if sample.count(0) < _MIN_NULS_OF_WIDE or len(raw) % 2:
         return None
     nuls = [sample[place::4].count(0) for place in range(4)]
     num_controls = len(_NOT_OF_BYTES.findall(sample.replace(b"\0", b"")))

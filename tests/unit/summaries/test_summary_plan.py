@@ -30,6 +30,16 @@ def test_chunks_are_half_of_a_slots_share_of_the_pool() -> None:
     assert 0.49 * 131_072 / 4 <= reserved <= 0.5 * 131_072 / 4
 
 
+def test_slots_that_the_pool_cannot_fill_do_not_make_chunks_too_small() -> None:
+    for slots in (16, 64, 256):
+        crowded = Capacity(
+            max_batch_size=slots, max_blocks=363, tokens_per_block=128, max_input_len=8191, max_seq_len=8192
+        )
+        sizes = find_sizes([crowded], OVERHEADS, length=400)
+        reserved = sizes.chunk_tokens + OVERHEADS[NodeKind.CHUNK] + sizes.chunk_summary_limit
+        assert 0.8 * 363 * 128 / 8 <= reserved <= 363 * 128 / 8
+
+
 def test_the_smallest_engine_decides_the_chunks_and_the_largest_what_is_whole() -> None:
     small = Capacity(
         max_batch_size=4, max_blocks=512, tokens_per_block=64, max_input_len=20_000, max_seq_len=32_768
