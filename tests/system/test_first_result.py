@@ -12,7 +12,7 @@ from cli.stack.ready import INFERENCE_WORKER
 from cli.stack.stack import Stack
 from system_support import text_of, variables_of
 
-SIZES = {"annual-report.txt": 60_000, "letter.txt": 2000, "note.txt": 300, "paper.txt": 20_000}
+SIZES = {"annual-report.txt": 16_000, "letter.txt": 2000, "note.txt": 300, "paper.txt": 6000}
 
 
 # File names of the latest summaries, the one made last first.
