@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 import browser_support
 import lanes
+import ready_cluster
 import running_order
 import zygote
 from cli.stack import processes
@@ -71,10 +72,18 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all is collected: of what modules and tests are made, nothing is garbage
 
 
-def pytest_collection_finish() -> None:
-    """Collect garbage again, but never look at the modules and the tests."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Share a cluster among the lanes. Collect garbage again, but never look at the modules and the tests."""
+    if session.config.getoption("lanes"):
+        folders: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]  # pytest has no public way
+        ready_cluster.share(folders.getbasetemp() / "ready-cluster")
     gc.freeze()
     gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Remove the shared cluster once all lanes have ended."""
+    ready_cluster.remove()
 
 
 # structlog by itself draws each traceback with all local variables: seconds of CPU for one error in a loop,
@@ -155,7 +164,8 @@ def _forked_stacks(fork_program: "Callable[..., zygote.ForkedProcess | None]") -
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
     """A Postgres of this run's own."""
     server = EmbeddedPostgres(tmp_path_factory.mktemp("postgres"))
-    server.start()
+    with ready_cluster.copied():
+        server.start()
     with psycopg.connect(server.url, autocommit=True) as connection:
         # No test of this server's looks at what survives its crash: commits need not wait for the disk.
         connection.execute(f"ALTER DATABASE {NAME} SET synchronous_commit = off")

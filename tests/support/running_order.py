@@ -6,7 +6,8 @@ import pytest
 
 # The longest first, so that no process ends the run alone with one of them. `make test` runs `unit` apart.
 FOLDERS: Final = ("system", "guarantees", "contract", "integration", "migrations", "unit")
-# The files of a group share what is dear to start: a running stack costs 15 s of CPU.
+# The files of a group share what is dear to start: a running stack costs 3 s of CPU.
+# A name may have its folder before it, where another folder has such a file.
 TOGETHER: Final = (
     (
         "test_end_to_end.py",
@@ -16,9 +17,25 @@ TOGETHER: Final = (
         "test_webhooks.py",
         "test_openapi.py",  # last: it leaves jobs of all kinds
     ),
-    ("test_openai_chat.py", "test_events.py", "test_openai_javascript.py"),
+    (
+        "test_openai_chat.py",
+        "test_events.py",
+        "test_openai_javascript.py",
+        "test_responses.py",
+        "test_response_batches.py",
+        "test_response_crashes.py",  # last: it kills
+    ),
+    ("test_structured_output.py", "answers/test_log_probs.py", "test_choices.py"),
+    (
+        "test_one_box_page.py",
+        "test_soak.py",
+        "test_first_result.py",
+        "test_client.py",
+        "test_stand_in.py",
+        "test_webhooks_listen.py",
+    ),
     ("test_cancel.py", "test_crashes.py"),
-    ("test_summarize_many.py", "test_openai_crashes.py"),
+    ("test_summarize_many.py", "test_openai_crashes.py", "test_extract_many.py"),
     ("test_tokens.py", "test_tokens_files.py"),  # both load transformers
 )
 _GROUPS: Final = {
@@ -28,7 +45,7 @@ _GROUPS: Final = {
 
 def group_of(item: pytest.Item) -> str:
     """Name what one process runs: a file, or a group of files."""
-    number, _ = _GROUPS.get(item.path.name, (None, 0))
+    number, _ = _grouped(item) or (None, 0)
     return str(item.path) if number is None else f"group {number}"
 
 
@@ -46,4 +63,10 @@ def sort(items: list[pytest.Item]) -> None:
 def _place(item: pytest.Item) -> tuple[int, int, int]:
     folder = item.path.relative_to(item.config.rootpath).parts[1]
     rank = FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)
-    return rank, *_GROUPS.get(item.path.name, (len(TOGETHER), 0))
+    return rank, *(_grouped(item) or (len(TOGETHER), 0))
+
+
+def _grouped(item: pytest.Item) -> tuple[int, int] | None:
+    """Return the group of the test's file, and its place there; None for a file that runs alone."""
+    name = item.path.name
+    return _GROUPS.get(name) or _GROUPS.get(f"{item.path.parent.name}/{name}")

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import httpx2
 
+import ready_cluster
 from cli.stack.options import StackOptions
 from cli.stack.ready import Urls
 from cli.stack.stack import Stack
@@ -44,7 +45,8 @@ def text_of(num_chars: int, *, start: int = 0) -> str:
 def running_stack(options: StackOptions) -> Iterator[Stack]:
     """Run a stack that starts again at once what dies, and remove its data at the end."""
     stack = Stack(options, backoff=AT_ONCE)
-    stack.start()
+    with ready_cluster.copied():
+        stack.start()
     yield stack
     stack.stop()
     stack.remove_data()

@@ -6,8 +6,10 @@ from types import ModuleType
 
 import pytest
 
+import ready_cluster
 from cli.stack.options import StackOptions
 from cli.stack.servers.engine_options import EngineOptions
+from cli.stack.servers.llama_options import LlamaOptions, bundled_gguf
 from cli.stack.stack import Stack
 from jobs.prompts.tokenizer_files import tokenizer_directory
 from system_support import AT_ONCE, OF_TESTS, TIME_SCALE, TRACE, Client, Gauges, trace_of
@@ -29,7 +31,8 @@ class Stacks:
         self.stop()
         stack = Stack(_options(engine, self._directories), backoff=AT_ONCE)
         os.environ[TRACE] = str(trace_of(stack))  # also for an engine that starts again
-        stack.start()
+        with ready_cluster.copied():
+            stack.start()
         self._running = (engine, stack)
         return stack
 
@@ -45,22 +48,29 @@ class Stacks:
 
 def _options(engine: Engine, directories: pytest.TempPathFactory) -> StackOptions:
     """Make those of a stack that notices lost workers within seconds and tells receivers on this machine."""
-    mode, time_scale = engine
     inherited = {name: value for name, value in os.environ.items() if name not in OF_TESTS}
     return StackOptions(
         directory=directories.mktemp("stack"),
         api_port=0,
-        engine=EngineOptions(
-            mode=mode,  # type: ignore[arg-type]  # one of its modes
-            tokenizer_dir=tokenizer_directory(None),
-            time_scale=time_scale,
-        ),
+        engine=_engine_options(engine),
         environment={
             **inherited,
             "LONGBATCH_JOBS__LEASE_SECONDS": "6",
             "LONGBATCH_JOBS__RENEW_SECONDS": "1",
             "LONGBATCH_MAINTENANCE__RESCUE_SECONDS": "0.5",
         },
+    )
+
+
+def _engine_options(engine: Engine) -> EngineOptions | LlamaOptions:
+    """Make those of the local engine, or of llama.cpp with a real model: a mode of this name."""
+    mode, time_scale = engine
+    if mode == "llama":
+        return LlamaOptions(gguf=bundled_gguf(), context=2048, slots=2, threads=1)
+    return EngineOptions(
+        mode=mode,  # type: ignore[arg-type]  # one of its modes
+        tokenizer_dir=tokenizer_directory(None),
+        time_scale=time_scale,
     )
 
 

@@ -14,7 +14,7 @@ from cli.stack.stack import Stack
 from longbatch import AsyncClient, Client, DocumentSummary
 from system_support import text_of, variables_of
 
-SIZES = {"annual-report.txt": 60_000, "letter.txt": 2000, "note.txt": 300, "paper.txt": 20_000}
+SIZES = {"annual-report.txt": 16_000, "letter.txt": 2000, "note.txt": 300, "paper.txt": 6000}
 
 
 # File names of the latest summaries, the one made last first.

@@ -109,7 +109,7 @@ def peak_mib(pid: int) -> int:
 
 @pytest.mark.timeout(300)
 def test_kills_lose_no_document_and_leave_no_process(sessions: sessionmaker[Session], spawn: Spawn) -> None:
-    book = [prose_page(number) for number in range(60)]
+    book = [prose_page(number) for number in range(24)]
     made = {
         upload(sessions, make_pdf([f"Document {number}", *book]), f"{number}.pdf") for number in range(24)
     }
@@ -126,7 +126,7 @@ def test_kills_lose_no_document_and_leave_no_process(sessions: sessionmaker[Sess
     with sessions() as session:
         ready = session.scalars(select(Document)).all()
         assert {document.id for document in ready} == made
-        assert {(document.num_pages, document.error) for document in ready} == {(61, None)}
+        assert {(document.num_pages, document.error) for document in ready} == {(25, None)}
         assert max(document.attempt for document in ready) <= 4
         assert set(session.scalars(select(File.state))) == {FileState.DELETED}
         for document in ready[::10]:

@@ -8,26 +8,17 @@ import openai
 import pytest
 from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob
 
-from cli.stack.options import StackOptions
-from cli.stack.servers.llama_options import LlamaOptions, bundled_gguf
 from cli.stack.stack import Stack
 from openai_support import TEXT, ended, jsonl, results, run
-from system_support import Client, running_stack
+from system_support import Client
 
 pytestmark = pytest.mark.timeout(400)
 
+ENGINE_MODE = "llama"
 MODEL = "SmolLM2-135M-Instruct.Q4_1"
 ASKED: list[Any] = [{"role": "user", "content": "Name three fruits."}]
 CHAT: dict[str, Any] = {"model": MODEL, "messages": ASKED, "max_tokens": 16, "temperature": 0}
 PROMPT: dict[str, Any] = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
-
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    engine = LlamaOptions(gguf=bundled_gguf(), context=2048, slots=2, threads=1)
-    home = tmp_path_factory.mktemp("home")
-    with running_stack(StackOptions(directory=home / "longbatch", engine=engine, api_port=0)) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

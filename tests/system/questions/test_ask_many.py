@@ -1,6 +1,6 @@
 """Documents x questions in one command on the whole stack, with its processes killed meanwhile.
 
-`make test` runs it with 16 documents and 4 questions; `make crashes` with 300 and 10.
+`make test` runs it with 8 documents and 4 questions; `make crashes` with 300 and 10.
 """
 
 import csv
@@ -25,7 +25,7 @@ from support import eventually
 from system_support import OF_TESTS, text_of, trace_of
 
 IS_PROOF = os.environ.get("LONGBATCH_PROVE") == "1"
-NUM_DOCUMENTS, NUM_QUESTIONS = (300, 10) if IS_PROOF else (16, 4)
+NUM_DOCUMENTS, NUM_QUESTIONS = (300, 10) if IS_PROOF else (8, 4)
 OURS = (INFERENCE_WORKER, SERVICE_WORKER, API)
 VICTIMS = (*OURS, TRITON, POSTGRES, REDIS) * 2 if IS_PROOF else OURS
 TIMEOUT = 3000 if IS_PROOF else 300

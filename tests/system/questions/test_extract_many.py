@@ -1,6 +1,6 @@
 """The fields of many documents in one command on the whole stack, with its processes killed meanwhile.
 
-`make test` runs it with 12 documents; `make crashes` with 200.
+`make test` runs it with 8 documents; `make crashes` with 200.
 """
 
 import csv
@@ -22,7 +22,7 @@ from support import eventually
 from system_support import OF_TESTS, text_of
 
 IS_PROOF = os.environ.get("LONGBATCH_PROVE") == "1"
-NUM_DOCUMENTS, NUM_KILLS = (200, 9) if IS_PROOF else (12, 3)
+NUM_DOCUMENTS, NUM_KILLS = (200, 9) if IS_PROOF else (8, 3)
 TIMEOUT = 3000 if IS_PROOF else 300
 KILLS = True
 CHUNK_TOKENS = 3000
