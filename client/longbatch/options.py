@@ -20,6 +20,7 @@ DocumentKind = Literal[
     "msg",
     "odt",
     "ods",
+    "odp",
     "rtf",
     "xls",
     "png",

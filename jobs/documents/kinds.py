@@ -27,6 +27,10 @@ _EXTENSIONS: Final[Mapping[str, DocumentKind]] = {
     "tif": _K.TIFF,
     "ott": _K.ODT,
     "ots": _K.ODS,
+    **dict.fromkeys(("otp", "odg", "otg"), _K.ODP),
+    **dict.fromkeys(("docm", "dotx", "dotm"), _K.DOCX),
+    **dict.fromkeys(("pptm", "ppsx", "ppsm", "potx", "potm"), _K.PPTX),
+    **dict.fromkeys(("xlsm", "xltx", "xltm", "xlsb"), _K.XLSX),
     **{kind.value: kind for kind in DocumentKind},
 }
 _OFFICE: Final = "application/vnd.openxmlformats-officedocument"
@@ -44,6 +48,7 @@ _MEDIA_TYPES: Final[Mapping[str, DocumentKind]] = {
     "text/rtf": _K.RTF,
     "application/vnd.oasis.opendocument.text": _K.ODT,
     "application/vnd.oasis.opendocument.spreadsheet": _K.ODS,
+    "application/vnd.oasis.opendocument.presentation": _K.ODP,
     "image/png": _K.PNG,
     "image/jpeg": _K.JPG,
     "image/tiff": _K.TIFF,
@@ -51,17 +56,19 @@ _MEDIA_TYPES: Final[Mapping[str, DocumentKind]] = {
     f"{_OFFICE}.presentationml.presentation": _K.PPTX,
     f"{_OFFICE}.spreadsheetml.sheet": _K.XLSX,
 }
-# Members that only archives of these kinds have.
+# Members that only archives of these kinds have. Some programs number the main one; xlsb has a .bin.
 _MEMBERS: Final = (
-    (b"word/document.xml", _K.DOCX),
-    (b"ppt/presentation.xml", _K.PPTX),
-    (b"xl/workbook.xml", _K.XLSX),
+    (b"word/document", _K.DOCX),
+    (b"ppt/presentation", _K.PPTX),
+    (b"xl/workbook", _K.XLSX),
     (b"application/vnd.oasis.opendocument.text", _K.ODT),
     (b"application/vnd.oasis.opendocument.spreadsheet", _K.ODS),
+    (b"application/vnd.oasis.opendocument.presentation", _K.ODP),
+    (b"application/vnd.oasis.opendocument.graphics", _K.ODP),
     (b"application/epub+zip", _K.EPUB),
     (b"META-INF/container.xml", _K.EPUB),
 )
-_ZIPPED: Final = frozenset({_K.DOCX, _K.PPTX, _K.XLSX, _K.EPUB, _K.ODT, _K.ODS})
+_ZIPPED: Final = frozenset({_K.DOCX, _K.PPTX, _K.XLSX, _K.EPUB, _K.ODT, _K.ODS, _K.ODP})
 _PDF: Final = b"%PDF-"
 _PDF_WITHIN: Final = 1024  # bytes; every reader ignores what comes before
 _ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
@@ -71,6 +78,19 @@ _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _STREAMS: Final = (
     ("__properties_version1.0".encode("utf-16-le"), _K.MSG),
     ("Workbook".encode("utf-16-le"), _K.XLS),
+)
+# The same of older formats, with their usual names and the way out.
+_OLD_FORMATS: Final = (
+    (
+        "WordDocument".encode("utf-16-le"),
+        frozenset({".doc", ".dot"}),
+        "This is a Word 97-2003 document (.doc), which is not supported: save it as .docx and upload that.",
+    ),
+    (
+        "PowerPoint Document".encode("utf-16-le"),
+        frozenset({".ppt", ".pps", ".pot"}),
+        "This is a PowerPoint 97-2003 file (.ppt), which is not supported: save it as .pptx and upload that.",
+    ),
 )
 _IN_OLE: Final = frozenset({*_ZIPPED, _K.MSG, _K.XLS})
 _MARKUP: Final = (b"<!doctype html", b"<html")
@@ -106,7 +126,7 @@ _WIDE_MARKS: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 class UnsupportedDocumentError(InvalidRequestError):
     """The file is not of a supported kind.
 
-    They are txt, md, html, pdf, docx, pptx, xlsx, xls, odt, ods, rtf, epub, eml, msg, png, jpg and tiff.
+    They are txt, md, html, pdf, docx, pptx, xlsx, xls, odt, ods, odp, rtf, epub, eml, msg, png, jpg and tiff.
     """
 
     code = "unsupported_document"
@@ -171,13 +191,28 @@ def _by_bytes(hints: UploadHints, wanted: DocumentKind | None) -> DocumentKind |
         found = next((kind for name, kind in _MEMBERS if name in head or name in hints.tail), None)
         return found or (wanted if wanted in _ZIPPED else None)
     if head.startswith(_OLE):
-        found = next((kind for name, kind in _STREAMS if name in head or name in hints.tail), None)
-        return found or (wanted if wanted in _IN_OLE else None)
+        return _of_ole(hints, wanted)
     if begun := next((kind for begin, kind in _BEGINNINGS if head.startswith(begin)), None):
         return begun
     if head.startswith(_OTHER) or (b"\0" in head and not head.startswith(_WIDE_MARKS)):
         return None
     return _of_text(head, wanted)
+
+
+def _of_ole(hints: UploadHints, wanted: DocumentKind | None) -> DocumentKind | None:
+    """Return the kind of an OLE file; the wanted one if nothing in sight names another.
+
+    Raises:
+        UnsupportedDocumentError: it is of an older format.
+    """
+    seen = [kind for name, kind in _STREAMS if name in hints.head or name in hints.tail]
+    suffix = PurePosixPath(hints.filename).suffix.lower()
+    if _K.MSG not in seen and wanted is not _K.MSG:
+        for stream, suffixes, message in _OLD_FORMATS:
+            # Either may contain a workbook, so its own name counts more than that stream.
+            if suffix in suffixes or (not seen and (stream in hints.head or stream in hints.tail)):
+                raise UnsupportedDocumentError(message, param="file")
+    return next(iter(seen), wanted if wanted in _IN_OLE else None)
 
 
 def _of_text(head: bytes, wanted: DocumentKind | None) -> DocumentKind | None:

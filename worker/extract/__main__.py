@@ -136,6 +136,7 @@ _READERS: Final = {
     "msg": ("outlook", "read_msg"),
     "odt": ("open_document", "read_odt"),
     "ods": ("open_document", "read_ods"),
+    "odp": ("open_document", "read_odp"),
     "rtf": ("rich_text", "read_rtf"),
     "xls": ("sheets", "read_xls"),
     "png": ("scans.images", "read_image"),

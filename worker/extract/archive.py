@@ -24,7 +24,7 @@ def open_archive(data: bytes, limits: ExtractionLimits) -> zipfile.ZipFile:
     if data.startswith(_OLE):
         if _ENCRYPTED_PACKAGE in data:
             raise ExtractionError("document_encrypted", "The document needs a password.")
-        message = "Word and PowerPoint 97-2003 files are not supported; save it in a newer format."
+        message = "Word and PowerPoint 97-2003 files are not supported: save it as .docx or .pptx."
         raise ExtractionError("unsupported_document", message)
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))

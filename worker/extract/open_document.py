@@ -34,6 +34,12 @@ def read_ods(data: bytes, draft: TextBuilder) -> None:
     _read(data, draft, _SheetReader(draft), "ods")
 
 
+def read_odp(data: bytes, draft: TextBuilder) -> None:
+    """Read an odp or odg: each slide is a page."""
+    draft.announce_pages(0)
+    _read(data, draft, _Reader(draft), "odp")
+
+
 def _read(data: bytes, draft: TextBuilder, reader: "_Reader", kind: str) -> None:
     with open_archive(data, draft.limits) as archive:
         require(archive, _CONTENT, kind)

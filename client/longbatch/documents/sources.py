@@ -10,7 +10,9 @@ from typing import Final
 
 SUFFIXES: Final = frozenset(
     {".txt", ".text", ".rst", ".md", ".markdown", ".html", ".htm", ".xhtml", ".pdf"}
-    | {".docx", ".pptx", ".xlsx", ".xls", ".odt", ".ods", ".rtf", ".epub", ".eml", ".msg"}
+    | {".docx", ".docm", ".dotx", ".dotm", ".pptx", ".pptm", ".ppsx", ".ppsm", ".potx", ".potm"}
+    | {".xlsx", ".xlsm", ".xltx", ".xltm", ".xlsb", ".xls", ".odt", ".ott", ".ods", ".ots", ".odp", ".otp"}
+    | {".odg", ".rtf", ".epub", ".eml", ".msg"}
 )
 
 NOTHING: Final = f"found no documents; folders are searched for {' '.join(sorted(SUFFIXES))}"
