@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from worker.extract.draft import TextBuilder, refuse_corrupt
+from worker.extract.office.marks import apart, comment, margin, tidy
 from worker.extract.office.symbols import TICKED, UNTICKED, is_symbol_font, symbol
 
 _TOKEN: Final = re.compile(
@@ -46,15 +47,24 @@ _SKIPPED: Final = frozenset(
 )
 # Groups marked as ones that a reader may ignore, and that hold text.
 _KNOWN: Final = frozenset(
-    {b"shpinst", b"shptxt", b"do", b"dptxbxtext", b"annotation", b"atnauthor", b"formfield", b"fldinst", b"shppict"}
+    {
+        b"shpinst",
+        b"shptxt",
+        b"do",
+        b"dptxbxtext",
+        b"annotation",
+        b"atnauthor",
+        b"formfield",
+        b"fldinst",
+        b"shppict",
+    }
     | {b"moMath", b"moMathPara", b"mmath"}
 )
 _HEADERS: Final = frozenset({b"header", b"headerl", b"headerr", b"headerf"})
 _FOOTERS: Final = frozenset({b"footer", b"footerl", b"footerr", b"footerf"})
-_LETTER: Final = re.compile(r"[^\W\d_]")
 _BULLETS: Final = frozenset("•·▪●○o◦■□-–➢✓\uf0b7")  # noqa: RUF001
 _SYMBOL_FIELD: Final = re.compile(r"SYMBOL\s+(\d+|0x[0-9A-Fa-f]+)(?:.*?\\f\s+\"?([^\"\\]+))?", re.DOTALL)
-_LINK: Final = re.compile(r"HYPERLINK\s+\"?(https?://[^\"\s]+)")
+_LINK: Final = re.compile(r"HYPERLINK\s+\"?((?!mailto:)[^\"\s\\]+\.[^\"\s\\]+)")
 _NO_RESULT: Final = 25  # of a form's field
 _GAPS: Final = re.compile(r"\n{3,}")
 _MOST_HEADING: Final = 6
@@ -96,7 +106,7 @@ class _Text:
 
     def end_paragraph(self, state: "_State") -> None:
         """End the paragraph: a line of a cell, or a block."""
-        line = _whole("".join(self.pieces)).strip()
+        line = tidy(_whole("".join(self.pieces)))
         self.pieces.clear()
         if state.in_table:
             self.lines += [line] if line else []
@@ -105,7 +115,7 @@ class _Text:
 
     def end_cell(self) -> None:
         """End the cell."""
-        self.lines.append(_whole("".join(self.pieces)).strip())
+        self.lines.append(tidy(_whole("".join(self.pieces))))
         self.pieces.clear()
         self.cells.append(" ".join(line for line in self.lines if line).replace("\n", " ").strip(" |"))
         self.lines.clear()
@@ -381,7 +391,7 @@ class _Reader:
                 self._add(f"[{len(self._notes)}]")
         elif word == b"annotation":
             if line:
-                self._add(f" [Comment by {self._author}: {line}] " if self._author else f" [Comment: {line}] ")
+                self._add(apart(comment(self._author, line)))
             self._author = ""
         elif word == b"atnauthor":
             self._author = line
@@ -410,8 +420,8 @@ class _Reader:
 
     def _place_margin(self, word: bytes, text: str) -> None:
         lines, name = (self._headers, "Header") if word in _HEADERS else (self._footers, "Footer")
-        marked = f"[{name}: {text}]\n\n"
-        if _LETTER.search(text) and marked not in lines:
+        marked = margin(name, text)
+        if marked and marked not in lines:
             lines.append(marked)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from worker.extract.draft import ExtractionError, TextBuilder, refuse_corrupt
 from worker.extract.office.drawings import A, C, DGM, chart_lines, diagram_lines, paragraph_text
+from worker.extract.office.marks import comment
 from worker.extract.office.number_formats import BUILT_IN, GENERAL, general, shown
 from worker.extract.office.package import FALLBACK, DamagedPartError, Package, R, Relation
 
@@ -123,7 +124,9 @@ def _texts(package: Package, path: str | None) -> list[str]:
         return texts
     try:
         source = package.source(path)
-        for _, element in etree.iterparse(io.BytesIO(source), tag=f"{_S}si", resolve_entities=False, no_network=True):
+        for _, element in etree.iterparse(
+            io.BytesIO(source), tag=f"{_S}si", resolve_entities=False, no_network=True
+        ):
             texts.append(_rich(element))
             element.clear()
             while element.getprevious() is not None:
@@ -135,9 +138,7 @@ def _texts(package: Package, path: str | None) -> list[str]:
 
 def _rich(element: Any) -> str:  # noqa: ANN401
     """Return a text without its phonetic guides."""
-    pieces = [
-        each.text or "" for each in element.iter(f"{_S}t") if each.getparent().tag != f"{_S}rPh"
-    ]
+    pieces = [each.text or "" for each in element.iter(f"{_S}t") if each.getparent().tag != f"{_S}rPh"]
     return _unescaped("".join(pieces))
 
 
@@ -151,7 +152,8 @@ def _formats(package: Package, path: str | None) -> list[str]:
     if root is None:
         return []
     own = {
-        each.get("numFmtId", ""): each.get("formatCode", "") for each in root.iterfind(f"{_S}numFmts/{_S}numFmt")
+        each.get("numFmtId", ""): each.get("formatCode", "")
+        for each in root.iterfind(f"{_S}numFmts/{_S}numFmt")
     }
     formats = []
     for each in root.iterfind(f"{_S}cellXfs/{_S}xf"):
@@ -203,8 +205,8 @@ class _Sheet:
         except DamagedPartError as error:
             damage = error
         for address, comments in self._comments.items():
-            for comment in comments:
-                draft.write(f"[{address}] {comment}\n")
+            for each in comments:
+                draft.write(f"[{address}] {each}\n")
         for relation in self._relations.values():
             if relation.kind == "drawing" and not relation.is_external:
                 self._write_drawing(relation.target)
@@ -349,7 +351,7 @@ class _Sheet:
         for each in root.iter(f"{_T}threadedComment"):
             text = " ".join((each.findtext(f"{_T}text") or "").split())
             if text:
-                yield each.get("ref", ""), _comment(self._book.persons.get(each.get("personId", ""), ""), text)
+                yield each.get("ref", ""), comment(self._book.persons.get(each.get("personId", ""), ""), text)
 
     def _write_drawing(self, part: str) -> None:
         from lxml import etree
@@ -400,12 +402,7 @@ def _notes(root: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401
             text, author = text.partition("Comment:")[2].strip() or text, ""
         text = text.removeprefix(f"{author}:").strip() if author else text
         if text:
-            yield each.get("ref", ""), _comment(author, text)
-
-
-def _comment(author: str, text: str) -> str:
-    author = author.strip()
-    return f"[Comment by {author}: {text}]" if author else f"[Comment: {text}]"
+            yield each.get("ref", ""), comment(author, text)
 
 
 def _margin(text: str) -> str:
@@ -481,7 +478,9 @@ def _read_calamine(data: bytes, draft: TextBuilder) -> None:
     if damaged and len(damaged) == len(sheets):
         refuse_corrupt("All sheets are damaged.")
     for number in damaged:
-        message = f"The document is damaged: sheet {sheets[number - 1].name} could not be read and was left out."
+        message = (
+            f"The document is damaged: sheet {sheets[number - 1].name} could not be read and was left out."
+        )
         draft.warn("parts_damaged", message, [number])
     if hidden:
         listed = _listed([sheets[number - 1].name for number in hidden])

@@ -7,6 +7,7 @@ from typing import Any, Final
 from worker.extract.draft import TextBuilder, refuse_corrupt
 from worker.extract.office.drawings import A, C, DGM, chart_lines, diagram_lines
 from worker.extract.office.equations import M, linear
+from worker.extract.office.marks import apart, comment, tidy
 from worker.extract.office.numbering import shown
 from worker.extract.office.package import FALLBACK, DamagedPartError, Package, R, Relation
 
@@ -119,7 +120,7 @@ class _Deck:
         for shape in root.iter(f"{_P}sp"):
             kind = _placeholder(shape)
             if kind is None or kind == "body":
-                lines += [line for each in shape.iter(f"{A}p") if (line := _line(each).strip())]
+                lines += [line for each in shape.iter(f"{A}p") if (line := _line(each))]
         return "\n".join(lines)
 
     def _comments(self, part: str, number: int) -> Iterator[str]:
@@ -127,12 +128,12 @@ class _Deck:
         if root is None:
             return
         for each in root.iter(f"{_P}cm", f"{_P188}cm", f"{_P188}reply"):
-            author = self._authors.get(each.get("authorId", ""), "").strip()
+            author = self._authors.get(each.get("authorId", ""), "")
             text = each.findtext(f"{_P}text") or " ".join(
                 _line(paragraph) for paragraph in each.iterfind(f"{_P188}txBody/{A}p")
             )
             if text := " ".join(text.split()):
-                yield f"[Comment by {author}: {text}]" if author else f"[Comment: {text}]"
+                yield comment(author, text)
 
 
 def _named(slides: list[int]) -> str:
@@ -197,7 +198,7 @@ class _Shapes:
         return None if relation is None or relation.is_external else relation.target
 
     def _end_paragraph(self, paragraph: Any) -> Iterator[str]:  # noqa: ANN401
-        line = _line(paragraph).strip()
+        line = _line(paragraph)
         if not line:
             return
         line = self._number(paragraph) + line
@@ -253,10 +254,10 @@ def _line(paragraph: Any) -> str:  # noqa: ANN401
         if tag == FALLBACK or (tag == f"{A}fld" and element.get("type", "").startswith("slidenum")):
             walk.skip_subtree()
         elif tag == f"{M}oMath":
-            pieces.append(linear(element))
+            pieces.append(apart(linear(element)))
             walk.skip_subtree()
         elif tag == f"{A}t":
             pieces.append(element.text or "")
         elif tag == f"{A}br":
             pieces.append(" ")
-    return "".join(pieces)
+    return tidy("".join(pieces))

@@ -1,15 +1,16 @@
-"""The text of docx files: headers, the body with headings, lists, tables, text boxes and comments, notes, footers."""
+"""The text of docx files: headers, the body with headings, lists, tables and comments, notes, footers."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from worker.extract.draft import TextBuilder
+from worker.extract.draft import ExtractionError, TextBuilder
 from worker.extract.encodings import decode_markup
 from worker.extract.markup import write_html
 from worker.extract.office.drawings import DGM, C, chart_lines, diagram_lines
 from worker.extract.office.equations import M, linear
+from worker.extract.office.marks import apart, comment, margin, tidy
 from worker.extract.office.numbering import Numbering
 from worker.extract.office.package import FALLBACK, DamagedPartError, Package, R
 from worker.extract.office.symbols import TICKED, UNKNOWN, UNTICKED, in_symbols, is_symbol_font, symbol
@@ -19,24 +20,23 @@ _W14: Final = "{http://schemas.microsoft.com/office/word/2010/wordml}"
 _CHOICE: Final = FALLBACK.replace("Fallback", "Choice")
 _OBJECT: Final = "{urn:schemas-microsoft-com:office:office}OLEObject"
 _CHARTEX: Final = "{http://schemas.microsoft.com/office/drawing/2014/chartex}chart"
-# Fallbacks repeat, for older programs, what newer ones show differently; phonetic guides repeat text too. Deleted
-# text, text that was moved away, and properties before a change are no longer part of the document.
+# Fallbacks repeat, for older programs, what newer ones show differently; phonetic guides repeat text too.
+# Deleted text, text that was moved away, and properties before a change are no longer part of the document.
 _SKIPPED: Final = frozenset(
     {FALLBACK, *(f"{_W}{name}" for name in ("rt", "del", "moveFrom", "delText", "instrText", "delInstrText"))}
     | {f"{_W}{name}Change" for name in ("pPr", "rPr", "sectPr", "tblPr", "tcPr", "trPr", "numbering")}
 )
-_BREAKS: Final = {f"{_W}tab": "\t", f"{_W}ptab": "\t", f"{_W}br": "\n", f"{_W}cr": "\n", f"{_W}noBreakHyphen": "-"}
+_BREAKS: Final = {
+    f"{_W}tab": "\t",
+    f"{_W}ptab": "\t",
+    f"{_W}br": "\n",
+    f"{_W}cr": "\n",
+    f"{_W}noBreakHyphen": "-",
+}
 _HEADING: Final = re.compile(r"(?:heading|title)\s*([1-6])?$", re.IGNORECASE)
 _MOST_HEADING: Final = 6
 _MOST_ANCESTORS: Final = 50  # of a style
 _OFF: Final = frozenset({"0", "false", "off"})
-_LETTER: Final = re.compile(r"[^\W\d_]")
-# Around a comment or equation in its line; XML has no such characters.
-_BEGIN: Final = "\x01"
-_END: Final = "\x02"
-_AFTER_BRACKET: Final = re.compile(f"(?<=[(\\[]){_BEGIN}")
-_BEFORE_COMMENT: Final = re.compile(f" *{_BEGIN}")
-_AFTER_COMMENT: Final = re.compile(f"{_END}(?=[\\s.,;:!?)\\]{_BEGIN}]|$)")
 _TEXT_PATH: Final = "{urn:schemas-microsoft-com:vml}textpath"
 _OLD_EQUATIONS: Final = re.compile(r"Equation|MathType", re.IGNORECASE)
 
@@ -98,7 +98,9 @@ class _Document:
     def of(cls, package: Package, part: str, draft: TextBuilder) -> "_Document":
         """Read the parts around the main one."""
         relations = package.relations(part)
-        paths = {relation.kind: relation.target for relation in relations.values() if not relation.is_external}
+        paths = {
+            relation.kind: relation.target for relation in relations.values() if not relation.is_external
+        }
         numbering = Numbering.of(package, paths.get("numbering"))
         styles, default_style = _styles(package, paths.get("styles"), numbering)
         notes = _Notes(package, {kind: paths[kind] for kind in ("footnotes", "endnotes") if kind in paths})
@@ -124,9 +126,7 @@ class _Document:
             self.draft.warn("parts_not_read", message)
 
 
-def _styles(
-    package: Package, path: str | None, numbering: Numbering
-) -> tuple[dict[str, _Style], str]:
+def _styles(package: Package, path: str | None, numbering: Numbering) -> tuple[dict[str, _Style], str]:
     """Map the ids of styles to what they say of their paragraphs; return the id of the default one too."""
     root = None if path is None else package.optional(path, "the styles")
     if root is None:
@@ -216,13 +216,12 @@ class _Comments:
         for each in root if root is not None else ():
             paragraphs = (_plain(paragraph) for paragraph in each.iter(f"{_W}p"))
             if text := " ".join(line for line in paragraphs if line):
-                author = each.get(f"{_W}author", "").strip()
-                self._texts[each.get(f"{_W}id", "")] = f"[Comment by {author}: {text}]" if author else f"[Comment: {text}]"
+                self._texts[each.get(f"{_W}id", "")] = comment(each.get(f"{_W}author", ""), text)
 
     def take(self, its_id: str) -> str:
         """Return a comment; empty if it is shown already."""
         text = self._texts.pop(its_id, "")
-        return f"{_BEGIN}{text}{_END}" if text else ""
+        return apart(text) if text else ""
 
     def rest(self) -> Iterator[str]:
         """Yield the comments that the text does not refer to."""
@@ -261,8 +260,8 @@ def _margins(root: Any, document: _Document) -> tuple[list[str], list[str]]:  # 
                 text = "\n".join(
                     line for each in _lines(part, document, relation.target) if (line := each.strip())
                 )
-                marked = f"[{kind.capitalize()}: {text}]\n\n"
-                if _LETTER.search(text) and marked not in lines:  # a page number says nothing
+                marked = margin(kind.capitalize(), text)
+                if marked and marked not in lines:
                     lines.append(marked)
     return margins["header"], margins["footer"]
 
@@ -284,7 +283,7 @@ def _lines(root: Any, document: _Document, part: str) -> Iterator[str]:  # noqa:
         elif element.tag in _SKIPPED or reader.is_skipped(element):
             walk.skip_subtree()
         elif element.tag == f"{M}oMath":
-            reader.add(f"{_BEGIN}{linear(element)}{_END}")
+            reader.add(apart(linear(element)))
             walk.skip_subtree()
         elif element.tag == f"{_W}altChunk":
             yield from reader.foreign(element)
@@ -453,17 +452,16 @@ class _Reader:
         if relation is None or relation.is_external:
             return
         package = self._document.package
-        try:
-            data = package.read(relation.target)
-        except DamagedPartError:
-            package.warn_damaged("an included file")
-            return
-        if relation.target.lower().endswith((".htm", ".html", ".xhtml")):
-            inner = TextBuilder(self._document.draft.limits)
-            write_html(decode_markup(data, inner), inner)
-            yield inner.text().strip() + "\n\n"
-        else:
+        if not relation.target.lower().endswith((".htm", ".html", ".xhtml")):
             self._document.attach(relation.target)
+            return
+        inner = TextBuilder(self._document.draft.limits)
+        try:
+            write_html(decode_markup(package.read(relation.target), inner), inner)
+        except (DamagedPartError, ExtractionError):
+            package.warn_damaged("an included page")
+            return
+        yield inner.text().strip() + "\n\n"
 
     def end(self, element: Any) -> Iterator[str]:  # noqa: ANN401
         """Yield the lines that the end of this element completes."""
@@ -490,7 +488,7 @@ class _Reader:
             self._joined = pieces
             return
         self._joined = []
-        line = _tidy("".join(pieces))
+        line = tidy("".join(pieces))
         prefix = self._prefix(paragraph)  # also of an empty one, since it counts
         if line or (prefix and self._rows):
             yield from self._placed((prefix + line).strip() if self._rows else prefix + line, after="\n\n")
@@ -523,11 +521,3 @@ class _Reader:
             self._paragraphs[0].later.append(line + after)
         else:
             yield line + after
-
-
-def _tidy(line: str) -> str:
-    """Remove the blanks around; put one before and after each comment and equation, but none before punctuation."""
-    if _BEGIN in line:
-        line = _BEFORE_COMMENT.sub(" ", _AFTER_BRACKET.sub("", line))
-        line = _AFTER_COMMENT.sub("", line).replace(_END, " ")
-    return line.strip()

@@ -18,7 +18,8 @@ _NO_NODES: Final = frozenset({"pres", "parTrans", "sibTrans", "doc"})
 def paragraph_text(paragraph: Any) -> str:  # noqa: ANN401  # lxml is untyped
     """Return the text of a paragraph of a drawing, on one line."""
     pieces = [
-        " " if each.tag == f"{A}br" else each.text or "" for each in paragraph.iter(f"{A}t", f"{A}br", f"{A}tab")
+        " " if each.tag == f"{A}br" else each.text or ""
+        for each in paragraph.iter(f"{A}t", f"{A}br", f"{A}tab")
     ]
     return " ".join("".join(pieces).split())
 

@@ -224,7 +224,9 @@ def _number(value: float, section: _Section) -> str:
     while after and after[0] == ("other", ","):
         scale += 1
         after.pop(0)
-    number = Decimal(repr(float(value))).scaleb(2 * sum(text == "%" for kind, text in pieces if kind == "other"))
+    number = Decimal(repr(float(value))).scaleb(
+        2 * sum(text == "%" for kind, text in pieces if kind == "other")
+    )
     number = number.scaleb(-3 * scale)
     if "/" in shape:
         digits = general(float(abs(number)))
@@ -252,7 +254,9 @@ def _decimal(number: Decimal, shape: str, between: Sequence[tuple[str, str]]) ->
         return _spread(whole + decimals, between)
     if "," in whole_shape:
         head = len(whole) % 3
-        whole = ",".join(([whole[:head]] if head else []) + [whole[at : at + 3] for at in range(head, len(whole), 3)])
+        whole = ",".join(
+            ([whole[:head]] if head else []) + [whole[at : at + 3] for at in range(head, len(whole), 3)]
+        )
     if not whole and not decimals and "#" in shape:
         whole = "0"
     return whole + (f".{decimals}" if decimals else "")
