@@ -163,9 +163,7 @@ def test_long_texts_end_at_the_limit_of_characters() -> None:
         read("rtf", RTF, replace(LIMITS, max_characters=10))
 
 
-@pytest.mark.parametrize(
-    ("kind", "module"), [("msg", "olefile"), ("xls", "python_calamine")]
-)
+@pytest.mark.parametrize(("kind", "module"), [("msg", "olefile"), ("xls", "python_calamine")])
 def test_a_kind_of_the_extra_says_so_where_that_is_missing(
     kind: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

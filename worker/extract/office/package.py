@@ -4,6 +4,7 @@ Parts are parsed here rather than by python-docx, python-pptx and openpyxl: thos
 type of its main part (macros, templates, shows), know no strict namespaces, and fail as a whole over one part.
 """
 
+import io
 import posixpath
 import re
 import zipfile
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
-from worker.extract.archive import open_archive
+from worker.extract.archive import open_archive, read_member
 from worker.extract.draft import ExtractionError, TextBuilder, refuse_corrupt
 
 _ROOT_RELATIONS: Final = "_rels/.rels"
@@ -21,7 +22,6 @@ _TRANSITIONAL: Final = rb"http://schemas.openxmlformats.org/\1/2006/\2"
 _WIDE_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
 _DECLARATION: Final = re.compile(r"^\s*<\?xml[^>]*\?>")
 _ENTITIES: Final = re.compile(rb"<!DOCTYPE", re.IGNORECASE)  # no program writes any
-_DAMAGE: Final = (KeyError, zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, OSError)
 
 R: Final = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
 FALLBACK: Final = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
@@ -99,8 +99,8 @@ class Package:
             DamagedPartError: it is missing or damaged.
         """
         try:
-            return self.archive.read(self._names[part.lower()])
-        except _DAMAGE as error:
+            return read_member(self.archive, self._names.get(part.lower(), part))
+        except ExtractionError as error:
             raise DamagedPartError(part) from error
 
     def source(self, part: str) -> bytes:
@@ -146,12 +146,16 @@ class Package:
         from lxml import etree
 
         try:
-            return self.xml(part)
+            source = self.source(part)
         except DamagedPartError:
+            refuse_corrupt("The main part of the document is missing or damaged.")
+        try:
+            return etree.fromstring(source, _parser())
+        except (etree.XMLSyntaxError, ValueError):
             pass
         try:
-            root = etree.fromstring(self.source(part), _parser(recovers=True))
-        except (DamagedPartError, etree.XMLSyntaxError, ValueError):
+            root = etree.fromstring(source, _parser(recovers=True))
+        except (etree.XMLSyntaxError, ValueError):
             root = None
         if root is None:
             refuse_corrupt("The main part of the document is missing or damaged.")
@@ -178,10 +182,10 @@ def unwrap_object(name: str, data: bytes) -> tuple[str, bytes]:
     """Return name and bytes of the file that an OLE object holds; the object itself if it holds none."""
     import olefile
 
-    if not olefile.isOleFile(data):
+    if not data.startswith(olefile.MAGIC):
         return name, data
     try:
-        with olefile.OleFileIO(data) as ole:
+        with olefile.OleFileIO(io.BytesIO(data)) as ole:
             stem = name.rpartition(".")[0] or name
             for stream, suffix in (("Package", ""), ("CONTENTS", ".pdf"), ("EmbeddedOdf", "")):
                 if ole.exists(stream):
