@@ -45,7 +45,7 @@ def read_epub(data: bytes, draft: TextBuilder) -> None:
 
 
 def _package_path(archive: zipfile.ZipFile) -> str:
-    """Return the path of the book's list of parts: as the container names it, or the only one that there is."""
+    """Return the path of the book's list of parts: as the container names it, or the first one."""
     names = archive.namelist()
     try:
         rootfile = _parse(read_member(archive, _CONTAINER)).find(".//{*}rootfile")

@@ -1,9 +1,10 @@
-"""The text of OpenDocument files: odt as headings, paragraphs and rows; a page for each sheet or slide of others."""
+"""The text of OpenDocument files: odt as paragraphs and rows; each sheet or slide of others is a page."""
 
 import posixpath
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
@@ -47,6 +48,12 @@ _FIELDS: Final = frozenset(
     {f"{_TEXT}page-number", f"{_TEXT}page-count", f"{_TEXT}sheet-name", f"{_TEXT}date"}
 )
 _FORMS: Final = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+# Properties of styles that hide a sheet, a slide or text, with their attribute and its value.
+_HIDES: Final = {
+    f"{_STYLE}table-properties": (f"{_TABLE}display", "false"),
+    f"{_STYLE}drawing-page-properties": (f"{_SHOW}visibility", "hidden"),
+    f"{_STYLE}text-properties": (f"{_TEXT}display", "none"),
+}
 _OUTLINE: Final = "\0outline"  # the name under which the numbers of headings are kept
 _FEWEST_WORDS: Final = 3  # of a footer with a page number that says more
 _MOST_BLANKS: Final = 100  # that one element stands for
@@ -178,14 +185,8 @@ class _Styles:
         """Look at an element, in the order of the file."""
         if tag == f"{_STYLE}style":
             self._style = attributes.get(f"{_STYLE}name", "")
-        elif tag == f"{_STYLE}table-properties":
-            if attributes.get(f"{_TABLE}display") == "false":
-                self.hidden.add(self._style)
-        elif tag == f"{_STYLE}drawing-page-properties":
-            if attributes.get(f"{_SHOW}visibility") == "hidden":
-                self.hidden.add(self._style)
-        elif tag == f"{_STYLE}text-properties":
-            if attributes.get(f"{_TEXT}display") == "none":
+        elif hides := _HIDES.get(tag):
+            if attributes.get(hides[0]) == hides[1]:
                 self.hidden.add(self._style)
         elif tag == f"{_TEXT}list-style":
             self._list = attributes.get(f"{_STYLE}name", "")
@@ -266,12 +267,10 @@ class _Reader:
         elif tag in _PARAGRAPHS:
             self._begin_paragraph(tag, attributes)
         elif begin := _BEGINNERS.get(tag):
-            begin(self, attributes)
+            getattr(self, begin)(attributes)
         elif tag in _CELLS:
             self._begin_cell(attributes)
-        elif tag in _ALTERNATIVES:
-            self._text = []
-        elif tag == f"{_DC}creator" and self._comment:
+        elif tag in _ALTERNATIVES or (tag == f"{_DC}creator" and self._comment):
             self._text = []
         elif tag.startswith(_FORM):
             self._learn_control(tag, attributes)
@@ -432,7 +431,8 @@ class _Reader:
             return
         inner = TextBuilder(self._draft.limits)
         reader = _Reader(inner, self._styles, None)
-        _walk(root.find(f"{_OFFICE}body") if root.find(f"{_OFFICE}body") is not None else root, reader)
+        body = root.find(f"{_OFFICE}body")
+        _walk(root if body is None else body, reader)
         reader.finish()
         is_chart = root.find(f".//{_OFFICE}chart") is not None
         if text := re.sub(r"\n{2,}", "\n", inner.text()).strip():
@@ -607,10 +607,8 @@ class _SheetReader(_Reader):
             "",
         )
         if kind == "percentage":
-            try:
+            with suppress(ValueError):
                 value = f"{float(value) * 100:.10g}%"
-            except ValueError:
-                pass
         if not value and (formula := attributes.get(f"{_TABLE}formula")):
             value = "=" + formula.partition("=")[2]
         if self._rows and self._rows[-1]:
@@ -697,27 +695,24 @@ class _SlideReader(_Reader):
         self._draft.write(f"# {text}" if self._is_title else re.sub(r"\n\n$", "\n", text))
 
 
-_BEGINNERS: Final[dict[str, Callable[[_Reader, dict[str, str]], None]]] = {
-    # Looked up by name, so that the readers of sheets and slides have their own.
-    tag: (lambda reader, attributes, name=name: getattr(reader, name)(attributes))
-    for tag, name in {
-        f"{_TEXT}list": "_begin_list",
-        f"{_TEXT}list-item": "_begin_item",
-        f"{_TEXT}list-header": "_begin_list_header",
-        f"{_TEXT}note": "_begin_note",
-        f"{_OFFICE}annotation": "_begin_comment",
-        f"{_TABLE}table": "_begin_table",
-        f"{_TABLE}table-column": "_begin_column",
-        f"{_TABLE}table-row": "_begin_row",
-        f"{_DRAW}page": "_begin_page",
-        f"{_DRAW}frame": "_begin_frame",
-        f"{_DRAW}object": "_begin_object",
-        f"{_DRAW}object-ole": "_begin_ole",
-        f"{_DRAW}control": "_begin_control",
-        f"{_SHOW}notes": "_begin_show_notes",
-        f"{_TEXT}span": "_begin_span",
-        f"{_TEXT}section": "_begin_section",
-    }.items()
+# Names of methods, since the readers of sheets and slides have some of their own.
+_BEGINNERS: Final[Mapping[str, str]] = {
+    f"{_TEXT}list": "_begin_list",
+    f"{_TEXT}list-item": "_begin_item",
+    f"{_TEXT}list-header": "_begin_list_header",
+    f"{_TEXT}note": "_begin_note",
+    f"{_OFFICE}annotation": "_begin_comment",
+    f"{_TABLE}table": "_begin_table",
+    f"{_TABLE}table-column": "_begin_column",
+    f"{_TABLE}table-row": "_begin_row",
+    f"{_DRAW}page": "_begin_page",
+    f"{_DRAW}frame": "_begin_frame",
+    f"{_DRAW}object": "_begin_object",
+    f"{_DRAW}object-ole": "_begin_ole",
+    f"{_DRAW}control": "_begin_control",
+    f"{_SHOW}notes": "_begin_show_notes",
+    f"{_TEXT}span": "_begin_span",
+    f"{_TEXT}section": "_begin_section",
 }
 
 

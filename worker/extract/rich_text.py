@@ -1,13 +1,13 @@
 """The text of rtf files: headers, the body with headings, lists and tables, notes and comments, footers.
 
-Read here rather than by striprtf, which drops footnotes, headers, comments, text boxes, the numbers of lists and tick
-boxes, shows deleted text, and decodes every character by the font's name alone. RTF is one loop over control words and
-a stack of groups; there is no recursion, and the text is never longer than the file.
+The library striprtf drops footnotes, headers, comments, text boxes, tick boxes and the numbers of lists, and
+shows deleted text. RTF is one loop over control words with a stack of groups: there is no recursion, and the
+text is not longer than the file.
 """
 
 import codecs
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,17 +21,19 @@ _TOKEN: Final = re.compile(
     re.DOTALL,
 )
 _CHARSETS: Final[Mapping[int, str]] = {
-    77: "mac_roman", 78: "shift_jis", 79: "big5", 80: "euc_kr", 81: "mac_arabic", 82: "cp1255", 83: "mac_greek",
-    84: "mac_cyrillic", 85: "gb2312", 86: "mac_romanian", 87: "mac_cyrillic", 88: "cp874", 89: "mac_latin2",
+    77: "mac_roman", 78: "shift_jis", 79: "big5", 80: "euc_kr", 81: "mac_arabic", 82: "cp1255",
+    83: "mac_greek", 84: "mac_cyrillic", 85: "gb2312", 86: "mac_romanian", 87: "mac_cyrillic", 88: "cp874",
+    89: "mac_latin2",
     128: "cp932", 129: "cp949", 130: "johab", 134: "gbk", 136: "cp950", 161: "cp1253", 162: "cp1254",
     163: "cp1258", 177: "cp1255", 178: "cp1256", 186: "cp1257", 204: "cp1251", 222: "cp874", 238: "cp1250",
     254: "cp437", 255: "cp850",
 }  # fmt: skip
-_SYMBOLS: Final = 2  # the charset of symbol fonts
 _CHARACTERS: Final[Mapping[bytes, str]] = {
-    b"tab": "\t", b"line": "\n", b"lbr": "\n", b"softline": "\n", b"emdash": "—", b"endash": "–", b"bullet": "•",
-    b"lquote": "‘", b"rquote": "’", b"ldblquote": "“", b"rdblquote": "”", b"emspace": " ", b"enspace": " ",
-    b"qmspace": " ", b"nestcell": " | ", b"nestrow": " ", b"msub": "_", b"msup": "^", b"mden": "/", b"mrad": "√",
+    b"tab": "\t", b"line": "\n", b"lbr": "\n", b"softline": "\n", b"emdash": "—", b"endash": "\u2013",
+    b"bullet": "•", b"lquote": "\u2018", b"rquote": "\u2019", b"ldblquote": "“", b"rdblquote": "”",
+    b"emspace": " ", b"enspace": " ",
+    b"qmspace": " ", b"nestcell": " | ", b"nestrow": " ", b"msub": "_", b"msup": "^", b"mden": "/",
+    b"mrad": "√",
 }  # fmt: skip
 _SIGNS: Final[Mapping[bytes, str]] = {b"~": "\xa0", b"_": "-", b"{": "{", b"}": "}", b"\\": "\\", b"-": ""}
 _PARAGRAPHS: Final = frozenset({b"par", b"sect", b"page", b"column", b"\n", b"\r"})
@@ -43,7 +45,7 @@ _SKIPPED: Final = frozenset(
     creatim revtim printim buptim ftnsep ftnsepc ftncn aftnsep aftnsepc aftncn mmathPict mfPr mradPr msSubPr
     msSupPr msSubSupPr mnaryPr mdPr mctrlPr mrPr moMathParaPr mfuncPr maccPr mlimLowPr mlimUppPr meqArrPr mmPr
     listtable listoverridetable listpicture rsidtbl generator revtbl fldtype
-    """.split()  # noqa: SIM905  # as a list it would fill a page
+    """.split()
 )
 # Groups marked as ones that a reader may ignore, and that hold text.
 _KNOWN: Final = frozenset(
@@ -84,7 +86,7 @@ def read_rtf(data: bytes, draft: TextBuilder) -> None:
     if reader.num_objects:
         draft.warn("parts_not_read", f"Embedded objects were not read: {reader.num_objects}.")
     if reader.num_replaced:
-        message = f"Bytes that are not valid in the declared encoding were replaced by U+FFFD: {reader.num_replaced}."
+        message = f"Bytes not valid in the declared encoding, replaced by U+FFFD: {reader.num_replaced}."
         draft.warn("characters_replaced", message)
 
 
@@ -145,11 +147,11 @@ class _Text:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What a group inherits, and its end restores.
+    r"""What a group inherits, and its end restores.
 
     Attributes:
         kind: of the group whose text this is: `""` for usual text.
-        num_fallback: characters after `\\u` for programs without Unicode.
+        num_fallback: characters after `\u` for programs without Unicode.
     """
 
     is_skipped: bool = False
@@ -193,6 +195,7 @@ class _Reader:
         self._box: dict[bytes, int] = {}  # of a form's field
         self._link = ""  # of the field that is open
         self._is_marked = False  # after `\*`
+        self._is_over = False  # the outermost group has ended
 
     def texts(self) -> list[str]:
         """Return headers, body, notes and footers."""
@@ -205,31 +208,32 @@ class _Reader:
         at, end = data.find(b"{"), len(data)
         match_at = _TOKEN.match
         while at < end and (match := match_at(data, at)):
-            at = match.end()
-            kind = match.lastgroup
-            if kind == "text":
+            at = match.end() + self._take(match)
+            if self._is_over:
+                break
+        self._flush()
+
+    def _take(self, match: re.Match[bytes]) -> int:
+        """Take a token; return how many bytes after it are no text."""
+        match match.lastgroup:
+            case "text":
                 self._add_bytes(match["text"])
-            elif kind == "hex":
+            case "hex":
                 self._add_bytes(bytes.fromhex(match["hex"].decode()))
-            elif kind == "brace":
+            case "brace":
                 self._flush()
                 if match["brace"] == b"{":
                     self._groups.append(self._state)
-                elif not self._groups:
-                    break
                 else:
                     self._end_group()
-                    if not self._groups:
-                        break
-            elif kind in {"word", "number"}:
+            case "word" | "number":
                 number = None if match["number"] is None else int(match["number"])
                 if match["word"] == b"bin":
-                    at += max(number or 0, 0)
-                else:
-                    self._word(match["word"], number)
-            elif kind == "sign":
+                    return max(number or 0, 0)
+                self._word(match["word"], number)
+            case "sign":
                 self._sign(match["sign"])
-        self._flush()
+        return 0
 
     def _add_bytes(self, raw: bytes) -> None:
         self._is_marked = False
@@ -306,9 +310,11 @@ class _Reader:
             self._property(word, number)
 
     def _property(self, word: bytes, number: int | None) -> None:
-        """Change the state of this group."""
+        """Change the state of this group, or of the file."""
         state = self._state
-        is_on = number != 0
+        if change := _CHANGES.get(word):
+            self._state = change(state, number)
+            return
         match word:
             case b"fldrslt":
                 self._state = replace(state, link=self._link)
@@ -317,41 +323,30 @@ class _Reader:
                 self._texts[state.text].end_cell()
             case b"row":
                 self._texts[state.text].end_row()
-            case b"pard":
-                self._state = replace(state, in_table=False, outline=-1)
             case b"plain":
                 self._state = replace(state, is_hidden=False, is_deleted=False, font=self._default_font)
-            case b"intbl":
-                self._state = replace(state, in_table=True)
-            case b"outlinelevel":
-                self._state = replace(state, outline=number or 0)
             case b"f":
                 self._state = replace(state, font=number or 0)
                 self._font_in_table = number or 0
-            case b"fcharset" if state.kind == b"fonttbl":
-                if number in _CHARSETS:
-                    self._fonts[self._font_in_table] = _CHARSETS[number]
-            case b"cpg" if state.kind == b"fonttbl":
-                self._fonts[self._font_in_table] = _codec(number, self._encoding)
             case b"deff":
                 self._default_font = number or 0
                 self._state = replace(state, font=self._default_font)
-            case b"ansicpg":
-                self._encoding = _codec(number, self._encoding)
-            case b"mac":
-                self._encoding = "mac_roman"
-            case b"pc":
-                self._encoding = "cp437"
-            case b"pca":
-                self._encoding = "cp850"
-            case b"uc":
-                self._state = replace(state, num_fallback=max(number or 0, 0))
-            case b"v":
-                self._state = replace(state, is_hidden=is_on)
-            case b"deleted":
-                self._state = replace(state, is_deleted=is_on)
             case b"fftype" | b"ffres" | b"ffdefres":
                 self._box[word] = number or 0
+            case _:
+                self._encode(word, number or 0)
+
+    def _encode(self, word: bytes, number: int) -> None:
+        """Set the encoding of the file, or of a font in the table of fonts."""
+        is_font = self._state.kind == b"fonttbl"
+        if word == b"fcharset" and is_font and number in _CHARSETS:
+            self._fonts[self._font_in_table] = _CHARSETS[number]
+        elif word == b"cpg" and is_font:
+            self._fonts[self._font_in_table] = _codec(number, self._encoding)
+        elif word == b"ansicpg":
+            self._encoding = _codec(number, self._encoding)
+        elif word in _OLD_ENCODINGS:
+            self._encoding = _OLD_ENCODINGS[word]
 
     def _add_unicode(self, code: int) -> None:
         name = self._names.get(self._state.font, "")
@@ -371,6 +366,9 @@ class _Reader:
             self._box = {}
 
     def _end_group(self) -> None:
+        self._is_over = len(self._groups) <= 1
+        if not self._groups:
+            return
         state = self._state
         self._state = before = self._groups.pop()
         if state.text == before.text:
@@ -385,38 +383,48 @@ class _Reader:
     def _close(self, word: bytes, text: str) -> None:
         """Place the text of a group that has ended."""
         line = " ".join(text.split())
-        if word == b"footnote":
-            if text:
-                self._notes.append(text)
-                self._add(f"[{len(self._notes)}]")
-        elif word == b"annotation":
-            if line:
-                self._add(apart(comment(self._author, line)))
-            self._author = ""
-        elif word == b"atnauthor":
-            self._author = line
-        elif word == b"title":
-            self.title = self.title or line
-        elif word in {b"pntext", b"listtext"}:
-            self._add("- " if line in _BULLETS or not line else line + " ")
-        elif word == b"fldinst":
-            if found := _SYMBOL_FIELD.search(text):
-                code = int(found[1], 16 if found[1].startswith("0x") else 10)
-                self._add(symbol((found[2] or "Symbol").strip(), code))
-            found = _LINK.search(text)
-            self._link = found[1] if found else ""
-        elif word == b"formfield":
-            # The field's own text was its name and help; a tick box shows nothing else.
-            if self._box.get(b"fftype") == 1:
-                result = self._box.get(b"ffres", _NO_RESULT)
-                is_ticked = self._box.get(b"ffdefres", 0) if result == _NO_RESULT else result
-                self._box = {b"ticked": int(bool(is_ticked))}
-        elif word in _HEADERS or word in _FOOTERS:
-            self._place_margin(word, text)
-        elif text:  # a text box
-            self._texts[self._state.text].blocks += [text, "\n\n"]
-        if word == b"fldinst" and b"ticked" in self._box:
+        match word:
+            case b"footnote":
+                self._close_note(text)
+            case b"annotation":
+                self._add(apart(comment(self._author, line)) if line else "")
+                self._author = ""
+            case b"atnauthor":
+                self._author = line
+            case b"title":
+                self.title = self.title or line
+            case b"pntext" | b"listtext":
+                self._add("- " if line in _BULLETS or not line else line + " ")
+            case b"fldinst":
+                self._close_instruction(text)
+            case b"formfield":
+                self._close_form_field()
+            case _ if word in _HEADERS or word in _FOOTERS:
+                self._place_margin(word, text)
+            case _ if text:  # a text box
+                self._texts[self._state.text].blocks += [text, "\n\n"]
+
+    def _close_note(self, text: str) -> None:
+        if text:
+            self._notes.append(text)
+            self._add(f"[{len(self._notes)}]")
+
+    def _close_instruction(self, text: str) -> None:
+        """Show what a field's instruction alone says: a symbol, or a tick box; keep the address of a link."""
+        if found := _SYMBOL_FIELD.search(text):
+            code = int(found[1], 16 if found[1].startswith("0x") else 10)
+            self._add(symbol((found[2] or "Symbol").strip(), code))
+        found = _LINK.search(text)
+        self._link = found[1] if found else ""
+        if b"ticked" in self._box:
             self._add(TICKED if self._box.pop(b"ticked") else UNTICKED)
+
+    def _close_form_field(self) -> None:
+        """Keep the state of a tick box; the text of the group was its name and help."""
+        if self._box.get(b"fftype") == 1:
+            result = self._box.get(b"ffres", _NO_RESULT)
+            is_ticked = self._box.get(b"ffdefres", 0) if result == _NO_RESULT else result
+            self._box = {b"ticked": int(bool(is_ticked))}
 
     def _place_margin(self, word: bytes, text: str) -> None:
         lines, name = (self._headers, "Header") if word in _HEADERS else (self._footers, "Footer")
@@ -425,6 +433,16 @@ class _Reader:
             lines.append(marked)
 
 
+# Words that change nothing but the state.
+_CHANGES: Final[Mapping[bytes, Callable[[_State, int | None], _State]]] = {
+    b"pard": lambda state, _: replace(state, in_table=False, outline=-1),
+    b"intbl": lambda state, _: replace(state, in_table=True),
+    b"outlinelevel": lambda state, number: replace(state, outline=number or 0),
+    b"uc": lambda state, number: replace(state, num_fallback=max(number or 0, 0)),
+    b"v": lambda state, number: replace(state, is_hidden=number != 0),
+    b"deleted": lambda state, number: replace(state, is_deleted=number != 0),
+}
+_OLD_ENCODINGS: Final = {b"mac": "mac_roman", b"pc": "cp437", b"pca": "cp850"}
 _OPENERS: Final = frozenset(
     {b"fonttbl", b"footnote", b"annotation", b"atnauthor", b"title", b"pntext", b"listtext", b"fldinst"}
     | {b"formfield", b"shptxt", b"dptxbxtext", *_HEADERS, *_FOOTERS}

@@ -4,12 +4,13 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
+from datetime import datetime, time
 from typing import Any, Final
 
 from worker.extract.draft import ExtractionError, TextBuilder, refuse_corrupt
-from worker.extract.office.drawings import A, C, DGM, chart_lines, diagram_lines, paragraph_text
+from worker.extract.office.drawings import DGM, A, C, chart_lines, diagram_lines, paragraph_text
 from worker.extract.office.marks import comment
 from worker.extract.office.number_formats import BUILT_IN, GENERAL, general, shown
 from worker.extract.office.package import FALLBACK, DamagedPartError, Package, R, Relation
@@ -22,6 +23,7 @@ _OFF: Final = frozenset({"0", "false", "off"})
 _ADDRESS: Final = re.compile(r"\$?([A-Z]{1,3})\$?(\d{1,7})")
 _MOST_TABS: Final = 20  # in a row; a wider gap is an address instead
 _MOST_NAMED: Final = 20  # rows, columns and the like in a warning
+_MISSING: Final = Relation("worksheet", "", is_external=False)
 _COUNTERFEIT: Final = "[Threaded comment]"  # what older programs show in place of the comment
 # Control characters are escaped in texts, and so is an escape that is none.
 _ESCAPED: Final = re.compile(r"_x([0-9A-Fa-f]{4})_")
@@ -79,24 +81,16 @@ class _Book:
                 hidden.append(number)
             relation = self._relations.get(sheet.get(f"{R}id", ""))
             try:
-                if relation is None:
-                    raise DamagedPartError
-                _Sheet(self, name, number, relation).read()
+                _Sheet(self, name, number, relation or _MISSING).read()
             except DamagedPartError:
                 damaged.append(number)
         names = [sheet.get("name", "") for sheet in sheets]
-        if damaged and len(damaged) == len(sheets):
-            refuse_corrupt("All sheets are missing or damaged.")
-        for number in damaged:
-            self.package.warn_damaged(f"sheet {names[number - 1]}, or the rest of it,", [number])
-        if hidden:
-            listed = _listed([names[number - 1] for number in hidden])
-            self.draft.warn("hidden_parts", f"Hidden sheets were read and marked: {listed}.", hidden)
+        _warn_of_sheets(self.draft, names, hidden, damaged)
         if self.num_formulas:
             message = (
-                f"{self.num_formulas.total():,} formulas have no stored value and are shown as formulas"
-                f" (sheets: {_listed(list(self.num_formulas))}). Opening and saving the workbook in a spreadsheet"
-                " program stores the values."
+                f"Formulas without a stored value are shown as formulas: {self.num_formulas.total():,}"
+                f" (sheets: {_listed(list(self.num_formulas))}). Open and save the workbook in a spreadsheet"
+                " program to store the values."
             )
             pages = [names.index(name) + 1 for name in self.num_formulas]
             self.draft.warn("formulas_without_values", message, pages)
@@ -295,7 +289,7 @@ class _Sheet:
         if formula.text:
             if formula.get("si"):
                 self._shared[formula.get("si", "")] = address
-            return "=" + formula.text
+            return f"={formula.text}"
         return f"[formula as in {self._shared.get(formula.get('si', ''), 'another cell')}]"
 
     def _text(self, kind: str, raw: str, style: str | None) -> str:
@@ -304,20 +298,20 @@ class _Sheet:
         match kind:
             case "s":
                 place = int(raw) if raw.strip().isdecimal() else -1
-                return book.texts[place] if 0 <= place < len(book.texts) else ""
+                text = book.texts[place] if 0 <= place < len(book.texts) else ""
             case "str" | "inlineStr":
-                return _unescaped(raw)
+                text = _unescaped(raw)
             case "b":
-                return "TRUE" if raw.strip() not in _OFF else "FALSE"
-            case "e":
-                return raw
+                text = "TRUE" if raw.strip() not in _OFF else "FALSE"
             case "d":
-                return raw.removesuffix("T00:00:00").replace("T", " ")
-            case _:
-                try:
+                text = raw.removesuffix("T00:00:00").replace("T", " ")
+            case "n":
+                with suppress(ValueError, OverflowError):
                     return shown(float(raw), book.format_of(style), is_1904=book.is_1904)
-                except (ValueError, OverflowError):
-                    return raw
+                text = raw
+            case _:  # an error, such as #DIV/0!
+                text = raw
+        return text
 
     def _note_columns(self, columns: Any) -> None:  # noqa: ANN401
         for each in columns:
@@ -465,8 +459,7 @@ def _read_calamine(data: bytes, draft: TextBuilder) -> None:
         draft.begin_page()
         is_hidden = sheet.visible != SheetVisibleEnum.Visible
         draft.write(f"# {sheet.name}{' (hidden sheet)' if is_hidden else ''}\n\n")
-        if is_hidden:
-            hidden.append(number)
+        hidden += [number] if is_hidden else []
         try:
             rows = book.get_sheet_by_index(number - 1).iter_rows()
         except CalamineError:
@@ -475,20 +468,27 @@ def _read_calamine(data: bytes, draft: TextBuilder) -> None:
         for row in rows:
             if line := _line(row):
                 draft.write(line + "\n")
-    if damaged and len(damaged) == len(sheets):
-        refuse_corrupt("All sheets are damaged.")
+    _warn_of_sheets(draft, [sheet.name for sheet in sheets], hidden, damaged)
+
+
+def _warn_of_sheets(draft: TextBuilder, names: list[str], hidden: list[int], damaged: list[int]) -> None:
+    """Warn of hidden and damaged sheets.
+
+    Raises:
+        RefusedError: all sheets are damaged.
+    """
+    if damaged and len(damaged) == len(names):
+        refuse_corrupt("All sheets are missing or damaged.")
     for number in damaged:
-        message = (
-            f"The document is damaged: sheet {sheets[number - 1].name} could not be read and was left out."
-        )
-        draft.warn("parts_damaged", message, [number])
+        what = f"sheet {names[number - 1]}, or the rest of it, could not be read and was left out."
+        draft.warn("parts_damaged", f"The document is damaged: {what}", [number])
     if hidden:
-        listed = _listed([sheets[number - 1].name for number in hidden])
+        listed = _listed([names[number - 1] for number in hidden])
         draft.warn("hidden_parts", f"Hidden sheets were read and marked: {listed}.", hidden)
 
 
 def _line(row: list[Any]) -> str:
-    """Return the line of a row; the library gives no addresses, so a wide gap names the column."""
+    """Return the line of a row; the library gives no row numbers, so a wide gap names the column."""
     pieces: list[str] = []
     at = 0
     for column, value in enumerate(row):
@@ -506,16 +506,13 @@ def _shown(value: object) -> str:
     """Return a value as a person reads it: dates in ISO 8601, whole numbers without a fraction."""
     match value:
         case bool():
-            return str(value).upper()
+            text = str(value).upper()
         case int() | float():
-            return general(value)
+            text = general(value)
         case datetime():
-            return f"{value:%Y-%m-%d %H:%M:%S}".removesuffix(":00").removesuffix(" 00:00")
-        case date():
-            return value.isoformat()
+            text = f"{value:%Y-%m-%d %H:%M:%S}".removesuffix(":00").removesuffix(" 00:00")
         case time():
-            return f"{value:%H:%M:%S}".removesuffix(":00")
-        case timedelta():
-            return str(value)
+            text = f"{value:%H:%M:%S}".removesuffix(":00")
         case _:
-            return str(value)
+            text = str(value)
+    return text

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from worker.extract.draft import TextBuilder, refuse_corrupt
-from worker.extract.office.drawings import A, C, DGM, chart_lines, diagram_lines
+from worker.extract.office.drawings import DGM, A, C, chart_lines, diagram_lines
 from worker.extract.office.equations import M, linear
 from worker.extract.office.marks import apart, comment, tidy
 from worker.extract.office.numbering import shown
@@ -63,10 +63,10 @@ class _Deck:
     def read_slide(self, number: int, slide: Relation | None) -> None:
         """Write a slide; one that is damaged is left out."""
         try:
-            if slide is None:
-                raise DamagedPartError
-            root = self._package.xml(slide.target)
+            root = None if slide is None else self._package.xml(slide.target)
         except DamagedPartError:
+            root = None
+        if slide is None or root is None:
             self._damaged.append(number)
             return
         if root.get("show", "1") in _OFF:
@@ -182,7 +182,13 @@ class _Shapes:
             self._rows.append([])
         elif tag == f"{A}tc" and self._rows:
             self._rows[-1].append([])
-        elif tag in {f"{C}chart", _CHARTEX} and (part := self._target(element, "id")):
+        else:
+            yield from self._related(element)
+
+    def _related(self, element: Any) -> Iterator[str]:  # noqa: ANN401
+        """Yield the lines of a chart or diagram; attach an embedded file."""
+        tag = element.tag
+        if tag in {f"{C}chart", _CHARTEX} and (part := self._target(element, "id")):
             yield "\n"
             for line in self._deck.chart(part):
                 yield line + "\n"

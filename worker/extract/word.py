@@ -116,13 +116,12 @@ class _Document:
     def warn(self) -> None:
         """Warn of what a reader of the text does not see."""
         if self.num_hidden:
-            message = f"{self.num_hidden} pieces of hidden text were read as well."
-            self.draft.warn("hidden_parts", message)
+            self.draft.warn("hidden_parts", f"Pieces of hidden text were read as well: {self.num_hidden}.")
         if self.num_unknown:
-            message = f"{self.num_unknown} symbols of a symbol font have no known character: {UNKNOWN} takes their place."
+            message = f"Symbols without a known character, replaced by {UNKNOWN}: {self.num_unknown}."
             self.draft.warn("characters_replaced", message)
         if self.num_old_equations:
-            message = f"{self.num_old_equations} equations of the old equation editor were not read."
+            message = f"Equations of the old equation editor were not read: {self.num_old_equations}."
             self.draft.warn("parts_not_read", message)
 
 
@@ -231,9 +230,8 @@ class _Comments:
 
 def _plain(paragraph: Any) -> str:  # noqa: ANN401
     """Return the text of a paragraph without lists, notes and the like."""
-    pieces = []
-    for each in paragraph.iter(f"{_W}t", f"{_W}tab", f"{_W}br"):
-        pieces.append(each.text or "" if each.tag == f"{_W}t" else " ")
+    found = paragraph.iter(f"{_W}t", f"{_W}tab", f"{_W}br")
+    pieces = [each.text or "" if each.tag == f"{_W}t" else " " for each in found]
     return " ".join("".join(pieces).split())
 
 
@@ -375,7 +373,11 @@ class _Reader:
             self._begin_control(element)
         elif tag == f"{_W}ffData":
             self._add_field(element)
-        elif tag in {f"{C}chart", _CHARTEX}:
+        else:
+            self._begin_drawing(tag, element)
+
+    def _begin_drawing(self, tag: str, element: Any) -> None:  # noqa: ANN401
+        if tag in {f"{C}chart", _CHARTEX}:
             self._add_lines(chart_lines, element.get(f"{R}id", ""))
         elif tag == f"{DGM}relIds":
             self._add_lines(diagram_lines, element.get(f"{R}dm", ""))
@@ -390,7 +392,7 @@ class _Reader:
         if properties is not None and text:
             font = properties.find(f"{_W}rFonts")
             name = None if font is None else font.get(f"{_W}ascii") or font.get(f"{_W}hAnsi")
-            if is_symbol_font(name):
+            if name and is_symbol_font(name):
                 text = in_symbols(name, text)
                 self._document.num_unknown += text.count(UNKNOWN)
             if _is_on(properties.find(f"{_W}vanish")) and text.strip():

@@ -147,9 +147,11 @@ def paragraph(text: str, *, properties: str = "") -> str:
 CHART = element(
     "c:chartSpace",
     "<c:chart><c:title><c:tx><c:rich><a:p><a:r><a:t>Sales</a:t></a:r></a:p></c:rich></c:tx></c:title><c:plotArea>"
-    "<c:barChart><c:ser><c:tx><c:strRef><c:strCache><c:pt idx='0'><c:v>North</c:v></c:pt></c:strCache></c:strRef>"
+    "<c:barChart><c:ser><c:tx>"
+    "<c:strRef><c:strCache><c:pt idx='0'><c:v>North</c:v></c:pt></c:strCache></c:strRef>"
     "</c:tx><c:cat><c:strRef><c:strCache><c:pt idx='0'><c:v>Q1</c:v></c:pt><c:pt idx='1'><c:v>Q2</c:v></c:pt>"
-    "</c:strCache></c:strRef></c:cat><c:val><c:numRef><c:numCache><c:formatCode>0.0%</c:formatCode><c:pt idx='0'>"
+    "</c:strCache></c:strRef></c:cat><c:val><c:numRef><c:numCache>"
+    "<c:formatCode>0.0%</c:formatCode><c:pt idx='0'>"
     "<c:v>0.192</c:v></c:pt><c:pt idx='1'><c:v>0.214</c:v></c:pt></c:numCache></c:numRef></c:val></c:ser>"
     "</c:barChart></c:plotArea></c:chart>",
 )

@@ -1,7 +1,7 @@
 """Numbers of cells as a sheet shows them: percentages, amounts, fractions of a day; dates in ISO 8601.
 
-Without a locale, so a date's order of day and month does not matter: dates are written as 2026-03-14. Everything else
-follows the format's own digits, separators, signs and texts, with a point for decimals.
+A date is written as 2026-03-14, whatever the order of day and month in its format. Everything else follows
+the format's own digits, separators, signs and texts, with a point for decimals.
 """
 
 import re
@@ -15,7 +15,8 @@ from typing import Final
 GENERAL: Final = "General"
 # The formats that files name by number only. Those of other languages are dates.
 BUILT_IN: Final[Mapping[int, str]] = {
-    0: GENERAL, 1: "0", 2: "0.00", 3: "#,##0", 4: "#,##0.00", 5: '"$"#,##0;-"$"#,##0', 6: '"$"#,##0;-"$"#,##0',
+    0: GENERAL, 1: "0", 2: "0.00", 3: "#,##0", 4: "#,##0.00", 5: '"$"#,##0;-"$"#,##0',
+    6: '"$"#,##0;-"$"#,##0',
     7: '"$"#,##0.00;-"$"#,##0.00', 8: '"$"#,##0.00;-"$"#,##0.00', 9: "0%", 10: "0.00%", 11: "0.00E+00",
     12: "# ?/?", 13: "# ??/??", 14: "yyyy-mm-dd", 15: "d-mmm-yy", 16: "d-mmm", 17: "mmm-yy", 18: "h:mm AM/PM",
     19: "h:mm:ss AM/PM", 20: "h:mm", 21: "h:mm:ss", 22: "yyyy-mm-dd h:mm", 37: "#,##0;(#,##0)",
@@ -135,10 +136,7 @@ def moment(value: float, *, is_1904: bool = False) -> datetime | None:
     """Return date and time of a number of days, to the millisecond; None if there is no such date."""
     if not 0 <= value < _LAST_DAY:
         return None
-    if is_1904:
-        epoch = _EPOCH_1904
-    else:
-        epoch = _EPOCH + timedelta(days=value < _LEAP)
+    epoch = _EPOCH_1904 if is_1904 else _EPOCH + timedelta(days=value < _LEAP)
     try:
         return epoch + timedelta(milliseconds=round(value * 86_400_000))
     except OverflowError:
@@ -174,7 +172,7 @@ def _date(value: float, section: _Section, *, is_1904: bool) -> str | None:
 
 
 def _date_letters(section: _Section) -> set[str]:
-    """Return the parts that the format shows: y, m (month), d, w (weekday), h and s; minutes come with these."""
+    """Return the parts that the format shows: y, m (month), d, w (weekday), h (minutes too) and s."""
     words = [text.lower()[0] for kind, text in section.pieces if kind == "date"]
     letters = set()
     for place, letter in enumerate(words):
@@ -224,17 +222,15 @@ def _number(value: float, section: _Section) -> str:
     while after and after[0] == ("other", ","):
         scale += 1
         after.pop(0)
-    number = Decimal(repr(float(value))).scaleb(
-        2 * sum(text == "%" for kind, text in pieces if kind == "other")
-    )
-    number = number.scaleb(-3 * scale)
+    num_percent = sum(text == "%" for kind, text in pieces if kind == "other")
+    scaled = Decimal(repr(float(value))).scaleb(2 * num_percent - 3 * scale)
     if "/" in shape:
-        digits = general(float(abs(number)))
+        digits = general(float(abs(scaled)))
     elif "E" in shape:
         mantissa, _, _ = shape.partition("E")
-        digits = _scientific(abs(number), mantissa)
+        digits = _scientific(abs(scaled), mantissa)
     else:
-        digits = _decimal(abs(number), shape, between)
+        digits = _decimal(abs(scaled), shape, between)
     is_zero = not any(each in "123456789" for each in digits)
     before = "".join(text for _, text in pieces[:first]).lstrip(" ")
     sign = "-" if value < 0 and not is_zero else ""

@@ -171,8 +171,8 @@ _FORMS: Final[Mapping[str, Callable[[int], str]]] = {
     "decimalZero": lambda count: f"{count:02}",
     "none": lambda _: "",
     "bullet": lambda _: "",
-    "russianLower": lambda count: "абвгдежзиклмнопрстуфхцчшщэюя"[(count - 1) % 28],  # noqa: RUF001
-    "russianUpper": lambda count: "АБВГДЕЖЗИКЛМНОПРСТУФХЦЧШЩЭЮЯ"[(count - 1) % 28],  # noqa: RUF001
+    "russianLower": lambda count: "абвгдежзиклмнопрстуфхцчшщэюя"[(count - 1) % 28],
+    "russianUpper": lambda count: "АБВГДЕЖЗИКЛМНОПРСТУФХЦЧШЩЭЮЯ"[(count - 1) % 28],
     "decimalEnclosedCircle": lambda count: chr(0x245F + count) if count <= 20 else f"({count})",
 }
 

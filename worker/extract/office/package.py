@@ -1,7 +1,7 @@
 """Office Open XML packages: parts found by their relationships, and read so that one bad part harms no other.
 
-Parts are parsed here rather than by python-docx, python-pptx and openpyxl: those refuse a package by the content
-type of its main part (macros, templates, shows), know no strict namespaces, and fail as a whole over one part.
+Parts are parsed here rather than by python-docx, python-pptx and openpyxl: those refuse a package by the
+content type of its main part (macros, templates, shows), know no strict namespaces, and fail over a bad part.
 """
 
 import io
