@@ -15,6 +15,7 @@ from worker.extract.draft import ExtractionError, TextBuilder, refuse_corrupt
 from worker.extract.office.marks import apart, margin, tidy
 from worker.extract.office.marks import comment as marked
 from worker.extract.office.numbering import shown as numbered
+from worker.extract.office.package import whole
 from worker.extract.office.symbols import TICKED, UNTICKED
 
 _TEXT: Final = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -193,12 +194,12 @@ class _Styles:
         elif tag == f"{_TEXT}outline-style":
             self._list = _OUTLINE
         elif tag in _LEVELS or tag in _BULLETS:
-            self.lists.setdefault(self._list, {})[_whole(attributes.get(f"{_TEXT}level"), 1)] = _Level(
+            self.lists.setdefault(self._list, {})[whole(attributes.get(f"{_TEXT}level"), 1)] = _Level(
                 attributes.get(f"{_STYLE}num-format", "") if tag in _LEVELS else None,
                 attributes.get(f"{_STYLE}num-prefix", ""),
                 attributes.get(f"{_STYLE}num-suffix", ""),
-                _whole(attributes.get(f"{_TEXT}display-levels"), 1),
-                _whole(attributes.get(f"{_TEXT}start-value"), 1),
+                whole(attributes.get(f"{_TEXT}display-levels"), 1),
+                whole(attributes.get(f"{_TEXT}start-value"), 1),
             )
 
 
@@ -336,7 +337,7 @@ class _Reader:
 
     def _begin_paragraph(self, tag: str, attributes: dict[str, str]) -> None:
         if tag == f"{_TEXT}h":
-            level = min(max(_whole(attributes.get(f"{_TEXT}outline-level"), 1), 1), _MOST_LEVELS)
+            level = min(max(whole(attributes.get(f"{_TEXT}outline-level"), 1), 1), _MOST_LEVELS)
             self._prefix = "#" * min(level, 6) + " " + self._prefix.replace("- ", "")
             if not self._lists and attributes.get(f"{_TEXT}is-list-header") != "true":
                 self._prefix += self._count_heading(level, attributes)
@@ -350,7 +351,7 @@ class _Reader:
         start = levels[level].start
         self._outline[level] = self._outline.get(level, start - 1) + 1
         if attributes.get(f"{_TEXT}restart-numbering") == "true":
-            self._outline[level] = _whole(attributes.get(f"{_TEXT}start-value"), start)
+            self._outline[level] = whole(attributes.get(f"{_TEXT}start-value"), start)
         self._outline = {place: count for place, count in self._outline.items() if place <= level}
         return _number(levels, level, self._outline)
 
@@ -376,7 +377,7 @@ class _Reader:
         levels = self._styles.lists.get(open_list.style, {})
         start = levels.get(open_list.level, _Level(None)).start
         count = open_list.counts.get(open_list.level, start - 1) + 1
-        open_list.counts[open_list.level] = _whole(attributes.get(f"{_TEXT}start-value"), count)
+        open_list.counts[open_list.level] = whole(attributes.get(f"{_TEXT}start-value"), count)
         self._prefix = _number(levels, open_list.level, open_list.counts)
 
     def _begin_list_header(self, attributes: dict[str, str]) -> None:
@@ -577,7 +578,7 @@ class _SheetReader(_Reader):
         self._row = self._column = 0
 
     def _begin_column(self, attributes: dict[str, str]) -> None:
-        number = _whole(attributes.get(f"{_TABLE}number-columns-repeated"), 1)
+        number = whole(attributes.get(f"{_TABLE}number-columns-repeated"), 1)
         if attributes.get(f"{_TABLE}visibility", "visible") != "visible" and len(self._hidden_columns) < 1000:
             first, last = letters(self._column), letters(self._column + number - 1)
             self._hidden_columns.append(first if first == last else f"{first}-{last}")
@@ -587,12 +588,12 @@ class _SheetReader(_Reader):
         super()._begin_row(attributes)
         self._num_repeats = []
         self._row += self._num_rows if self._row else 1
-        self._num_rows = _whole(attributes.get(f"{_TABLE}number-rows-repeated"), 1)
+        self._num_rows = whole(attributes.get(f"{_TABLE}number-rows-repeated"), 1)
         self._is_hidden_row = attributes.get(f"{_TABLE}visibility", "visible") != "visible"
 
     def _begin_cell(self, attributes: dict[str, str]) -> None:
         super()._begin_cell(attributes)
-        self._num_repeats.append(_whole(attributes.get(f"{_TABLE}number-columns-repeated"), 1))
+        self._num_repeats.append(whole(attributes.get(f"{_TABLE}number-columns-repeated"), 1))
         self._values_of(attributes)
 
     def _values_of(self, attributes: dict[str, str]) -> None:
@@ -748,15 +749,8 @@ def letters(column: int) -> str:
     return out
 
 
-def _whole(text: str | None, default: int) -> int:
-    try:
-        return int(text or "")
-    except ValueError:
-        return default
-
-
 def _blank(tag: str, attributes: dict[str, str]) -> str:
     """Return the characters that an empty element stands for."""
     if tag == f"{_TEXT}s":
-        return " " * min(_whole(attributes.get(f"{_TEXT}c"), 1), _MOST_BLANKS)
+        return " " * min(whole(attributes.get(f"{_TEXT}c"), 1), _MOST_BLANKS)
     return {f"{_TEXT}tab": "\t", f"{_TEXT}line-break": "\n"}.get(tag, "")

@@ -69,6 +69,7 @@ _SYMBOL_FIELD: Final = re.compile(r"SYMBOL\s+(\d+|0x[0-9A-Fa-f]+)(?:.*?\\f\s+\"?
 _LINK: Final = re.compile(r"HYPERLINK\s+\"?((?!mailto:)[^\"\s\\]+\.[^\"\s\\]+)")
 _NO_RESULT: Final = 25  # of a form's field
 _GAPS: Final = re.compile(r"\n{3,}")
+_NEAR: Final = 20  # pieces of text in which a link's address may be shown
 _MOST_HEADING: Final = 6
 
 
@@ -372,7 +373,8 @@ class _Reader:
         state = self._state
         self._state = before = self._groups.pop()
         if state.text == before.text:
-            if state.link and not before.link and state.link not in "".join(self._texts[state.text].pieces):
+            shown = "".join(self._texts[state.text].pieces[-_NEAR:])
+            if state.link and not before.link and state.link not in shown:
                 self._add(f" ({state.link})")
             return
         text = self._texts.pop().whole().strip()

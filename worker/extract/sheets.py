@@ -13,7 +13,7 @@ from worker.extract.draft import ExtractionError, TextBuilder, refuse_corrupt
 from worker.extract.office.drawings import DGM, A, C, chart_lines, diagram_lines, paragraph_text
 from worker.extract.office.marks import comment
 from worker.extract.office.number_formats import BUILT_IN, GENERAL, general, shown
-from worker.extract.office.package import FALLBACK, DamagedPartError, Package, R, Relation
+from worker.extract.office.package import FALLBACK, DamagedPartError, Package, R, Relation, whole
 
 _S: Final = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _XDR: Final = "{http://schemas.openxmlformats.org/drawingml/2006/spreadsheetDrawing}"
@@ -22,6 +22,7 @@ _CHARTEX: Final = "{http://schemas.microsoft.com/office/drawing/2014/chartex}cha
 _OFF: Final = frozenset({"0", "false", "off"})
 _ADDRESS: Final = re.compile(r"\$?([A-Z]{1,3})\$?(\d{1,7})")
 _MOST_TABS: Final = 20  # in a row; a wider gap is an address instead
+_NUM_COLUMNS: Final = 16_384
 _MOST_NAMED: Final = 20  # rows, columns and the like in a warning
 _MISSING: Final = Relation("worksheet", "", is_external=False)
 _COUNTERFEIT: Final = "[Threaded comment]"  # what older programs show in place of the comment
@@ -97,10 +98,8 @@ class _Book:
 
     def format_of(self, style: str | None) -> str:
         """Return the number format of a cell's style."""
-        try:
-            return self.formats[int(style or 0)]
-        except (ValueError, IndexError):
-            return GENERAL
+        place = whole(style, 0)
+        return self.formats[place] if 0 <= place < len(self.formats) else GENERAL
 
     def attach(self, part: str) -> None:
         """Attach an embedded file, once."""
@@ -152,7 +151,7 @@ def _formats(package: Package, path: str | None) -> list[str]:
     formats = []
     for each in root.iterfind(f"{_S}cellXfs/{_S}xf"):
         its_id = each.get("numFmtId", "0")
-        built_in = BUILT_IN.get(int(its_id), GENERAL) if its_id.isdecimal() else GENERAL
+        built_in = BUILT_IN.get(whole(its_id, 0), GENERAL)
         formats.append(own.get(its_id, built_in))
     return formats
 
@@ -258,7 +257,7 @@ class _Sheet:
             at = column + 1
         line = "".join(pieces)
         if line and row.get("hidden", "0") not in _OFF:
-            self._hidden.rows.append(int(number) if (number := row.get("r", "")).isdecimal() else 0)
+            self._hidden.rows.append(whole(row.get("r"), 0))
         return line
 
     def _value(self, cell: Any, address: str) -> str:  # noqa: ANN401
@@ -297,7 +296,7 @@ class _Sheet:
         book = self._book
         match kind:
             case "s":
-                place = int(raw) if raw.strip().isdecimal() else -1
+                place = whole(raw, -1)
                 text = book.texts[place] if 0 <= place < len(book.texts) else ""
             case "str" | "inlineStr":
                 text = _unescaped(raw)
@@ -315,10 +314,10 @@ class _Sheet:
 
     def _note_columns(self, columns: Any) -> None:  # noqa: ANN401
         for each in columns:
-            first, last = each.get("min", ""), each.get("max", "")
-            if each.get("hidden", "0") not in _OFF and first.isdecimal() and last.isdecimal():
-                first, last = _letters(int(first) - 1), _letters(min(int(last), 16_384) - 1)
-                self._hidden.columns.append(first if first == last else f"{first}-{last}")
+            first, last = whole(each.get("min"), 0), min(whole(each.get("max"), 0), _NUM_COLUMNS)
+            if each.get("hidden", "0") not in _OFF and 0 < first <= last:
+                run = (_letters(first - 1), _letters(last - 1))
+                self._hidden.columns.append(run[0] if first == last else "-".join(run))
 
     def _all_comments(self) -> dict[str, list[str]]:
         """Map addresses of cells to their comments; threads come before what stands for them."""
@@ -389,8 +388,8 @@ def _notes(root: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401
     """Yield address and text of each comment of the older kind."""
     authors = [each.text or "" for each in root.iterfind(f"{_S}authors/{_S}author")]
     for each in root.iter(f"{_S}comment"):
-        number = each.get("authorId", "")
-        author = authors[int(number)] if number.isdecimal() and int(number) < len(authors) else ""
+        number = whole(each.get("authorId"), -1)
+        author = authors[number] if 0 <= number < len(authors) else ""
         text = " ".join(_rich(each).split())
         if text.startswith(_COUNTERFEIT):
             text, author = text.partition("Comment:")[2].strip() or text, ""

@@ -1,5 +1,6 @@
 """The text of pptx files: each slide, with its charts, comments and notes, is a page."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
@@ -9,12 +10,14 @@ from worker.extract.office.drawings import DGM, A, C, chart_lines, diagram_lines
 from worker.extract.office.equations import M, linear
 from worker.extract.office.marks import apart, comment, tidy
 from worker.extract.office.numbering import shown
-from worker.extract.office.package import FALLBACK, DamagedPartError, Package, R, Relation
+from worker.extract.office.package import FALLBACK, DamagedPartError, Package, R, Relation, whole
+from worker.extract.office.symbols import in_symbols, is_symbol_font
 
 _P: Final = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _P188: Final = "{http://schemas.microsoft.com/office/powerpoint/2018/8/main}"
 _CHARTEX: Final = "{http://schemas.microsoft.com/office/drawing/2014/chartex}chart"
 _TITLES: Final = frozenset({"title", "ctrTitle"})
+_SYMBOLS: Final = re.compile("[\uf000-\uf0ff]")
 _OFF: Final = frozenset({"0", "false", "off"})
 # The forms of automatic numbers, without the ending that names the punctuation.
 _FORMS: Final = {
@@ -221,7 +224,7 @@ class _Shapes:
         level = 0
         automatic = None
         if properties is not None:
-            level = int(text) if (text := properties.get("lvl", "0")).isdecimal() else 0
+            level = whole(properties.get("lvl"), 0)
             automatic = properties.find(f"{A}buAutoNum")
         for below in [each for each in self._numbers if each > level]:
             del self._numbers[below]
@@ -233,8 +236,7 @@ class _Shapes:
             self._numbers.pop(level, None)
             self._form[level] = form
         if level not in self._numbers:
-            start = automatic.get("startAt", "1")
-            self._numbers[level] = int(start) - 1 if start.isdecimal() else 0
+            self._numbers[level] = whole(automatic.get("startAt"), 1) - 1
         self._numbers[level] += 1
         for name, ours in _FORMS.items():
             pattern = _PUNCTUATION.get(form.removeprefix(name))
@@ -263,7 +265,18 @@ def _line(paragraph: Any) -> str:  # noqa: ANN401
             pieces.append(apart(linear(element)))
             walk.skip_subtree()
         elif tag == f"{A}t":
-            pieces.append(element.text or "")
+            pieces.append(_letters(element))
         elif tag == f"{A}br":
             pieces.append(" ")
     return tidy("".join(pieces))
+
+
+def _letters(run: Any) -> str:  # noqa: ANN401
+    """Return the text of a run; that of a symbol font as usual characters."""
+    text = run.text or ""
+    if _SYMBOLS.search(text):
+        for name in ("sym", "latin"):
+            font = run.getparent().find(f"{A}rPr/{A}{name}")
+            if font is not None and is_symbol_font(font.get("typeface")):
+                return in_symbols(font.get("typeface"), text)
+    return str(text)

@@ -184,6 +184,7 @@ class _Notes:
         self._paths = paths
         self._elements: dict[tuple[str, str], Any] = {}
         self._order: list[tuple[str, str]] = []
+        self._numbers: dict[tuple[str, str], int] = {}
         for kind, path in paths.items():
             root = package.optional(path, f"the {kind}")
             for each in root if root is not None else ():
@@ -194,13 +195,14 @@ class _Notes:
         """Return the mark of a note at its place in the text."""
         if (kind, its_id) not in self._elements:
             return ""
-        if (kind, its_id) not in self._order:
+        if (kind, its_id) not in self._numbers:
             self._order.append((kind, its_id))
-        return f"[{self._order.index((kind, its_id)) + 1}]"
+            self._numbers[kind, its_id] = len(self._order)
+        return f"[{self._numbers[kind, its_id]}]"
 
     def lines(self, document: _Document) -> Iterator[str]:
         """Yield the notes that the text refers to, each after its mark."""
-        for number, key in enumerate(self._order, 1):
+        for number, key in enumerate(self._order, 1):  # notes may refer to more notes
             lines = [line.strip() for line in _lines(self._elements[key], document, self._paths[key[0]])]
             if any(lines):
                 yield f"[{number}] " + "\n".join(line for line in lines if line) + "\n\n"

@@ -114,7 +114,7 @@ def _points(element: Any) -> dict[int, str]:  # noqa: ANN401
     for point in element.iter(f"{C}pt"):
         text = point.findtext(f"{C}v") or ""
         try:
-            place = int(point.get("idx", ""))
+            place = int(point.get("idx", "")[:9])
         except ValueError:
             place = len(out)
         if len(out) >= _MOST_POINTS:
@@ -158,7 +158,7 @@ def _extended_lines(root: Any) -> Iterator[str]:  # noqa: ANN401
             for level in dimension.iter(f"{CX}lvl"):
                 for number, point in enumerate(level.iter(f"{CX}pt")):
                     text = " ".join((point.text or "").split())
-                    place = int(index) if (index := point.get("idx", "")).isdecimal() else number
+                    place = int(index) if (index := point.get("idx", "")[:9]).isdecimal() else number
                     rows.setdefault(place, []).append(_plain(text) if is_number else text)
         for place in sorted(rows)[:_MOST_POINTS]:
             yield " | ".join(rows[place])

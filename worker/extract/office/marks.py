@@ -7,7 +7,7 @@ from typing import Final
 _BEGIN: Final = "\x01"
 _END: Final = "\x02"
 _AFTER_BRACKET: Final = re.compile(f"(?<=[(\\[]){_BEGIN}")
-_BEFORE: Final = re.compile(f" *{_BEGIN}")
+_BEFORE: Final = re.compile(f"(?<! ) *{_BEGIN}")  # from the first blank on: a run of them takes linear time
 _AFTER: Final = re.compile(f"{_END}(?=[\\s.,;:!?)\\]{_BEGIN}]|$)")
 _LETTER: Final = re.compile(r"[^\W\d_]")
 

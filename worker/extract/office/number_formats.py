@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import lru_cache
 from typing import Final
 
@@ -42,6 +42,7 @@ _EPOCH_1904: Final = datetime(1904, 1, 1)  # noqa: DTZ001
 _LAST_DAY: Final = 2_958_466  # the one after 9999-12-31
 _LEAP: Final = 60  # the 29 February 1900, which never was; days before it count from one day later
 _MOST_DIGITS: Final = 30  # of decimals, as in Excel
+_CONTEXT: Final = Context(prec=_MOST_DIGITS + 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,9 @@ def _number(value: float, section: _Section) -> str:
 def _decimal(number: Decimal, shape: str, between: Sequence[tuple[str, str]]) -> str:
     whole_shape, _, decimal_shape = shape.partition(".")
     places = [each for each in decimal_shape if each in _DIGITS][:_MOST_DIGITS]
-    rounded = number.quantize(Decimal(1).scaleb(-len(places)), ROUND_HALF_UP) if number < 10**15 else number
+    rounded = number
+    if number < 10**15:
+        rounded = number.quantize(Decimal(1).scaleb(-len(places)), ROUND_HALF_UP, _CONTEXT)
     whole, _, decimals = f"{rounded:f}".partition(".")
     while decimals and places and len(places) == len(decimals) and decimals[-1] == "0" and places[-1] != "0":
         decimals, places = decimals[:-1], places[:-1]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from worker.extract.office.package import Package
+from worker.extract.office.package import Package, whole
 
 _W: Final = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _ROMAN: Final = (
@@ -106,9 +106,17 @@ class Numbering:
                 styles[link.get(f"{_W}val", "")] = its_id
         for each in root.iterfind(f"{_W}num"):
             self._read_list(each, {its: styles[to] for its, to in links.items() if to in styles})
+        levels = {
+            each.get(f"{_W}abstractNumId", ""): [
+                (style, place)
+                for level in each.iterfind(f"{_W}lvl")
+                if (style := _value(level, "pStyle")) and (place := _place(level)) >= 0
+            ]
+            for each in root.iterfind(f"{_W}abstractNum")
+        }
         for its_id, origin in self._origin.items():
-            for level in self._styled(root, origin):
-                self.of_styles.setdefault(level[0], (its_id, level[1]))
+            for style, place in levels.get(origin, ()):
+                self.of_styles.setdefault(style, (its_id, place))
 
     def _read_list(self, each: Any, links: Mapping[str, str]) -> None:  # noqa: ANN401
         its_id = each.get(f"{_W}numId", "")
@@ -123,19 +131,8 @@ class Numbering:
             if (own := override.find(f"{_W}lvl")) is not None:
                 levels[place] = _level(own)
             if (start := _value(override, "startOverride")) is not None:
-                restarts[place] = _whole(start, 1)
+                restarts[place] = whole(start, 1)
         self._levels[its_id], self._origin[its_id], self._restarts[its_id] = levels, origin, restarts
-
-    @staticmethod
-    def _styled(root: Any, origin: str) -> list[tuple[str, int]]:  # noqa: ANN401
-        """List the styles that a list's levels are for."""
-        return [
-            (style, place)
-            for each in root.iterfind(f"{_W}abstractNum")
-            if each.get(f"{_W}abstractNumId") == origin
-            for level in each.iterfind(f"{_W}lvl")
-            if (style := _value(level, "pStyle")) and (place := _place(level)) >= 0
-        ]
 
 
 def shown(count: int, form: str) -> str:
@@ -181,10 +178,10 @@ def _level(element: Any) -> _Level:  # noqa: ANN401
     # Word puts rare forms into alternate content, whose fallback is the nearest usual one.
     restart = _value(element, "lvlRestart")
     return _Level(
-        start=_whole(_value(element, "start"), 1),
+        start=whole(_value(element, "start"), 1),
         form=_value(element, "numFmt") or _nested_form(element) or "decimal",
         pattern=_value(element, "lvlText") or "",
-        restarts_after=None if restart is None else _whole(restart, 0),
+        restarts_after=None if restart is None else whole(restart, 0),
         is_legal=element.find(f"{_W}isLgl") is not None,
     )
 
@@ -195,17 +192,10 @@ def _nested_form(element: Any) -> str | None:  # noqa: ANN401
 
 
 def _place(element: Any) -> int:  # noqa: ANN401
-    place = _whole(element.get(f"{_W}ilvl"), -1)
+    place = whole(element.get(f"{_W}ilvl"), -1)
     return place if place < _NUM_LEVELS else -1
 
 
 def _value(element: Any, name: str) -> str | None:  # noqa: ANN401
     found = element.find(_W + name)
     return None if found is None else found.get(f"{_W}val")
-
-
-def _whole(text: str | None, default: int) -> int:
-    try:
-        return int(text or "")
-    except ValueError:
-        return default

@@ -22,6 +22,7 @@ _TRANSITIONAL: Final = rb"http://schemas.openxmlformats.org/\1/2006/\2"
 _WIDE_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
 _DECLARATION: Final = re.compile(r"^\s*<\?xml[^>]*\?>")
 _ENTITIES: Final = re.compile(rb"<!DOCTYPE", re.IGNORECASE)  # no program writes any
+_MOST_FIGURES: Final = 9
 
 R: Final = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
 FALLBACK: Final = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
@@ -207,6 +208,14 @@ def _native(raw: bytes) -> tuple[str, bytes] | None:
     if not label or len(rest) < 4 + size:
         return None
     return label.decode("cp1252", "replace"), rest[4 : 4 + size]
+
+
+def whole(text: str | None, default: int) -> int:
+    """Return a number of a file; the default if it is none, or of absurd length."""
+    try:
+        return int(text or "") if len(text or "") <= _MOST_FIGURES else default
+    except ValueError:
+        return default
 
 
 def _normal(path: str) -> str:
