@@ -79,19 +79,6 @@ _STREAMS: Final = (
     ("__properties_version1.0".encode("utf-16-le"), _K.MSG),
     ("Workbook".encode("utf-16-le"), _K.XLS),
 )
-# The same of older formats, with their usual names and the way out.
-_OLD_FORMATS: Final = (
-    (
-        "WordDocument".encode("utf-16-le"),
-        frozenset({".doc", ".dot"}),
-        "This is a Word 97-2003 document (.doc), which is not supported: save it as .docx and upload that.",
-    ),
-    (
-        "PowerPoint Document".encode("utf-16-le"),
-        frozenset({".ppt", ".pps", ".pot"}),
-        "This is a PowerPoint 97-2003 file (.ppt), which is not supported: save it as .pptx and upload that.",
-    ),
-)
 _IN_OLE: Final = frozenset({*_ZIPPED, _K.MSG, _K.XLS})
 _MARKUP: Final = (b"<!doctype html", b"<html")
 # What may precede it: a declaration and comments, each with its end.
@@ -191,28 +178,13 @@ def _by_bytes(hints: UploadHints, wanted: DocumentKind | None) -> DocumentKind |
         found = next((kind for name, kind in _MEMBERS if name in head or name in hints.tail), None)
         return found or (wanted if wanted in _ZIPPED else None)
     if head.startswith(_OLE):
-        return _of_ole(hints, wanted)
+        found = next((kind for name, kind in _STREAMS if name in head or name in hints.tail), None)
+        return found or (wanted if wanted in _IN_OLE else None)
     if begun := next((kind for begin, kind in _BEGINNINGS if head.startswith(begin)), None):
         return begun
     if head.startswith(_OTHER) or (b"\0" in head and not head.startswith(_WIDE_MARKS)):
         return None
     return _of_text(head, wanted)
-
-
-def _of_ole(hints: UploadHints, wanted: DocumentKind | None) -> DocumentKind | None:
-    """Return the kind of an OLE file; the wanted one if nothing in sight names another.
-
-    Raises:
-        UnsupportedDocumentError: it is of an older format.
-    """
-    seen = [kind for name, kind in _STREAMS if name in hints.head or name in hints.tail]
-    suffix = PurePosixPath(hints.filename).suffix.lower()
-    if _K.MSG not in seen and wanted is not _K.MSG:
-        for stream, suffixes, message in _OLD_FORMATS:
-            # Either may contain a workbook, so its own name counts more than that stream.
-            if suffix in suffixes or (not seen and (stream in hints.head or stream in hints.tail)):
-                raise UnsupportedDocumentError(message, param="file")
-    return next(iter(seen), wanted if wanted in _IN_OLE else None)
 
 
 def _of_text(head: bytes, wanted: DocumentKind | None) -> DocumentKind | None:

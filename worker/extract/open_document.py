@@ -55,6 +55,8 @@ _HIDES: Final = {
     f"{_STYLE}drawing-page-properties": (f"{_SHOW}visibility", "hidden"),
     f"{_STYLE}text-properties": (f"{_TEXT}display", "none"),
 }
+_EXTERNAL: Final = re.compile(rb"<!ENTITY\s+([\w.-]{1,100})\s+(?:SYSTEM|PUBLIC)\b")
+_DECLARED_WITHIN: Final = 4096
 _OUTLINE: Final = "\0outline"  # the name under which the numbers of headings are kept
 _FEWEST_WORDS: Final = 3  # of a footer with a page number that says more
 _MOST_BLANKS: Final = 100  # that one element stands for
@@ -105,6 +107,10 @@ def _feed(reader: "_Reader", content: bytes, draft: TextBuilder) -> None:
     Raises:
         RefusedError: nothing of it can be read.
     """
+    if names := _EXTERNAL.findall(content, 0, _DECLARED_WITHIN):
+        # What they stand for is outside of the document, where nothing is read.
+        content = re.sub(rb"&(?:" + b"|".join(map(re.escape, names)) + rb");", b"", content)
+        draft.warn("parts_not_read", f"References to other files were not read: {len(names)}.")
     parser = ET.XMLParser(target=reader)  # noqa: S314  # expat stops entities that expand a hundredfold
     try:
         parser.feed(content)

@@ -66,7 +66,8 @@ class _Deck:
     def read_slide(self, number: int, slide: Relation | None) -> None:
         """Write a slide; one that is damaged is left out."""
         try:
-            root = None if slide is None else self._package.xml(slide.target)
+            what = f"a piece of slide {number}"
+            root = None if slide is None else self._package.salvaged(slide.target, what, [number])
         except DamagedPartError:
             root = None
         if slide is None or root is None:

@@ -62,6 +62,7 @@ WRONG: Final = frozenset(
         "utf16.html",
         "utf16le-nobom.txt",
         "winmail.eml",
+        "word97.doc",
         "xfa-wait.pdf",
     }
 )

@@ -139,6 +139,15 @@ def test_content_that_breaks_off_is_read_up_to_there() -> None:
     assert (draft.text(), codes(draft)) == ("Kept.\n\nand this\n\n", ["parts_damaged"])
 
 
+def test_a_reference_to_another_file_is_left_out_of_odt_and_named() -> None:
+    made = make_open_document("<text:p>Test: &other;kept.</text:p>")
+    with zipfile.ZipFile(io.BytesIO(made)) as archive:
+        content = archive.read("content.xml").decode()
+    declared = content.replace("?>", '?><!DOCTYPE a [<!ENTITY other SYSTEM "/etc/hostname">]>', 1)
+    draft = read("odt", with_members(made, {"content.xml": declared}), LIMITS)
+    assert (draft.text(), codes(draft)) == ("Test: kept.\n\n", ["parts_not_read"])
+
+
 def test_objects_in_odt_are_read_in_place() -> None:
     names = 'xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0" xmlns:table="urn:oasis:names:tc:opendocument:xmlns:table:1.0"'
     chart = f"<office:document-content {names}><office:body><office:chart><text:p>Sales</text:p><table:table><table:table-row><table:table-cell><text:p>Q1</text:p></table:table-cell><table:table-cell><text:p>19.2</text:p></table:table-cell></table:table-row></table:table></office:chart></office:body></office:document-content>"

@@ -144,12 +144,20 @@ class Package:
         Raises:
             RefusedError: nothing of it can be read.
         """
-        from lxml import etree
-
         try:
-            source = self.source(part)
+            return self.salvaged(part, "a piece of the main text")
         except DamagedPartError:
             refuse_corrupt("The main part of the document is missing or damaged.")
+
+    def salvaged(self, part: str, what: str, pages: list[int] | None = None) -> Any:  # noqa: ANN401
+        """Parse a part; leave out what is damaged in it, with a warning.
+
+        Raises:
+            DamagedPartError: it is missing, or nothing of it can be read.
+        """
+        from lxml import etree
+
+        source = self.source(part)
         try:
             return etree.fromstring(source, _parser())
         except (etree.XMLSyntaxError, ValueError):
@@ -158,9 +166,9 @@ class Package:
             root = etree.fromstring(source, _parser(recovers=True))
         except (etree.XMLSyntaxError, ValueError):
             root = None
-        if root is None:
-            refuse_corrupt("The main part of the document is missing or damaged.")
-        self.warn_damaged("a piece of the main text")
+        if root is None or not len(root):
+            raise DamagedPartError(part)
+        self.warn_damaged(what, pages)
         return root
 
     def warn_damaged(self, what: str, pages: list[int] | None = None) -> None:
