@@ -69,6 +69,7 @@ _SYMBOL_FIELD: Final = re.compile(r"SYMBOL\s+(\d+|0x[0-9A-Fa-f]+)(?:.*?\\f\s+\"?
 _LINK: Final = re.compile(r"HYPERLINK\s+\"?((?!mailto:)[^\"\s\\]+\.[^\"\s\\]+)")
 _NO_RESULT: Final = 25  # of a form's field
 _GAPS: Final = re.compile(r"\n{3,}")
+_MOST_NESTED: Final = 50  # groups with paragraphs of their own; the text of deeper ones is where it is
 _NEAR: Final = 20  # pieces of text in which a link's address may be shown
 _MOST_HEADING: Final = 6
 
@@ -86,6 +87,8 @@ def read_rtf(data: bytes, draft: TextBuilder) -> None:
         draft.warn("hidden_parts", f"Pieces of hidden text were read as well: {reader.num_hidden}.")
     if reader.num_objects:
         draft.warn("parts_not_read", f"Embedded objects were not read: {reader.num_objects}.")
+    if reader.breaks_off:
+        draft.warn("parts_damaged", "The file breaks off: what came after is missing.")
     if reader.num_replaced:
         message = f"Bytes not valid in the declared encoding, replaced by U+FFFD: {reader.num_replaced}."
         draft.warn("characters_replaced", message)
@@ -179,6 +182,7 @@ class _Reader:
         self.num_hidden = 0
         self.num_objects = 0
         self.num_replaced = 0
+        self.breaks_off = False
         self._state = _State()
         self._groups: list[_State] = []
         self._texts = [_Text()]
@@ -190,8 +194,8 @@ class _Reader:
         self._raw = bytearray()  # bytes that are not decoded yet: a character may take two
         self._num_to_skip = 0  # characters after `\u`
         self._notes: list[str] = []
-        self._headers: list[str] = []
-        self._footers: list[str] = []
+        self._headers: dict[str, None] = {}  # in order, each once
+        self._footers: dict[str, None] = {}
         self._author = ""
         self._box: dict[bytes, int] = {}  # of a form's field
         self._link = ""  # of the field that is open
@@ -213,6 +217,9 @@ class _Reader:
             if self._is_over:
                 break
         self._flush()
+        self.breaks_off = bool(self._groups)
+        while self._groups:  # what is open still has text
+            self._end_group()
 
     def _take(self, match: re.Match[bytes]) -> int:
         """Take a token; return how many bytes after it are no text."""
@@ -359,6 +366,8 @@ class _Reader:
         if word == b"fonttbl":
             self._state = replace(state, kind=word)
             return
+        if len(self._texts) > _MOST_NESTED:
+            return
         self._texts.append(_Text())
         self._state = replace(
             state, kind=word, text=len(self._texts) - 1, in_table=False, outline=-1, is_hidden=False
@@ -431,8 +440,8 @@ class _Reader:
     def _place_margin(self, word: bytes, text: str) -> None:
         lines, name = (self._headers, "Header") if word in _HEADERS else (self._footers, "Footer")
         marked = margin(name, text)
-        if marked and marked not in lines:
-            lines.append(marked)
+        if marked:
+            lines[marked] = None
 
 
 # Words that change nothing but the state.

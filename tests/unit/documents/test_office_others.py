@@ -88,6 +88,11 @@ def test_rich_text_keeps_notes_margins_comments_letters_lists_and_tables(body: s
     assert rtf(body) == text
 
 
+def test_rich_text_that_breaks_off_in_a_note_keeps_it() -> None:
+    draft = read("rtf", rb"{\rtf1 a{\footnote the no", LIMITS)
+    assert (draft.text(), codes(draft)) == ("a[1]\n\n[1] the no\n", ["parts_damaged"])
+
+
 def test_the_code_page_of_rich_text_is_that_of_the_file_or_of_the_font() -> None:
     assert rtf(r"\'cf\'f0\'e8\'e2\'e5\'f2", head=r"\ansi\ansicpg1251") == "Привет\n"
     assert rtf(r"\'e2\'82\'ac", head=r"\ansi\ansicpg65001") == "€\n"
