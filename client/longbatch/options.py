@@ -21,6 +21,7 @@ DocumentKind = Literal[
     "msg",
     "odt",
     "ods",
+    "odp",
     "rtf",
     "xls",
     "png",

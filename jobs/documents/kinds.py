@@ -32,6 +32,10 @@ _EXTENSIONS: Final[Mapping[str, DocumentKind]] = {
     "tif": _K.TIFF,
     "ott": _K.ODT,
     "ots": _K.ODS,
+    **dict.fromkeys(("otp", "odg", "otg"), _K.ODP),
+    **dict.fromkeys(("docm", "dotx", "dotm"), _K.DOCX),
+    **dict.fromkeys(("pptm", "ppsx", "ppsm", "potx", "potm"), _K.PPTX),
+    **dict.fromkeys(("xlsm", "xltx", "xltm", "xlsb"), _K.XLSX),
     **{kind.value: kind for kind in DocumentKind},
 }
 _OFFICE: Final = "application/vnd.openxmlformats-officedocument"
@@ -50,6 +54,7 @@ _MEDIA_TYPES: Final[Mapping[str, DocumentKind]] = {
     "text/rtf": _K.RTF,
     "application/vnd.oasis.opendocument.text": _K.ODT,
     "application/vnd.oasis.opendocument.spreadsheet": _K.ODS,
+    "application/vnd.oasis.opendocument.presentation": _K.ODP,
     "image/png": _K.PNG,
     "image/jpeg": _K.JPG,
     "image/tiff": _K.TIFF,
@@ -57,17 +62,19 @@ _MEDIA_TYPES: Final[Mapping[str, DocumentKind]] = {
     f"{_OFFICE}.presentationml.presentation": _K.PPTX,
     f"{_OFFICE}.spreadsheetml.sheet": _K.XLSX,
 }
-# Members that only archives of these kinds have.
+# Members that only archives of these kinds have. Some programs number the main one; xlsb has a .bin.
 _MEMBERS: Final = (
-    (b"word/document.xml", _K.DOCX),
-    (b"ppt/presentation.xml", _K.PPTX),
-    (b"xl/workbook.xml", _K.XLSX),
+    (b"word/document", _K.DOCX),
+    (b"ppt/presentation", _K.PPTX),
+    (b"xl/workbook", _K.XLSX),
     (b"application/vnd.oasis.opendocument.text", _K.ODT),
     (b"application/vnd.oasis.opendocument.spreadsheet", _K.ODS),
+    (b"application/vnd.oasis.opendocument.presentation", _K.ODP),
+    (b"application/vnd.oasis.opendocument.graphics", _K.ODP),
     (b"application/epub+zip", _K.EPUB),
     (b"META-INF/container.xml", _K.EPUB),
 )
-_ZIPPED: Final = frozenset({_K.DOCX, _K.PPTX, _K.XLSX, _K.EPUB, _K.ODT, _K.ODS})
+_ZIPPED: Final = frozenset({_K.DOCX, _K.PPTX, _K.XLSX, _K.EPUB, _K.ODT, _K.ODS, _K.ODP})
 _PDF: Final = b"%PDF-"
 _PDF_WITHIN: Final = 1024  # bytes; every reader ignores what comes before
 _ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
@@ -101,7 +108,7 @@ _BEGINNINGS: Final = (
 class UnsupportedDocumentError(InvalidRequestError):
     """The file is not of a supported kind.
 
-    They are txt, md, html, pdf, docx, pptx, xlsx, xls, odt, ods, rtf, epub, eml, msg, png, jpg and tiff.
+    They are txt, md, html, pdf, docx, pptx, xlsx, xls, odt, ods, odp, rtf, epub, eml, msg, png, jpg and tiff.
     """
 
     code = "unsupported_document"

@@ -94,7 +94,6 @@ _ZIPPED: Final = (
         b"application/vnd.oasis.opendocument.presentation",
         "an OpenDocument presentation: save it as pptx or PDF",
     ),
-    (b"application/vnd.oasis.opendocument.graphics", "an OpenDocument drawing: save it as PDF"),
     (b"visio/document.xml", "a Visio drawing: save it as PDF"),
     (b"Index/Document.iwa", "a document of Apple's iWork: export it as PDF, docx, xlsx or pptx"),
     (b"index.apxl", "a document of Apple's iWork: export it as PDF, docx, xlsx or pptx"),

@@ -95,6 +95,7 @@ ExtractorFormat = Literal[
     "msg",
     "odt",
     "ods",
+    "odp",
     "rtf",
     "xls",
     "png",

@@ -27,6 +27,7 @@ class DocumentKind(StrEnum):
     MSG = "msg"
     ODT = "odt"
     ODS = "ods"
+    ODP = "odp"
     RTF = "rtf"
     XLS = "xls"
     PNG = "png"

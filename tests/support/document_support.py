@@ -249,18 +249,11 @@ def bad_documents() -> dict[str, tuple[bytes, str, str]]:
         "binary late": (b"text" * 5000 + b"\0\1\2", "a.txt", "unsupported_document"),
         "too much text": (b"many words " * 2_000_000, "a.txt", "document_too_large"),
         "nested html": (b"<div>" * 300_000, "a.html", "document_empty"),
-        "nested mail": (_nested_mail, "a.eml", "document_corrupt"),
     }
     return {
         name: (made() if callable(made) else made, filename, code)
         for name, (made, filename, code) in makers.items()
     }
-
-
-def _nested_mail() -> bytes:
-    depth = 2000
-    head = "".join(f'Content-Type: multipart/mixed; boundary="b{n}"\n\n--b{n}\n' for n in range(depth))
-    return ("From: a@example.org\n" + head).encode()
 
 
 def _with_member(made: bytes, name: str, body: str) -> bytes:

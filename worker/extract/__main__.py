@@ -84,7 +84,7 @@ def read(kind: str, data: bytes, limits: ExtractionLimits, *, encoding: str = ""
         raise
     except ImportError as error:
         extra = "ocr" if module == "scans.images" else "docs"
-        missing = f"Reading {kind} requires the extra `{extra}`: pip install 'longbatch[{extra}]'."
+        missing = f"Reading {kind} requires the extra `{extra}`: pip install 'longbatch-server[{extra}]'."
         raise ExtractionError("missing_extra", missing) from error
     except RecursionError:
         raise ExtractionError("document_corrupt", "The document is nested too deeply.") from None
@@ -152,6 +152,7 @@ _READERS: Final = {
     "msg": ("outlook", "read_msg"),
     "odt": ("open_document", "read_odt"),
     "ods": ("open_document", "read_ods"),
+    "odp": ("open_document", "read_odp"),
     "rtf": ("rich_text", "read_rtf"),
     "xls": ("sheets", "read_xls"),
     "png": ("scans.images", "read_image"),

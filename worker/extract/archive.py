@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+import zlib
 from typing import Final
 
 from worker.extract.draft import ExtractionError, ExtractionLimits, refuse_corrupt
@@ -24,7 +25,7 @@ def open_archive(data: bytes, limits: ExtractionLimits) -> zipfile.ZipFile:
     if data.startswith(_OLE):
         if _ENCRYPTED_PACKAGE in data:
             raise ExtractionError("document_encrypted", "The document needs a password.")
-        message = "Word and PowerPoint 97-2003 files are not supported; save it in a newer format."
+        message = "Word and PowerPoint 97-2003 files are not supported: save it as .docx or .pptx."
         raise ExtractionError("unsupported_document", message)
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
@@ -59,6 +60,8 @@ def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
         RefusedError: the member is missing or damaged.
     """
     try:
-        return archive.read(name)
-    except (KeyError, zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, OSError):
+        with archive.open(name) as member:
+            # A plain `read` would unpack all that there is before it compares that with the declared size.
+            return member.read(archive.getinfo(name).file_size + 1)
+    except (KeyError, zlib.error, zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, OSError):
         refuse_corrupt("A part of the document is missing or damaged.")

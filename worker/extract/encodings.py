@@ -357,8 +357,8 @@ def _guess(raw: bytes, draft: TextBuilder) -> str:
     best, lowest, most = _WESTERN, 1.0, 0.0
     for each in detect_all(sample, ignore_threshold=True, compat_names=False)[:_NUM_CANDIDATES]:
         name, confidence = each["encoding"], each["confidence"]
-        if name is None or (text := _tried(sample, name)) is None:
-            continue
+        if name is None or name.startswith(_WIDE) or (text := _tried(sample, name)) is None:
+            continue  # those in wide characters are found by their NULs
         badness = max(_badness(text), _MIN_BADNESS)
         if badness < lowest:
             best, lowest, most = name, badness, confidence

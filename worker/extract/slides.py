@@ -1,51 +1,283 @@
-"""The text of pptx files: each slide, with its notes, is a page."""
+"""The text of pptx files: each slide, with its charts, comments and notes, is a page."""
 
-import io
+import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-from worker.extract.archive import open_archive, require
-from worker.extract.draft import TextBuilder
+from worker.extract.draft import TextBuilder, refuse_corrupt
+from worker.extract.office.drawings import DGM, A, C, chart_lines, diagram_lines
+from worker.extract.office.equations import M, linear
+from worker.extract.office.marks import apart, comment, tidy
+from worker.extract.office.numbering import shown
+from worker.extract.office.package import FALLBACK, DamagedPartError, Package, R, Relation, whole
+from worker.extract.office.symbols import in_symbols, is_symbol_font
 
-_MAX_DEPTH: Final = 20  # groups in groups
+_P: Final = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
+_P188: Final = "{http://schemas.microsoft.com/office/powerpoint/2018/8/main}"
+_CHARTEX: Final = "{http://schemas.microsoft.com/office/drawing/2014/chartex}chart"
+_TITLES: Final = frozenset({"title", "ctrTitle"})
+_SYMBOLS: Final = re.compile("[\uf000-\uf0ff]")
+_OFF: Final = frozenset({"0", "false", "off"})
+# The forms of automatic numbers, without the ending that names the punctuation.
+_FORMS: Final = {
+    "alphaLc": "lowerLetter",
+    "alphaUc": "upperLetter",
+    "romanLc": "lowerRoman",
+    "romanUc": "upperRoman",
+    "arabic": "decimal",
+}
+_PUNCTUATION: Final = {"Period": "{}.", "ParenR": "{})", "ParenBoth": "({})", "Plain": "{}"}
 
 
 def read_pptx(data: bytes, draft: TextBuilder) -> None:
-    """Read a pptx, slide by slide."""
-    with open_archive(data, draft.limits) as archive:
-        require(archive, "ppt/presentation.xml", "pptx")
-    from pptx import Presentation
-
-    presentation = Presentation(io.BytesIO(data))
-    draft.set_title(presentation.core_properties.title)
-    slides = presentation.slides
-    draft.announce_pages(len(slides))
-    for slide in slides:
-        draft.begin_page()
-        title = slide.shapes.title
-        for shape in _shapes(slide.shapes):
-            is_title = title is not None and shape.shape_id == title.shape_id
-            for line in _shape_lines(shape):
-                draft.write(f"# {line}\n\n" if is_title else f"{line}\n")
-        if slide.has_notes_slide and (frame := slide.notes_slide.notes_text_frame) and frame.text.strip():
-            draft.write(f"\n{frame.text.strip()}\n")
+    """Read a pptx, slide by slide; hidden slides are marked."""
+    package = Package(data, draft)
+    with package.archive:
+        part = package.main("ppt", "pptx")
+        root = package.main_xml(part)
+        draft.set_title(package.title())
+        relations = package.relations(part)
+        slides = [relations.get(each.get(f"{R}id", "")) for each in root.iterfind(f"{_P}sldIdLst/{_P}sldId")]
+        draft.announce_pages(len(slides))
+        deck = _Deck(package, draft, relations)
+        for number, slide in enumerate(slides, 1):
+            draft.begin_page()
+            deck.read_slide(number, slide)
+        deck.warn(len(slides))
 
 
-def _shapes(shapes: Any, depth: int = 0) -> Iterator[Any]:  # noqa: ANN401  # the library is untyped
-    for shape in shapes:
-        if hasattr(shape, "shapes") and depth < _MAX_DEPTH:
-            yield from _shapes(shape.shapes, depth + 1)
+class _Deck:
+    """What the slides have in common."""
+
+    def __init__(self, package: Package, draft: TextBuilder, relations: dict[str, Relation]) -> None:
+        self._package = package
+        self._draft = draft
+        self._damaged: list[int] = []
+        self._hidden: list[int] = []
+        self._attached: set[str] = set()
+        self._authors: dict[str, str] = {}
+        for relation in relations.values():
+            if relation.kind in {"commentAuthors", "authors"}:
+                authors = package.optional(relation.target, "the authors of comments")
+                for each in authors if authors is not None else ():
+                    self._authors[each.get("id", "")] = each.get("name", "")
+
+    def read_slide(self, number: int, slide: Relation | None) -> None:
+        """Write a slide; one that is damaged is left out."""
+        try:
+            what = f"a piece of slide {number}"
+            root = None if slide is None else self._package.salvaged(slide.target, what, [number])
+        except DamagedPartError:
+            root = None
+        if slide is None or root is None:
+            self._damaged.append(number)
+            return
+        if root.get("show", "1") in _OFF:
+            self._hidden.append(number)
+            self._draft.write("[Hidden slide]\n\n")
+        relations = self._package.relations(slide.target)
+        for line in _Shapes(self, relations).lines(root):
+            self._draft.write(line)
+        for relation in relations.values():
+            if relation.kind == "comments" and not relation.is_external:
+                for line in self._comments(relation.target, number):
+                    self._draft.write(line + "\n")
+        for relation in relations.values():
+            if relation.kind == "notesSlide" and (notes := self._notes(relation.target, number)):
+                self._draft.write(f"\n{notes}\n")
+
+    def chart(self, part: str) -> Iterator[str]:
+        """Yield the lines of a chart."""
+        return chart_lines(self._package, part)
+
+    def diagram(self, part: str) -> Iterator[str]:
+        """Yield the lines of a diagram."""
+        return diagram_lines(self._package, part)
+
+    def attach(self, part: str) -> None:
+        """Attach an embedded file, once."""
+        if part not in self._attached:
+            self._attached.add(part)
+            self._package.attach(part)
+
+    def warn(self, num_slides: int) -> None:
+        """Warn of hidden and damaged slides.
+
+        Raises:
+            RefusedError: all slides are damaged.
+        """
+        if self._damaged and len(self._damaged) == num_slides:
+            refuse_corrupt("All slides are missing or damaged.")
+        if self._damaged:
+            self._package.warn_damaged(_named(self._damaged), self._damaged)
+        if self._hidden:
+            message = f"{_named(self._hidden).capitalize()}: hidden in the show, but read and marked."
+            self._draft.warn("hidden_parts", message, self._hidden)
+
+    def _notes(self, part: str, number: int) -> str:
+        """Return the speaker's notes: the body of a notes page, without its pictures of slide and number."""
+        root = self._package.optional(part, f"the notes of slide {number}")
+        if root is None:
+            return ""
+        lines = []
+        for shape in root.iter(f"{_P}sp"):
+            kind = _placeholder(shape)
+            if kind is None or kind == "body":
+                lines += [line for each in shape.iter(f"{A}p") if (line := _line(each))]
+        return "\n".join(lines)
+
+    def _comments(self, part: str, number: int) -> Iterator[str]:
+        root = self._package.optional(part, f"the comments of slide {number}")
+        if root is None:
+            return
+        for each in root.iter(f"{_P}cm", f"{_P188}cm", f"{_P188}reply"):
+            author = self._authors.get(each.get("authorId", ""), "")
+            text = each.findtext(f"{_P}text") or " ".join(
+                _line(paragraph) for paragraph in each.iterfind(f"{_P188}txBody/{A}p")
+            )
+            if text := " ".join(text.split()):
+                yield comment(author, text)
+
+
+def _named(slides: list[int]) -> str:
+    return f"{'slide' if len(slides) == 1 else 'slides'} {', '.join(map(str, slides[:50]))}"
+
+
+class _Shapes:
+    """A reader of the shapes of a slide, in the order of the file, without recursion."""
+
+    def __init__(self, deck: _Deck, relations: dict[str, Relation]) -> None:
+        self._deck = deck
+        self._relations = relations
+        self._is_title = False
+        self._rows: list[list[list[str]]] = []
+        self._numbers: Counter[int] = Counter()  # of the automatic numbers, by level
+        self._form: dict[int, str] = {}
+
+    def lines(self, root: Any) -> Iterator[str]:  # noqa: ANN401  # lxml is untyped
+        """Yield the lines of all shapes."""
+        from lxml import etree
+
+        walk = etree.iterwalk(root, events=("start", "end"))
+        for event, element in walk:
+            tag = element.tag
+            if event == "start":
+                if tag in {FALLBACK, f"{_P}timing", f"{_P}transition"}:
+                    walk.skip_subtree()
+                else:
+                    yield from self._begin(element)
+            elif tag == f"{A}p":
+                yield from self._end_paragraph(element)
+            elif tag == f"{A}tr" and self._rows:
+                cells = [" ".join(" ".join(lines).split()) for lines in self._rows.pop()]
+                if any(cells):
+                    yield " | ".join(cells) + "\n"
+
+    def _begin(self, element: Any) -> Iterator[str]:  # noqa: ANN401
+        tag = element.tag
+        if tag == f"{_P}sp":
+            self._is_title = _placeholder(element) in _TITLES
+        elif tag in {f"{_P}txBody", f"{A}txBody"}:
+            self._numbers.clear()
+        elif tag == f"{_P}graphicFrame":
+            self._is_title = False
+        elif tag == f"{A}tr":
+            self._rows.append([])
+        elif tag == f"{A}tc" and self._rows:
+            self._rows[-1].append([])
         else:
-            yield shape
+            yield from self._related(element)
+
+    def _related(self, element: Any) -> Iterator[str]:  # noqa: ANN401
+        """Yield the lines of a chart or diagram; attach an embedded file."""
+        tag = element.tag
+        if tag in {f"{C}chart", _CHARTEX} and (part := self._target(element, "id")):
+            yield "\n"
+            for line in self._deck.chart(part):
+                yield line + "\n"
+            yield "\n"
+        elif tag == f"{DGM}relIds" and (part := self._target(element, "dm")):
+            for line in self._deck.diagram(part):
+                yield line + "\n"
+        elif tag == f"{_P}oleObj" and (part := self._target(element, "id")):
+            self._deck.attach(part)
+
+    def _target(self, element: Any, name: str) -> str | None:  # noqa: ANN401
+        relation = self._relations.get(element.get(R + name, ""))
+        return None if relation is None or relation.is_external else relation.target
+
+    def _end_paragraph(self, paragraph: Any) -> Iterator[str]:  # noqa: ANN401
+        line = _line(paragraph)
+        if not line:
+            return
+        line = self._number(paragraph) + line
+        if self._rows and self._rows[-1]:
+            self._rows[-1][-1].append(line)
+        elif self._is_title:
+            yield f"# {line}\n\n"
+        else:
+            yield f"{line}\n"
+
+    def _number(self, paragraph: Any) -> str:  # noqa: ANN401
+        """Return the automatic number of a paragraph; empty if it has none."""
+        properties = paragraph.find(f"{A}pPr")
+        level = 0
+        automatic = None
+        if properties is not None:
+            level = whole(properties.get("lvl"), 0)
+            automatic = properties.find(f"{A}buAutoNum")
+        for below in [each for each in self._numbers if each > level]:
+            del self._numbers[below]
+        if automatic is None:
+            self._numbers.pop(level, None)
+            return ""
+        form = automatic.get("type", "arabicPeriod")
+        if self._form.get(level) != form:
+            self._numbers.pop(level, None)
+            self._form[level] = form
+        if level not in self._numbers:
+            self._numbers[level] = whole(automatic.get("startAt"), 1) - 1
+        self._numbers[level] += 1
+        for name, ours in _FORMS.items():
+            pattern = _PUNCTUATION.get(form.removeprefix(name))
+            if form.startswith(name) and pattern:
+                return pattern.format(shown(self._numbers[level], ours)) + " "
+        return f"{self._numbers[level]}. "
 
 
-def _shape_lines(shape: Any) -> Iterator[str]:  # noqa: ANN401
-    if shape.has_text_frame:
-        for paragraph in shape.text_frame.paragraphs:
-            if line := paragraph.text.replace("\v", " ").strip():
-                yield line
-    elif getattr(shape, "has_table", False):
-        for row in shape.table.rows:
-            line = " | ".join(" ".join(cell.text.split()) for cell in row.cells)
-            if line.strip(" |"):
-                yield line
+def _placeholder(shape: Any) -> str | None:  # noqa: ANN401
+    """Return the kind of a placeholder; None if the shape is none."""
+    found = shape.find(f"{_P}nvSpPr/{_P}nvPr/{_P}ph")
+    return None if found is None else found.get("type", "obj")
+
+
+def _line(paragraph: Any) -> str:  # noqa: ANN401
+    """Return the text of a paragraph, with equations as text and without the slide's number."""
+    from lxml import etree
+
+    pieces = []
+    walk = etree.iterwalk(paragraph, events=("start",))
+    for _, element in walk:
+        tag = element.tag
+        if tag == FALLBACK or (tag == f"{A}fld" and element.get("type", "").startswith("slidenum")):
+            walk.skip_subtree()
+        elif tag == f"{M}oMath":
+            pieces.append(apart(linear(element)))
+            walk.skip_subtree()
+        elif tag == f"{A}t":
+            pieces.append(_letters(element))
+        elif tag == f"{A}br":
+            pieces.append(" ")
+    return tidy("".join(pieces))
+
+
+def _letters(run: Any) -> str:  # noqa: ANN401
+    """Return the text of a run; that of a symbol font as usual characters."""
+    text = run.text or ""
+    if _SYMBOLS.search(text):
+        for name in ("sym", "latin"):
+            font = run.getparent().find(f"{A}rPr/{A}{name}")
+            if font is not None and is_symbol_font(font.get("typeface")):
+                return in_symbols(font.get("typeface"), text)
+    return str(text)

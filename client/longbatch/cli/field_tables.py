@@ -28,7 +28,7 @@ class FieldsFormat(StrEnum):
 
 
 class WorkbookError(LongbatchError):
-    """Workbooks need the extra `docs`: pip install 'longbatch[docs]'."""
+    """Workbooks need the extra `xlsx`: pip install 'longbatch[xlsx]'."""
 
     code = "workbook_unavailable"
 

@@ -13,7 +13,9 @@ SUFFIXES: Final = frozenset(
     {".txt", ".text", ".rst", ".md", ".markdown", ".html", ".htm", ".xhtml", ".pdf"}
     | {".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".xml", ".yaml", ".yml", ".log"}
     | {".srt", ".vtt", ".tex", ".adoc", ".org", ".toml", ".ini", ".cfg", ".conf"}
-    | {".docx", ".pptx", ".xlsx", ".xls", ".odt", ".ods", ".rtf", ".epub", ".eml", ".mbox", ".msg"}
+    | {".docx", ".docm", ".dotx", ".dotm", ".pptx", ".pptm", ".ppsx", ".ppsm", ".potx", ".potm"}
+    | {".xlsx", ".xlsm", ".xltx", ".xltm", ".xlsb", ".xls", ".odt", ".ott", ".ods", ".ots", ".odp", ".otp"}
+    | {".odg", ".rtf", ".epub", ".eml", ".mbox", ".msg"}
 )
 
 # Left by programs while a document is open, and by file managers.

@@ -23,29 +23,6 @@ CASES: Final[Sequence[Mapping[str, Any]]] = json.loads(
 )
 FILES: Final = Path(__file__).parent / "cases"
 LIMITS: Final = ExtractionLimits(memory_bytes=2**31, seconds=60, max_pages=5000, max_characters=10_000_000)
-# Not right yet; each fails this test, or is removed from here.
-WRONG: Final = frozenset(
-    {
-        "chart-notes-hidden.pptx",
-        "equation.docx",
-        "footnotes.docx",
-        "formats.xlsx",
-        "formula-without-value.xlsx",
-        "header-footer-comment.docx",
-        "image-inside.rtf",
-        "macro.docm",
-        "merged-hidden-comment.xlsx",
-        "missing-chapter.epub",
-        "numbered-nested.docx",
-        "show.ppsx",
-        "solver-extreme.xlsx",
-        "strict.docx",
-        "strict.xlsx",
-        "template.dotx",
-        "template.potx",
-        "tracked-changes.docx",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +112,4 @@ def warns(expected: Mapping[str, Any], found: Outcome) -> bool:
 @pytest.mark.parametrize("case", CASES, ids=[case["file"] for case in CASES])
 def test_a_file_is_read_as_a_person_would(case: Mapping[str, Any]) -> None:
     wrong = problems(case, outcome_of(FILES / case["file"]))
-    if case["file"] in WRONG:
-        assert wrong, f"{case['file']} is right now: remove it from WRONG"
-        pytest.xfail("; ".join(wrong))
     assert not wrong, "\n".join(wrong)

@@ -193,7 +193,7 @@ def test_a_document_that_needs_too_much_memory_is_ended() -> None:
 
 
 def test_a_kind_of_the_extra_says_so_where_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "docx", None)
+    monkeypatch.setitem(sys.modules, "lxml", None)
     with pytest.raises(ExtractionError, match="longbatch") as refused:
         read("docx", make_docx(), LIMITS)
     assert refused.value.code == "missing_extra"

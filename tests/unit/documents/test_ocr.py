@@ -201,7 +201,7 @@ def test_pictures_are_refused_where_ocr_is_missing_or_switched_off(monkeypatch: 
     data = saved([picture(SEA)], "PNG")
     limits = ExtractionLimits(2**30, 10, 10, 1000)
     monkeypatch.setitem(sys.modules, "rapidocr", None)
-    with pytest.raises(ExtractionError, match=r"longbatch\[ocr\]") as refused:
+    with pytest.raises(ExtractionError, match=r"longbatch-server\[ocr\]") as refused:
         read("png", data, limits)
     assert refused.value.code == "missing_extra"
     if is_installed():

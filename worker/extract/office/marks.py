@@ -1,0 +1,36 @@
+"""Marks for what is not a part of the running text: comments, headers, footers, and blanks around them."""
+
+import re
+from typing import Final
+
+# Around a comment or equation in its line until the line is whole; XML and RTF have no such characters.
+_BEGIN: Final = "\x01"
+_END: Final = "\x02"
+_AFTER_BRACKET: Final = re.compile(f"(?<=[(\\[]){_BEGIN}")
+_BEFORE: Final = re.compile(f"(?<! ) *{_BEGIN}")  # from the first blank on: a run of them takes linear time
+_AFTER: Final = re.compile(f"{_END}(?=[\\s.,;:!?)\\]{_BEGIN}]|$)")
+_LETTER: Final = re.compile(r"[^\W\d_]")
+
+
+def comment(author: str, text: str) -> str:
+    """Return a comment with its author, if that is known."""
+    author = " ".join(author.split())
+    return f"[Comment by {author}: {text}]" if author else f"[Comment: {text}]"
+
+
+def margin(kind: str, text: str) -> str:
+    """Return a header or footer as a block of its own; empty if it has no words, as a page's number."""
+    return f"[{kind}: {text}]\n\n" if _LETTER.search(text) else ""
+
+
+def apart(text: str) -> str:
+    """Mark a text so that `tidy` sets it apart from the words around it."""
+    return f"{_BEGIN}{text}{_END}"
+
+
+def tidy(line: str) -> str:
+    """Return a line with blanks around what is apart, but none before punctuation or at the ends."""
+    if _BEGIN in line:
+        line = _BEFORE.sub(" ", _AFTER_BRACKET.sub("", line))
+        line = _AFTER.sub("", line).replace(_END, " ")
+    return line.strip()
