@@ -198,7 +198,7 @@ def _read(script: str, text: str, look: Look, fonts: Path) -> Reading:
         if outcome.code is not DocumentErrorCode.ILLEGIBLE:
             raise SystemExit(outcome.message)
         return Reading(script, look, None, seconds, memory)
-    shown = zstandard.ZstdDecompressor().decompress(outcome[1]).decode()
+    shown = zstandard.ZstdDecompressor().decompress(outcome.body).decode()
     split = list if script in _BY_CHARACTER else str.split
     wanted, got = ("".join(each.split()) if split is list else each for each in (text, shown))
     return Reading(script, look, distance(split(wanted), split(got)) / len(split(wanted)), seconds, memory)
