@@ -7,14 +7,17 @@ in `either`, one outcome holds.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from jobs.documents.kinds import HEAD_BYTES, TAIL_BYTES, UnsupportedDocumentError, UploadHints, find_kind
+from jobs.states.document import DocumentKind, DocumentWarningCode
 from worker.extract.__main__ import read
 from worker.extract.draft import ExtractionError, ExtractionLimits
 
@@ -22,6 +25,15 @@ CASES: Final[Sequence[Mapping[str, Any]]] = json.loads(
     (Path(__file__).parent / "cases.json").read_text(encoding="utf-8")
 )
 FILES: Final = Path(__file__).parent / "cases"
+PAGE: Final = (Path(__file__).resolve().parents[3] / "docs" / "what-is-read.md").read_text(encoding="utf-8")
+SECTIONS: Final[Mapping[str, str]] = dict(
+    re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+)
+SECTION_OF: Final = {
+    **dict.fromkeys(("eml", "msg", "mbox"), "Mail"),
+    "pdf": "PDF",
+    **dict.fromkeys(("txt", "sh", "csv", "html", "gz"), "Text and HTML"),
+}
 LIMITS: Final = ExtractionLimits(memory_bytes=2**31, seconds=60, max_pages=5000, max_characters=10_000_000)
 
 
@@ -42,6 +54,7 @@ class Outcome:
     refusal: str = ""
 
 
+@cache
 def outcome_of(path: Path) -> Outcome:
     data = path.read_bytes()
     if not data:
@@ -113,3 +126,17 @@ def warns(expected: Mapping[str, Any], found: Outcome) -> bool:
 def test_a_file_is_read_as_a_person_would(case: Mapping[str, Any]) -> None:
     wrong = problems(case, outcome_of(FILES / case["file"]))
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["file"] for case in CASES])
+def test_the_page_names_what_a_reader_warns_of(case: Mapping[str, Any]) -> None:
+    path = FILES / case["file"]
+    codes = {each.partition(":")[0] for each in outcome_of(path).warnings}
+    section = SECTIONS[SECTION_OF.get(path.suffix[1:], "Office")] + SECTIONS["Attached files"]
+    assert {code for code in codes if f"`{code}`" not in section} == set()
+
+
+def test_the_page_names_every_warning_and_every_kind() -> None:
+    assert {code for code in DocumentWarningCode if f"`{code}`" not in PAGE} == set()
+    pictures = {DocumentKind.PNG, DocumentKind.JPG, DocumentKind.TIFF}  # docs/scans.md
+    assert {kind for kind in DocumentKind if not re.search(rf"\b{kind}\b", PAGE)} <= pictures

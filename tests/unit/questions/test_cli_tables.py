@@ -38,7 +38,13 @@ def answered(name: str) -> DocumentResult:
         answer("Part?", gaps=[gap, gap | {"pages": None}]),
     ]
     warnings = [{"document_id": "doc_1", "code": "encoding_guessed", "message": "=Read as cp1252."}]
-    tree: dict[str, Any] = {"state": "completed", "answers": found, "warnings": warnings, "usage": {}, "error": None}
+    tree: dict[str, Any] = {
+        "state": "completed",
+        "answers": found,
+        "warnings": warnings,
+        "usage": {},
+        "error": None,
+    }
     return of_answers(source(name), tree)
 
 
