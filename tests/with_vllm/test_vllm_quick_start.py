@@ -19,7 +19,7 @@ import pytest
 from cli.stack.servers.postgres import EmbeddedPostgres
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tokenizer_files import tokenizer_directory
-from scripted_model import TEXT, ScriptedModel
+from scripted_model import POSITIONS, TEXT, ScriptedModel
 from support import PATIENCE, eventually
 from vllm_server import VllmServer
 
@@ -108,7 +108,7 @@ def reports(tmp_path: Path) -> Path:
 
 def test_up_finds_what_vllm_serves(started: QuickStart, vllm: VllmServer) -> None:
     assert f"Engine {vllm.url}: vllm serves " in started.console
-    assert f"; context 8,192 tokens, {_SLOTS} slots, KV cache " in started.console
+    assert f"; context {POSITIONS:,} tokens, {_SLOTS} slots, KV cache " in started.console
     assert "(the same tokens as the engine's)" in started.console
 
 
