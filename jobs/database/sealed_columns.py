@@ -185,6 +185,19 @@ class SealedFacts(SealedJson):
             return Unreadable(error)
 
 
+class SealedList(SealedJson):
+    """A jsonb list that is shown beside other content, as `SealedLabel`: empty if it cannot be opened."""
+
+    cache_ok = True
+
+    def process_result_value(self, value: object, dialect: Dialect) -> object:
+        """Open a value, if a key does."""
+        try:
+            return super().process_result_value(value, dialect)
+        except ContentUnreadableError:
+            return []
+
+
 def is_sealed(column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
     """Match rows in which a column of text is sealed: SQL cannot search those."""
     return type_coerce(column, Text).startswith(SEALED)

@@ -117,6 +117,7 @@ def finish_upload(
     document.file_id = new.file_id
     document.attempt = 0
     document.run_after = None
+    document.warnings = []
     document.attachments = []
     document.error = document.finalized_at = document.expires_at = None
     session.flush()

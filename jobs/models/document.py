@@ -8,7 +8,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base, JsonObject, one_of, partial_index
-from jobs.database.sealed_columns import SealedBytes, SealedLabel
+from jobs.database.sealed_columns import SealedBytes, SealedLabel, SealedList
 from jobs.ids import uuid7
 from jobs.models.turn import EXTRACTION, indexes
 from jobs.states.document import DocumentKind, DocumentState
@@ -44,7 +44,8 @@ class Document(Base):
         language: ISO 639-1. Null until ready, and if it is uncertain.
         title: the document's own title, sealed if content is. Null until ready, if it has none, and once
             deleted; reads as null if no key opens it.
-        warnings: `{code, message, pages?}` each, codes from `DocumentWarningCode`. `[]` until ready.
+        warnings: `{code, message, pages?}` each, codes from `DocumentWarningCode`; sealed, as they
+            name parts of the document. `[]` until ready, and once deleted.
         attachments: `{filename, document_id}` of each file within it that is a document of its own. `[]`
             until ready, and once deleted.
         depth: how many documents it is attached within; 0 if it was uploaded first.
@@ -110,8 +111,12 @@ class Document(Base):
     fingerprint: Mapped[str | None]
     language: Mapped[str | None]
     title: Mapped[str | None] = mapped_column(SealedLabel("documents.title"))
-    warnings: Mapped[list[JsonObject]] = mapped_column(JSONB, server_default=text("'[]'"))
-    attachments: Mapped[list[JsonObject]] = mapped_column(JSONB, server_default=text("'[]'"))
+    warnings: Mapped[list[JsonObject]] = mapped_column(
+        SealedList("documents.warnings"), server_default=text("'[]'")
+    )
+    attachments: Mapped[list[JsonObject]] = mapped_column(
+        SealedList("documents.attachments"), server_default=text("'[]'")
+    )
     depth: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     error: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
     created_at: Mapped[datetime]

@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from jobs.database.base import Base, JsonObject, one_of, partial_index
-from jobs.database.sealed_columns import SealedFacts, SealedNote
+from jobs.database.sealed_columns import SealedFacts, SealedList, SealedNote
 from jobs.ids import ANSWERS, EXTRACTION, SUMMARY, uuid7
 from jobs.models.job import UNTRACED
 from jobs.models.turn import PLANNING, indexes
@@ -130,7 +130,9 @@ class Summary(Base):
     plan: Mapped[JsonObject | None] = mapped_column(JSONB(none_as_null=True))
     root_job_id: Mapped[UUID | None]
     gaps: Mapped[list[JsonObject]] = mapped_column(JSONB, server_default=text("'[]'"))
-    warnings: Mapped[list[JsonObject]] = mapped_column(JSONB, server_default=text("'[]'"))
+    warnings: Mapped[list[JsonObject]] = mapped_column(
+        SealedList("summaries.warnings"), server_default=text("'[]'")
+    )
     custom_id: Mapped[str | None]
     # `metadata` is SQLAlchemy's own attribute name; the column has the public name.
     labels: Mapped[JsonObject] = mapped_column("metadata", server_default=text("'{}'"))

@@ -92,6 +92,7 @@ def create_rows(
             rank=spec.rank,
             templates=own_templates.versions_of(templates, spec.template),
             gaps=[],
+            warnings=[],
             custom_id=spec.custom_id,
             labels=dict(spec.metadata or {}),
             webhook_url=spec.webhook_url,

@@ -357,6 +357,7 @@ def _new_summary(spec: SummarySpec, *, tenant_id: UUID, template_id: UUID | None
         rank=spec.rank,
         templates=own_templates.versions_of(TEMPLATE_VERSIONS, spec.template),
         gaps=[],
+        warnings=[],
         custom_id=spec.custom_id,
         labels=dict(spec.metadata or {}),
         webhook_url=spec.webhook_url,

@@ -58,7 +58,7 @@ def test_options_are_those_of_the_api(given: type, request_name: str, own: set[s
     described = set(API["components"]["schemas"][request_name]["properties"]) - own
     # What vLLM's and SGLang's callers send under another name.
     described -= {each for each in described if each.startswith("guided_")} | {"structured_fallback"}
-    of_uploads = {"encoding"} & set(get_type_hints(given))
+    of_uploads = {"encoding", "attachments"} & set(get_type_hints(given))
     assert set(get_type_hints(given)) - of_uploads == described
 
 

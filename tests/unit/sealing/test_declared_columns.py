@@ -29,6 +29,7 @@ NO_CONTENT = {
         batches.traceparent console_sessions.token_sha256 console_sessions.person_issuer
         console_sessions.person_subject console_sessions.person_name console_sign_in_codes.code_sha256
         documents.kind documents.state documents.fingerprint documents.language documents.pages
+        documents.encoding
         engines.name engines.model engines.tensors engines.paused_reason engines.halt
         engines.halted_reason engines.halted_by engines.halted_by_name files.purpose files.state
         file_parts.key idempotency_keys.key idempotency_keys.subject_type jobs.state jobs.stop_reason
@@ -61,7 +62,7 @@ NO_CONTENT = {
     """,
     "ids, codes, numbers and words of ours": """
         idempotency_keys.answer webhook_events.payload
-        batches.errors documents.error documents.warnings jobs.error summaries.error summaries.gaps
+        batches.errors documents.error jobs.error summaries.error summaries.gaps
         summaries.plan summaries.templates findings.gaps findings.error
     """,
 }
