@@ -13,16 +13,20 @@ from longbatch.cli import output as printing
 from longbatch.documents import buckets, locations, sources
 from longbatch.documents.buckets import BucketFile, is_bucket
 from longbatch.documents.sources import Skipped, SourceFile, Survey
+from longbatch.errors import LongbatchError
 from longbatch.whole_files import shared_mode, writing_whole
 
 PRINT: Final = "-"
+# Of tables of answers and extractions, in CSV, JSON and JSON lines.
+_SUFFIXES: Final = (".csv", ".json", ".jsonl")
+_BEGINNINGS: Final = (b"document,", b'[\n{\n  "document"', b'{"document":')
 
 
 def survey(paths: Sequence[str], output: str, *, skipped: Skipped, follow_links: bool) -> Survey:
     """Count the documents of a table, and check that it would overwrite none of them.
 
     Args:
-        paths: that `locations.check_paths` has passed.
+        paths: that `locations.check_paths` has passed; a table of an earlier run among them is no document.
         output: where the table goes; `-` prints.
         skipped: takes down what folders hold besides.
         follow_links: as `locations.find` takes it.
@@ -34,8 +38,9 @@ def survey(paths: Sequence[str], output: str, *, skipped: Skipped, follow_links:
     _check_file(output)
     found = Survey()
     for source in locations.find(paths, skipped=skipped, follow_links=follow_links):
-        found.add(source)
-        if output != PRINT and _is_at(source, output):
+        if not is_output(source, output):
+            found.add(source)
+        elif not _is_earlier(source):
             message = f"{source.shown} is a document and would be overwritten"
             raise typer.BadParameter(message, param_hint="--output")
     if not found.num_documents:
@@ -74,11 +79,24 @@ def _check_file(output: str) -> None:
         raise typer.BadParameter(f"{output} is a folder; name a file", param_hint="--output")
 
 
-def _is_at(source: SourceFile, output: str) -> bool:
+def is_output(source: SourceFile, output: str) -> bool:
     """Return True if the document lies where the output goes."""
+    if output == PRINT:
+        return False
     if isinstance(source, BucketFile) or is_bucket(output):
         return is_bucket(output) and source.shown == str(buckets.parse(output))
     return sources.is_same(source.path, sources.absolute(output))
+
+
+def _is_earlier(source: SourceFile) -> bool:
+    """Return True if an earlier run wrote this table: it is no document, and is replaced."""
+    if not source.shown.endswith(_SUFFIXES):
+        return False
+    try:
+        with source.at_hand() as path, path.open("rb") as file:
+            return file.read(len(max(_BEGINNINGS, key=len))).startswith(_BEGINNINGS)
+    except (OSError, LongbatchError):
+        return False
 
 
 @contextmanager

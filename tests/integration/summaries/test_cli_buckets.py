@@ -114,8 +114,9 @@ def test_a_table_lies_where_it_is_told_to(run: Run, bucket: Bucket, tmp_path: Pa
     here = tmp_path / "here.txt"
     here.write_text("")
     for source, output in (
-        ("s3://bucket/in", "s3://bucket/in/table.csv"),
         ("s3://bucket/in", tmp_path / "new" / "table.csv"),
+        ("s3://bucket/in", "s3://bucket/in/table.csv"),
+        ("s3://bucket/in", "s3://bucket/in/table.csv"),  # again: the table is no document of its own
         (here, "s3://bucket/out.csv"),
     ):
         done = run("ask", source, "-q", "Who?", "--output", output)
@@ -124,7 +125,7 @@ def test_a_table_lies_where_it_is_told_to(run: Run, bucket: Bucket, tmp_path: Pa
     assert bucket.objects["in/table.csv"].decode().startswith(begun)
     assert (tmp_path / "new" / "table.csv").read_text().startswith(begun)
     assert str(here) in bucket.objects["out.csv"].decode()
-    assert bucket.gets == ["in/a.txt"] * 2
+    assert bucket.gets == ["in/a.txt"] * 2 + ["in/table.csv", "in/a.txt"]
 
 
 def test_a_table_that_cannot_be_stored_is_one_error(run: Run, bucket: Bucket) -> None:

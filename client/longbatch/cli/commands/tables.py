@@ -99,7 +99,11 @@ def write_table(
             table = OrderedTable(job.sheet(out), problem_of=job.problem_of, say=say, aside=aside)
             try:
                 with shown:
-                    found = find(paths, follow_links=follow_links)
+                    found = (
+                        source
+                        for source in find(paths, follow_links=follow_links)
+                        if not table_file.is_output(source, output)
+                    )
                     for place, ended in group.each_placed(survey.ordered(found)):
                         table.take(place, [group.fetching(each) for each in ended])
             finally:
