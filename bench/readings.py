@@ -116,7 +116,9 @@ def _read(path: Path, checkout: Path, *, repeat: int) -> Reading:
         "characters": settings.max_characters,
         "attached": settings.max_bytes,
     }
-    known = subprocess.run([*program[:-1], "--help"], capture_output=True, text=True, cwd=checkout, check=True)
+    known = subprocess.run(
+        [*program[:-1], "--help"], capture_output=True, text=True, cwd=checkout, check=True
+    )
     program += [f"--{name}={value}" for name, value in options.items() if f"--{name} " in known.stdout]
     runs = []
     for _ in range(repeat):

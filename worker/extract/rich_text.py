@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from worker.extract.draft import TextBuilder, refuse_corrupt
-from worker.extract.office.marks import apart, comment, margin, tidy
+from worker.extract.office.marks import apart, comment, margin, raised, tidy
 from worker.extract.office.symbols import TICKED, UNTICKED, is_symbol_font, symbol
 
 _TOKEN: Final = re.compile(
@@ -165,6 +165,7 @@ class _State:
     num_fallback: int = 1
     is_hidden: bool = False
     is_deleted: bool = False
+    is_raised: bool = False
     in_table: bool = False
     outline: int = -1
     link: str = ""  # address that the text of a field leads to
@@ -276,7 +277,7 @@ class _Reader:
                 self._names[self._font_in_table] = name
             return
         self.num_hidden += state.is_hidden and not text.isspace()
-        self._texts[state.text].pieces.append(text)
+        self._texts[state.text].pieces.append(raised(text) if state.is_raised else text)
 
     def _sign(self, sign: bytes) -> None:
         if sign == b"*":
@@ -332,7 +333,9 @@ class _Reader:
             case b"row":
                 self._texts[state.text].end_row()
             case b"plain":
-                self._state = replace(state, is_hidden=False, is_deleted=False, font=self._default_font)
+                self._state = replace(
+                    state, is_hidden=False, is_deleted=False, is_raised=False, font=self._default_font
+                )
             case b"f":
                 self._state = replace(state, font=number or 0)
                 self._font_in_table = number or 0
@@ -370,7 +373,13 @@ class _Reader:
             return
         self._texts.append(_Text())
         self._state = replace(
-            state, kind=word, text=len(self._texts) - 1, in_table=False, outline=-1, is_hidden=False
+            state,
+            kind=word,
+            text=len(self._texts) - 1,
+            in_table=False,
+            outline=-1,
+            is_hidden=False,
+            is_raised=False,
         )
         if word == b"formfield":
             self._box = {}
@@ -451,6 +460,9 @@ _CHANGES: Final[Mapping[bytes, Callable[[_State, int | None], _State]]] = {
     b"outlinelevel": lambda state, number: replace(state, outline=number or 0),
     b"uc": lambda state, number: replace(state, num_fallback=max(number or 0, 0)),
     b"v": lambda state, number: replace(state, is_hidden=number != 0),
+    b"super": lambda state, number: replace(state, is_raised=number != 0),
+    b"sub": lambda state, _: replace(state, is_raised=False),
+    b"nosupersub": lambda state, _: replace(state, is_raised=False),
     b"deleted": lambda state, number: replace(state, is_deleted=number != 0),
 }
 _OLD_ENCODINGS: Final = {b"mac": "mac_roman", b"pc": "cp437", b"pca": "cp850"}
