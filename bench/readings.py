@@ -3,7 +3,7 @@
 `python -m bench.readings FOLDER --before CHECKOUT`: a folder of documents of any kinds. The expected text of
 `report.docx` is in `report.docx.txt`, if there is one. CHECKOUT is a work tree of another commit with its own
 `.venv`. Each document is read in the confined process that the worker uses, with the default limits.
-Words are compared as sets with counts, as characters if writing has no blanks; time includes the process's start.
+Words are counted, in writing without blanks characters; time includes the start of the process.
 """
 
 import argparse
@@ -44,7 +44,7 @@ class Reading:
 
     Attributes:
         text: empty if the document is refused.
-        notes: codes of its warnings and names of its attached files; or the code of its refusal.
+        notes: codes of its warnings, or of its refusal.
         mib: the largest resident memory of the confined process.
     """
 

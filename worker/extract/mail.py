@@ -301,8 +301,8 @@ class _Reader:
         if isinstance(payload, list):
             if any(isinstance(each, CloseBoundaryNotFoundDefect) for each in part.defects):
                 self.draft.warn("parts_damaged", "The mail has no end mark: its last part may be cut off.")
-            parts = [each for each in payload if not isinstance(each, str)]
-            return [*parts, *_parts_after_end(part)]
+            own = [each for each in payload if not isinstance(each, str)]
+            return [*own, *_parts_after_end(part)]
         raw = self._bytes(part)
         if not raw.strip():
             return []

@@ -55,6 +55,7 @@ _HIDES: Final = {
     f"{_STYLE}drawing-page-properties": (f"{_SHOW}visibility", "hidden"),
     f"{_STYLE}text-properties": (f"{_TEXT}display", "none"),
 }
+_INNER: Final = frozenset({f"{_TEXT}span", f"{_TEXT}note"})
 _RAISED: Final = re.compile(r"super|0*[1-9]")
 _EXTERNAL: Final = re.compile(rb"<!ENTITY\s+([\w.-]{1,100})\s+(?:SYSTEM|PUBLIC)\b")
 _DECLARED_WITHIN: Final = 4096
@@ -306,16 +307,12 @@ class _Reader:
             self._num_skipped -= 1
         elif tag in _PARAGRAPHS and self._lines:
             self._end_paragraph()
-        elif tag == f"{_TEXT}span" and self._spans:
-            self._spans.pop()
-        elif tag == f"{_TEXT}note" and self._open_notes:
-            self._open_notes.pop()
+        elif tag in _INNER:
+            self._end_inner(tag)
         elif tag == f"{_OFFICE}annotation":
             self._end_comment()
         elif tag == f"{_TEXT}list" and self._lists:
-            ended = self._lists.pop()
-            if not self._lists:
-                self._ended[ended.style] = ended.counts
+            self._end_list()
         elif tag == f"{_TABLE}table-row" and self._rows:
             self._end_row()
         elif tag == f"{_TABLE}table" and not self._rows:
@@ -392,6 +389,17 @@ class _Reader:
         count = open_list.counts.get(open_list.level, start - 1) + 1
         open_list.counts[open_list.level] = whole(attributes.get(f"{_TEXT}start-value"), count)
         self._prefix = _number(levels, open_list.level, open_list.counts)
+
+    def _end_inner(self, tag: str) -> None:
+        if tag == f"{_TEXT}span" and self._spans:
+            self._spans.pop()
+        elif tag == f"{_TEXT}note" and self._open_notes:
+            self._open_notes.pop()
+
+    def _end_list(self) -> None:
+        ended = self._lists.pop()
+        if not self._lists:
+            self._ended[ended.style] = ended.counts
 
     def _begin_list_header(self, attributes: dict[str, str]) -> None:
         del attributes
