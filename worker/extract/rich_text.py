@@ -81,7 +81,8 @@ def read_rtf(data: bytes, draft: TextBuilder) -> None:
     reader = _Reader()
     reader.read(data)
     draft.set_title(reader.title)
-    for text in reader.texts():
+    texts = reader.texts()
+    for text in texts:
         draft.write(_GAPS.sub("\n\n", text).strip("\n") + "\n")
     if reader.num_hidden:
         draft.warn("hidden_parts", f"Pieces of hidden text were read as well: {reader.num_hidden}.")
@@ -89,8 +90,10 @@ def read_rtf(data: bytes, draft: TextBuilder) -> None:
         draft.warn("parts_not_read", f"Embedded objects were not read: {reader.num_objects}.")
     if reader.breaks_off:
         draft.warn("parts_damaged", "The file breaks off: what came after is missing.")
-    if reader.num_replaced:
-        message = f"Bytes not valid in the declared encoding, replaced by U+FFFD: {reader.num_replaced}."
+    if num_replaced := sum(text.count("\ufffd") for text in texts):
+        message = (
+            f"Characters that the file's encodings and fonts do not have, replaced by U+FFFD: {num_replaced}."
+        )
         draft.warn("characters_replaced", message)
 
 
@@ -182,7 +185,6 @@ class _Reader:
         self.title: str | None = None
         self.num_hidden = 0
         self.num_objects = 0
-        self.num_replaced = 0
         self.breaks_off = False
         self._state = _State()
         self._groups: list[_State] = []
@@ -264,9 +266,7 @@ class _Reader:
         if is_symbol_font(name) and self._state.kind != b"fonttbl":
             self._add("".join(symbol(name, each) for each in raw))
             return
-        text = raw.decode(self._fonts.get(font, self._encoding), "replace")
-        self.num_replaced += text.count("\ufffd")
-        self._add(text)
+        self._add(raw.decode(self._fonts.get(font, self._encoding), "replace"))
 
     def _add(self, text: str) -> None:
         state = self._state

@@ -236,3 +236,14 @@ def test_raised_digits_stay_raised_in_rtf_and_odt() -> None:
         styled(f"<text:p>10{body}{span.format('S', span.format('T', '1'))}2</text:p>", styles)
     )
     assert read("odt", made, LIMITS).text() == "10⁶⁷89¹2\n\n"
+
+
+def test_bytes_that_are_not_shown_are_not_reported() -> None:
+    draft = read(
+        "rtf",
+        b"{\\rtf1\\ansi\\ansicpg1252 Seen.{\\field{\\*\\fldinst ADDIN \x81\x8d}{\\fldrslt  Too.}}}",
+        LIMITS,
+    )
+    assert (draft.text(), codes(draft)) == ("Seen. Too.\n", [])
+    shown = read("rtf", b"{\\rtf1\\ansi\\ansicpg1252 Seen \x81.}", LIMITS)
+    assert codes(shown) == ["characters_replaced"]
