@@ -361,7 +361,7 @@ class _Reader:
 
     def _add_unicode(self, code: int) -> None:
         name = self._names.get(self._state.font, "")
-        self._add(symbol(name, code) if is_symbol_font(name) and 0xF000 <= code <= 0xF0FF else chr(code))
+        self._add(symbol(name, code) if 0xE000 <= code <= 0xF8FF else chr(code))  # the private area
 
     def _open(self, word: bytes) -> None:
         """Begin a group whose text does not belong where it is."""
