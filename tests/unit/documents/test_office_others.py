@@ -251,6 +251,6 @@ def test_bytes_that_are_not_shown_are_not_reported() -> None:
 
 def test_characters_that_only_a_font_knows_are_read_or_reported() -> None:
     fonts = r"{\fonttbl{\f0 Standard Symbols L;}{\f1 OpenSymbol;}}"
-    assert rtf(r"\f0 \u61613 ? \u61601 ?", head=fonts) == "↑ ϒ\n"
+    assert rtf(r"\f0 \u61613 ? \u61603 ?", head=fonts) == "↑ ≤\n"
     draft = read("rtf", f"{{\\rtf1{fonts}\\f1 a\\u57354 ?b}}".encode(), LIMITS)
     assert (draft.text(), codes(draft)) == ("a\ufffdb\n", ["characters_replaced"])
