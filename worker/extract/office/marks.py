@@ -11,7 +11,7 @@ _BEFORE: Final = re.compile(f"(?<! ) *{_BEGIN}")  # from the first blank on: a r
 _AFTER: Final = re.compile(f"{_END}(?=[\\s.,;:!?)\\]{_BEGIN}]|$)")
 _LETTER: Final = re.compile(r"[^\W\d_]")
 _SUPERSCRIPTS: Final = str.maketrans("0123456789+-\u2212n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻ⁿ")
-_SUPERSCRIPT: Final = re.compile(r"\s*[0-9+\-\u2212n]{1,6}\s*")
+_SUPERSCRIPT: Final = re.compile(r"\s*[0-9+\-\u2212n][0-9+\-\u2212n,\u2013]{0,11}\s*")
 _FILE_NAME: Final = re.compile(r"\w+://\S+|.*\.(?:png|jpe?g|gif|bmp|tiff?|[ew]mf|svg|webp)", re.IGNORECASE)
 
 

@@ -15,9 +15,10 @@ _NEAR: Final = 0.35  # heights between the letter and the digit
 _SAME_LINE: Final = 0.1  # heights by which letters of one line may differ
 _WORD_GAP: Final = 0.15  # heights between two words
 _MOST_GAP: Final = 0.6
-_MOST: Final = 6  # digits
+_MOST: Final = 12  # digits, and commas between them
 _MOST_ADDED: Final = 4  # characters that PDFium puts between two, and the one before
 _DIGITS: Final = frozenset("0123456789+-\u2212")
+_BETWEEN: Final = frozenset(",\u2013")
 _PAIR: Final = re.compile("\\S(?:\r\n)?(?=[0-9+\\-\u2212])")
 
 
@@ -26,10 +27,17 @@ def may_have_raised(found: PdfTextPage) -> bool:
     text = found.get_text_range(errors="replace")
     if len(text) != found.count_chars():  # positions differ, as for characters of two units
         return any(each in _DIGITS for each in text)
-    return any(
-        raw.FPDFText_GetFontSize(found, pair.end()) < _SMALL * raw.FPDFText_GetFontSize(found, pair.start())
-        for pair in _PAIR.finditer(text)
-    )
+    return any(_is_raised_pair(found, pair.start(), pair.end()) for pair in _PAIR.finditer(text))
+
+
+def _is_raised_pair(found: PdfTextPage, first: int, second: int) -> bool:
+    """Return True if the second character is smaller than the first: sizes of fonts may be scaled later."""
+    box = raw.FS_RECTF()
+    if not raw.FPDFText_GetLooseCharBox(found, second, box):
+        return False
+    height = abs(box.top - box.bottom)
+    raw.FPDFText_GetLooseCharBox(found, first, box)
+    return bool(height < _SMALL * abs(box.top - box.bottom))
 
 
 def with_raised(glyphs: Sequence[Glyph]) -> list[Glyph]:
@@ -70,7 +78,7 @@ def _raised_at(glyphs: Sequence[Glyph], at: int, base: Rectangle) -> list[Glyph]
     right = base.right
     for glyph in glyphs[at : at + _MOST + 1]:
         box = glyph.box
-        if glyph.text not in _DIGITS or box is None:
+        if box is None or not (glyph.text in _DIGITS or (found and glyph.text in _BETWEEN)):
             break
         is_small = box.top - box.bottom < _SMALL * height
         is_raised = base.bottom + _RAISED * height < box.bottom < base.top
@@ -78,6 +86,8 @@ def _raised_at(glyphs: Sequence[Glyph], at: int, base: Rectangle) -> list[Glyph]
             break
         found.append(glyph)
         right = box.right
+    while found and not found[-1].text.isdigit():  # hyphens may be of another font than the word
+        found.pop()
     return found if len(found) <= _MOST else []
 
 
