@@ -42,7 +42,7 @@ def main() -> int:
         draft = read(arguments.kind, data, limits, encoding=arguments.encoding)
         text = draft.text()
         body = zstandard.ZstdCompressor(level=_LEVEL).compress(text.encode(errors="replace"))
-        outcome = {**_describe(draft, text), "size": len(body)}
+        outcome = {**describe(draft, text), "size": len(body)}
         attached = [each.data for each in draft.attachments]
     except ExtractionError as refusal:
         outcome, body, attached = _refusal(refusal.code, refusal.message), b"", []
@@ -105,14 +105,22 @@ def _name_attachments(draft: TextBuilder) -> None:
         draft.warn("attachments_not_read", message)
 
 
-def _describe(draft: TextBuilder, text: str) -> dict[str, object]:
+def _named_attachments(draft: TextBuilder) -> str:
+    """Name the files of a document that is nothing but them."""
+    if not draft.attachments:
+        return ""
+    names = ", ".join(each.name for each in draft.attachments)
+    return f" It has attached files, which you can take out and send alone: {names}"[:900]
+
+
+def describe(draft: TextBuilder, text: str) -> dict[str, object]:
     """Describe the text as JSON.
 
     Raises:
         RefusedError: the text is blank.
     """
     if not text.strip("\ufeff \t\r\n\f\v"):
-        raise ExtractionError("document_empty", "The document has no text.")
+        raise ExtractionError("document_empty", f"The document has no text.{_named_attachments(draft)}")
     return {
         "num_chars": len(text),
         "pages": draft.pages,

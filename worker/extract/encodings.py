@@ -107,6 +107,10 @@ _WESTERN: Final = "cp1252"
 _LATIN: Final = re.compile("cp125|iso8859")
 _MIN_BADNESS: Final = 0.05  # real texts reach this: a brand's name with a Hebrew prefix, a formula
 _TIE: Final = 0.85  # measured: texts of other encodings reach 0.8 of their own confidence in cp1252
+_OF_DOS: Final = re.compile(r"cp(?:437|7\d\d|85\d|86\d)$|mac|hp.?roman", re.IGNORECASE)
+_FEW: Final = 20  # characters beyond ASCII
+# In DOS, letters have the bytes of these.
+_WITHIN_WORDS: Final = re.compile("[^\\W\\d_][\u201a\u201e\u2026\u2018\u201c\u201d\u2022\u2122][^\\W\\d_]")
 # Bytes that one line in another encoding plausibly has: letters and punctuation of Windows, in cp1252.
 _PLAIN_LINE: Final = re.compile(
     "[\u20ac\u2013\u2014\u2018-\u201e\u2022\u2026\u2122"
@@ -364,8 +368,21 @@ def _guess(raw: bytes, draft: TextBuilder) -> str:
             best, lowest, most = name, badness, confidence
         elif name == _WESTERN and _LATIN.match(best) and badness == lowest and confidence >= _TIE * most:
             best = name
+    if _OF_DOS.match(best) and _is_plain(sample):
+        best = _WESTERN
     draft.warn("encoding_guessed", f"The text is not UTF-8; it was read as {_shown(best)}.")
     return _decode_by(_CODECS.get(best, (best,)), raw, draft)
+
+
+def _is_plain(sample: bytes) -> bool:
+    """Return True for a text with a few characters beyond ASCII, which all make sense in cp1252.
+
+    Such a text may have too few for a guess, and programs of today do not write code pages of DOS.
+    """
+    text = sample.decode(_WESTERN, errors="replace")
+    high = _HIGH.findall(text)
+    is_plain = len(high) <= _FEW and all(_PLAIN_LINE.match(char) for char in high)
+    return is_plain and not _WITHIN_WORDS.search(text) and not _badness(text)
 
 
 def _tried(sample: bytes, name: str) -> str | None:

@@ -301,7 +301,8 @@ class _Reader:
         if isinstance(payload, list):
             if any(isinstance(each, CloseBoundaryNotFoundDefect) for each in part.defects):
                 self.draft.warn("parts_damaged", "The mail has no end mark: its last part may be cut off.")
-            return [each for each in payload if not isinstance(each, str)]
+            own = [each for each in payload if not isinstance(each, str)]
+            return [*own, *_parts_after_end(part)]
         raw = self._bytes(part)
         if not raw.strip():
             return []
@@ -455,6 +456,22 @@ class _Reader:
             decoded += binascii.a2b_base64(whole + b"=" * (-len(whole) % 4))
         footer = b"\n".join(lines[end:])
         return bytes(decoded) + (b"\n" + footer if footer else b"")
+
+
+def _parts_after_end(part: Mail) -> Sequence[Mail]:
+    """Return the parts after the end mark, as in a mail whose inner parts have the outer ones' boundary."""
+    boundary = part.get_boundary()
+    if not boundary or not part.epilogue or f"--{boundary}" not in part.epilogue:
+        return []
+    mark = b"--" + re.escape(boundary.encode(errors="surrogateescape"))
+    rest, num_parts = re.subn(
+        rb"(?m)^(" + mark + rb")(?:--)?[ \t]*\r?$", rb"\1", part.epilogue.encode(errors="surrogateescape")
+    )
+    if not num_parts:
+        return []
+    again = _parse(b'Content-Type: multipart/mixed; boundary="' + boundary.encode() + b'"\n\n' + rest)
+    parts = _payload(again)
+    return [each for each in parts if each.keys()] if isinstance(parts, list) else []
 
 
 def _payload(part: Mail) -> object:

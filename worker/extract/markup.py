@@ -9,6 +9,7 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from worker.extract.draft import ExtractionError, TextBuilder, clean
 from worker.extract.encodings import decode_markup
+from worker.extract.office.marks import raised
 
 # Programs, and what browsers show only if they lack something.
 _SKIPPED: Final = frozenset(
@@ -54,8 +55,6 @@ _BETWEEN: Final = {
     "mroot": (", ",),
     "mtr": (" ",),
 }
-_SUPERSCRIPTS: Final = str.maketrans("0123456789+-\u2212n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻ⁿ")
-_SUPERSCRIPT: Final = re.compile(r"\s*[0-9+\-\u2212n]{1,6}\s*")
 _SPACE: Final = re.compile(r"[ \t\n\r\f]+")
 _HIDDEN: Final = re.compile(
     r"(?:^|[;\s])(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse)|mso-hide\s*:\s*all)",
@@ -210,8 +209,8 @@ class _Page:
             self._begin_block(tag, node)
         elif tag == "br":
             self._break(1)
-        elif tag == "sup" and _SUPERSCRIPT.fullmatch(node.text()):
-            self._lines.add(node.text().strip().translate(_SUPERSCRIPTS))
+        elif tag == "sup" and (digits := raised(node.text())) != node.text():
+            self._lines.add(digits.strip())
             return False
         elif tag == "rt" and not _has_parentheses(node):
             self._lines.add("(")

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 from worker.extract.archive import open_archive, read_member, require
 from worker.extract.draft import ExtractionError, TextBuilder, refuse_corrupt
-from worker.extract.office.marks import apart, margin, tidy
+from worker.extract.office.marks import apart, margin, raised, tidy
 from worker.extract.office.marks import comment as marked
 from worker.extract.office.numbering import shown as numbered
 from worker.extract.office.package import whole
@@ -55,6 +55,8 @@ _HIDES: Final = {
     f"{_STYLE}drawing-page-properties": (f"{_SHOW}visibility", "hidden"),
     f"{_STYLE}text-properties": (f"{_TEXT}display", "none"),
 }
+_INNER: Final = frozenset({f"{_TEXT}span", f"{_TEXT}note"})
+_RAISED: Final = re.compile(r"super|0*[1-9]")
 _EXTERNAL: Final = re.compile(rb"<!ENTITY\s+([\w.-]{1,100})\s+(?:SYSTEM|PUBLIC)\b")
 _DECLARED_WITHIN: Final = 4096
 _OUTLINE: Final = "\0outline"  # the name under which the numbers of headings are kept
@@ -184,6 +186,7 @@ class _Styles:
 
     def __init__(self) -> None:
         self.hidden: set[str] = set()  # sheets, slides and text
+        self.raised: set[str] = set()  # text above the line
         self.lists: dict[str, dict[int, _Level]] = {}
         self._style = ""
         self._list = ""
@@ -195,6 +198,8 @@ class _Styles:
         elif hides := _HIDES.get(tag):
             if attributes.get(hides[0]) == hides[1]:
                 self.hidden.add(self._style)
+            if _RAISED.match(attributes.get(f"{_STYLE}text-position", "")):
+                self.raised.add(self._style)
         elif tag == f"{_TEXT}list-style":
             self._list = attributes.get(f"{_STYLE}name", "")
         elif tag == f"{_TEXT}outline-style":
@@ -261,6 +266,7 @@ class _Reader:
         self._ended: dict[str, dict[int, int]] = {}  # counts of lists, by their style
         self._outline: dict[int, int] = {}
         self._num_hidden = 0
+        self._spans: list[bool] = []  # the open ones; True if their text is raised
         self._controls: dict[str, str] = {}
         self._control = ""
 
@@ -292,7 +298,7 @@ class _Reader:
         if self._text is not None:
             self._text.append(text)
         elif self._lines:
-            self._lines[-1].append(text)
+            self._lines[-1].append(raised(text) if self._spans and self._spans[-1] else text)
 
     def end(self, tag: str) -> None:
         """End an element."""
@@ -301,14 +307,12 @@ class _Reader:
             self._num_skipped -= 1
         elif tag in _PARAGRAPHS and self._lines:
             self._end_paragraph()
-        elif tag == f"{_TEXT}note" and self._open_notes:
-            self._open_notes.pop()
+        elif tag in _INNER:
+            self._end_inner(tag)
         elif tag == f"{_OFFICE}annotation":
             self._end_comment()
         elif tag == f"{_TEXT}list" and self._lists:
-            ended = self._lists.pop()
-            if not self._lists:
-                self._ended[ended.style] = ended.counts
+            self._end_list()
         elif tag == f"{_TABLE}table-row" and self._rows:
             self._end_row()
         elif tag == f"{_TABLE}table" and not self._rows:
@@ -386,6 +390,17 @@ class _Reader:
         open_list.counts[open_list.level] = whole(attributes.get(f"{_TEXT}start-value"), count)
         self._prefix = _number(levels, open_list.level, open_list.counts)
 
+    def _end_inner(self, tag: str) -> None:
+        if tag == f"{_TEXT}span" and self._spans:
+            self._spans.pop()
+        elif tag == f"{_TEXT}note" and self._open_notes:
+            self._open_notes.pop()
+
+    def _end_list(self) -> None:
+        ended = self._lists.pop()
+        if not self._lists:
+            self._ended[ended.style] = ended.counts
+
     def _begin_list_header(self, attributes: dict[str, str]) -> None:
         del attributes
         self._prefix = ""
@@ -420,7 +435,9 @@ class _Reader:
             self.data(apart(f"[Image: {text}]"))
 
     def _begin_span(self, attributes: dict[str, str]) -> None:
-        self._num_hidden += attributes.get(f"{_TEXT}style-name", "") in self._styles.hidden
+        style = attributes.get(f"{_TEXT}style-name", "")
+        self._num_hidden += style in self._styles.hidden
+        self._spans.append(style in self._styles.raised or (bool(self._spans) and self._spans[-1]))
 
     def _begin_section(self, attributes: dict[str, str]) -> None:
         self._num_hidden += attributes.get(f"{_TEXT}display", "true") == "none"

@@ -1,6 +1,7 @@
 """The text of PDFs, page by page."""
 
 import re
+from ctypes import c_double
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -19,6 +20,7 @@ from worker.extract.pages.placing import (
     rectangle,
     squeezed,
 )
+from worker.extract.pages.raising import may_have_raised, with_raised
 from worker.extract.pages.xfa import is_xfa_alone, read_xfa
 from worker.extract.scans.ocr import PageReader, is_installed
 
@@ -26,6 +28,8 @@ from worker.extract.scans.ocr import PageReader, is_installed
 _HYPHENATION: Final = re.compile("[\x02\ufffe]\r?\n?")
 _LONE_MARK: Final = re.compile("\x02(?![\r\n])")  # a glyph's number, which looks like a mark
 # Numbers of glyphs that stand where the file says no letter; icon fonts alone use the private letters.
+_LINE_ENDS: Final = frozenset({10, 13})
+_LEVEL: Final = 0.01  # points
 _NUMBERS: Final = re.compile("[\ufffd\x01\x03-\x08\x0b\x0e-\x1f]")
 _PRIVATE: Final = re.compile("[\ue000-\uf8ff]")
 _LEAST_PRIVATE: Final = 10  # characters; fewer are bullets and logos
@@ -209,11 +213,14 @@ def _take_apart(pdf: PdfDocument, number: int) -> _Page | None:
             notes = PageNotes()
             if raw.FPDFPage_GetAnnotCount(page) > 0:
                 notes = read_notes(page, partial(_bounded, found), has_labels=len(own) > _LONGEST_STAMP)
+            has_raised = may_have_raised(found)
             glyphs: list[Glyph] = []
             if has_columns(_boxes(page, found)):
                 glyphs = reordered(_glyphs(page, found))
-            elif notes.items or notes.stamps:
+            elif notes.items or notes.stamps or has_raised:
                 glyphs = _glyphs(page, found)
+            if has_raised:
+                glyphs = with_raised(glyphs)
             quarters = raw.FPDFPage_GetRotation(page)
             return _Page(own, notes, glyphs, quarters, _is_unmapped(found, own), _has_numbers(found, own))
         finally:
@@ -368,10 +375,17 @@ def _glyphs(page: PdfPage, found: PdfTextPage) -> list[Glyph]:
     quarters = raw.FPDFPage_GetRotation(page)
     left, bottom, right, top = page.get_bbox()
     box = raw.FS_RECTF()
-    glyphs = []
+    glyphs: list[Glyph] = []
+    breaks: list[
+        Glyph
+    ] = []  # line ends of PDFium, which its own text has only if the next character is not level
+    x, y, level = c_double(), c_double(), None
     for position in range(raw.FPDFText_CountChars(found)):
         code = raw.FPDFText_GetUnicode(found, position)
         place = None
+        if code in _LINE_ENDS and raw.FPDFText_IsGenerated(found, position):
+            breaks.append(Glyph(chr(code), None))
+            continue
         if not raw.FPDFText_IsGenerated(found, position) and raw.FPDFText_GetLooseCharBox(
             found, position, box
         ):
@@ -379,6 +393,12 @@ def _glyphs(page: PdfPage, found: PdfTextPage) -> list[Glyph]:
             if place.right < left or place.left > right or place.top < bottom or place.bottom > top:
                 continue
             place = place.turned(quarters)
+        if breaks or level is None:
+            raw.FPDFText_GetCharOrigin(found, position, x, y)
+            if level is None or abs(y.value - level) > _LEVEL:
+                glyphs += breaks
+                level = y.value
+            breaks.clear()
         if code:
             glyphs.append(Glyph(chr(code), place))
     return glyphs

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from worker.extract.draft import TextBuilder, refuse_corrupt
-from worker.extract.office.marks import apart, comment, margin, tidy
+from worker.extract.office.marks import apart, comment, margin, raised, tidy
 from worker.extract.office.symbols import TICKED, UNTICKED, is_symbol_font, symbol
 
 _TOKEN: Final = re.compile(
@@ -81,7 +81,8 @@ def read_rtf(data: bytes, draft: TextBuilder) -> None:
     reader = _Reader()
     reader.read(data)
     draft.set_title(reader.title)
-    for text in reader.texts():
+    texts = reader.texts()
+    for text in texts:
         draft.write(_GAPS.sub("\n\n", text).strip("\n") + "\n")
     if reader.num_hidden:
         draft.warn("hidden_parts", f"Pieces of hidden text were read as well: {reader.num_hidden}.")
@@ -89,8 +90,10 @@ def read_rtf(data: bytes, draft: TextBuilder) -> None:
         draft.warn("parts_not_read", f"Embedded objects were not read: {reader.num_objects}.")
     if reader.breaks_off:
         draft.warn("parts_damaged", "The file breaks off: what came after is missing.")
-    if reader.num_replaced:
-        message = f"Bytes not valid in the declared encoding, replaced by U+FFFD: {reader.num_replaced}."
+    if num_replaced := sum(text.count("\ufffd") for text in texts):
+        message = (
+            f"Characters that the file's encodings and fonts do not have, replaced by U+FFFD: {num_replaced}."
+        )
         draft.warn("characters_replaced", message)
 
 
@@ -165,6 +168,7 @@ class _State:
     num_fallback: int = 1
     is_hidden: bool = False
     is_deleted: bool = False
+    is_raised: bool = False
     in_table: bool = False
     outline: int = -1
     link: str = ""  # address that the text of a field leads to
@@ -181,7 +185,6 @@ class _Reader:
         self.title: str | None = None
         self.num_hidden = 0
         self.num_objects = 0
-        self.num_replaced = 0
         self.breaks_off = False
         self._state = _State()
         self._groups: list[_State] = []
@@ -263,9 +266,7 @@ class _Reader:
         if is_symbol_font(name) and self._state.kind != b"fonttbl":
             self._add("".join(symbol(name, each) for each in raw))
             return
-        text = raw.decode(self._fonts.get(font, self._encoding), "replace")
-        self.num_replaced += text.count("\ufffd")
-        self._add(text)
+        self._add(raw.decode(self._fonts.get(font, self._encoding), "replace"))
 
     def _add(self, text: str) -> None:
         state = self._state
@@ -276,7 +277,7 @@ class _Reader:
                 self._names[self._font_in_table] = name
             return
         self.num_hidden += state.is_hidden and not text.isspace()
-        self._texts[state.text].pieces.append(text)
+        self._texts[state.text].pieces.append(raised(text) if state.is_raised else text)
 
     def _sign(self, sign: bytes) -> None:
         if sign == b"*":
@@ -332,7 +333,9 @@ class _Reader:
             case b"row":
                 self._texts[state.text].end_row()
             case b"plain":
-                self._state = replace(state, is_hidden=False, is_deleted=False, font=self._default_font)
+                self._state = replace(
+                    state, is_hidden=False, is_deleted=False, is_raised=False, font=self._default_font
+                )
             case b"f":
                 self._state = replace(state, font=number or 0)
                 self._font_in_table = number or 0
@@ -358,7 +361,7 @@ class _Reader:
 
     def _add_unicode(self, code: int) -> None:
         name = self._names.get(self._state.font, "")
-        self._add(symbol(name, code) if is_symbol_font(name) and 0xF000 <= code <= 0xF0FF else chr(code))
+        self._add(symbol(name, code) if 0xE000 <= code <= 0xF8FF else chr(code))  # the private area
 
     def _open(self, word: bytes) -> None:
         """Begin a group whose text does not belong where it is."""
@@ -370,7 +373,13 @@ class _Reader:
             return
         self._texts.append(_Text())
         self._state = replace(
-            state, kind=word, text=len(self._texts) - 1, in_table=False, outline=-1, is_hidden=False
+            state,
+            kind=word,
+            text=len(self._texts) - 1,
+            in_table=False,
+            outline=-1,
+            is_hidden=False,
+            is_raised=False,
         )
         if word == b"formfield":
             self._box = {}
@@ -451,6 +460,9 @@ _CHANGES: Final[Mapping[bytes, Callable[[_State, int | None], _State]]] = {
     b"outlinelevel": lambda state, number: replace(state, outline=number or 0),
     b"uc": lambda state, number: replace(state, num_fallback=max(number or 0, 0)),
     b"v": lambda state, number: replace(state, is_hidden=number != 0),
+    b"super": lambda state, number: replace(state, is_raised=number != 0),
+    b"sub": lambda state, _: replace(state, is_raised=False),
+    b"nosupersub": lambda state, _: replace(state, is_raised=False),
     b"deleted": lambda state, number: replace(state, is_deleted=number != 0),
 }
 _OLD_ENCODINGS: Final = {b"mac": "mac_roman", b"pc": "cp437", b"pca": "cp850"}

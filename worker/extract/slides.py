@@ -8,7 +8,7 @@ from typing import Any, Final
 from worker.extract.draft import TextBuilder, refuse_corrupt
 from worker.extract.office.drawings import DGM, A, C, chart_lines, diagram_lines
 from worker.extract.office.equations import M, linear
-from worker.extract.office.marks import apart, comment, tidy
+from worker.extract.office.marks import apart, comment, image, raised, tidy
 from worker.extract.office.numbering import shown
 from worker.extract.office.package import FALLBACK, DamagedPartError, Package, R, Relation, whole
 from worker.extract.office.symbols import in_symbols, is_symbol_font
@@ -182,6 +182,10 @@ class _Shapes:
             self._numbers.clear()
         elif tag == f"{_P}graphicFrame":
             self._is_title = False
+        elif tag == f"{_P}pic":
+            properties = element.find(f"{_P}nvPicPr/{_P}cNvPr")
+            if properties is not None and (mark := image(properties.get("descr"))):
+                yield mark + "\n"
         elif tag == f"{A}tr":
             self._rows.append([])
         elif tag == f"{A}tc" and self._rows:
@@ -275,6 +279,9 @@ def _line(paragraph: Any) -> str:  # noqa: ANN401
 def _letters(run: Any) -> str:  # noqa: ANN401
     """Return the text of a run; that of a symbol font as usual characters."""
     text = run.text or ""
+    properties = run.getparent().find(f"{A}rPr")
+    if properties is not None and whole(properties.get("baseline"), 0) > 0:
+        text = raised(text)
     if _SYMBOLS.search(text):
         for name in ("sym", "latin"):
             font = run.getparent().find(f"{A}rPr/{A}{name}")

@@ -10,7 +10,7 @@ from worker.extract.encodings import decode_markup
 from worker.extract.markup import write_html
 from worker.extract.office.drawings import DGM, C, chart_lines, diagram_lines
 from worker.extract.office.equations import M, linear
-from worker.extract.office.marks import apart, comment, margin, tidy
+from worker.extract.office.marks import apart, comment, image, margin, raised, tidy
 from worker.extract.office.numbering import Numbering
 from worker.extract.office.package import FALLBACK, DamagedPartError, Package, R
 from worker.extract.office.symbols import TICKED, UNKNOWN, UNTICKED, in_symbols, is_symbol_font, symbol
@@ -37,6 +37,9 @@ _HEADING: Final = re.compile(r"(?:heading|title)\s*([1-6])?$", re.IGNORECASE)
 _MOST_HEADING: Final = 6
 _MOST_ANCESTORS: Final = 50  # of a style
 _OFF: Final = frozenset({"0", "false", "off"})
+_DRAWING: Final = "{http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing}"
+_PICTURE_PARTS: Final = "{http://schemas.openxmlformats.org/drawingml/2006/picture}"
+_PICTURE: Final = f"{_PICTURE_PARTS}pic"
 _TEXT_PATH: Final = "{urn:schemas-microsoft-com:vml}textpath"
 _OLD_EQUATIONS: Final = re.compile(r"Equation|MathType", re.IGNORECASE)
 
@@ -385,8 +388,19 @@ class _Reader:
             self._add_lines(diagram_lines, element.get(f"{R}dm", ""))
         elif tag == _TEXT_PATH:
             self.add(element.get("string", ""))
+        elif tag == _PICTURE:
+            self._add_picture(element)
         elif tag == _OBJECT:
             self._add_object(element)
+
+    def _add_picture(self, element: Any) -> None:  # noqa: ANN401
+        """Show the description of a picture, which the drawing around it or the picture itself has."""
+        around = next(element.iterancestors(f"{_DRAWING}inline", f"{_DRAWING}anchor"), None)
+        drawn = None if around is None else around.find(f"{_DRAWING}docPr")
+        own = element.find(f"{_PICTURE_PARTS}nvPicPr/{_PICTURE_PARTS}cNvPr")
+        texts = (each.get("descr") for each in (drawn, own) if each is not None)
+        if mark := next((mark for text in texts if (mark := image(text))), ""):
+            self.add(apart(mark))
 
     def _add_text(self, element: Any) -> None:  # noqa: ANN401
         text = element.text or ""
@@ -397,6 +411,9 @@ class _Reader:
             if name and is_symbol_font(name):
                 text = in_symbols(name, text)
                 self._document.num_unknown += text.count(UNKNOWN)
+            position = properties.find(f"{_W}vertAlign")
+            if position is not None and position.get(f"{_W}val") == "superscript":
+                text = raised(text)
             if _is_on(properties.find(f"{_W}vanish")) and text.strip():
                 self._document.num_hidden += 1
         self.add(text)

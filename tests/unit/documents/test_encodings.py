@@ -133,3 +133,19 @@ def test_html_keeps_no_byte_order_mark(encoding: str) -> None:
 def test_a_long_text_is_guessed_from_a_sample_with_its_letters() -> None:
     raw = b"plain ascii line\n" * 60_000 + "Привет, это последняя строка журнала.\n".encode("cp1251")
     assert text_of(raw)[0].endswith("Привет, это последняя строка журнала.\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["An email… Email-ception!!!", "It’s 5 € – “fine”.", "Wait…", "Größe: 5 • Preis: 9 €", "Ça va… à demain"],
+)
+def test_a_short_text_of_windows_is_no_text_of_dos(text: str) -> None:
+    assert text_of(text.encode("cp1252"))[0] == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Die Prüfung der Größe von Äpfeln läuft über fünf Jahre.", "L'été dernier, la fenêtre était fermée."],
+)
+def test_a_text_of_dos_is_read_as_such(text: str) -> None:
+    assert text_of(text.encode("cp850"))[0] == text

@@ -386,3 +386,17 @@ def test_mails_with_many_or_deep_parts_end_with_a_warning() -> None:
 def test_a_file_that_is_no_mail_is_refused() -> None:
     with pytest.raises(ExtractionError, match="no headers"):
         opened(b"Just a text.\n")
+
+
+@pytest.mark.parametrize("end", ["--b--", "--b-- ", "--b--\n\n--b--"])
+def test_parts_after_an_end_mark_too_early_are_read(end: str) -> None:
+    inner = part(b"--b\n" + part("Hello.") + f"\n{end}\n".encode(), 'multipart/alternative; boundary="b"')
+    late = packed(b"PK\x03\x04", 'application/zip; name="a.zip"')
+    draft = opened(mail(several("mixed", inner, late, part("Regards."), boundary="b")))
+    assert " ".join(draft.text().partition("\n\n")[2].split()) == "Hello. Regards. Attachments: a.zip"
+    assert files_of(draft) == ["a.zip"]
+
+
+def test_text_after_the_end_mark_is_no_part() -> None:
+    data = mail(several("mixed", part("Hello."), boundary="b")) + b"\nA list's footer about --b\n"
+    assert body_of(data) == "Hello."

@@ -27,7 +27,7 @@ from jobs.documents.kinds import (
     find_kind,
 )
 from jobs.states.document import DocumentKind
-from worker.extract.__main__ import read
+from worker.extract.__main__ import describe, read
 from worker.extract.draft import ExtractionError, ExtractionLimits, TextBuilder
 from worker.extract.office.number_formats import shown
 
@@ -562,3 +562,49 @@ def test_a_damaged_sheet_is_read_up_to_the_damage_and_named() -> None:
     assert [(each["code"], each["pages"]) for each in draft.warnings] == [("parts_damaged", [1])]
     with pytest.raises(ExtractionError, match="All sheets"):
         read("xlsx", make_book({"A": ("", b"<x")}), LIMITS)
+
+
+def test_raised_digits_stay_raised_in_docx_and_pptx() -> None:
+    raised = "<w:r><w:rPr><w:vertAlign w:val='superscript'/></w:rPr><w:t>{}</w:t></w:r>"
+    body = f"<w:p><w:r><w:t>10</w:t></w:r>{raised.format('-6')}<w:r><w:t> on the 4</w:t></w:r>{raised.format('th')}</w:p>"
+    assert text_of(make_word(body)) == "10⁻⁶ on the 4th\n\n"
+    run = "<a:r><a:t>10</a:t></a:r><a:r><a:rPr baseline='30000'/><a:t>6</a:t></a:r><a:r><a:rPr baseline='-25000'/><a:t>2</a:t></a:r>"
+    made = shape("X").replace("<a:r><a:t>X</a:t></a:r>", run)
+    assert "10⁶2" in text_of(make_deck([slide(made)]), "pptx")
+
+
+PICTURE = (
+    "<w:r><w:drawing><wp:inline xmlns:wp='http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing'>"
+    "<wp:docPr id='1' name='Picture 1' descr='{}'/><a:graphic xmlns:a='http://schemas.openxmlformats.org/drawingml/2006/main'>"
+    "<a:graphicData><pic:pic xmlns:pic='http://schemas.openxmlformats.org/drawingml/2006/picture'>"
+    "<pic:nvPicPr><pic:cNvPr id='1' name='a.png' descr='{}'/></pic:nvPicPr></pic:pic></a:graphicData></a:graphic></wp:inline></w:drawing></w:r>"
+)
+
+
+@pytest.mark.parametrize(
+    ("around", "own", "expected"),
+    [
+        ("Sales rise", "", "[Image: Sales rise]"),
+        ("", "Sales rise", "[Image: Sales rise]"),
+        ("Sales rise", "Sales rise", "[Image: Sales rise]"),
+        ("C:\\My files\\chart 1.PNG", "", ""),
+        ("https://example.org/chart", "", ""),
+        ("", "", ""),
+    ],
+)
+def test_descriptions_of_pictures_are_read_in_docx(around: str, own: str, expected: str) -> None:
+    body = f"<w:p><w:r><w:t>See</w:t></w:r>{PICTURE.format(around, own)}</w:p>"
+    assert text_of(make_word(body)) == f"See {expected}".strip() + "\n\n"
+
+
+def test_descriptions_of_pictures_are_read_in_pptx() -> None:
+    picture = "<p:pic><p:nvPicPr><p:cNvPr id='4' name='Picture 3' descr='{}'/></p:nvPicPr></p:pic>"
+    made = make_deck([slide(picture.format("Sales rise") + picture.format("a.jpg"))])
+    assert text_of(made, "pptx").strip() == "[Image: Sales rise]"
+
+
+def test_a_document_of_nothing_but_files_names_them() -> None:
+    embedded = "<p:graphicFrame><a:graphic><a:graphicData><p:oleObj r:id='a.docx'/></a:graphicData></a:graphic></p:graphicFrame>"
+    made = make_deck([slide(embedded)], {"a.docx": ("package", b"PK")})
+    with pytest.raises(ExtractionError, match=r"no text\. It has attached files"):
+        describe(read("pptx", made, LIMITS), "")

@@ -218,3 +218,39 @@ def test_a_book_whose_container_is_damaged_is_found_and_one_without_chapters_ref
     assert read("epub", made, LIMITS).text() == "One."
     with pytest.raises(ExtractionError, match="All chapters"):
         read("epub", with_members(make_epub(["a"]), {"OPS/c0.xhtml": bytes(100)}), LIMITS)
+
+
+def test_raised_digits_stay_raised_in_rtf_and_odt() -> None:
+    assert rtf(r"10{\super -6} m\super 3\nosupersub 2 {\super 2\sub 3}4{\super 5\plain 6} 4{\super th}") == (
+        "10⁻⁶ m³2 ²34⁵6 4th\n"
+    )
+    styles = (
+        '<style:style style:name="S"><style:text-properties style:text-position="super 58%"/></style:style>'
+        '<style:style style:name="P"><style:text-properties style:text-position="33% 58%"/></style:style>'
+        '<style:style style:name="B"><style:text-properties style:text-position="-33% 58%"/></style:style>'
+        '<style:style style:name="N"><style:text-properties style:text-position="0% 100%"/></style:style>'
+    )
+    span = '<text:span text:style-name="{}">{}</text:span>'
+    body = "".join(span.format(*each) for each in ("S6", "P7", "B8", "N9"))
+    made = make_open_document(
+        styled(f"<text:p>10{body}{span.format('S', span.format('T', '1'))}2</text:p>", styles)
+    )
+    assert read("odt", made, LIMITS).text() == "10⁶⁷89¹2\n\n"
+
+
+def test_bytes_that_are_not_shown_are_not_reported() -> None:
+    draft = read(
+        "rtf",
+        b"{\\rtf1\\ansi\\ansicpg1252 Seen.{\\field{\\*\\fldinst ADDIN \x81\x8d}{\\fldrslt  Too.}}}",
+        LIMITS,
+    )
+    assert (draft.text(), codes(draft)) == ("Seen. Too.\n", [])
+    shown = read("rtf", b"{\\rtf1\\ansi\\ansicpg1252 Seen \x81.}", LIMITS)
+    assert codes(shown) == ["characters_replaced"]
+
+
+def test_characters_that_only_a_font_knows_are_read_or_reported() -> None:
+    fonts = r"{\fonttbl{\f0 Standard Symbols L;}{\f1 OpenSymbol;}}"
+    assert rtf(r"\f0 \u61613 ? \u61603 ?", head=fonts) == "↑ ≤\n"
+    draft = read("rtf", f"{{\\rtf1{fonts}\\f1 a\\u57354 ?b}}".encode(), LIMITS)
+    assert (draft.text(), codes(draft)) == ("a\ufffdb\n", ["characters_replaced"])

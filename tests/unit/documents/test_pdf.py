@@ -1,5 +1,6 @@
 """What lies on the pages of PDFs: fields, remarks, attached files, pictures with little text."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -597,3 +598,27 @@ def test_a_place_that_is_no_number_breaks_nothing() -> None:
         ],
     )
     assert "Name: Okafor" in text_of(page)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "expected"),
+    [
+        ([(60, 700, "x", 12), (66.5, 705, "2", 8), (75, 700, "= 9 means x", 12)], "x² = 9 means x"),
+        ([(60, 700, "10", 12), (73.5, 704, "-6", 7), (83, 700, "m", 12)], "10⁻⁶ m"),
+        ([(60, 700, "8,935,112", 12), (110.5, 705, "3", 7)], "8,935,112³"),
+        ([(60, 700, "benign.", 12), (97.5, 705, "2,4", 7), (112, 700, "New", 12)], "benign.²,⁴ New"),
+        ([(60, 700, "THYR", 12), (93.3, 703, "-", 9), (97, 700, "4", 12)], "THYR-4"),
+        ([(60, 700, "H", 12), (68.8, 697, "2", 8), (73.5, 700, "O", 12)], "H2O"),
+        ([(60, 700, "4", 12), (67, 705, "th", 8)], "4th"),
+        ([(60, 700, "Total", 12), (100, 700, "12", 8)], "Total 12"),
+    ],
+)
+def test_raised_digits_stay_raised(drawn: Sequence[tuple[float, float, str, int]], expected: str) -> None:
+    operators = "".join(words(x, y, text, size) for x, y, text, size in drawn)  # type: ignore[arg-type]
+    assert "".join(text_of(DrawnPage(operators)).split()) == "".join(expected.split())
+
+
+def test_letters_of_another_size_stay_on_their_line_next_to_fields() -> None:
+    operators = words(60, 700, "a") + words(68, 700, "B", 30) + words(90, 700, "c")
+    field = widget("Tx", "a", "300 300 400 320", "/V (7)")
+    assert text_of(DrawnPage(operators, [field])) == "aBc\n7"

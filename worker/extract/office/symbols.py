@@ -47,7 +47,8 @@ _FONTS: Final[Mapping[str, Mapping[int, str]]] = {
         0x84: "▶",
     },
     "webdings": _WEBDINGS,
-    "symbol": _SYMBOL,
+    # Symbol, and what systems without it have in its place.
+    **dict.fromkeys(("symbol", "symbol neu", "standard symbols l", "standard symbols ps"), _SYMBOL),
 }  # fmt: skip
 
 

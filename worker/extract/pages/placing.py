@@ -62,6 +62,9 @@ class Rectangle:
 
 def rectangle(found: Any) -> Rectangle:  # noqa: ANN401  # one of PDFium's
     """Return a rectangle whose sides are in order, and near the page wherever the document puts them."""
+    left, bottom, right, top = found.left, found.bottom, found.right, found.top
+    if -_FARTHEST <= left <= right <= _FARTHEST and -_FARTHEST <= bottom <= top <= _FARTHEST:
+        return Rectangle(left, bottom, right, top)  # each letter of a page has one
     xs = sorted(_bounded(each) for each in (found.left, found.right))
     ys = sorted(_bounded(each) for each in (found.bottom, found.top))
     return Rectangle(xs[0], ys[0], xs[1], ys[1])
@@ -202,6 +205,9 @@ class _Inserted:
 
 def place_values(glyphs: Sequence[Glyph], values: Iterable[Value]) -> str:
     """Return the page's text with the values at their places."""
+    values = list(values)
+    if not values:
+        return "".join(glyph.text for glyph in glyphs)
     page = _Page(glyphs, runs_of(glyphs))
     for run in page.runs:
         first = int(run.place.bottom // _BAND)
