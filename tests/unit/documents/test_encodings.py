@@ -4,6 +4,7 @@
 
 import pytest
 
+from jobs.documents.kinds import UploadHints, find_kind
 from worker.extract.__main__ import read
 from worker.extract.draft import ExtractionError, ExtractionLimits, TextBuilder
 from worker.extract.encodings import decode_labelled
@@ -133,3 +134,11 @@ def test_html_keeps_no_byte_order_mark(encoding: str) -> None:
 def test_a_long_text_is_guessed_from_a_sample_with_its_letters() -> None:
     raw = b"plain ascii line\n" * 60_000 + "Привет, это последняя строка журнала.\n".encode("cp1251")
     assert text_of(raw)[0].endswith("Привет, это последняя строка журнала.\n")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_chinese_in_utf16_needs_no_mark_although_its_one_ends_in_nul(encoding: str) -> None:
+    text = "本合同自双方签字之日起生效，有效期为一年。\n第一条 一般规定\n"
+    raw = text.encode(encoding)
+    assert find_kind(UploadHints(raw, raw, "a.txt")) == "txt"
+    assert text_of(raw)[0] == text

@@ -386,3 +386,41 @@ def test_mails_with_many_or_deep_parts_end_with_a_warning() -> None:
 def test_a_file_that_is_no_mail_is_refused() -> None:
     with pytest.raises(ExtractionError, match="no headers"):
         opened(b"Just a text.\n")
+
+
+def test_answers_to_an_invitation_are_read() -> None:
+    entry = "BEGIN:VCALENDAR\nMETHOD:REPLY\nBEGIN:VEVENT\nATTENDEE;PARTSTAT=DECLINED;CN=Ann:mailto:a@x\nEND:VEVENT"
+    assert "Ann <a@x> (declined)" in body_of(mail(part(entry, "text/calendar; method=REPLY")))
+
+
+def test_enriched_text_loses_its_commands_alone() -> None:
+    source = "<bold>Due</bold>: <<5 EUR,\nnet<color><param>red</param>!</color>\n\nBye"
+    draft = opened(mail(part(source, "text/enriched; charset=utf-8")))
+    assert draft.text().endswith("Due: <5 EUR, net!\nBye")
+
+
+def test_base64_with_foreign_characters_in_each_line_is_decoded() -> None:
+    words = "The delivery is late by nine days, and the next one by ten. " * 3
+    digits = base64.encodebytes(words.encode()).replace(b"\n", b"*\n")
+    draft = opened(mail(part(digits, PLAIN, "Content-Transfer-Encoding: base64")))
+    assert words.strip() in draft.text()
+    assert codes(draft) == ["parts_damaged"]
+
+
+def test_a_page_that_a_program_saved_as_mail_is_read_under_any_name() -> None:
+    page = several("related", part("<p>Plan", HTML), part("p {color: red}", "text/css"))
+    saved = b"MIME-Version: 1.0\n" + page
+    assert find_kind(UploadHints(saved, b"", "a.doc")) == find_kind(UploadHints(saved, b"", "a.mht")) == "eml"
+    assert opened(saved).text() == "Plan"
+
+
+def test_a_mailbox_needs_no_extension() -> None:
+    box = b"From a@x Fri Mar 13 10:00:00 2026\nSubject: one\n\n>From here\n"
+    assert find_kind(UploadHints(box, b"", "Inbox")) == "eml"
+    assert find_kind(UploadHints(b"From Monday at 10:00\nwe meet\n", b"", "note")) == "txt"
+
+
+def test_a_mail_in_utf16_is_read() -> None:
+    saved = mail(part("Größe", PLAIN)).decode().encode("utf-16")
+    assert find_kind(UploadHints(saved, b"", "a.eml")) == "eml"
+    assert body_of(saved) == "Größe"
