@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from jobs.documents.unsupported import describe, known_binary, may_be_text
+from jobs.documents.unsupported import describe, known_binary, known_xml, may_be_text
 from jobs.errors import InvalidRequestError
 from jobs.states.document import DocumentKind
 
@@ -221,7 +221,7 @@ def _of_text(head: bytes, wanted: DocumentKind | None) -> DocumentKind | None:
             return wanted
         case _K.EML:
             return wanted if _MAIL.match(_narrow(head).lstrip(_BLANK)) else None
-        case None | _K.XLS | _K.XLSX | _K.ODS:
+        case None | _K.XLS | _K.XLSX | _K.ODS if not known_xml(head):
             return _K.HTML if _is_markup(head) else _K.EML if _is_mail(head) else _K.TXT
         case _:
             return None

@@ -139,6 +139,21 @@ _MAX_NULS: Final = 0.6
 _MAX_CONTROLS: Final = 0.02
 
 
+# Office documents in one XML file, by what their first bytes have; as plain text they are hard to read.
+_XML_DOCUMENTS: Final = (
+    (b'progid="Word.Document"', "a Word 2003 XML document: save it as docx"),
+    (b'progid="Excel.Sheet"', "an Excel 2003 XML workbook: save it as xlsx"),
+    (b"office:mimetype=", "a flat OpenDocument file: save it as odt, ods or odp"),
+)
+
+
+def known_xml(head: bytes) -> str | None:
+    """Name an Office document that is one XML file; None if it is none."""
+    if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"<?xml", b"<office:document")):
+        return None
+    return next((name for mark, name in _XML_DOCUMENTS if mark in head), None)
+
+
 def known_binary(head: bytes) -> str | None:
     """Name the file if its beginning says that it is no text; None if it may be one."""
     if found := next((name for begin, name in _BEGINNINGS if head.startswith(begin)), None):
@@ -193,6 +208,8 @@ def describe(head: bytes, tail: bytes, filename: str) -> str:
         return _describe_zip(head, tail)
     if head.startswith(_OLE):
         return _describe_ole(head, tail, filename)
+    if found := known_xml(head):
+        return found
     return "text" if may_be_text(head) else _describe_binary(head)
 
 

@@ -37,7 +37,8 @@ _LONGEST_STAMP: Final = 1000  # characters of a page whose labels may all be in 
 # read without it, from their own entries and appearances.
 _END: Final = b"%%EOF"
 _END_WITHIN: Final = 4096
-_CATALOGUE: Final = re.compile(rb"(\d{1,9})\s+(\d{1,5})\s+obj\b[^>]{0,2000}?/Type\s*/Catalog\b")
+_OBJECT: Final = re.compile(rb"(\d{1,9})\s{1,9}(\d{1,5})\s{1,9}obj\b")
+_MOST_CATALOGUE: Final = 2000  # bytes of its entries before its type
 _MOST_FIELDS: Final = 5000
 _MOST_SCALE: Final = 200 / 72  # of a point: 200 dots per inch
 _LONGEST_SIDE: Final = 2000  # pixels, of the picture that OCR reads
@@ -351,7 +352,8 @@ def _with_trailer(data: bytes) -> bytes | None:
 
     PDFium finds the objects of such a file by itself, but not which of them is the first.
     """
-    found = _CATALOGUE.findall(data)
+    at = data.rfind(b"/Catalog")
+    found = _OBJECT.findall(data[max(0, at - _MOST_CATALOGUE) : at]) if at >= 0 else []
     if not found:
         return None
     root = b" ".join(found[-1]) + b" R"

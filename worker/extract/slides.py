@@ -57,7 +57,7 @@ class _Deck:
         self._hidden: list[int] = []
         self._attached: set[str] = set()
         self._authors: dict[str, str] = {}
-        self._backgrounds: set[str] = set()  # layouts and masters whose texts are written
+        self._backgrounds: set[str] = set()  # layouts and masters, and their texts, that are written
         self._with_hidden: list[int] = []  # slides with hidden shapes
         for relation in relations.values():
             if relation.kind in {"commentAuthors", "authors"}:
@@ -108,7 +108,8 @@ class _Deck:
             return
         for each in root.iter(f"{_P}sp"):
             text = " ".join(line for paragraph in each.iter(f"{A}p") if (line := _line(paragraph)))
-            if text and _placeholder(each) is None:
+            if text and _placeholder(each) is None and text not in self._backgrounds:
+                self._backgrounds.add(text)
                 self._draft.write(f"{margin('Background', text).strip()}\n")
         if kind == "slideLayout":
             self._write_background(root, self._package.relations(part), "slideMaster")

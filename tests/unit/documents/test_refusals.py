@@ -143,3 +143,18 @@ def test_a_zip_of_pdfs_is_a_zip() -> None:
 def test_older_and_rarer_formats_are_named(data: bytes, words: str) -> None:
     with pytest.raises(UnsupportedDocumentError, match=words):
         kind_of(data)
+
+
+@pytest.mark.parametrize(
+    ("mark", "name", "words"),
+    [
+        ('<?mso-application progid="Word.Document"?><w:wordDocument>', "a.doc", "Word 2003 XML"),
+        ('<?mso-application progid="Excel.Sheet"?><Workbook>', "a.xls", "Excel 2003 XML"),
+        ('<office:document office:mimetype="application/x">', "a.fodt", "flat OpenDocument"),
+    ],
+)
+def test_office_documents_of_one_xml_file_are_named(mark: str, name: str, words: str) -> None:
+    source = f'<?xml version="1.0"?>\n{mark}'.encode()
+    with pytest.raises(UnsupportedDocumentError, match=words):
+        kind_of(source, name)
+    assert kind_of(source, "a.xml") == DocumentKind.TXT
