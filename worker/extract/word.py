@@ -444,7 +444,7 @@ class _Reader:
             self._add_object(element)
 
     def _add_text(self, element: Any) -> None:  # noqa: ANN401
-        text = element.text or ""
+        text = (element.text or "").replace("\u00ad", "")  # as a soft hyphen of its own element
         properties = element.getparent().find(f"{_W}rPr")
         if properties is not None and text:
             font = properties.find(f"{_W}rFonts")

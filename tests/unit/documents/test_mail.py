@@ -424,3 +424,11 @@ def test_a_mail_in_utf16_is_read() -> None:
     saved = mail(part("Größe", PLAIN)).decode().encode("utf-16")
     assert find_kind(UploadHints(saved, b"", "a.eml")) == "eml"
     assert body_of(saved) == "Größe"
+
+
+@pytest.mark.parametrize(
+    "plain", ["Your email client cannot display this message.", "Order 12, see below, thank you all"]
+)
+def test_a_shorter_html_with_other_words_is_read_too(plain: str) -> None:
+    found = body_of(mail(several("alternative", part(plain, PLAIN), part("<p>Nine days late</p>", HTML))))
+    assert found == ("Nine days late" if "client" in plain else f"{plain} Nine days late")

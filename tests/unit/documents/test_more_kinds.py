@@ -182,3 +182,8 @@ def test_numbers_of_an_old_workbook_are_shown_by_their_formats() -> None:
         {"One": [[0.153, 1.25, 46095.0, -12.0]]}, ["0.0%", "[h]:mm", "dd.mm.yyyy", "#,##0.00 €;(#,##0.00 €)"]
     )
     assert sandboxed_text(made, "a.xls") == "# One\n\n15.3%\t30:00\t2026-03-14\t(12.00 €)\n"
+
+
+def test_soft_hyphens_of_an_open_document_are_not_seen() -> None:
+    made = make_open_document("<text:p>Donau\u00addampf</text:p>")
+    assert text_of(made, "a.odt")[0].strip() == "Donaudampf"

@@ -613,3 +613,7 @@ def test_hidden_shapes_are_read_with_a_warning() -> None:
     hidden = shape("Draft").replace("<p:nvSpPr>", '<p:nvSpPr><p:cNvPr id="2" name="a" hidden="1"/>')
     draft = read("pptx", make_deck([slide(hidden)]), LIMITS)
     assert (draft.text(), codes(draft)) == ("Draft\n", ["hidden_parts"])
+
+
+def test_soft_hyphens_are_not_seen() -> None:
+    assert text_of(make_word(paragraph("Donau\u00addampf"))) == "Donaudampf\n\n"
