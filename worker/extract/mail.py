@@ -484,6 +484,8 @@ def _payload(part: Mail) -> object:
 
 def _made_up_name(kind: str, number: int) -> str:
     """Return a name for a file without one."""
+    if kind in {"application/xml", "text/xml"}:  # not the first of its extensions, .xsl
+        return f"attachment-{number}.xml"
     return f"attachment-{number}{mimetypes.guess_extension(kind) or '.bin'}"
 
 

@@ -432,3 +432,7 @@ def test_a_mail_in_utf16_is_read() -> None:
 def test_a_shorter_html_with_other_words_is_read_too(plain: str) -> None:
     found = body_of(mail(several("alternative", part(plain, PLAIN), part("<p>Nine days late</p>", HTML))))
     assert found == ("Nine days late" if "client" in plain else f"{plain} Nine days late")
+
+
+def test_blind_copies_of_a_sent_mail_are_read() -> None:
+    assert "Bcc: Eve <e@x>\n" in opened(mail(part("x", PLAIN), head="From: a@x\nBcc: Eve <e@x>\n")).text()
