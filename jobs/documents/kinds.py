@@ -192,10 +192,10 @@ def _by_bytes(hints: UploadHints, wanted: DocumentKind | None) -> DocumentKind |
 
 def _is_pdf(head: bytes, wanted: DocumentKind | None) -> bool:
     """Return True if the header of a PDF is at the start, or after what was saved with it."""
-    if wanted is _K.PDF:
-        return _PDF in head
-    if wanted in _TEXTS:
-        return head.lstrip(_BLANK).startswith(_PDF)
+    if head.lstrip(_BLANK).startswith(_PDF):
+        return True
+    if wanted is _K.PDF or wanted in _TEXTS:
+        return wanted is _K.PDF and _PDF in head
     return _PDF_LINE.search(head.replace(b"\r", b"\n")) is not None and not _is_mail(head)
 
 
