@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from jobs.documents.unsupported import describe, known_binary, may_be_text
+from jobs.documents.unsupported import describe, known_binary, known_xml, may_be_text
 from jobs.errors import InvalidRequestError
 from jobs.states.document import DocumentKind
 
@@ -27,7 +27,7 @@ _EXTENSIONS: Final[Mapping[str, DocumentKind]] = {
     "html": _K.HTML,
     "htm": _K.HTML,
     "xhtml": _K.HTML,
-    "mbox": _K.EML,
+    **dict.fromkeys(("mbox", "mht", "mhtml"), _K.EML),
     "jpeg": _K.JPG,
     "tif": _K.TIFF,
     "ott": _K.ODT,
@@ -77,6 +77,9 @@ _MEMBERS: Final = (
 _ZIPPED: Final = frozenset({_K.DOCX, _K.PPTX, _K.XLSX, _K.EPUB, _K.ODT, _K.ODS, _K.ODP})
 _PDF: Final = b"%PDF-"
 _PDF_WITHIN: Final = 1024  # bytes; every reader ignores what comes before
+# The whole line of a header. Texts and mails may mention one, or have one within.
+_PDF_LINE: Final = re.compile(rb"^%PDF-\d\.\d\s*$", re.MULTILINE)
+_TEXTS: Final = frozenset({_K.TXT, _K.MD, _K.HTML, _K.EML})
 _ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
 # The container of Outlook's messages, of Office 97, and of newer Office documents that have a password.
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -96,6 +99,11 @@ _MAIL_FIELDS: Final = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _MIN_MAIL_FIELDS: Final = 3  # a memo has a few of them too, as "Date:" and "To:"
+# The line before each mail of an mbox, with a clock, and the fields below it.
+_POSTMARK: Final = re.compile(rb"From [^\n]{0,300}\d\d?:\d\d[^\n]{0,100}\n>?[!-9;-~]{1,70}:")
+_WEB_ARCHIVE: Final = re.compile(
+    rb"MIME-Version:.{0,1000}?^Content-Type: *multipart/related", re.IGNORECASE | re.MULTILINE | re.DOTALL
+)
 _BEGINNINGS: Final = (
     (b"{\\rtf", _K.RTF),
     (b"\x89PNG", _K.PNG),
@@ -167,8 +175,6 @@ def media_type(kind: DocumentKind) -> str:
 
 def _by_bytes(hints: UploadHints, wanted: DocumentKind | None) -> DocumentKind | None:
     head = hints.head
-    if _PDF in head[:_PDF_WITHIN]:
-        return _K.PDF
     if head.startswith(_ZIP):
         found = next((kind for name, kind in _MEMBERS if name in head or name in hints.tail), None)
         return found or (wanted if wanted in _ZIPPED else None)
@@ -177,9 +183,20 @@ def _by_bytes(hints: UploadHints, wanted: DocumentKind | None) -> DocumentKind |
         return found or (wanted if wanted in _IN_OLE else None)
     if begun := next((kind for begin, kind in _BEGINNINGS if head.startswith(begin)), None):
         return begun
+    if _is_pdf(head[:_PDF_WITHIN], wanted):
+        return _K.PDF
     if known_binary(head) or not may_be_text(head):
         return None
     return _of_text(head, wanted)
+
+
+def _is_pdf(head: bytes, wanted: DocumentKind | None) -> bool:
+    """Return True if the header of a PDF is at the start, or after what was saved with it."""
+    if head.lstrip(_BLANK).startswith(_PDF):
+        return True
+    if wanted is _K.PDF or wanted in _TEXTS:
+        return wanted is _K.PDF and _PDF in head
+    return _PDF_LINE.search(head.replace(b"\r", b"\n")) is not None and not _is_mail(head)
 
 
 def _unsupported(hints: UploadHints, wanted: DocumentKind | None) -> UnsupportedDocumentError:
@@ -203,24 +220,35 @@ def _of_text(head: bytes, wanted: DocumentKind | None) -> DocumentKind | None:
         case _K.TXT | _K.MD | _K.HTML:
             return wanted
         case _K.EML:
-            return wanted if _MAIL.match(head.lstrip(_BLANK)) else None
-        case None | _K.XLS | _K.XLSX | _K.ODS:
+            return wanted if _MAIL.match(_narrow(head).lstrip(_BLANK)) else None
+        case None | _K.XLS | _K.XLSX | _K.ODS if not known_xml(head):
             return _K.HTML if _is_markup(head) else _K.EML if _is_mail(head) else _K.TXT
         case _:
             return None
 
 
 def _is_mail(head: bytes) -> bool:
-    """Return True if the text begins with fields of a mail, as the nameless files of a Maildir do."""
+    """Return True if the text begins with fields of a mail, as the nameless files of a Maildir do.
+
+    Mailboxes are often nameless too; browsers and Word save pages as mails (.mht), also named .doc.
+    """
     fields = head.replace(b"\r\n", b"\n").partition(b"\n\n")[0]
+    if _POSTMARK.match(head) or _WEB_ARCHIVE.match(fields):
+        return True
     found = {field.lower() for field in _MAIL_FIELDS.findall(fields)}
     return _MAIL.match(head) is not None and b"from" in found and len(found) >= _MIN_MAIL_FIELDS
 
 
+def _narrow(head: bytes) -> bytes:
+    """Return ASCII of UTF-16 as ASCII, without a byte order mark."""
+    if b"\0" not in head:
+        return head
+    return head.replace(b"\0", b"").removeprefix(b"\xff\xfe").removeprefix(b"\xfe\xff")
+
+
 def _is_markup(head: bytes) -> bool:
     """Return True if the first element is HTML."""
-    if b"\0" in head:  # UTF-16
-        head = head.replace(b"\0", b"").removeprefix(b"\xff\xfe").removeprefix(b"\xfe\xff")
+    head = _narrow(head)
     at = 0
     while True:
         rest = head[at:].lstrip(_BLANK)

@@ -13,6 +13,14 @@ _BEGINNINGS: Final = (
     (b"\0\0\0\x0cJXL ", "a JPEG XL picture"),
     (b"8BPS\0", "a Photoshop picture"),
     (b"AT&TFORM", "a DjVu document"),
+    (b"\x31\xbe\0\0\0\xab", "a document of Windows Write (.wri): save it as docx or PDF"),
+    (b"\xe4\x52\x5c\x7b\x8c\xd8\xa7\x4d", "a OneNote section: export it as PDF or docx"),
+    (b"\xdb\xa5\x2d\0", "a Word 2 document: save it as docx or PDF"),
+    (b"HWP Document File V", "a Hangul document (.hwp): save it as docx or PDF"),
+    (b"ITOLITLS", "a book of Microsoft Reader"),
+    (b"\x1f\x9d", "an archive of compress (.Z): unpack it first"),
+    (b"\x1f\xa0", "an archive of compress (.Z): unpack it first"),
+    (b"bplist00", "a property list of macOS"),
     (b"%!PS", "a PostScript file: convert it to PDF"),
     (b"\xc5\xd0\xd3\xc6", "a PostScript file: convert it to PDF"),
     (b"\xffWPC", "a WordPerfect document"),
@@ -96,6 +104,8 @@ _ZIPPED: Final = (
     ),
     (b"visio/document.xml", "a Visio drawing: save it as PDF"),
     (b"Index/Document.iwa", "a document of Apple's iWork: export it as PDF, docx, xlsx or pptx"),
+    (b"Contents/header.xml", "a Hangul document (.hwpx): save it as docx or PDF"),
+    (b"designmap.xml", "an InDesign document: export it as PDF"),
     (b"index.apxl", "a document of Apple's iWork: export it as PDF, docx, xlsx or pptx"),
     (b".fdseq", "an XPS document: save it as PDF"),
     (b"AndroidManifest.xml", "an Android program"),
@@ -106,12 +116,18 @@ _STREAMS: Final = (
     ("WordDocument", "a Word 97-2003 document (.doc): save it as docx or PDF"),
     ("PowerPoint Document", "a PowerPoint 97-2003 presentation (.ppt): save it as pptx or PDF"),
     ("VisioDocument", "a Visio drawing: save it as PDF"),
+    ("HwpSummaryInformation", "a Hangul document (.hwp): save it as docx or PDF"),
+    ("Quill", "a Publisher document: save it as PDF"),
+    ("MatOST", "a document of Microsoft Works: save it as docx or PDF"),
 )
 _OLE_NAMES: Final = {
     "doc": "a Word 97-2003 document (.doc): save it as docx or PDF",
     "dot": "a Word 97-2003 document (.doc): save it as docx or PDF",
     "ppt": "a PowerPoint 97-2003 presentation (.ppt): save it as pptx or PDF",
     "pps": "a PowerPoint 97-2003 presentation (.ppt): save it as pptx or PDF",
+    "hwp": "a Hangul document (.hwp): save it as docx or PDF",
+    "wps": "a document of Microsoft Works: save it as docx or PDF",
+    "mpp": "a plan of Microsoft Project: save it as PDF",
     "pub": "a Publisher document: save it as PDF",
     "msi": "an installer",
 }
@@ -121,6 +137,21 @@ _CONTROLS: Final = re.compile(rb"[\x01-\x06\x0e-\x19\x1c-\x1f\x7f]")
 _WIDE_MARKS: Final = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 _MAX_NULS: Final = 0.6
 _MAX_CONTROLS: Final = 0.02
+
+
+# Office documents in one XML file, by what their first bytes have; as plain text they are hard to read.
+_XML_DOCUMENTS: Final = (
+    (b'progid="Word.Document"', "a Word 2003 XML document: save it as docx"),
+    (b'progid="Excel.Sheet"', "an Excel 2003 XML workbook: save it as xlsx"),
+    (b"office:mimetype=", "a flat OpenDocument file: save it as odt, ods or odp"),
+)
+
+
+def known_xml(head: bytes) -> str | None:
+    """Name an Office document that is one XML file; None if it is none."""
+    if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"<?xml", b"<office:document")):
+        return None
+    return next((name for mark, name in _XML_DOCUMENTS if mark in head), None)
 
 
 def known_binary(head: bytes) -> str | None:
@@ -152,12 +183,20 @@ def _is_wide(nuls: list[int], head: bytes) -> bool:
     """Return True if the NULs are where UTF-16 or UTF-32 have them."""
     big, little = nuls[0] + nuls[2], nuls[1] + nuls[3]
     if 4 * min(big, little) <= max(big, little):
-        name = "utf-16-be" if big > little else "utf-16-le"
-        return 50 * len(_NOT_IN_WIDE.findall(head.decode(name, errors="replace"))) <= len(head) // 2
-    name = "utf-32-be" if nuls[0] > nuls[3] else "utf-32-le"
-    return 50 * len(_NOT_IN_WIDE.findall(head.decode(name, errors="replace"))) <= len(head) // 4
+        name, size = "utf-16-be" if big > little else "utf-16-le", 2
+    else:
+        name, size = "utf-32-be" if nuls[0] > nuls[3] else "utf-32-le", 4
+    if 50 * len(_NOT_IN_WIDE.findall(head.decode(name, errors="replace"))) <= len(head) // size:
+        return True
+    # The low byte of a letter may be NUL too, as of the Chinese "one", U+4E00.
+    texts = [head.decode(name, errors="replace") for name in ("utf-16-le", "utf-16-be")]
+    return any(
+        50 * len(_NOT_IN_WIDE.findall(text)) <= len(text) < 2 * len(_EAST_ASIAN.findall(text))
+        for text in texts
+    )
 
 
+_EAST_ASIAN: Final = re.compile("[\u3000-\u30ff\u4e00-\u9fff\uac00-\ud7a3\uff01-\uff5e]")
 _NOT_IN_WIDE: Final = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ue000-\uf8ff\ufff0-\uffff]")
 
 
@@ -169,6 +208,8 @@ def describe(head: bytes, tail: bytes, filename: str) -> str:
         return _describe_zip(head, tail)
     if head.startswith(_OLE):
         return _describe_ole(head, tail, filename)
+    if found := known_xml(head):
+        return found
     return "text" if may_be_text(head) else _describe_binary(head)
 
 
@@ -194,9 +235,13 @@ def _describe_zip(head: bytes, tail: bytes) -> str:
     return f"a zip archive of {files}{with_password}: unpack it first"
 
 
-def _describe_ole(head: bytes, tail: bytes, filename: str) -> str:
+def _stream_name(head: bytes, tail: bytes) -> str | None:
     names = ((stream.encode("utf-16-le"), name) for stream, name in _STREAMS)
-    if found := next((name for stream, name in names if stream in head or stream in tail), None):
+    return next((name for stream, name in names if stream in head or stream in tail), None)
+
+
+def _describe_ole(head: bytes, tail: bytes, filename: str) -> str:
+    if found := _stream_name(head, tail):
         return found
     suffix = PurePosixPath(filename).suffix.lower().removeprefix(".")
     return _OLE_NAMES.get(suffix, "a file of an old Microsoft program: save it in a newer format, or as PDF")

@@ -9,6 +9,7 @@ from typing import Final
 _FOLD: Final = re.compile(r"\r?\n[ \t]")
 _LINE: Final = re.compile(r"([A-Za-z0-9-]+)((?:;(?:[^\":;]|\"[^\"]*\")*)*):(.*)", re.DOTALL)
 _NAME_PARAMETER: Final = re.compile(r";CN=(\"[^\"]*\"|[^;:]*)", re.IGNORECASE)
+_ANSWER: Final = re.compile(r";PARTSTAT=\"?(ACCEPTED|DECLINED|TENTATIVE|DELEGATED)\b", re.IGNORECASE)
 _ZONE: Final = re.compile(r";TZID=(\"[^\"]*\"|[^;:]*)", re.IGNORECASE)
 _TIME: Final = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)?(Z?))?")
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
@@ -90,7 +91,9 @@ def _shown(name: str, parameters: str, value: str) -> str:
         address = re.sub(r"^mailto:", "", value, flags=re.IGNORECASE)
         common = _NAME_PARAMETER.search(parameters)
         person = common[1].strip('" ') if common else ""
-        return f"{person} <{address}>" if person and person != address else address
+        shown = f"{person} <{address}>" if person and person != address else address
+        answer = _ANSWER.search(parameters)
+        return f"{shown} ({answer[1].lower()})" if answer else shown
     if name in _TIMES:
         zone = _ZONE.search(parameters)
         return _TIME.sub(_time_text, value) + (f" ({zone[1].strip(chr(34))})" if zone else "")

@@ -327,7 +327,17 @@ def _wide_without_mark(raw: bytes) -> str | None:
         names = ["utf-32-le", "utf-32-be"]
     else:
         names = ["utf-16-be" if high > low else "utf-16-le"]
-    return next((name for name in names if _is_wide(sample, name)), None)
+    if found := next((name for name in names if _is_wide(sample, name)), None):
+        return found
+    # The low byte of a letter may be NUL too, as of the Chinese "one", U+4E00.
+    names = ["utf-16-le", "utf-16-be"]
+    return next((name for name in names if _is_wide(sample, name) and _is_east_asian(sample, name)), None)
+
+
+def _is_east_asian(sample: bytes, name: str) -> bool:
+    """Return True if most characters are East Asian."""
+    text = sample.decode(name, "replace")
+    return 2 * len(_EAST_ASIAN.findall(text)) > len(text)
 
 
 def _is_wide(sample: bytes, name: str) -> bool:
@@ -337,6 +347,7 @@ def _is_wide(sample: bytes, name: str) -> bool:
     return bool(text) and 50 * len(_NOT_IN_WIDE.findall(text)) <= len(text)
 
 
+_EAST_ASIAN: Final = re.compile("[\u3000-\u30ff\u4e00-\u9fff\uac00-\ud7a3\uff01-\uff5e]")
 _NOT_IN_WIDE: Final = re.compile(
     "[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ue000-\uf8ff\ufff0-\uffff\U000e0000-\U0010ffff]"
 )

@@ -9,7 +9,7 @@ from worker.extract.draft import ExtractionError, TextBuilder
 from worker.extract.encodings import decode, decode_labelled, decode_markup
 from worker.extract.markup import write_html
 
-HEADERS: Final = ("From", "To", "Cc", "Date", "Subject")
+HEADERS: Final = ("From", "To", "Cc", "Bcc", "Date", "Subject")
 MAX_DEPTH: Final = 30  # of mails and parts within each other
 MAX_INLINED_BYTES: Final = 2**18  # a longer text file is attached: it would drown the mail
 _PICTURES: Final = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"II*\0", b"MM\0*", b"BM")

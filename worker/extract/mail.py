@@ -1,6 +1,7 @@
 """The text of eml and mbox files: headers, all text parts in order, mails within, and the names of files."""
 
 import binascii
+import codecs
 import mimetypes
 import re
 from collections.abc import Generator, Iterator, Sequence
@@ -43,9 +44,14 @@ _BOUNDARY: Final = re.compile(rb"^--([^\s].{0,100}?)[ \t]*\r?\n(?=content-)", re
 _BASE64_LINE: Final = re.compile(rb"(?:[A-Za-z0-9+/=]{4})*[A-Za-z0-9+/]{0,3}={0,2}")
 _BASE64_RUN: Final = re.compile(rb"[A-Za-z0-9+/]+")
 _NO_BASE64: Final = re.compile(rb"[^A-Za-z0-9+/=]")
+_BLANK_WITHIN: Final = re.compile(rb"\s")
+_MIN_LONG_LINE: Final = 40  # programs write 60 to 76
 _UUENCODED: Final = re.compile(
     r"^begin [0-7]{3,4} (\S.*)\n((?:[ -`]{1,62}\n)+?)(?:`\n| \n|\n)?end\b", re.MULTILINE
 )
+_ENRICHED_PARAMETER: Final = re.compile(r"<param>[^<]{0,1000}</param>", re.IGNORECASE)
+_ENRICHED_BREAK: Final = re.compile(r"\n+")
+_ENRICHED_COMMAND: Final = re.compile(r"<<|</?[A-Za-z0-9-]{1,60}>")
 _PGP: Final = re.compile(r"-----BEGIN PGP MESSAGE-----.*?(?:-----END PGP MESSAGE-----|\Z)", re.DOTALL)
 _LANGUAGES: Final = frozenset({"x-amp-html", "watch-html"})  # third forms of what an alternative has anyway
 _SEALED: Final = frozenset({"application/pkcs7-mime", "application/x-pkcs7-mime"})
@@ -60,6 +66,8 @@ _WITHOUT_CONTENT: Final = frozenset(
         "application/x-pkcs7-signature",
     }
 )
+# Styles and scripts of a saved page; as a file with a name, they are an attachment.
+_OF_PAGES: Final = frozenset({"text/css", "text/javascript", "application/javascript"})
 _ENVELOPES: Final = frozenset({"application/octet-stream", "application/pgp-encrypted"})
 _UUENCODE: Final = frozenset({"x-uuencode", "uuencode", "uue", "x-uue"})
 _TNEF: Final = frozenset({"application/ms-tnef", "application/vnd.ms-tnef"})
@@ -72,6 +80,8 @@ mimetypes.init([])  # this process reads no files
 
 def read_eml(data: bytes, draft: TextBuilder) -> None:
     """Read a mail, or each mail of an mbox as a page."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # an editor saved it
+        data = data.decode("utf-16", "replace").encode()
     data = data.lstrip(_BLANK)
     mails = _split_mailbox(data)
     if len(mails) == 1:
@@ -224,7 +234,7 @@ class _Reader:
         if kind in _SEALED:
             return self._sealed_text(part, letter, depth)
         name = file_name(part, self.draft, self._decode_raw_header) if id(part) not in self._bodies else ""
-        data = self._bytes(part)
+        data = b"" if kind in _OF_PAGES and not name else self._bytes(part)
         if kind in _TNEF or name.lower() == "winmail.dat":
             return self._tnef_text(data, letter, depth)
         if kind in _CALENDARS or data[:64].lstrip().startswith(b"BEGIN:VCALENDAR"):
@@ -251,7 +261,9 @@ class _Reader:
                 letter.add_file(name, data)
                 return ""
         text = self._decoded(part, data)
-        if kind in {"html", "xhtml", "enriched", "richtext"}:
+        if kind in {"enriched", "richtext"}:
+            text = _enriched_text(text)
+        elif kind in {"html", "xhtml"}:
             if not is_file:
                 letter.html.append(text)
             text = html_text(text, self.draft)
@@ -433,7 +445,7 @@ class _Reader:
     def _from_base64(self, raw: bytes, *, is_text: bool) -> bytes:
         """Decode base64; keep what surrounds damage, and lines that a mailing list put after it."""
         lines = [line for each in raw.split(b"\n") if (line := each.strip())]
-        are_digits = [_BASE64_LINE.fullmatch(line) is not None for line in lines]
+        are_digits = [_is_base64(line) for line in lines]
         end = len(lines)
         if is_text and False in are_digits[1:]:
             first = are_digits.index(False, 1)
@@ -445,7 +457,7 @@ class _Reader:
             message = "A part of the mail is not in base64, as it declares; it was read as it is."
             self.draft.warn("parts_damaged", message)
             return raw
-        if num_bad:
+        if num_bad or any(_NO_BASE64.search(line) for line in lines[:end]):
             self.draft.warn("parts_damaged", "A part of the mail is damaged: it is not valid base64.")
         digits = _NO_BASE64.sub(b"", b"".join(lines[:end]))
         decoded = bytearray()
@@ -474,6 +486,14 @@ def _parts_after_end(part: Mail) -> Sequence[Mail]:
     return [each for each in parts if each.keys()] if isinstance(parts, list) else []
 
 
+def _is_base64(line: bytes) -> bool:
+    """Return True for a line of base64, also if a few characters of a long one are damaged."""
+    if _BASE64_LINE.fullmatch(line):
+        return True
+    num_odd = len(_NO_BASE64.findall(line))
+    return len(line) >= _MIN_LONG_LINE and num_odd * 10 <= len(line) and not _BLANK_WITHIN.search(line)
+
+
 def _payload(part: Mail) -> object:
     """Return the parts, or the text as it is; the public method decodes it by whatever the mail declares."""
     return vars(part).get("_payload")
@@ -481,7 +501,16 @@ def _payload(part: Mail) -> object:
 
 def _made_up_name(kind: str, number: int) -> str:
     """Return a name for a file without one."""
+    if kind in {"application/xml", "text/xml"}:  # not the first of its extensions, .xsl
+        return f"attachment-{number}.xml"
     return f"attachment-{number}{mimetypes.guess_extension(kind) or '.bin'}"
+
+
+def _enriched_text(text: str) -> str:
+    """Return the text of `text/enriched`: without commands, and one line end less in each run."""
+    text = _ENRICHED_PARAMETER.sub("", text.replace("\r\n", "\n"))
+    text = _ENRICHED_BREAK.sub(lambda found: " " if len(found[0]) == 1 else found[0][1:], text)
+    return _ENRICHED_COMMAND.sub(lambda found: "<" if found[0] == "<<" else "", text)
 
 
 def _rtf_text(data: bytes, draft: TextBuilder) -> str:

@@ -19,13 +19,13 @@ _LONG: Final = 0x0003
 _TIME: Final = 0x0040
 # Properties, by the upper half of a tag.
 SUBJECT, BODY, HTML, RTF = 0x0037, 0x1000, 0x1013, 0x1009
-CLASS, TO, CC = 0x001A, 0x0E04, 0x0E03
+CLASS, TO, CC, BCC = 0x001A, 0x0E04, 0x0E03, 0x0E02
 _SENDER_NAMES: Final = (0x0C1A, 0x0042)
 _SENDER_ADDRESSES: Final = (0x5D01, 0x5D02, 0x0C1F, 0x0065)
 _TIMES: Final = (0x0039, 0x0E06)  # sent, delivered
 _START, _END = 0x0060, 0x0061  # of a meeting
 _MESSAGE_CODE_PAGE, _INTERNET_CODE_PAGE = 0x3FFD, 0x3FDE
-_TEXTS: Final = (SUBJECT, BODY, CLASS, TO, CC, *_SENDER_NAMES, *_SENDER_ADDRESSES)
+_TEXTS: Final = (SUBJECT, BODY, CLASS, TO, CC, BCC, *_SENDER_NAMES, *_SENDER_ADDRESSES)
 # Every tag that is read: others need no memory.
 TAGS: Final = frozenset(
     {name << 16 | kind for name in (*_TEXTS, HTML) for kind in (STRING8, UNICODE)}
@@ -87,6 +87,7 @@ def mapi_headers(message: MapiMessage, draft: TextBuilder) -> dict[str, str]:
         "From": f"{name} <{address}>" if name and address and address != name else name or address,
         "To": mapi_text(message, TO, draft),
         "Cc": mapi_text(message, CC, draft),
+        "Bcc": mapi_text(message, BCC, draft),
         "Date": next((sent for each in _TIMES if (sent := _time(message, each))), ""),
         "Subject": " ".join(clean(mapi_text(message, SUBJECT, draft)).split()),
     }

@@ -2,7 +2,8 @@
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
@@ -10,6 +11,7 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode
 from worker.extract.draft import ExtractionError, TextBuilder, clean
 from worker.extract.encodings import decode_markup
 from worker.extract.office.marks import raised
+from worker.extract.office.numbering import shown
 
 # Programs, and what browsers show only if they lack something.
 _SKIPPED: Final = frozenset(
@@ -60,6 +62,7 @@ _HIDDEN: Final = re.compile(
     r"(?:^|[;\s])(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse)|mso-hide\s*:\s*all)",
     re.IGNORECASE,
 )
+_LIST_FORMS: Final = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 _UNSEEN_INPUTS: Final = frozenset({"hidden", "password", "file", "range", "color"})
 _MAX_SRCDOCS: Final = 3  # pages within pages
 _MAX_TITLE_CHARS: Final = 1000
@@ -141,7 +144,7 @@ class _Page:
         self._num_children = [0]  # elements begun in each open one
         self._inlined = 0  # depth of the open cell that is one line; 0 if there is none
         self._num_pre = 0
-        self._numbers: list[int | None] = []  # of the next item in each open list
+        self._numbers: list[_Numbers | None] = []  # of each open list; None if it has none
         self._row_has_cell = [False]
         self._num_frames = 0
         self._num_hidden = 0  # characters
@@ -199,9 +202,7 @@ class _Page:
         if not node.is_element_node or tag in _SKIPPED or (tag == "noscript" and not is_root):
             return False
         attributes = node.attributes
-        if ("hidden" in attributes and attributes["hidden"] != "until-found") or _HIDDEN.search(
-            attributes.get("style") or ""
-        ):
+        if _is_hidden(tag, attributes):
             self._num_hidden += len("".join(node.text().split()))
             return False
         self._separate()
@@ -249,7 +250,7 @@ class _Page:
         elif tag == "tr":
             self._row_has_cell[-1] = False
         elif tag in ("ol", "ul", "menu", "dir"):
-            self._numbers.append(_number(node, "start", 1) if tag == "ol" else None)
+            self._numbers.append(_Numbers.of(node) if tag == "ol" else None)
         if tag == "li":
             self._lines.prefix = self._item(node)
         elif tag != "p":
@@ -273,12 +274,8 @@ class _Page:
 
     def _item(self, node: LexborNode) -> str:
         """Return the mark before a list's item: its number, or a dash."""
-        number = self._numbers[-1] if self._numbers else None
-        if number is None:
-            return "- "
-        number = _number(node, "value", number)
-        self._numbers[-1] = number + 1
-        return f"{number}. "
+        numbers = self._numbers[-1] if self._numbers else None
+        return "- " if numbers is None else numbers.take(node)
 
     def _separate(self) -> None:
         """Write what precedes the next child of a formula's element."""
@@ -288,7 +285,7 @@ class _Page:
         self._num_children[-1] += 1
 
     def _write_text(self, node: LexborNode) -> None:
-        text = node.text_content or ""
+        text = (node.text_content or "").replace("\u00ad", "")  # hyphens that show only at a line's end
         if not self._num_pre or self._inlined:
             self._lines.add(text)
             return
@@ -321,6 +318,14 @@ class _Page:
         _Page(srcdoc, self._depth + 1).write(self._lines)
 
 
+def _is_hidden(tag: str, attributes: Mapping[str, str | None]) -> bool:
+    """Return True if browsers do not show the element."""
+    if tag == "dialog" and "open" not in attributes:
+        return True
+    is_marked = "hidden" in attributes and attributes["hidden"] != "until-found"
+    return is_marked or bool(_HIDDEN.search(attributes.get("style") or ""))
+
+
 def _value(node: LexborNode) -> str:
     """Return what an input of a form shows, between blanks."""
     attributes = node.attributes
@@ -345,7 +350,7 @@ def _chosen(select: LexborNode) -> Iterator[str]:
 def _has_parentheses(node: LexborNode) -> bool:
     """Return True if the page has parentheses around a reading itself, for browsers without ruby."""
     before = node.prev
-    while before is not None and before.is_text_node:
+    while before is not None and before.is_text_node and not (before.text_content or "").strip():
         before = before.prev
     return before is not None and before.tag == "rp"
 
@@ -365,6 +370,40 @@ def _is_line(cell: LexborNode) -> bool:
         if node.tag not in ("p", "div", "center", "br"):
             return False
     return False
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """The numbers of an ordered list.
+
+    Attributes:
+        next: of the next item.
+        step: -1 in a list that counts down.
+        form: as numbering of Word has it.
+    """
+
+    next: int
+    step: int
+    form: str
+
+    @classmethod
+    def of(cls, node: LexborNode) -> "_Numbers":
+        """Read how a list counts."""
+        attributes = node.attributes
+        form = _LIST_FORMS.get((attributes.get("type") or "").strip(), "decimal")
+        if "reversed" not in attributes:
+            return cls(_number(node, "start", 1), 1, form)
+        num_items, child = 0, node.child
+        while child is not None:
+            num_items += child.tag == "li"
+            child = child.next
+        return cls(_number(node, "start", num_items), -1, form)
+
+    def take(self, item: LexborNode) -> str:
+        """Return the mark of the next item."""
+        number = _number(item, "value", self.next)
+        self.next = number + self.step
+        return f"{shown(number, self.form)}. "
 
 
 def _number(node: LexborNode, name: str, default: int) -> int:

@@ -293,6 +293,7 @@ class _Reader:
 
     def data(self, text: str) -> None:
         """Collect characters of the innermost open paragraph."""
+        text = text.replace("\u00ad", "")  # a hyphen that shows only at a line's end
         if self._num_skipped or not text:
             return
         if self._text is not None:

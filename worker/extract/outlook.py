@@ -43,6 +43,8 @@ def read_msg(data: bytes, draft: TextBuilder) -> None:
         refuse_corrupt("The message is truncated or damaged.")
     with olefile.OleFileIO(io.BytesIO(data)) as file:
         if not file.exists(_PROPERTIES):
+            if file.exists("WordDocument") or file.exists("PowerPoint Document"):
+                refuse_corrupt("The file is no Outlook message, but a Word or PowerPoint 97-2003 file.")
             refuse_corrupt("The file is not an Outlook message.")
         reader = _Reader(file, draft)
         draft.write(reader.message_text("", _OUTER_HEAD, depth=0))

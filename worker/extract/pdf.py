@@ -1,6 +1,7 @@
 """The text of PDFs, page by page."""
 
 import re
+from contextlib import suppress
 from ctypes import c_double
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,6 +39,10 @@ _SAMPLE: Final = 200  # characters of a page that are looked at
 _LONGEST_STAMP: Final = 1000  # characters of a page whose labels may all be in a picture, with spaces
 # Fields; PDFium's time for each grows with their number: 4,000 take a second, 20,000 minutes. Later ones are
 # read without it, from their own entries and appearances.
+_END: Final = b"%%EOF"
+_END_WITHIN: Final = 4096
+_OBJECT: Final = re.compile(rb"(\d{1,9})\s{1,9}(\d{1,5})\s{1,9}obj\b")
+_MOST_CATALOGUE: Final = 2000  # bytes of its entries before its type
 _MOST_FIELDS: Final = 5000
 _MOST_SCALE: Final = 200 / 72  # of a point: 200 dots per inch
 _LONGEST_SIDE: Final = 2000  # pixels, of the picture that OCR reads
@@ -88,7 +93,7 @@ def read_pdf(data: bytes, draft: TextBuilder) -> None:
 
     Values of fields and text typed on a page are at their places, remarks at the page's end.
     """
-    pdf = _open(data)
+    pdf = _open(data, draft)
     draft.announce_pages(len(pdf))
     if not len(pdf):
         refuse_corrupt("The PDF has no pages.")
@@ -330,7 +335,7 @@ def scanned_text(pdf: PdfDocument, number: int, reader: PageReader | None, *, is
     return reader.read_page(number + 1, picture)
 
 
-def _open(data: bytes) -> PdfDocument:
+def _open(data: bytes, draft: TextBuilder) -> PdfDocument:
     try:
         return PdfDocument(data)
     except PdfiumError as error:
@@ -338,7 +343,28 @@ def _open(data: bytes) -> PdfDocument:
             raise ExtractionError("document_encrypted", "The PDF needs a password.") from None
         if error.err_code == raw.FPDF_ERR_SECURITY:
             raise ExtractionError("document_encrypted", "The PDF uses an unknown encryption.") from None
+        if (mended := _with_trailer(data)) is not None:
+            with suppress(PdfiumError):
+                pdf = PdfDocument(mended)
+                if _num_chars(pdf):
+                    draft.warn("parts_damaged", "The end of the PDF is missing: it may have had more.")
+                    return pdf
+        if _END not in data[-_END_WITHIN:]:
+            refuse_corrupt("The PDF cannot be read: its end is missing, as after a broken download.")
         refuse_corrupt("The PDF cannot be read.")
+
+
+def _with_trailer(data: bytes) -> bytes | None:
+    """Return a PDF that lost its end with a new one, if its catalogue is left; None otherwise.
+
+    PDFium finds the objects of such a file by itself, but not which of them is the first.
+    """
+    at = data.rfind(b"/Catalog")
+    found = _OBJECT.findall(data[max(0, at - _MOST_CATALOGUE) : at]) if at >= 0 else []
+    if not found:
+        return None
+    root = b" ".join(found[-1]) + b" R"
+    return data + b"\nendstream\nendobj\ntrailer\n<</Root " + root + b">>\nstartxref\n0\n%%EOF\n"
 
 
 def _own_text(pdf: PdfDocument, number: int) -> str | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, time
+from datetime import datetime, time, timedelta
 from typing import Any, Final
 
 from worker.extract.draft import ExtractionError, TextBuilder, refuse_corrupt
@@ -22,6 +22,7 @@ _CHARTEX: Final = "{http://schemas.microsoft.com/office/drawing/2014/chartex}cha
 _OFF: Final = frozenset({"0", "false", "off"})
 _ADDRESS: Final = re.compile(r"\$?([A-Z]{1,3})\$?(\d{1,7})")
 _MOST_TABS: Final = 20  # in a row; a wider gap is an address instead
+_MOST_FORMATTED_BYTES: Final = 8 * 2**20  # of an xls; a million cells, which take some seconds
 _NUM_COLUMNS: Final = 16_384
 _MOST_NAMED: Final = 20  # rows, columns and the like in a warning
 _MISSING: Final = Relation("worksheet", "", is_external=False)
@@ -44,8 +45,15 @@ def read_xlsx(data: bytes, draft: TextBuilder) -> None:
 
 
 def read_xls(data: bytes, draft: TextBuilder) -> None:
-    """Read an xls, the format of Excel 97 to 2003: the values, separated by tabs, without empty rows."""
-    _read_calamine(data, draft)
+    """Read an xls, the format of Excel 97 to 2003: the values as their formats show them, and comments.
+
+    A large or damaged file is read by the library that is faster and knows no formats.
+    """
+    book = _opened_xls(data) if len(data) <= _MOST_FORMATTED_BYTES else None
+    if book is None:
+        _read_calamine(data, draft)
+    else:
+        _OldBook(book, draft).read()
 
 
 class _Book:
@@ -167,6 +175,17 @@ class _Hidden:
 
     rows: list[int] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
+
+    def warn(self, draft: TextBuilder, name: str, number: int) -> None:
+        """Warn of those of a sheet, if there are any."""
+        hidden = []
+        if self.rows:
+            hidden.append(f"rows {_listed(_runs(self.rows))}")
+        if self.columns:
+            hidden.append(f"columns {_listed(self.columns)}")
+        if hidden:
+            message = f"Hidden parts of sheet {name} were read as well: {' and '.join(hidden)}."
+            draft.warn("hidden_parts", message, [number])
 
 
 class _Sheet:
@@ -374,14 +393,7 @@ class _Sheet:
                 self._book.draft.write(line + "\n")
 
     def _warn(self) -> None:
-        hidden = []
-        if self._hidden.rows:
-            hidden.append(f"rows {_listed(_runs(self._hidden.rows))}")
-        if self._hidden.columns:
-            hidden.append(f"columns {_listed(self._hidden.columns)}")
-        if hidden:
-            message = f"Hidden parts of sheet {self._name} were read as well: {' and '.join(hidden)}."
-            self._book.draft.warn("hidden_parts", message, [self._number])
+        self._hidden.warn(self._book.draft, self._name, self._number)
 
 
 def _notes(root: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401
@@ -439,6 +451,98 @@ def _runs(rows: list[int]) -> list[str]:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _opened_xls(data: bytes) -> Any | None:  # noqa: ANN401  # the library is untyped
+    """Open an xls with its formats; None if the library cannot."""
+    import xlrd
+
+    try:
+        return xlrd.open_workbook(
+            file_contents=data, formatting_info=True, ragged_rows=True, logfile=_Nowhere()
+        )
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001  # it raises anything on damaged files, which the other one may read
+        return None
+
+
+class _Nowhere(io.TextIOBase):
+    """A file for what the library prints of its doubts."""
+
+    def write(self, text: str) -> int:
+        """Drop the text."""
+        return len(text)
+
+
+class _OldBook:
+    """A workbook of Excel 97 to 2003."""
+
+    def __init__(self, book: Any, draft: TextBuilder) -> None:  # noqa: ANN401
+        self._book = book
+        self._draft = draft
+
+    def read(self) -> None:
+        """Write all sheets."""
+        sheets = self._book.sheets()
+        self._draft.announce_pages(len(sheets))
+        hidden = []
+        for number, sheet in enumerate(sheets, 1):
+            self._draft.begin_page()
+            is_hidden = bool(sheet.visibility)
+            self._draft.write(f"# {sheet.name}{' (hidden sheet)' if is_hidden else ''}\n\n")
+            hidden += [number] if is_hidden else []
+            self._read_sheet(sheet, number)
+        _warn_of_sheets(self._draft, [sheet.name for sheet in sheets], hidden, [])
+
+    def _read_sheet(self, sheet: Any, number: int) -> None:  # noqa: ANN401
+        comments = {
+            at: comment(note.author, text)
+            for at, note in sheet.cell_note_map.items()
+            if (text := " ".join(note.text.removeprefix(f"{note.author}:").split()))
+        }
+        unseen = _Hidden()
+        for row in range(sheet.nrows):
+            texts = [self._text(cell) for cell in sheet.row(row)]
+            for column, text in enumerate(texts):
+                if (row, column) in comments:
+                    texts[column] = f"{text} {comments.pop((row, column))}".strip()
+            if not (line := _line(texts)):
+                continue
+            self._draft.write(line + "\n")
+            about = sheet.rowinfo_map.get(row)
+            if about is not None and about.hidden:
+                unseen.rows.append(row + 1)
+        for (row, column), text in comments.items():
+            self._draft.write(f"[{_letters(column)}{row + 1}] {text}\n")
+        unseen.columns = [
+            _letters(column)
+            for column, about in sorted(sheet.colinfo_map.items())
+            if about.hidden and column < sheet.ncols
+        ]
+        unseen.warn(self._draft, sheet.name, number)
+
+    def _text(self, cell: Any) -> str:  # noqa: ANN401
+        """Return a value as the sheet shows it."""
+        import xlrd
+
+        match cell.ctype:
+            case xlrd.XL_CELL_TEXT:
+                return str(cell.value)
+            case xlrd.XL_CELL_NUMBER | xlrd.XL_CELL_DATE:
+                return shown(float(cell.value), self._format(cell), is_1904=self._book.datemode == 1)
+            case xlrd.XL_CELL_BOOLEAN:
+                return "TRUE" if cell.value else "FALSE"
+            case xlrd.XL_CELL_ERROR:
+                return str(xlrd.error_text_from_code.get(cell.value, "#ERROR"))
+            case _:
+                return ""
+
+    def _format(self, cell: Any) -> str:  # noqa: ANN401
+        styles = self._book.xf_list
+        style = styles[cell.xf_index] if 0 <= (cell.xf_index or 0) < len(styles) else None
+        found = None if style is None else self._book.format_map.get(style.format_key)
+        return GENERAL if found is None else str(found.format_str)
 
 
 def _read_calamine(data: bytes, draft: TextBuilder) -> None:
@@ -508,6 +612,9 @@ def _shown(value: object) -> str:
             text = str(value).upper()
         case int() | float():
             text = general(value)
+        case timedelta():
+            minutes, seconds = divmod(round(value.total_seconds()), 60)
+            text = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}".removesuffix(":00")
         case datetime():
             text = f"{value:%Y-%m-%d %H:%M:%S}".removesuffix(":00").removesuffix(" 00:00")
         case time():

@@ -8,7 +8,7 @@ from typing import Any, Final
 from worker.extract.draft import TextBuilder, refuse_corrupt
 from worker.extract.office.drawings import DGM, A, C, chart_lines, diagram_lines
 from worker.extract.office.equations import M, linear
-from worker.extract.office.marks import apart, comment, image, raised, tidy
+from worker.extract.office.marks import apart, comment, image, margin, raised, tidy
 from worker.extract.office.numbering import shown
 from worker.extract.office.package import FALLBACK, DamagedPartError, Package, R, Relation, whole
 from worker.extract.office.symbols import in_symbols, is_symbol_font
@@ -57,6 +57,8 @@ class _Deck:
         self._hidden: list[int] = []
         self._attached: set[str] = set()
         self._authors: dict[str, str] = {}
+        self._backgrounds: set[str] = set()  # layouts and masters, and their texts, that are written
+        self._with_hidden: list[int] = []  # slides with hidden shapes
         for relation in relations.values():
             if relation.kind in {"commentAuthors", "authors"}:
                 authors = package.optional(relation.target, "the authors of comments")
@@ -77,8 +79,16 @@ class _Deck:
             self._hidden.append(number)
             self._draft.write("[Hidden slide]\n\n")
         relations = self._package.relations(slide.target)
-        for line in _Shapes(self, relations).lines(root):
+        shapes = _Shapes(self, relations)
+        for line in shapes.lines(root):
             self._draft.write(line)
+        if shapes.num_hidden:
+            self._with_hidden.append(number)
+        self._write_background(root, relations, "slideLayout")
+        self._write_remarks(relations, number)
+
+    def _write_remarks(self, relations: dict[str, Relation], number: int) -> None:
+        """Write the comments of a slide and its speaker's notes."""
         for relation in relations.values():
             if relation.kind == "comments" and not relation.is_external:
                 for line in self._comments(relation.target, number):
@@ -86,6 +96,23 @@ class _Deck:
         for relation in relations.values():
             if relation.kind == "notesSlide" and (notes := self._notes(relation.target, number)):
                 self._draft.write(f"\n{notes}\n")
+
+    def _write_background(self, above: Any, relations: dict[str, Relation], kind: str) -> None:  # noqa: ANN401
+        """Write texts of the layout and its master, once: a stamp such as "Confidential" on all slides."""
+        part = next((each.target for each in relations.values() if each.kind == kind), "")
+        if not part or part in self._backgrounds or above.get("showMasterSp", "1") in _OFF:
+            return
+        self._backgrounds.add(part)
+        root = self._package.optional(part, "the background of slides")
+        if root is None:
+            return
+        for each in root.iter(f"{_P}sp"):
+            text = " ".join(line for paragraph in each.iter(f"{A}p") if (line := _line(paragraph)))
+            if text and _placeholder(each) is None and text not in self._backgrounds:
+                self._backgrounds.add(text)
+                self._draft.write(f"{margin('Background', text).strip()}\n")
+        if kind == "slideLayout":
+            self._write_background(root, self._package.relations(part), "slideMaster")
 
     def chart(self, part: str) -> Iterator[str]:
         """Yield the lines of a chart."""
@@ -114,6 +141,9 @@ class _Deck:
         if self._hidden:
             message = f"{_named(self._hidden).capitalize()}: hidden in the show, but read and marked."
             self._draft.warn("hidden_parts", message, self._hidden)
+        if self._with_hidden:
+            message = f"Hidden shapes were read as well: {_named(self._with_hidden)}."
+            self._draft.warn("hidden_parts", message, self._with_hidden)
 
     def _notes(self, part: str, number: int) -> str:
         """Return the speaker's notes: the body of a notes page, without its pictures of slide and number."""
@@ -150,6 +180,7 @@ class _Shapes:
     def __init__(self, deck: _Deck, relations: dict[str, Relation]) -> None:
         self._deck = deck
         self._relations = relations
+        self.num_hidden = 0
         self._is_title = False
         self._rows: list[list[list[str]]] = []
         self._numbers: Counter[int] = Counter()  # of the automatic numbers, by level
@@ -190,6 +221,8 @@ class _Shapes:
             self._rows.append([])
         elif tag == f"{A}tc" and self._rows:
             self._rows[-1].append([])
+        elif tag == f"{_P}cNvPr":
+            self.num_hidden += element.get("hidden", "0") not in _OFF
         else:
             yield from self._related(element)
 

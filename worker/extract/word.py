@@ -9,7 +9,7 @@ from worker.extract.draft import ExtractionError, TextBuilder
 from worker.extract.encodings import decode_markup
 from worker.extract.markup import write_html
 from worker.extract.office.drawings import DGM, C, chart_lines, diagram_lines
-from worker.extract.office.equations import M, linear
+from worker.extract.office.equations import M, linear, linear_field
 from worker.extract.office.marks import apart, comment, image, margin, raised, tidy
 from worker.extract.office.numbering import Numbering
 from worker.extract.office.package import FALLBACK, DamagedPartError, Package, R
@@ -23,7 +23,7 @@ _CHARTEX: Final = "{http://schemas.microsoft.com/office/drawing/2014/chartex}cha
 # Fallbacks repeat, for older programs, what newer ones show differently; phonetic guides repeat text too.
 # Deleted text, text that was moved away, and properties before a change are no longer part of the document.
 _SKIPPED: Final = frozenset(
-    {FALLBACK, *(f"{_W}{name}" for name in ("rt", "del", "moveFrom", "delText", "instrText", "delInstrText"))}
+    {FALLBACK, *(f"{_W}{name}" for name in ("rt", "del", "moveFrom", "delText", "delInstrText"))}
     | {f"{_W}{name}Change" for name in ("pPr", "rPr", "sectPr", "tblPr", "tcPr", "trPr", "numbering")}
 )
 _BREAKS: Final = {
@@ -35,12 +35,14 @@ _BREAKS: Final = {
 }
 _HEADING: Final = re.compile(r"(?:heading|title)\s*([1-6])?$", re.IGNORECASE)
 _MOST_HEADING: Final = 6
+_MOST_FIELDS: Final = 50  # within each other
 _MOST_ANCESTORS: Final = 50  # of a style
 _OFF: Final = frozenset({"0", "false", "off"})
 _DRAWING: Final = "{http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing}"
 _PICTURE_PARTS: Final = "{http://schemas.openxmlformats.org/drawingml/2006/picture}"
 _PICTURE: Final = f"{_PICTURE_PARTS}pic"
 _TEXT_PATH: Final = "{urn:schemas-microsoft-com:vml}textpath"
+_SYMBOL_FIELD: Final = re.compile(r'\s*(\d{1,6})(?:.*?\\f\s*"?([^"\\]+?)"?\s*(?:\\|$))?')
 _OLD_EQUATIONS: Final = re.compile(r"Equation|MathType", re.IGNORECASE)
 
 
@@ -307,6 +309,21 @@ class _Paragraph:
     later: list[str] = field(default_factory=list)  # lines of text boxes, charts and the like in it
 
 
+@dataclass(slots=True)
+class _Field:
+    """An open field.
+
+    Attributes:
+        code: its instruction so far.
+        has_result: its result has begun.
+        is_shown: its result has letters.
+    """
+
+    code: list[str] = field(default_factory=list)
+    has_result: bool = False
+    is_shown: bool = False
+
+
 class _Reader:
     """An assembler of lines: one per paragraph, and one per row in tables, nested ones included."""
 
@@ -316,6 +333,7 @@ class _Reader:
         self._paragraphs: list[_Paragraph] = []
         self._rows: list[list[list[str]]] = []  # the open rows; each holds cells, and each cell lines
         self._joined: list[str] = []  # the beginning of a paragraph whose end was deleted
+        self._fields: list[_Field] = []  # the open ones
         self._num_muted = 0  # open content controls whose content a mark stands for
 
     def is_skipped(self, element: Any) -> bool:  # noqa: ANN401
@@ -326,8 +344,10 @@ class _Reader:
 
     def add(self, text: str) -> None:
         """Add to the innermost paragraph."""
-        if self._paragraphs and not self._num_muted:
+        if self._paragraphs and not self._num_muted and not self._is_argument():
             self._paragraphs[-1].pieces.append(text)
+            if self._fields and text:
+                self._fields[-1].is_shown = True
 
     def begin(self, element: Any) -> None:  # noqa: ANN401
         """Collect the element's own text, and open paragraphs, rows and cells."""
@@ -378,8 +398,43 @@ class _Reader:
             self._begin_control(element)
         elif tag == f"{_W}ffData":
             self._add_field(element)
+        elif tag in {f"{_W}fldChar", f"{_W}instrText"}:
+            self._read_field(element)
         else:
             self._begin_drawing(tag, element)
+
+    def _is_argument(self) -> bool:
+        """Return True within the result of a field that is an argument of another, such as of a condition."""
+        is_in_result = bool(self._fields) and self._fields[-1].has_result
+        return is_in_result and not all(field.has_result for field in self._fields)
+
+    def _read_field(self, element: Any) -> None:  # noqa: ANN401
+        """Follow a field from its instruction to its result; show what has none, but is seen."""
+        if element.tag == f"{_W}instrText":
+            if self._fields and not self._fields[-1].has_result:
+                self._fields[-1].code.append(element.text or "")
+            return
+        match element.get(f"{_W}fldCharType"):
+            case "begin":
+                if len(self._fields) < _MOST_FIELDS:
+                    self._fields.append(_Field())
+            case "separate" if self._fields:
+                self._fields[-1].has_result = True
+            case "end" if self._fields:
+                field = self._fields.pop()
+                if not field.is_shown:
+                    self.add(self._computed("".join(field.code)))
+
+    def _computed(self, code: str) -> str:
+        """Return what a field without a stored result shows; empty if that is unknown."""
+        name, _, arguments = code.strip().partition(" ")
+        if name.upper() == "EQ":
+            return linear_field(arguments)
+        if name.upper() == "SYMBOL" and (found := _SYMBOL_FIELD.match(arguments)):
+            text = symbol(found[2] or "", int(found[1]))
+            self._document.num_unknown += text == UNKNOWN
+            return text
+        return ""
 
     def _begin_drawing(self, tag: str, element: Any) -> None:  # noqa: ANN401
         if tag in {f"{C}chart", _CHARTEX}:
@@ -403,7 +458,7 @@ class _Reader:
             self.add(apart(mark))
 
     def _add_text(self, element: Any) -> None:  # noqa: ANN401
-        text = element.text or ""
+        text = (element.text or "").replace("\u00ad", "")  # as a soft hyphen of its own element
         properties = element.getparent().find(f"{_W}rPr")
         if properties is not None and text:
             font = properties.find(f"{_W}rFonts")
@@ -504,6 +559,7 @@ class _Reader:
             yield line + "\n\n"
 
     def _end_paragraph(self, paragraph: _Paragraph) -> Iterator[str]:
+        self._fields = [field for field in self._fields if field.has_result]  # no instruction is longer
         pieces = [*self._joined, *paragraph.pieces]
         if paragraph.is_joined and not paragraph.later:
             self._joined = pieces

@@ -15,7 +15,7 @@ SUFFIXES: Final = frozenset(
     | {".srt", ".vtt", ".tex", ".adoc", ".org", ".toml", ".ini", ".cfg", ".conf"}
     | {".docx", ".docm", ".dotx", ".dotm", ".pptx", ".pptm", ".ppsx", ".ppsm", ".potx", ".potm"}
     | {".xlsx", ".xlsm", ".xltx", ".xltm", ".xlsb", ".xls", ".odt", ".ott", ".ods", ".ots", ".odp", ".otp"}
-    | {".odg", ".rtf", ".epub", ".eml", ".mbox", ".msg"}
+    | {".odg", ".rtf", ".epub", ".eml", ".mbox", ".mht", ".mhtml", ".msg"}
 )
 
 # Left by programs while a document is open, and by file managers.

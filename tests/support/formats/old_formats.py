@@ -116,14 +116,19 @@ def make_msg(*, body: str = "", html: bytes = b"", attached: Sequence[str] = ())
     return make_ole(streams)
 
 
-def make_xls(sheets: Mapping[str, Sequence[Sequence[str | float | None]]]) -> bytes:
-    """A workbook of Excel 97: BIFF8 records in an OLE file."""
+def make_xls(
+    sheets: Mapping[str, Sequence[Sequence[str | float | None]]], formats: Sequence[str] = ()
+) -> bytes:
+    """A workbook of Excel 97: BIFF8 records in an OLE file; the numbers of column n have the format n."""
     begin = _record(0x809, struct.pack("<HHHHII", 0x600, 0x10, 0, 0, 0, 0))
     bodies = [begin + _cells(rows) + _record(0x0A, b"") for rows in sheets.values()]
     names = [struct.pack("<BB", len(name), 1) + name.encode("utf-16-le") for name in sheets]
     opening = _record(0x809, struct.pack("<HHHHII", 0x600, 5, 0, 0, 0, 0)) + _record(
         0x42, struct.pack("<H", 1200)
     )
+    for number, code in enumerate(formats, 164):
+        name = struct.pack("<HHB", number, len(code), 1) + code.encode("utf-16-le")
+        opening += _record(0x41E, name) + _record(0xE0, struct.pack("<HHH", 0, number, 1) + bytes(14))
     at = len(opening) + sum(4 + 6 + len(name) for name in names) + 4
     bound = b""
     for name, body in zip(names, bodies, strict=True):
@@ -140,7 +145,7 @@ def _cells(rows: Sequence[Sequence[str | float | None]]) -> bytes:
                 raw = struct.pack("<HHHHB", number, column, 0, len(value), 1) + value.encode("utf-16-le")
                 out += _record(0x204, raw)
             elif value is not None:
-                out += _record(0x203, struct.pack("<HHHd", number, column, 0, value))
+                out += _record(0x203, struct.pack("<HHHd", number, column, column, value))
     return out
 
 

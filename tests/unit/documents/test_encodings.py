@@ -4,6 +4,7 @@
 
 import pytest
 
+from jobs.documents.kinds import UploadHints, find_kind
 from worker.extract.__main__ import read
 from worker.extract.draft import ExtractionError, ExtractionLimits, TextBuilder
 from worker.extract.encodings import decode_labelled
@@ -149,3 +150,11 @@ def test_a_short_text_of_windows_is_no_text_of_dos(text: str) -> None:
 )
 def test_a_text_of_dos_is_read_as_such(text: str) -> None:
     assert text_of(text.encode("cp850"))[0] == text
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_chinese_in_utf16_needs_no_mark_although_its_one_ends_in_nul(encoding: str) -> None:
+    text = "本合同自双方签字之日起生效，有效期为一年。\n第一条 一般规定\n"
+    raw = text.encode(encoding)
+    assert find_kind(UploadHints(raw, raw, "a.txt")) == "txt"
+    assert text_of(raw)[0] == text

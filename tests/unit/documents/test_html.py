@@ -70,3 +70,17 @@ def test_frames_are_named() -> None:
     text, warnings = page("<frameset><frame src=a><frame src=b><noframes><p>nf</noframes></frameset>")
     assert text == "nf"
     assert "2 frames" in warnings["parts_not_read"]
+
+
+def test_lists_count_as_they_say() -> None:
+    source = "<ol type=a start=2><li>x<li>y</ol><ol type=I><li>z</ol><ol reversed><li>two<li>one</ol>"
+    assert page(source)[0].split("\n\n") == ["b. x\nc. y", "I. z", "2. two\n1. one"]
+
+
+def test_each_reading_of_ruby_gets_parentheses_once() -> None:
+    assert page("<ruby>漢<rp>(</rp><rt>かん</rt><rp>)</rp>字<rt>じ</rt></ruby>")[0] == "漢(かん)字(じ)"
+
+
+def test_soft_hyphens_and_closed_dialogs_are_not_seen() -> None:
+    source = "<p>Donau&shy;dampf&shy;schiff</p><dialog>no</dialog><dialog open>yes</dialog>"
+    assert page(source)[0].split() == ["Donaudampfschiff", "yes"]

@@ -400,3 +400,53 @@ def test_parts_after_an_end_mark_too_early_are_read(end: str) -> None:
 def test_text_after_the_end_mark_is_no_part() -> None:
     data = mail(several("mixed", part("Hello."), boundary="b")) + b"\nA list's footer about --b\n"
     assert body_of(data) == "Hello."
+
+
+def test_answers_to_an_invitation_are_read() -> None:
+    entry = "BEGIN:VCALENDAR\nMETHOD:REPLY\nBEGIN:VEVENT\nATTENDEE;PARTSTAT=DECLINED;CN=Ann:mailto:a@x\nEND:VEVENT"
+    assert "Ann <a@x> (declined)" in body_of(mail(part(entry, "text/calendar; method=REPLY")))
+
+
+def test_enriched_text_loses_its_commands_alone() -> None:
+    source = "<bold>Due</bold>: <<5 EUR,\nnet<color><param>red</param>!</color>\n\nBye"
+    draft = opened(mail(part(source, "text/enriched; charset=utf-8")))
+    assert draft.text().endswith("Due: <5 EUR, net!\nBye")
+
+
+def test_base64_with_foreign_characters_in_each_line_is_decoded() -> None:
+    words = "The delivery is late by nine days, and the next one by ten. " * 3
+    digits = base64.encodebytes(words.encode()).replace(b"\n", b"*\n")
+    draft = opened(mail(part(digits, PLAIN, "Content-Transfer-Encoding: base64")))
+    assert words.strip() in draft.text()
+    assert codes(draft) == ["parts_damaged"]
+
+
+def test_a_page_that_a_program_saved_as_mail_is_read_under_any_name() -> None:
+    page = several("related", part("<p>Plan", HTML), part("p {color: red}", "text/css"))
+    saved = b"MIME-Version: 1.0\n" + page
+    assert find_kind(UploadHints(saved, b"", "a.doc")) == find_kind(UploadHints(saved, b"", "a.mht")) == "eml"
+    assert opened(saved).text() == "Plan"
+
+
+def test_a_mailbox_needs_no_extension() -> None:
+    box = b"From a@x Fri Mar 13 10:00:00 2026\nSubject: one\n\n>From here\n"
+    assert find_kind(UploadHints(box, b"", "Inbox")) == "eml"
+    assert find_kind(UploadHints(b"From Monday at 10:00\nwe meet\n", b"", "note")) == "txt"
+
+
+def test_a_mail_in_utf16_is_read() -> None:
+    saved = mail(part("Größe", PLAIN)).decode().encode("utf-16")
+    assert find_kind(UploadHints(saved, b"", "a.eml")) == "eml"
+    assert body_of(saved) == "Größe"
+
+
+@pytest.mark.parametrize(
+    "plain", ["Your email client cannot display this message.", "Order 12, see below, thank you all"]
+)
+def test_a_shorter_html_with_other_words_is_read_too(plain: str) -> None:
+    found = body_of(mail(several("alternative", part(plain, PLAIN), part("<p>Nine days late</p>", HTML))))
+    assert found == ("Nine days late" if "client" in plain else f"{plain} Nine days late")
+
+
+def test_blind_copies_of_a_sent_mail_are_read() -> None:
+    assert "Bcc: Eve <e@x>\n" in opened(mail(part("x", PLAIN), head="From: a@x\nBcc: Eve <e@x>\n")).text()

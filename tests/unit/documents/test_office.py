@@ -608,3 +608,58 @@ def test_a_document_of_nothing_but_files_names_them() -> None:
     made = make_deck([slide(embedded)], {"a.docx": ("package", b"PK")})
     with pytest.raises(ExtractionError, match=r"no text\. It has attached files"):
         describe(read("pptx", made, LIMITS), "")
+
+
+def field_of(code: str, result: str = "") -> str:
+    """The runs of a complex field."""
+    return (
+        '<w:r><w:fldChar w:fldCharType="begin"/></w:r>'
+        f"{code if code.startswith('<') else f'<w:r><w:instrText>{code}</w:instrText></w:r>'}"
+        f'<w:r><w:fldChar w:fldCharType="separate"/></w:r>{result}<w:r><w:fldChar w:fldCharType="end"/></w:r>'
+    )
+
+
+def test_fields_that_are_arguments_of_others_are_not_shown() -> None:
+    inner = field_of("MERGEFIELD Sum", "<w:r><w:t>1200</w:t></w:r>")
+    condition = (
+        f"<w:r><w:instrText>IF </w:instrText></w:r>{inner}<w:r><w:instrText> &gt; 5</w:instrText></w:r>"
+    )
+    assert (
+        text_of(make_word(paragraph(field_of(condition, "<w:r><w:t>Dear Ann</w:t></w:r>")))) == "Dear Ann\n\n"
+    )
+    contents = field_of(
+        "TOC", f"<w:r><w:t>Scope </w:t></w:r>{field_of('PAGEREF a', '<w:r><w:t>2</w:t></w:r>')}"
+    )
+    assert text_of(make_word(paragraph(contents))) == "Scope 2\n\n"
+
+
+def test_a_field_that_never_ends_hides_nothing() -> None:
+    begun = '<w:r><w:fldChar w:fldCharType="begin"/></w:r><w:r><w:t>Kept.</w:t></w:r>'
+    after = paragraph(field_of("REF a", "<w:r><w:t>clause 2</w:t></w:r>"))
+    assert text_of(make_word(paragraph(begun) + after)) == "Kept.\n\nclause 2\n\n"
+
+
+def test_fields_without_a_stored_result_show_what_readers_see() -> None:
+    body = paragraph(field_of(r"EQ \f(a,b)") + field_of(r"EQ \r(3,x)") + field_of(r"SYMBOL 254 \f Wingdings"))
+    assert text_of(make_word(body)) == "(a)/(b)(x)^(1/3)☑\n\n"
+
+
+def test_texts_of_layout_and_master_are_read_once_and_their_placeholders_are_not() -> None:
+    layout = element(
+        "p:sldLayout",
+        f"<p:cSld><p:spTree>{shape('Confidential')}{shape('Click', kind='title')}</p:spTree></p:cSld>",
+    )
+    made = make_deck([slide(shape("One")), slide(shape("Two"))], {"l.xml": ("slideLayout", layout)})
+    assert text_of(made, "pptx") == "One\n[Background: Confidential]\n\n\nTwo\n"
+    bare = make_deck([slide(shape("One"), 'showMasterSp="0"')], {"l.xml": ("slideLayout", layout)})
+    assert text_of(bare, "pptx") == "One\n"
+
+
+def test_hidden_shapes_are_read_with_a_warning() -> None:
+    hidden = shape("Draft").replace("<p:nvSpPr>", '<p:nvSpPr><p:cNvPr id="2" name="a" hidden="1"/>')
+    draft = read("pptx", make_deck([slide(hidden)]), LIMITS)
+    assert (draft.text(), codes(draft)) == ("Draft\n", ["hidden_parts"])
+
+
+def test_soft_hyphens_are_not_seen() -> None:
+    assert text_of(make_word(paragraph("Donau\u00addampf"))) == "Donaudampf\n\n"

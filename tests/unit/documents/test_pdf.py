@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from document_support import make_pdf
 from formats.drawn_pdf import DrawnPage, DrawnPdf, appearance, note, stream, widget, words
 from worker.extract.__main__ import read
 from worker.extract.draft import ExtractionError, ExtractionLimits, TextBuilder
@@ -622,3 +623,23 @@ def test_letters_of_another_size_stay_on_their_line_next_to_fields() -> None:
     operators = words(60, 700, "a") + words(68, 700, "B", 30) + words(90, 700, "c")
     field = widget("Tx", "a", "300 300 400 320", "/V (7)")
     assert text_of(DrawnPage(operators, [field])) == "aBc\n7"
+
+
+def test_a_drawn_text_of_a_field_without_a_value_is_read() -> None:
+    page = DrawnPage(
+        words(72, 700, "Total:") + words(72, 660, "Tax:"),
+        [
+            widget("Tx", "t", "160 695 300 715", "/AP << /N 10 0 R >>"),
+            widget("Tx", "u", "160 655 300 675"),
+        ],
+    )
+    assert text_of(page, others=[appearance("4711.00", 140, 20)]) == "Total: 4711.00\nTax:"
+
+
+def test_a_pdf_that_lost_its_end_is_read_as_far_as_it_goes() -> None:
+    whole = make_pdf(["First page here.", "Second page here."])
+    draft = read("pdf", whole[: whole.rindex(b"xref\n", 0, whole.rindex(b"startxref"))], LIMITS)
+    assert draft.text().split() == ["First", "page", "here.", "Second", "page", "here."]
+    assert codes(draft) == ["parts_damaged"]
+    with pytest.raises(ExtractionError, match="its end is missing"):
+        read("pdf", whole[: len(whole) // 4], LIMITS)

@@ -104,3 +104,57 @@ def test_leftovers_of_programs_are_no_documents(tmp_path: Path) -> None:
     for name in ("a.docx", "~$a.docx", ".~lock.a.docx#", ".DS_Store", "Thumbs.db", "desktop.ini", "._a.docx"):
         (tmp_path / name).write_bytes(b"x")
     assert [source.path.name for source in find([str(tmp_path)])] == ["a.docx"]
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "kind"),
+    [
+        (b"A PDF starts with\n%PDF-1.4\nand so on.", "notes.txt", DocumentKind.TXT),
+        (b"# PDF\n\n`%PDF-1.7` is its header", "notes.md", DocumentKind.MD),
+        (b"From: a@x\nTo: b@x\nSubject: S\n\n%PDF-1.4\n", "", DocumentKind.EML),
+        (b"HTTP/1.1 200 OK\r\n\r\n%PDF-1.4\r\n%\xe2\xe3", "", DocumentKind.PDF),
+        (b"junk%PDF-1.4", "a.pdf", DocumentKind.PDF),
+    ],
+)
+def test_the_header_of_a_pdf_within_a_text_makes_it_no_pdf(
+    data: bytes, name: str, kind: DocumentKind
+) -> None:
+    assert kind_of(data, name) == kind
+
+
+def test_a_zip_of_pdfs_is_a_zip() -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("a.pdf", b"%PDF-1.4\n")
+    with pytest.raises(UnsupportedDocumentError, match="zip archive of 1 file"):
+        kind_of(out.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\x31\xbe\0\0\0\xab" + bytes(90), "Windows Write"),
+        (b"\xe4\x52\x5c\x7b\x8c\xd8\xa7\x4d" + bytes(90), "OneNote"),
+        (b"\x1f\x9d\x90abc", "compress"),
+        (make_zip("Contents/header.xml"), "Hangul"),
+        (make_zip("designmap.xml"), "InDesign"),
+    ],
+)
+def test_older_and_rarer_formats_are_named(data: bytes, words: str) -> None:
+    with pytest.raises(UnsupportedDocumentError, match=words):
+        kind_of(data)
+
+
+@pytest.mark.parametrize(
+    ("mark", "name", "words"),
+    [
+        ('<?mso-application progid="Word.Document"?><w:wordDocument>', "a.doc", "Word 2003 XML"),
+        ('<?mso-application progid="Excel.Sheet"?><Workbook>', "a.xls", "Excel 2003 XML"),
+        ('<office:document office:mimetype="application/x">', "a.fodt", "flat OpenDocument"),
+    ],
+)
+def test_office_documents_of_one_xml_file_are_named(mark: str, name: str, words: str) -> None:
+    source = f'<?xml version="1.0"?>\n{mark}'.encode()
+    with pytest.raises(UnsupportedDocumentError, match=words):
+        kind_of(source, name)
+    assert kind_of(source, "a.xml") == DocumentKind.TXT

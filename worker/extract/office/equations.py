@@ -1,11 +1,17 @@
 """Equations of Office (OMML) as one line of text: E = mc^2, (a+b)/2, √(x), ∑_(i=1)^n i."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 M: Final = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 _PROPERTIES: Final = "Pr"  # the end of the names of elements that hold no text
 _MOST_DEPTH: Final = 200
+_MOST_FIELD_DEPTH: Final = 10
+_PLAIN: Final = r"([^\\,;]{0,200}?)"
+_FIELD_FRACTION: Final = re.compile(rf"\\f\s?\({_PLAIN}[,;]{_PLAIN}\)", re.IGNORECASE)
+_FIELD_ROOT: Final = re.compile(rf"\\r\s?\((?:{_PLAIN}[,;])?{_PLAIN}\)", re.IGNORECASE)
+_FIELD_SWITCH: Final = re.compile(r"\\[a-z]+\d*\s?", re.IGNORECASE)
 
 
 def linear(element: Any, depth: int = 0) -> str:  # noqa: ANN401  # lxml is untyped
@@ -19,6 +25,19 @@ def linear(element: Any, depth: int = 0) -> str:  # noqa: ANN401  # lxml is unty
         return ""
     build = _BUILDERS.get(name) if element.tag.startswith(M) else None
     return build(element, depth + 1) if build else _children(element, depth + 1)
+
+
+def linear_field(code: str) -> str:
+    """Return the text of a field of equations (EQ), as Word had before OMML, such as (1)/(2)."""
+    for _ in range(_MOST_FIELD_DEPTH):
+        before = code
+        code = _FIELD_FRACTION.sub(r"(\1)/(\2)", code)
+        code = _FIELD_ROOT.sub(
+            lambda found: f"({found[2]})^(1/{found[1]})" if found[1] else f"√({found[2]})", code
+        )
+        if code == before:
+            break
+    return " ".join(_FIELD_SWITCH.sub("", code).split())
 
 
 def _children(element: Any, depth: int) -> str:  # noqa: ANN401

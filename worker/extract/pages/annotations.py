@@ -18,6 +18,7 @@ from pypdfium2 import PdfPage, raw
 from worker.extract.pages.placing import Rectangle, rectangle
 
 _HIDDEN: Final = 2 | 32  # flags of annotations: hidden, not viewed
+_DRAWS_LETTERS: Final = re.compile(r"\bT[jJ]\b|\bDo\b|[\x27\"]\s*$")
 _PASSWORD: Final = 1 << 13  # flag of a text field
 _UNKNOWN_FIELD: Final = -1
 _TICKED: Final = frozenset({raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON})
@@ -151,7 +152,10 @@ def _read_field(
         text = _string(annotation, "V")
     text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
     # A signature, a button's caption, or a field that the form does not list: as it is drawn.
-    is_drawn = not text and kind not in _VALUED and not _is_secret(annotation)
+    # So is a typed text that the program drew without storing it.
+    is_drawn = (
+        not text and not _is_secret(annotation) and (kind not in _VALUED or _is_drawn(annotation, kind))
+    )
     name = "" if has_labels else _field_name(form, annotation)
     own = quoted(place) if is_drawn else ""
     notes.items.append(Item(place, text, is_tick=is_tick, is_drawn=is_drawn, name=name, own=own))
@@ -162,6 +166,14 @@ def _is_secret(annotation: Any) -> bool:  # noqa: ANN401
     flags = ctypes.c_float()
     raw.FPDFAnnot_GetNumberValue(annotation, b"Ff", flags)
     return _string(annotation, "FT") == "Tx" and bool(int(flags.value) & _PASSWORD)
+
+
+def _is_drawn(annotation: Any, kind: int) -> bool:  # noqa: ANN401
+    """Return True if a text field without a value shows letters."""
+    if kind != raw.FPDF_FORMFIELD_TEXTFIELD:
+        return False
+    appearance = _text(partial(raw.FPDFAnnot_GetAP, annotation, raw.FPDF_ANNOT_APPEARANCEMODE_NORMAL))
+    return _DRAWS_LETTERS.search(appearance) is not None
 
 
 def _state_of_a_lone_box(annotation: Any) -> str:  # noqa: ANN401
