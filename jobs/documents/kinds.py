@@ -62,7 +62,7 @@ _MEDIA_TYPES: Final[Mapping[str, DocumentKind]] = {
     f"{_OFFICE}.presentationml.presentation": _K.PPTX,
     f"{_OFFICE}.spreadsheetml.sheet": _K.XLSX,
 }
-# Members that only archives of these kinds have. Some programs number the main one; xlsb has a .bin.
+# Members that identify the kind of an archive. Some programs number the main one; xlsb has a .bin.
 _MEMBERS: Final = (
     (b"word/document", _K.DOCX),
     (b"ppt/presentation", _K.PPTX),

@@ -96,7 +96,7 @@ _TAR_AT: Final = 257
 _KINDLE_AT: Final = 60
 _ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-# Members that only archives of these kinds have.
+# Members that identify the kind of an archive.
 _ZIPPED: Final = (
     (
         b"application/vnd.oasis.opendocument.presentation",

@@ -94,7 +94,7 @@ class DiscoveredEngine:
     context: int | None = None
 
     def by_chat(self) -> "DiscoveredEngine":
-        """Return it as an engine that gets messages, whose tokens nobody here can count.
+        """Return it as an engine that gets messages, whose tokens only the engine can count.
 
         A plain endpoint's context is unknown, and Ollama cuts a longer prompt without a word: each slot gets
         its share of the KV cache.

@@ -109,7 +109,7 @@ _MIN_BADNESS: Final = 0.05  # real texts reach this: a brand's name with a Hebre
 _TIE: Final = 0.85  # measured: texts of other encodings reach 0.8 of their own confidence in cp1252
 _OF_DOS: Final = re.compile(r"cp(?:437|7\d\d|85\d|86\d)$|mac|hp.?roman", re.IGNORECASE)
 _FEW: Final = 20  # characters beyond ASCII
-# In DOS, letters have the bytes of these.
+# In DOS, these bytes are letters.
 _WITHIN_WORDS: Final = re.compile("[^\\W\\d_][\u201a\u201e\u2026\u2018\u201c\u201d\u2022\u2122][^\\W\\d_]")
 # Bytes that one line in another encoding plausibly has: letters and punctuation of Windows, in cp1252.
 _PLAIN_LINE: Final = re.compile(
@@ -197,7 +197,7 @@ def _is_wrong(raw: bytes, codec: str) -> bool:
         return b"\0" not in raw
     if b"\0" in raw and _wide_without_mark(raw):
         return True
-    if codec.startswith(_MULTIBYTE):  # a few words of these may be valid UTF-8 by chance
+    if codec.startswith(_MULTIBYTE):  # a few words in them may be valid UTF-8 by chance
         return bool(codec.startswith("iso2022") and re.search(rb"[\x80-\xff]", raw))
     return _is_utf8(raw) or _escaped(raw) is not None
 

@@ -343,9 +343,9 @@ def _open(data: bytes, draft: TextBuilder) -> PdfDocument:
             raise ExtractionError("document_encrypted", "The PDF needs a password.") from None
         if error.err_code == raw.FPDF_ERR_SECURITY:
             raise ExtractionError("document_encrypted", "The PDF uses an unknown encryption.") from None
-        if (mended := _with_trailer(data)) is not None:
+        if (repaired := _with_trailer(data)) is not None:
             with suppress(PdfiumError):
-                pdf = PdfDocument(mended)
+                pdf = PdfDocument(repaired)
                 if _num_chars(pdf):
                     draft.warn("parts_damaged", "The end of the PDF is missing: it may have had more.")
                     return pdf

@@ -177,7 +177,7 @@ class _Hidden:
     columns: list[str] = field(default_factory=list)
 
     def warn(self, draft: TextBuilder, name: str, number: int) -> None:
-        """Warn of those of a sheet, if there are any."""
+        """Warn of hidden, damaged and unread parts of a sheet."""
         hidden = []
         if self.rows:
             hidden.append(f"rows {_listed(_runs(self.rows))}")
@@ -339,7 +339,7 @@ class _Sheet:
                 self._hidden.columns.append(run[0] if first == last else "-".join(run))
 
     def _all_comments(self) -> dict[str, list[str]]:
-        """Map addresses of cells to their comments; threads come before what stands for them."""
+        """Map addresses of cells to their comments; threads come before their plain copies."""
         comments: dict[str, list[str]] = {}
         threaded = set()
         for kind in ("threadedComment", "comments"):

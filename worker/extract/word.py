@@ -334,7 +334,7 @@ class _Reader:
         self._rows: list[list[list[str]]] = []  # the open rows; each holds cells, and each cell lines
         self._joined: list[str] = []  # the beginning of a paragraph whose end was deleted
         self._fields: list[_Field] = []  # the open ones
-        self._num_muted = 0  # open content controls whose content a mark stands for
+        self._num_muted = 0  # open content controls that a mark replaces
 
     def is_skipped(self, element: Any) -> bool:  # noqa: ANN401
         """Return True for a deleted row, and for all but the first choice of alternate content."""
@@ -483,7 +483,7 @@ class _Reader:
         self.add(text)
 
     def _begin_control(self, element: Any) -> None:  # noqa: ANN401
-        """Show a tick box by its state, not by the picture that stands for it."""
+        """Show a tick box by its state, not by its picture."""
         box = element.find(f"{_W}sdtPr/{_W14}checkbox")
         if box is None:
             return

@@ -50,7 +50,7 @@ class Observer(Protocol):
         """Take note that the document ended; `result` is None if it completed."""
 
     def grew(self, number: int) -> None:
-        """Take note of so many further documents, which are attached to one."""
+        """Add files attached to a document to the total."""
 
 
 class NoObserver:

@@ -1,4 +1,4 @@
-"""The hosts of the drill: they reach each other by relays until a link is cut, and once it is mended."""
+"""The hosts of the drill: they reach each other by relays until a link is cut, and once it is repaired."""
 
 import os
 import socket
@@ -68,10 +68,10 @@ def test_a_cut_link_parts_two_hosts_until_it_is_mended() -> None:
         timeout=150,
     )
     assert done.returncode == 0, done.stderr
-    first, parted, mended = done.stdout.splitlines()
+    first, parted, repaired = done.stdout.splitlines()
     assert first == "HELLO ConnectionRefusedError", "each host has a loopback of its own"
     assert parted in {"TimeoutError", "OSError"}
-    assert mended == "HELLO"
+    assert repaired == "HELLO"
 
 
 @contextmanager

@@ -80,7 +80,7 @@ class PageNotes:
 
     Attributes:
         remarks: each as it is shown at the page's end.
-        stamps: each with the remark that stands for it if its appearance has no text.
+        stamps: each with the remark to show if its appearance has no text.
         attached: name and bytes of each file; None if they cannot be read.
         num_hidden: fields with a value that the page does not show.
         num_drawings: drawings by pen without a word about them.

@@ -106,7 +106,7 @@ def _blocks(lines: Sequence[Rectangle]) -> Iterator[_Block]:
 
 
 def _block(lines: Sequence[Rectangle], rows: Sequence[list[int]]) -> tuple[_Block | None, int]:
-    """Return the columns at the start of these rows, and the number of rows that were looked at."""
+    """Return the columns at the start of the rows, and the number of rows that were looked at."""
     if len(rows) < _LEAST_ROWS or len(rows[0]) != 2:
         return None, 1
     left: list[int] = []

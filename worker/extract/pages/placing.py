@@ -48,7 +48,7 @@ class Rectangle:
         return (self.bottom + self.top) / 2
 
     def turned(self, quarters: int) -> "Rectangle":
-        """Return it as seen on a page that is shown turned clockwise by so many quarters."""
+        """Return it as seen on a page that is shown rotated clockwise by this number of quarter turns."""
         left, bottom, right, top = self.left, self.bottom, self.right, self.top
         match quarters % 4:
             case 1:
