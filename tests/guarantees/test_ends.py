@@ -43,7 +43,7 @@ def test_a_job_that_is_cancelled_stays_cancelled_and_cancelling_is_stronger_than
     script, cancelled = Script(hold_at=2), ("cancelled",)
     expiring, cancelling = (caller.submit(script, ends=cancelled, completion_window="1h") for _ in range(2))
     engine.scripted.holding(expiring.mark, cancelling.mark)
-    worker.send(signal.SIGSTOP)
+    world.freeze(worker)
     try:
         cancelling.cancel()
         for each in (expiring, cancelling):

@@ -133,17 +133,19 @@ class Lanes:
         self._start(session)
 
     def _stop(self) -> None:
-        """Make the lanes that still run stop and clean up."""
+        """Make the lanes that still run stop at their next message, and wait until they have cleaned up.
+
+        An interrupt could hit a fixture's teardown and leave half of it undone.
+        """
         for lane in self._lanes:
-            os.kill(lane.pid, signal.SIGINT)
+            lane.connection.close()
         ends_at = time.monotonic() + _STOP_SECONDS
         for lane in self._lanes:
-            while os.waitpid(lane.pid, os.WNOHANG) == (0, 0):
-                if time.monotonic() > ends_at:
-                    os.kill(lane.pid, signal.SIGKILL)
-                with suppress(EOFError, ConnectionError):
-                    if lane.connection.poll(0.1):
-                        lane.connection.recv()
+            ended = os.pidfd_open(lane.pid)
+            if not wait([ended], timeout=max(0.0, ends_at - time.monotonic())):
+                os.kill(lane.pid, signal.SIGKILL)
+            os.close(ended)
+            os.waitpid(lane.pid, 0)
         self._lanes.clear()
 
 

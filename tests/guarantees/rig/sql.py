@@ -39,6 +39,15 @@ class Rows:
         query = "SELECT id, type FROM webhook_events WHERE job_id = %s ORDER BY id"
         return [(f"evt_{event_id.hex}", kind) for event_id, kind in self.fetch(query, uuid_of(job_id))]
 
+    def transactions(self) -> frozenset[tuple[Any, ...]]:
+        """List the open transactions of inference workers, each with its beginning."""
+        query = (
+            "SELECT pid, xact_start FROM pg_stat_activity WHERE datname = current_database()"
+            " AND xact_start IS NOT NULL"
+            " AND application_name IN ('longbatch-inference', 'longbatch-leases', 'longbatch-ticks')"
+        )
+        return frozenset(self.fetch(query))
+
     def reserved(self, engine: str) -> Reserved:
         """Sum up an engine's reservations, draining ones too."""
         query = "SELECT count(*), coalesce(sum(blocks), 0) FROM reservations WHERE engine_name = %s"

@@ -7,8 +7,9 @@ import secrets
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +33,8 @@ BLOCKS: Final = 120
 LEASE_SECONDS: Final = 6
 _DATABASE: Final = "guarantees"
 _TIMEOUT: Final = httpx2.Timeout(PATIENCE)
+_MAX_FREEZES: Final = 50
+_FROZEN_SECONDS: Final = 0.5  # far longer than any transaction of a worker that runs
 
 
 @dataclass(frozen=True)
@@ -319,6 +322,19 @@ class World:
         self.caller = self._caller("default", json.loads(making.succeed())["api_key"])
         eventually(lambda: self.caller.http.get("/health/live").status_code == 200, timeout=START_PATIENCE)
         self.engine.feed()
+
+    def freeze(self, worker: Process) -> None:
+        """Stop an inference worker between two transactions: the locks of one would outlast its stop."""
+        for _ in range(_MAX_FREEZES):
+            worker.send(signal.SIGSTOP)
+            with suppress(AssertionError):
+                eventually(partial(self._have_ended, self.rows.transactions()), timeout=_FROZEN_SECONDS)
+                return
+            worker.send(signal.SIGCONT)
+        raise AssertionError("the worker is never between two transactions")
+
+    def _have_ended(self, transactions: frozenset[tuple[Any, ...]]) -> bool:
+        return not transactions & self.rows.transactions()
 
     def stop(self) -> None:
         """End everything."""
