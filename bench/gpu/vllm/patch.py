@@ -1,10 +1,10 @@
-"""`python -m bench.gpu.vllm.patch FOLDER`: make an unpacked vLLM 0.24 end answers of random weights at known lengths.
+"""`python patch.py FOLDER`: make an unpacked vLLM 0.24 end answers of random weights at known lengths.
 
-Random weights never generate an end token, so every answer would run to `max_tokens`. Both edits act only while
-`MARKS_JSON` names a file (`marks.py` writes it):
+Random weights never generate an end token, so every answer would run to `max_tokens`. Both edits act only
+while `MARKS_JSON` names a file (`marks.py` writes it):
 
-- the scheduler ends an answer after as many tokens as its prompt's `[[tokens=N]]` states. Neither the clients nor
-  vLLM's admission know that length beforehand, as with a real model;
+- the scheduler ends an answer after as many tokens as its prompt's `[[tokens=N]]` states. Neither the
+  clients nor vLLM's admission know that length beforehand, as with a real model;
 - rows of `lm_head` are zero except for plain English words, so that an answer is ordinary text.
 
 This module imports nothing of Longbatch: it runs where only vLLM is unpacked.
@@ -42,7 +42,7 @@ _STOP_AT_MARK: Final = """    if _MARKS and request.num_tokens >= _ends_at(reque
         return True
 """
 _CHECK_STOP: Final = "def check_stop(request: Request, max_model_len: int) -> bool:\n"
-_MARKED_END: Final = '''def _load_marks():
+_MARKED_END: Final = """def _load_marks():
     import json
     import os
 
@@ -70,10 +70,10 @@ def _ends_at(request: Request) -> int:
     return found
 
 
-'''
+"""
 _TRIM: Final = """                del new_token_ids[num_new:]  # Trim new tokens if needed.
 """
-_END_TOKEN: Final = """                if _MARKED_END is not None and request.stop_reason == _MARKED_END:
+_LAST_ID: Final = """                if _MARKED_END is not None and request.stop_reason == _MARKED_END:
                     new_token_ids[-1] = _MARKED_END
 """
 _DUMMY: Final = """        initialize_single_dummy_weight(param, low, high, seed)
@@ -84,7 +84,8 @@ _PLAIN_WORDS: Final = """    import json
     if os.environ.get("MARKS_JSON"):
         allowed = json.load(open(os.environ["MARKS_JSON"]))["allowed"]
         for name, param in model.state_dict().items():
-            if name.endswith("lm_head.weight"):
+            is_head = type(model).__name__ == "ParallelLMHead" and name == "weight"
+            if is_head or name.endswith("lm_head.weight"):
                 keep = torch.zeros(param.shape[0], dtype=torch.bool, device=param.device)
                 keep[torch.tensor(allowed, device=param.device)] = True
                 param.data[~keep] = 0
@@ -92,14 +93,21 @@ _PLAIN_WORDS: Final = """    import json
 """
 _SCHEDULER_LOGGER: Final = "logger = init_logger(__name__)\n"
 _END_ID: Final = """
-import os as _os
 
-_MARKED_END = __import__("json").load(open(_os.environ["MARKS_JSON"]))["end"] if _os.environ.get("MARKS_JSON") else None
+def _marked_end():
+    import json
+    import os
+
+    name = os.environ.get("MARKS_JSON")
+    return json.load(open(name))["end"] if name else None
+
+
+_MARKED_END = _marked_end()
 """
 EDITS: Final = (
     Edit("v1/core/sched/utils.py", _STOP_LIMIT, _STOP_AT_MARK + _STOP_LIMIT),
     Edit("v1/core/sched/utils.py", _CHECK_STOP, _MARKED_END + _CHECK_STOP),
-    Edit("v1/core/sched/scheduler.py", _TRIM, _TRIM + _END_TOKEN),
+    Edit("v1/core/sched/scheduler.py", _TRIM, _TRIM + _LAST_ID),
     Edit("v1/core/sched/scheduler.py", _SCHEDULER_LOGGER, _SCHEDULER_LOGGER + _END_ID),
     Edit(
         "model_executor/model_loader/weight_utils.py",
