@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     offline = commands.add_parser("offline")
     offline.add_argument("file", type=Path, help="written by offline.py")
     _setting_arguments(offline)
+    offline.add_argument("--pool-tokens", type=int, required=True, help="tokens that its KV cache holds")
     offline.set_defaults(command=_offline)
     _kill_arguments(commands.add_parser("kill"))
     draw = commands.add_parser("charts")
@@ -65,7 +66,6 @@ def _parser() -> argparse.ArgumentParser:
 def _setting_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", default="8b")
     parser.add_argument("--slots", type=int, default=1024, help="--max-num-seqs of the server")
-    parser.add_argument("--pool-tokens", type=int, default=0, help="tokens that its KV cache holds")
     parser.add_argument("--note", default="")
     parser.add_argument("--out", type=Path, default=_RESULTS)
 
@@ -109,7 +109,7 @@ def _measure(asked: argparse.Namespace) -> None:
         asked.engine,
         asked.list,
         prompts=prompts,
-        setting=_setting(asked),
+        setting=_setting(asked, Meter(asked.engine).pool_tokens()),
         ready=asked.ready,
         patience=asked.patience,
     )
@@ -142,7 +142,7 @@ def _offline(asked: argparse.Namespace) -> None:
         run = Run(
             contender=measure.OFFLINE,
             listing=str(listing),
-            setting=_setting(asked),
+            setting=_setting(asked, asked.pool_tokens),
             jobs=len(specs),
             prompt_tokens=sum(each.prompt_tokens for each in specs),
             output_tokens=sum(each.output_tokens for each in specs),
@@ -186,8 +186,8 @@ def _prompts(listing: Listing) -> Sequence[Prompt]:
     return author.write(listing.specs(), seed=listing.seed)
 
 
-def _setting(asked: argparse.Namespace) -> Setting:
-    return Setting(asked.shape, asked.slots, asked.pool_tokens, asked.note)
+def _setting(asked: argparse.Namespace, pool_tokens: int) -> Setting:
+    return Setting(asked.shape, asked.slots, pool_tokens, asked.note)
 
 
 def _print_run(run: Run) -> None:

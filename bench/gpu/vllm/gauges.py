@@ -14,6 +14,7 @@ from worker.engine.exposition import parse
 
 EVERY_S: Final = 0.2
 _PREFIX: Final = "vllm:"
+_CACHE_INFO: Final = "vllm:cache_config_info"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,13 @@ class Meter:
         """
         text = self._http.get("/metrics").raise_for_status().text
         return read(text, at=time.monotonic())
+
+    def pool_tokens(self) -> int:
+        """Return the tokens that the KV cache holds; vLLM keeps one block for itself."""
+        lines = self._http.get("/metrics").raise_for_status().text.splitlines()
+        info = "\n".join(line for line in lines if line.startswith(_CACHE_INFO))
+        (labels, *_) = (each.labels for each in parse(info, _PREFIX))
+        return (int(labels["num_gpu_blocks"]) - 1) * int(labels["block_size"])
 
     def forget_prompts(self) -> None:
         """Empty the prefix cache; the server must run with `VLLM_SERVER_DEV_MODE=1`."""

@@ -75,6 +75,7 @@ code() { # COMMIT FOLDER
     mkdir -p "$2"
     git archive "$1" | tar -x -C "$2"
     rm -rf "$2"/{docs,tests,deploy,bench/results}
+    [ ! -d "$2/server" ] || ln -s server "$2/longbatch_server" # its name once installed
 }
 
 compress() {

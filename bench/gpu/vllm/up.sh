@@ -8,7 +8,7 @@ mkdir -p "$state"
 chmod 711 "$state"
 rm -f "$state/ready.json"
 cd "$H/$code" || exit 1
-setsid env PYTHONPATH="$H/$code" LONGBATCH_TOKENIZER__PATH="$H/psite/tokenizer" LONGBATCH_ENGINE__URL="$url" "$@" \
+setsid env PYTHONPATH="$H/$code:$H/$code/client" LONGBATCH_TOKENIZER__PATH="$H/psite/tokenizer" LONGBATCH_ENGINE__URL="$url" "$@" \
     "$H/ppython/bin/python3" -m cli up --data-dir "$state" --port "$port" >"$state.log" 2>&1 </dev/null &
 echo $! >"$state.pid"
 for ((i = 0; i < 120; i++)); do
