@@ -15,6 +15,7 @@ A GPU machine without package registries gets everything from `pack.sh`, run whe
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -182,7 +183,7 @@ def _charts(asked: argparse.Namespace) -> None:
 
 
 def _prompts(listing: Listing) -> Sequence[Prompt]:
-    author = Author(Tokenizer.load(str(tokenizer_directory(None))))
+    author = Author(Tokenizer.load(str(tokenizer_directory(os.environ.get("LONGBATCH_TOKENIZER__PATH")))))
     return author.write(listing.specs(), seed=listing.seed)
 
 

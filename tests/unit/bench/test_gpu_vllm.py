@@ -1,7 +1,7 @@
 """The pure parts of the benchmark on vLLM: lists, gauges, results, charts and the edits of vLLM."""
 
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -111,8 +111,8 @@ def test_charts_show_every_whole_run() -> None:
     runs = [run("client", 20), run("longbatch", 19), run("pool", 10, errors=1)]
     throughput = charts.throughput(runs)
 
-    ElementTree.fromstring(throughput)  # noqa: S314  # our own
-    ElementTree.fromstring(charts.running(runs))  # noqa: S314
+    ET.fromstring(throughput)  # noqa: S314  # our own
+    ET.fromstring(charts.running(runs))  # noqa: S314
     assert "63.16 jobs/s, 1.00" in throughput
     assert "60.00 jobs/s, 0.95" in throughput
     assert "pool of 4" not in throughput
