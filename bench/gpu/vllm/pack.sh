@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Packs vLLM's CUDA wheel and the product for a GPU machine without package registries, which has Python 3.12, torch
-# 2.11 for CUDA 13 and transformers: WORK/part.tar.zst.NN (in parts of 42 MiB) and WORK/zstandard-*.whl.
+# 2.11 for CUDA 13 and transformers: WORK/part.tar.zst.NN (in parts of 42 MiB), code.tar.gz and zstandard-*.whl.
 # usage: bench/gpu/vllm/pack.sh WORK [OLDER_COMMIT]   (from a checkout with .venv; some minutes)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 work=$(realpath -m "$1") older=${2:-}
 stage=$work/stage
-mkdir -p "$work"/wheels-{vllm,product} "$stage"/{vsite,psite,code}
+mkdir -p "$work"/wheels-{vllm,product} "$stage"/{vsite,psite}
 
 # 0.20 to 0.24 need exactly torch 2.11.0.
 vllm=(vllm==0.24.0)
@@ -71,11 +71,15 @@ trim_product() {
     find . -name '*.cpython-312-*.so' -exec strip --strip-unneeded {} +
 }
 
-code() { # COMMIT FOLDER
-    mkdir -p "$2"
-    git archive "$1" | tar -x -C "$2"
-    rm -rf "$2"/{docs,tests,deploy,bench/results}
-    [ ! -d "$2/server" ] || ln -s server "$2/longbatch_server" # its name once installed
+# Pack a commit apart from all else, so that a change needs no new parts.
+code() { # COMMIT NAME
+    local folder=$work/$2
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    git archive "$1" | tar -x -C "$folder"
+    rm -rf "$folder"/{docs,tests,deploy,bench/results}
+    [ ! -d "$folder/server" ] || ln -s server "$folder/longbatch_server" # its name once installed
+    tar -C "$work" -czf "$work/$2.tar.gz" "$2"
 }
 
 compress() {
@@ -112,9 +116,10 @@ if [ ! -e "$stage/psite/packed" ]; then
     touch "$stage/psite/packed"
 fi
 cp "$work"/wheels-product/zstandard-*.whl "$work/"
-.venv/bin/python -m bench.gpu.vllm.marks "$stage"
-rm -rf "$stage"/code "$stage"/code-older
-code HEAD "$stage/code"
-[ -z "$older" ] || code "$older" "$stage/code-older"
-compress
-ls -l "$work"/part.tar.zst.* "$work"/zstandard-*.whl
+if [ ! -e "$work/part.tar.zst.00" ]; then
+    .venv/bin/python -m bench.gpu.vllm.marks "$stage"
+    compress
+fi
+code HEAD code
+[ -z "$older" ] || code "$older" code-older
+ls -l "$work"/part.tar.zst.* "$work"/*.tar.gz "$work"/zstandard-*.whl

@@ -10,6 +10,9 @@ import sys, tarfile, zstandard
 with zstandard.ZstdDecompressor(max_window_size=2**28).stream_reader(sys.stdin.buffer) as stream:
     tarfile.open(fileobj=stream, mode="r|").extractall(sys.argv[1], filter="fully_trusted")
 ' "$H"
+for each in "$1"/code*.tar.gz; do
+    tar -C "$H" -xzf "$each"
+done
 site=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 for each in v p; do
     python3 -m venv --without-pip "$H/${each}python"
