@@ -11,6 +11,7 @@ from bench.gpu.vllm.record import Run
 _WIDTH: Final = 880
 _LEFT: Final = 60
 _BAR: Final = 18
+_NAME_END: Final = 190
 _INK: Final = "#24292f"
 _GRID: Final = "#d0d7de"
 _COLOURS: Final = {
@@ -34,7 +35,7 @@ def throughput(runs: Sequence[Run]) -> str:
     lists: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         if run.is_whole and run.contender in _COLOURS:
-            lists[_title(run)][run.contender].append(run)
+            lists[_title(run)][_name(run)].append(run)
     rows: list[str] = []
     y = 44
     for title, contenders in lists.items():
@@ -43,15 +44,16 @@ def throughput(runs: Sequence[Run]) -> str:
         rows.append(_text(12, y, title, weight="bold"))
         y += 8
         for name, speed in sorted(speeds.items(), key=lambda item: -item[1]):
-            width = 480 * speed / best
+            width = 420 * speed / best
             preempted = max(int(each.counters.preempted) for each in contenders[name])
+            colour = _COLOURS[contenders[name][0].contender]
             words = f"{speed:.2f} jobs/s, {speed / best:.2f}"
             words += f", {preempted} preemptions" if preempted else ""
-            rows.append(_text(140, y + 13, _NAMES[name], anchor="end"))
+            rows.append(_text(_NAME_END, y + 13, name, anchor="end"))
             rows.append(
-                f'<rect x="148" y="{y}" width="{width:.1f}" height="{_BAR - 4}" fill="{_COLOURS[name]}"/>'
+                f'<rect x="{_NAME_END + 8}" y="{y}" width="{width:.1f}" height="{_BAR - 4}" fill="{colour}"/>'
             )
-            rows.append(_text(154 + width, y + 12, words))
+            rows.append(_text(_NAME_END + 14 + width, y + 12, words))
             y += _BAR
         y += 26
     heading = _text(12, 20, "Jobs per second on one GPU, beside the best contender of each list", size=15)
@@ -62,8 +64,8 @@ def running(runs: Sequence[Run]) -> str:
     """Draw requests in vLLM's batch over time, one panel for each list."""
     panels: dict[str, dict[str, Run]] = defaultdict(dict)
     for run in runs:
-        if run.curve and run.contender in _COLOURS:
-            panels[_title(run)][run.contender] = run  # the last run of a contender stands for it
+        if run.curve and run.contender in _COLOURS and not run.setting.note:
+            panels[_title(run)][_name(run)] = run  # the last run of a contender stands for it
     rows: list[str] = []
     y, height = 40, 120
     for title, found in panels.items():
@@ -75,26 +77,28 @@ def running(runs: Sequence[Run]) -> str:
         rows.append(f'<rect {box} fill="none" stroke="{_GRID}"/>')
         rows.append(_text(_LEFT - 6, top + 10, f"{most:.0f}", anchor="end"))
         rows.append(_text(_LEFT - 6, top + height, "0", anchor="end"))
-        for name, run in found.items():
+        for run in found.values():
             points = " ".join(
                 f"{_LEFT + (_WIDTH - _LEFT - 20) * at / end_s:.1f},{top + height * (1 - value / most):.1f}"
                 for at, value, *_ in run.curve
             )
-            rows.append(
-                f'<polyline points="{points}" fill="none" stroke="{_COLOURS[name]}" stroke-width="1.5"/>'
-            )
+            stroke = f'fill="none" stroke="{_COLOURS[run.contender]}" stroke-width="1.5"'
+            rows.append(f'<polyline points="{points}" {stroke}/>')
         place = _LEFT
         for name, run in found.items():
-            words = f"{_NAMES[name]}: {run.seconds:.0f} s"
-            rows.append(
-                f'<rect x="{place}" y="{top + height + 8}" width="10" height="10" fill="{_COLOURS[name]}"/>'
-            )
+            words = f"{name}: {run.seconds:.0f} s"
+            box = f'x="{place}" y="{top + height + 8}" width="10" height="10"'
+            rows.append(f'<rect {box} fill="{_COLOURS[run.contender]}"/>')
             rows.append(_text(place + 14, top + height + 17, words))
             place += 30 + 7 * len(words)
         rows.append(_text(_WIDTH - 20, top + height + 17, f"{end_s:.0f} s", anchor="end"))
         y = top + height + 46
     heading = _text(12, 18, "Requests running in vLLM over time", size=15)
     return _svg(y, [heading, *rows])
+
+
+def _name(run: Run) -> str:
+    return _NAMES[run.contender] + (f" ({run.setting.note})" if run.setting.note else "")
 
 
 def _title(run: Run) -> str:
