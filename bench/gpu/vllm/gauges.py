@@ -145,6 +145,11 @@ class Meter:
         (labels, *_) = (each.labels for each in parse(info, _PREFIX))
         return (int(labels["num_gpu_blocks"]) - 1) * int(labels["block_size"])
 
+    def is_idle(self) -> bool:
+        """Return whether vLLM has no request at all."""
+        now = self.sample()
+        return now.running == 0 and now.waiting == 0
+
     def forget_prompts(self) -> None:
         """Empty the prefix cache; the server must run with `VLLM_SERVER_DEV_MODE=1`."""
         self._http.post("/reset_prefix_cache").raise_for_status()

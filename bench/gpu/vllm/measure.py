@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
+from bench.figures import until
 from bench.gpu.vllm import clients
 from bench.gpu.vllm.gauges import Meter, load
 from bench.gpu.vllm.lists import Listing
@@ -26,6 +27,7 @@ CONTENDERS: Final = {
 }
 _WARM_UP_TOKENS: Final = 8
 _WARM_UP_PROMPTS: Final = 64
+_IDLE_S: Final = 60.0  # within which vLLM drops the requests of the contender before
 _SETTLE_S: Final = 0.5  # until the gauges show the last end
 
 
@@ -63,6 +65,7 @@ class Measurement:
     def run(self, contender: str) -> Run:
         """Run one contender from an empty prefix cache."""
         run = self._product if contender == LONGBATCH else self._client(contender)
+        until(self._meter.is_idle, seconds=_IDLE_S)
         self._meter.forget_prompts()
         time.sleep(_SETTLE_S)
         before = self._meter.sample()

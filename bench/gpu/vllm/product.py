@@ -61,7 +61,10 @@ class Product:
         ids = self.submit(prompts)
         submit_s = time.monotonic() - began
         self.wait(began + patience)
-        return self.verdict(ids, prompts, began=began, submit_s=submit_s)
+        verdict = self.verdict(ids, prompts, began=began, submit_s=submit_s)
+        if verdict.unfinished:
+            self.cancel(ids)
+        return verdict
 
     def submit(self, prompts: Sequence[Prompt]) -> list[str]:
         """Submit all prompts in one bulk request, and return the jobs' ids.
@@ -75,6 +78,11 @@ class Product:
             raise ValueError(f"refused: {answer['errors'][:3]}")
         ids: list[str] = answer["ids"]
         return ids
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Cancel all jobs that did not end, so that the next contender finds an idle engine."""
+        for each in ids:
+            self.http.post(f"/v1/jobs/{each}/cancel")  # one that has ended is refused
 
     def wait(self, until: float) -> None:
         """Wait until all jobs ended or the monotonic time has come."""
