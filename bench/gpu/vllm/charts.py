@@ -64,7 +64,7 @@ def running(runs: Sequence[Run]) -> str:
     """Draw requests in vLLM's batch over time, one panel for each list."""
     panels: dict[str, dict[str, Run]] = defaultdict(dict)
     for run in runs:
-        if run.curve and run.contender in _COLOURS and not run.setting.note:
+        if run.curve and run.is_whole and run.contender in _COLOURS and not run.setting.note:
             panels[_title(run)][_name(run)] = run  # the last run of a contender stands for it
     rows: list[str] = []
     y, height = 40, 120
@@ -103,8 +103,7 @@ def _name(run: Run) -> str:
 
 def _title(run: Run) -> str:
     kind, seed, size = run.listing.split(":")
-    pool = f", pool of {run.setting.pool_tokens:,} tokens" if run.setting.pool_tokens else ""
-    return f"{kind} {size} (seed {seed}), {run.setting.shape.upper()}, {run.setting.slots} slots{pool}"
+    return f"{kind} {size} (seed {seed}), shape {run.setting.shape.upper()}, {run.setting.slots} slots"
 
 
 def _text(
