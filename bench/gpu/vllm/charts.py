@@ -48,7 +48,7 @@ def throughput(runs: Sequence[Run]) -> str:
             preempted = max(int(each.counters.preempted) for each in contenders[name])
             colour = _COLOURS[contenders[name][0].contender]
             words = f"{speed:.2f} jobs/s, {speed / best:.2f}"
-            words += f", {preempted} preemptions" if preempted else ""
+            words += f", {preempted} preempted" if preempted else ""
             rows.append(_text(_NAME_END, y + 13, name, anchor="end"))
             rows.append(
                 f'<rect x="{_NAME_END + 8}" y="{y}" width="{width:.1f}" height="{_BAR - 4}" fill="{colour}"/>'
