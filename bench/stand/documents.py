@@ -48,6 +48,17 @@ class Author:
         rng = np.random.default_rng([seed, len(specs)])
         return [self._prompt(spec, rng, seed) for spec in specs]
 
+    @property
+    def word_ids(self) -> list[int]:
+        """Return the ids of the words that prompts consist of."""
+        return [int(each) for each in self._words[1]]
+
+    @property
+    def num_ids_after_mark(self) -> int:
+        """Count the ids that the template puts after the mark of an answer's length."""
+        mark = " [[tokens=1234]]"
+        return len(self._around(mark)[1]) - len(self.tokenizer.encode_text(mark))
+
     def _prompt(self, spec: Spec, rng: np.random.Generator, seed: int) -> Prompt:
         mark = f" [[tokens={answer_tokens(spec)}]]"
         words, word_ids = self._words

@@ -1,0 +1,1 @@
+"""Longbatch in front of vLLM on one GPU, beside vLLM alone and plain clients."""
