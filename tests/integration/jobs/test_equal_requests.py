@@ -426,6 +426,8 @@ def test_killed_at_any_statement_each_caller_gets_one_result_and_one_event(
     assert until_it_lives(engine, lambda: complete(sessions, claim)) > 5
     assert Counter(states(sessions, job_ids)) == {"completed": 33, "blocked": 7}
     assert until_it_lives(engine, lambda: settle(sessions)) > 5
+    # A killed connection may hold its locks a little longer, and a round skips locked rows.
+    eventually(lambda: settle(sessions) >= 0 and "blocked" not in states(sessions, job_ids))
     assert results(sessions) == dict.fromkeys(job_ids, "answer")
     assert ends_told(sessions) == Counter({(job_id, "job.completed"): 1 for job_id in job_ids})
 
