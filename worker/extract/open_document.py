@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 from worker.extract.archive import open_archive, read_member, require
 from worker.extract.draft import ExtractionError, TextBuilder, refuse_corrupt
-from worker.extract.office.marks import apart, margin, raised, tidy
+from worker.extract.office.marks import apart, letters, margin, raised, tidy
 from worker.extract.office.marks import comment as marked
 from worker.extract.office.numbering import shown as numbered
 from worker.extract.office.package import whole
@@ -761,16 +761,6 @@ def _walk(root: ET.Element, reader: _Reader) -> None:
 
 def _flat(root: ET.Element) -> str:
     return " ".join(text for each in root.itertext() if (text := each.strip()))
-
-
-def letters(column: int) -> str:
-    """Return the letters of a column, from 0 for A."""
-    out = ""
-    column += 1
-    while column > 0:
-        column, rest = divmod(column - 1, 26)
-        out = chr(65 + rest) + out
-    return out
 
 
 def _blank(tag: str, attributes: dict[str, str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from worker.extract.draft import ExtractionError, TextBuilder, refuse_corrupt
 from worker.extract.office.drawings import DGM, A, C, chart_lines, diagram_lines, paragraph_text
-from worker.extract.office.marks import comment
+from worker.extract.office.marks import comment, letters
 from worker.extract.office.number_formats import BUILT_IN, GENERAL, general, shown
 from worker.extract.office.package import FALLBACK, DamagedPartError, Package, R, Relation, whole
 
@@ -268,7 +268,7 @@ class _Sheet:
                 continue
             gap = column - at
             if gap > _MOST_TABS or gap < 0:
-                text = f"[{address or _letters(column)}] {text}"
+                text = f"[{address or letters(column)}] {text}"
                 gap = 0
             if pieces:
                 pieces.append("\t")
@@ -335,7 +335,7 @@ class _Sheet:
         for each in columns:
             first, last = whole(each.get("min"), 0), min(whole(each.get("max"), 0), _NUM_COLUMNS)
             if each.get("hidden", "0") not in _OFF and 0 < first <= last:
-                run = (_letters(first - 1), _letters(last - 1))
+                run = (letters(first - 1), letters(last - 1))
                 self._hidden.columns.append(run[0] if first == last else "-".join(run))
 
     def _all_comments(self) -> dict[str, list[str]]:
@@ -426,15 +426,6 @@ def _column(letters: str) -> int:
     return place - 1
 
 
-def _letters(column: int) -> str:
-    out = ""
-    column += 1
-    while column > 0:
-        column, rest = divmod(column - 1, 26)
-        out = chr(65 + rest) + out
-    return out
-
-
 def _runs(rows: list[int]) -> list[str]:
     """Return rows in order as runs: 3-5, 9."""
     out: list[str] = []
@@ -514,9 +505,9 @@ class _OldBook:
             if about is not None and about.hidden:
                 unseen.rows.append(row + 1)
         for (row, column), text in comments.items():
-            self._draft.write(f"[{_letters(column)}{row + 1}] {text}\n")
+            self._draft.write(f"[{letters(column)}{row + 1}] {text}\n")
         unseen.columns = [
-            _letters(column)
+            letters(column)
             for column, about in sorted(sheet.colinfo_map.items())
             if about.hidden and column < sheet.ncols
         ]
@@ -599,7 +590,7 @@ def _line(row: list[Any]) -> str:
             continue
         gap = column - at
         if gap > _MOST_TABS:
-            gap, text = 0, f"[{_letters(column)}] {text}"
+            gap, text = 0, f"[{letters(column)}] {text}"
         pieces += ["\t" * (gap + bool(pieces)), text]
         at = column + 1
     return "".join(pieces)

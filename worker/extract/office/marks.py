@@ -37,6 +37,16 @@ def image(description: str | None) -> str:
     return "" if not text or _FILE_NAME.fullmatch(text) else f"[Image: {text}]"
 
 
+def letters(column: int) -> str:
+    """Return the letters of a sheet's column, from 0 for A."""
+    out = ""
+    column += 1
+    while column > 0:
+        column, rest = divmod(column - 1, 26)
+        out = chr(65 + rest) + out
+    return out
+
+
 def apart(text: str) -> str:
     """Mark a text so that `tidy` sets it apart from the words around it."""
     return f"{_BEGIN}{text}{_END}"
