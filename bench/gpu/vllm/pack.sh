@@ -48,10 +48,10 @@ unpack() {
     done
 }
 
-# Of vLLM a Hopper card needs FlashAttention 3 and _C; it imports the rest behind guards.
+# Of vLLM a Hopper card needs FlashAttention 3, _C and _moe_C; it imports the rest behind guards.
 trim_vllm() {
     cd "$stage/vsite"
-    rm -rf vllm/_moe_C* vllm/_flashmla* vllm/_qutlass* vllm/vllm-rs vllm/vllm_flash_attn/_vllm_fa2* \
+    rm -rf vllm/_flashmla* vllm/_qutlass* vllm/vllm-rs vllm/vllm_flash_attn/_vllm_fa2* \
         vllm/third_party/deep_gemm vllm/third_party/fmha_sm100 mistral_common/data xgrammar/lib
     find . -name '*.so' -path '*xgrammar*' -exec strip --strip-unneeded {} +
     find . -type d \( -name tests -o -name __pycache__ \) -prune -exec rm -rf {} +
