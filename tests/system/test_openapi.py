@@ -41,9 +41,8 @@ _ASKING = {
     *("/v1/chat/completions", "/v1/completions", "/generate", "/generate_stream", "/v1/responses"),
     "/v1/embeddings",
 }
-# Often five boundary cases break or use one field in one way: the first is sent, and one of this many others.
-# `LONGBATCH_PROVE=1` sends all.
-_ALIKE_EVERY = 1 if os.environ.get("LONGBATCH_PROVE") == "1" else 4
+# Often five boundary cases break or use one field in one way: one is sent, with `LONGBATCH_PROVE=1` all are.
+_SENDS_ALL = os.environ.get("LONGBATCH_PROVE") == "1"
 _NAMED = {"job_id", "file_id", "batch_id", "document_id", "response_id"}
 _LINES = "application/x-ndjson"
 _EXAMPLES = settings(max_examples=8, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -91,6 +90,7 @@ class Caller(requests.Session):
         self.headers["Authorization"] = f"Bearer {stack.urls.api_key}"
         self.turns: Counter[str] = Counter()
         self.asked: set[object] = set()
+        self.there: dict[str, str] = {}  # what the present operation's cases name
 
     def is_turn(self, name: str, *, every: int) -> bool:
         """One time in so many of this name."""
@@ -98,18 +98,23 @@ class Caller(requests.Session):
         return self.turns[name] % every == 0
 
     def is_repetition(self, case: schemathesis.Case) -> bool:
-        """Whether an earlier case differed only by a value of the same kind; one in a few counts as new."""
-        if case.meta is None or not isinstance(case.meta.phase.data, CoveragePhaseData):
+        """Whether an earlier case differed only by a value of the same kind."""
+        if _SENDS_ALL or case.meta is None or not isinstance(case.meta.phase.data, CoveragePhaseData):
             return False
         found = case.meta.phase.data
         kind = (
             *(case.operation.label, case.media_type, case.meta.generation.mode, found.scenario),
             *(found.description, found.location, found.parameter, found.parameter_location),
         )
-        if kind not in self.asked:
-            self.asked.add(kind)
-            return False
-        return not self.is_turn("alike", every=_ALIKE_EVERY)
+        is_known = kind in self.asked
+        self.asked.add(kind)
+        return is_known
+
+    def there_is(self, name: str) -> str:
+        """Return the id of a job, a file, …, which an earlier case of the operation may have changed."""
+        if name not in self.there:
+            self.there[name] = getattr(self, name)()
+        return self.there[name]
 
     def job_id(self) -> str:
         return str(self.post(f"{self.url}/v1/jobs", json={"input": "Hello", "max_tokens": 4}).json()["id"])
@@ -155,6 +160,7 @@ def checks() -> dict[str, Callable[..., None]]:
 def test_whatever_is_asked_the_answer_is_a_documented_one(
     operation: str, checks: dict[str, Callable[..., None]], caller: Caller
 ) -> None:
+    caller.there.clear()
     checks[operation](caller=caller)
 
 
@@ -178,6 +184,6 @@ def check(case: schemathesis.Case, caller: Caller) -> None:
 def name_what_there_is(case: schemathesis.Case, caller: Caller) -> None:
     """Ids in the path, and the file that the body names, exist."""
     for name in case.path_parameters.keys() & _NAMED:
-        case.path_parameters[name] = getattr(caller, name)()
+        case.path_parameters[name] = caller.there_is(name)
     if isinstance(case.body, dict) and isinstance(case.body.get("input_file_id"), str):
-        case.body["input_file_id"] = caller.file_id()
+        case.body["input_file_id"] = caller.there_is("file_id")
