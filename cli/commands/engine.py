@@ -11,11 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.commands import halts, inspect
-from cli.engine import drift, render, sharing
+from cli.engine import drift, proposal, render, sharing
 from cli.engine import plan as plans
 from cli.engine import profile as profiles
 from cli.engine.cache_layout import LayerGroup
 from cli.engine.errors import ProfileError, RenderError
+from cli.engine.hardware import GPUS
 from cli.engine.plan import CapacityPlan
 from cli.engine.profile import Profile
 from cli.engine.profile_groups import Precision
@@ -26,6 +27,13 @@ EXIT_DRIFT: Final = 1
 
 app = typer.Typer(no_args_is_help=True, help="Plan, build, inspect and pause engines.")
 
+OptionalName = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PROFILE]",
+        help="A name in triton/profiles, or a .toml file; left out: one is proposed for --config and --gpu.",
+    ),
+]
 ProfileName = Annotated[
     str, typer.Argument(metavar="PROFILE", help="A name in triton/profiles, or a .toml file.")
 ]
@@ -48,11 +56,31 @@ def register(parent: typer.Typer) -> None:
     parent.add_typer(app, name="engine")
 
 
-def plan(
-    name: ProfileName,
+def plan(  # noqa: PLR0913  # options of a command
+    name: OptionalName = None,
     *,
     precision: Weights = None,
     config: ModelConfig = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", metavar="KIND", help=f"Propose a profile: {', '.join(GPUS)}.")
+    ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option("--gpus", min=1, max=64, help="How many.", show_default="the fewest that suffice"),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", metavar="FILE", help="Write the proposed profile to a .toml file."),
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-num-batched-tokens",
+            min=1,
+            help="vLLM's option of this name, for its blocks per sequence.",
+            show_default="vLLM's default on the GPU",
+        ),
+    ] = None,
     beside: Annotated[
         list[str] | None,
         typer.Option("--beside", metavar="PROFILE", help="Another engine on the same machine; repeatable."),
@@ -60,14 +88,23 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Report what fits into an engine, the binding limit, the best possible speed, and known pitfalls."""
-    profile = _load(name, precision, config)
+    if name is not None and gpu is None:
+        profile, proposed = _load(name, precision, config), None
+    else:
+        profile = _propose(name, config, gpu, gpus)
+        proposed = proposal.written(profile)
     if beside:
         _refuse_overbooked([profile, *(_load(each, None, None) for each in beside)])
-    found = plans.plan(profile)
+    found = plans.plan(profile, max_num_batched_tokens=max_num_batched_tokens)
     if as_json:
         print_json(asdict(found))
     else:
         _show(found)
+    if proposed is not None and save is not None:
+        with _usage_errors():
+            save.write_text(proposed)
+    elif proposed is not None and not as_json:
+        output.print(f"\nproposed profile; --save FILE.toml writes it:\n\n{escape(proposed)}")
 
 
 def render_files(
@@ -131,6 +168,17 @@ def _load(name: str, precision: Precision | None, config: Path | None) -> Profil
         return profiles.load(name, precision=precision, config=config)
 
 
+def _propose(name: str | None, config: Path | None, gpu: str | None, gpus: int | None) -> Profile:
+    if name is not None:
+        print_error("--gpu proposes a profile: leave PROFILE out")
+        raise typer.Exit(EXIT_USAGE)
+    if config is None or gpu is None:
+        print_error("name a PROFILE, or a model and a GPU: --config config.json --gpu h100")
+        raise typer.Exit(EXIT_USAGE)
+    with _usage_errors():
+        return proposal.propose(config, gpu, count=gpus)
+
+
 def _refuse_overbooked(sharing_machine: list[Profile]) -> None:
     with _usage_errors():
         taken = sharing.gib_by_gpu(sharing_machine)
@@ -163,7 +211,13 @@ def _show(found: CapacityPlan) -> None:
     output.print(table)
     if len(found.kv_layers) > 1 or found.kv_layers[0].kind != "full":
         output.print(f"layers: {', '.join(_layers(each) for each in found.kv_layers)}")
-    pace = found.pace
+    vllm, pace = found.vllm, found.pace
+    if vllm.blocks_per_sequence:
+        output.print(
+            f"vLLM would take {vllm.blocks_per_sequence} blocks of {vllm.tokens_per_block} tokens for each"
+            f" sequence besides its text, with --max-num-batched-tokens {vllm.max_num_batched_tokens};"
+            f" {vllm.blocks_with_one_batch} before vLLM 0.26 or without asynchronous scheduling"
+        )
     output.print(f"the longest prompt takes {found.full_prompt_gib:.1f} GiB of the pool")
     output.print(
         f"full-length jobs at once: {found.full_length_jobs}; limited by {found.binds['full_length']}"

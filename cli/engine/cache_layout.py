@@ -15,6 +15,8 @@ class LayerGroup:
             compressed (MLA); recurrent: a state of constant size.
         layers: how many.
         token_values: numbers that one layer keeps for one token; 0 for recurrent layers.
+        index_bytes: bytes that one layer keeps for one token besides, whatever the numbers' format: the key
+            of an indexer, which chooses the tokens to attend to.
         window: tokens that it keeps at most. None: all.
         state_bytes: constant bytes that one layer keeps for one sequence.
     """
@@ -22,8 +24,13 @@ class LayerGroup:
     kind: LayerKind
     layers: int
     token_values: int = 0
+    index_bytes: int = 0
     window: int | None = None
     state_bytes: int = 0
+
+    def layer_bytes(self, width: int) -> int:
+        """Compute the bytes that one layer keeps for one token. Args: width: bytes of one number."""
+        return self.token_values * width + self.index_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +46,8 @@ class CacheLayout:
             width: bytes of one number in the cache.
             gpus: that share each layer by its heads. What is latent has none: each GPU keeps it whole.
         """
-        return width * sum(
-            each.layers * each.token_values * (gpus if each.kind == "latent" else 1)
+        return sum(
+            each.layers * each.layer_bytes(width) * (gpus if each.kind == "latent" else 1)
             for each in self.groups
             if each.window is None
         )

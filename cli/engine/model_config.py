@@ -12,21 +12,16 @@ from cli.engine.cache_layout import CacheLayout, LayerGroup, LayerKind
 from cli.engine.config_numbers import Config, name_of, number, number_or
 from cli.engine.errors import ProfileError
 from cli.engine.hardware import ModelShape
-from jobs.prompts.tokenizer_files import prepare_transformers
+from cli.engine.model_families import completed, family_of
 
 _INDEX: Final = "model.safetensors.index.json"
 _WEIGHTS: Final = "model.safetensors"
-# Attention and a gated MLP in every layer: their weights follow from the dimensions, to a thousandth.
-_DENSE: Final = frozenset(
-    """
-    cohere2 exaone4 gemma2 gemma3_text llama ministral ministral3 mistral olmo3 phi3 qwen2 qwen3 smollm3
-    """.split()  # noqa: SIM905  # read as one line of names
-)
 # Transformers' names, of several releases.
 _KINDS: Final[Mapping[str, LayerKind | None]] = {
     "full_attention": "full",
     "attention": "full",
     "hybrid": "full",
+    "indexed_attention": "full",
     "sliding_attention": "sliding",
     "chunked_attention": "chunked",
     "linear_attention": "recurrent",
@@ -36,15 +31,15 @@ _KINDS: Final[Mapping[str, LayerKind | None]] = {
     "moe": None,
 }
 
+_SCALED_TOGETHER: Final = 128
+_SCALE_BYTES: Final = 4
 # Classes of these tasks write text.
 _WRITERS: Final = ("CausalLM", "ConditionalGeneration", "LMHead")
 _MOST_BYTES: Final = 2**60  # of weights
-_MOST_WORDS: Final = 300  # of what transformers says
-_MOST_LAYERS: Final = 4096  # transformers itself makes lists of them, however many a file claims
 
 
 def read(path: Path) -> ModelShape:
-    """Read a model's config.json; classes of transformers supply what it leaves out.
+    """Read a model's config.json.
 
     Raises:
         ProfileError: it cannot be read, or the model keeps what is not counted; the message names it.
@@ -59,13 +54,15 @@ def read(path: Path) -> ModelShape:
         raise ProfileError(f"{path}: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
         raise ProfileError(f"{path}: no model_type: it is not the config.json of a Hugging Face model")
+    if not _generates(content):
+        raise ProfileError(f"{name_of(content)}: its class is no decoder that writes text: it is not counted")
     config = completed(content)
     layout = layout_of(config)
     heads = number(config, "num_attention_heads")
     return ModelShape(
         layers=len(_types(config)),
         hidden=number(config, "hidden_size"),
-        intermediate=number(config, "intermediate_size"),
+        intermediate=number_or(config, "intermediate_size", 0) or number(config, "moe_intermediate_size"),
         heads=heads,
         kv_heads=number_or(config, "num_key_value_heads", heads),
         head_dim=_attention_size(config),
@@ -99,47 +96,6 @@ def layout_of(config: Config) -> CacheLayout:
     return layout
 
 
-def completed(content: Config) -> Config:
-    """Fill in what the model's class of transformers has by default, and take the text part.
-
-    Raises:
-        ProfileError: transformers does not know the model, or it is no decoder.
-    """
-    prepare_transformers()
-    from transformers import AutoConfig
-
-    name = str(content.get("model_type"))
-    _refuse_endless(content)
-    rest = {key: value for key, value in content.items() if key != "model_type"}
-    try:
-        config = AutoConfig.for_model(name, **rest).get_text_config(decoder=True)
-        found: Config = config.to_dict()
-        # Some files carry the window of another class, which theirs does not look at.
-        if "sliding_window" not in type(config)().to_dict():
-            found.pop("sliding_window", None)
-    except Exception as error:  # a class refuses a config in many ways
-        words = " ".join(str(error).split()).partition(" Should contain one of")[0]  # all that it knows
-        raise ProfileError(
-            f"model_type {name} is not counted: transformers refuses its config.json: {words[:_MOST_WORDS]}"
-        ) from error
-    if found.get("is_encoder_decoder"):
-        raise ProfileError(f"model_type {name} is an encoder and a decoder: it is not counted")
-    if found.get("is_decoder") is False or not _generates(content):
-        raise ProfileError(f"model_type {name}: its class is no decoder that writes text: it is not counted")
-    if found.get("cross_attention_layers"):
-        raise ProfileError(f"model_type {name}: layers that attend to images are not counted")
-    types = getattr(config, "layers_block_type", None)
-    return found if found.get("layer_types") or not types else found | {"layer_types": list(types)}
-
-
-def _refuse_endless(content: Config) -> None:
-    """Refuse a number of layers that nobody could list, before transformers does."""
-    for part in (content, *(each for each in content.values() if isinstance(each, dict))):
-        layers = part.get("num_hidden_layers")
-        if isinstance(layers, int) and layers > _MOST_LAYERS:
-            raise ProfileError(f"{name_of(content)}: num_hidden_layers of config.json cannot be {layers}")
-
-
 def _generates(content: Config) -> bool:
     """Return True if the classes that the file names write text, or if it names none."""
     classes = content.get("architectures")
@@ -165,13 +121,18 @@ def _layers(config: Config) -> Iterator[LayerGroup | None]:
         elif kind is None:
             yield None
         else:
-            yield _attention(layer, kind)
+            yield _attention(layer, kind, is_indexed=name == "indexed_attention")
         if name == "hybrid":  # attention and a recurrent state in one layer
             yield LayerGroup(kind="recurrent", layers=1, state_bytes=_state_bytes(layer))
 
 
 def _own(config: Config) -> dict[int, Config]:
     """Read what single layers have of their own, by their place."""
+    if "global_head_dim" in config and not config.get("per_layer_config"):  # Gemma 4's full layers
+        own = {"head_dim": config["global_head_dim"]}
+        if config.get("attention_k_eq_v") and config.get("num_global_key_value_heads"):
+            own["num_key_value_heads"] = config["num_global_key_value_heads"]
+        return {place: own for place, name in enumerate(_types(config)) if name == "full_attention"}
     try:
         return {int(place): dict(each) for place, each in (config.get("per_layer_config") or {}).items()}
     except (AttributeError, TypeError, ValueError) as error:
@@ -179,24 +140,23 @@ def _own(config: Config) -> dict[int, Config]:
 
 
 def _types(config: Config) -> list[str]:
-    types = config.get("layer_types")
-    if types:
-        return [str(each) for each in types]
-    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
-    if "num_attention_heads" not in config:
+    """List the types of the layers."""
+    types = config["layer_types"]
+    if not isinstance(types, list) or len(types) != config.get("num_hidden_layers", len(types)):
         raise ProfileError(
-            f"{name_of(config)}: no num_attention_heads: a model without attention, or one that names it"
-            " otherwise, is not planned"
+            f"{name_of(config)}: layer_types of config.json does not name each of its num_hidden_layers"
         )
-    return ["sliding_attention" if window else "full_attention"] * number(config, "num_hidden_layers")
+    return [str(each) for each in types]
 
 
-def _attention(layer: Config, kind: LayerKind) -> LayerGroup:
+def _attention(layer: Config, kind: LayerKind, *, is_indexed: bool) -> LayerGroup:
     if layer.get("kv_lora_rank"):
         if kind != "full":
             raise ProfileError(f"{name_of(layer)}: latent attention with a window is not counted")
         kept = number(layer, "kv_lora_rank") + number_or(layer, "qk_rope_head_dim", 0)
-        return LayerGroup(kind="latent", layers=1, token_values=kept)
+        return LayerGroup(
+            kind="latent", layers=1, token_values=kept, index_bytes=_index_bytes(layer) if is_indexed else 0
+        )
     heads = number_or(layer, "num_key_value_heads", number(layer, "num_attention_heads"))
     values = 2 * heads * _head_dim(layer)
     if kind == "full":
@@ -205,6 +165,12 @@ def _attention(layer: Config, kind: LayerKind) -> LayerGroup:
     if not window:
         raise ProfileError(f"{name_of(layer)}: config.json has {kind} layers and no window")
     return LayerGroup(kind=kind, layers=1, token_values=values, window=window)
+
+
+def _index_bytes(layer: Config) -> int:
+    """Count the key of DeepSeek's indexer for one token: a byte for each value, a scale for each 128."""
+    size = number(layer, "index_head_dim")
+    return size + size // _SCALED_TOGETHER * _SCALE_BYTES
 
 
 def _state_bytes(layer: Config) -> int:
@@ -257,7 +223,7 @@ def _checkpoint_bytes(folder: Path, config: Config) -> int | None:
         return int(found)
     if (folder / _WEIGHTS).is_file():
         return (folder / _WEIGHTS).stat().st_size
-    if config.get("model_type") in _DENSE:
+    if family_of(config).is_dense:
         return None
     raise ProfileError(
         f"{name_of(config)}: the weights do not follow from config.json: put {_INDEX} of the model beside it"

@@ -9,6 +9,7 @@ from cli.engine.cache_layout import LayerGroup
 from cli.engine.hardware import GIB
 from cli.engine.profile import Profile
 from cli.engine.profile_groups import EngineGroup
+from cli.engine.vllm_blocks import VllmSequence, default_batched_tokens, sequence_of
 
 # On top of weights and cache: CUDA context, kernels, cuBLAS and decoder workspaces. With the activations of a
 # chunk of 4096 tokens (0.5 GiB) this makes the 3 GiB allowed for an 8B model: an estimate.
@@ -44,7 +45,8 @@ class CapacityPlan:
         kv_bytes_per_token: in the cache, in layers that keep every token; of Llama 2 · layers · KV heads ·
             head size · bytes.
         kv_bytes_per_sequence: on top, whatever its length: full windows and recurrent states.
-        blocks_per_sequence: the same in blocks of the pool, for LONGBATCH_ENGINE__BLOCKS_PER_SEQUENCE.
+        blocks_per_sequence: the same in blocks of the pool, as if one pool held all layers.
+        vllm: what a sequence takes of vLLM's pool, which reserves more: what it reads at once, too.
         kv_layers: the model's layers by what they keep.
         pool_tokens: size of the whole cache, rounded down to blocks.
         full_prompt_gib: cache for the longest prompt.
@@ -64,6 +66,7 @@ class CapacityPlan:
     kv_bytes_per_token: int
     kv_bytes_per_sequence: int
     blocks_per_sequence: int
+    vllm: VllmSequence
     kv_layers: tuple[LayerGroup, ...]
     pool_tokens: int
     pool_blocks: int
@@ -84,8 +87,13 @@ class CapacityPlan:
     warnings: tuple[str, ...]
 
 
-def plan(profile: Profile) -> CapacityPlan:
-    """Compute the capacity, pace and pitfalls of the profile's engine."""
+def plan(profile: Profile, *, max_num_batched_tokens: int | None = None) -> CapacityPlan:
+    """Compute the capacity, pace and pitfalls of the profile's engine.
+
+    Args:
+        profile: of the engine.
+        max_num_batched_tokens: of vLLM, were it to serve the model; None: its default on this GPU.
+    """
     engine, work = profile.engine, profile.workload
     per_token = kv_bytes_per_token(profile)
     blocks = engine.kv_cache_tokens // engine.tokens_per_block
@@ -103,6 +111,12 @@ def plan(profile: Profile) -> CapacityPlan:
         kv_bytes_per_token=per_token,
         kv_bytes_per_sequence=kv_bytes_per_sequence(profile),
         blocks_per_sequence=blocks_per_sequence(profile),
+        vllm=sequence_of(
+            profile.shape.cache,
+            width=_BYTES[profile.precision.kv_cache],
+            longest=engine.max_seq_len,
+            max_num_batched_tokens=max_num_batched_tokens or default_batched_tokens(profile.hardware),
+        ),
         kv_layers=profile.shape.cache.groups,
         pool_tokens=blocks * engine.tokens_per_block,
         pool_blocks=blocks,

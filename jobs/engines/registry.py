@@ -256,7 +256,7 @@ def configured_capacity(settings: EngineSettings) -> Capacity:
         tokens_per_block=tokens_per_block,
         max_input_len=settings.max_input_len,
         max_seq_len=settings.max_seq_len,
-        blocks_per_sequence=settings.blocks_per_sequence,
+        blocks_per_sequence=settings.blocks_per_sequence or 0,
     )
 
 

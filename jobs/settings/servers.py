@@ -79,11 +79,11 @@ class EngineSettings(Group):
     max_batch_size: int | None = Field(default=None, ge=1)
     max_blocks: int | None = Field(default=None, ge=1)
     tokens_per_block: int | None = Field(default=None, ge=1)
-    blocks_per_sequence: int = Field(
-        default=0,
+    blocks_per_sequence: int | None = Field(
+        default=None,
         ge=0,
-        description="blocks that every sequence takes besides its text: full windows, recurrent states;"
-        " `longbatch engine plan` computes them",
+        description="KV blocks that every sequence takes besides those of its text, for windows and recurrent"
+        " states; None: as the server reports, 0 if it does not; docs/engines.md",
     )
     max_input_len: int = Field(default=96_000, ge=1, description="tokens; the engine does not enforce it")
     max_seq_len: int = Field(default=131_072, ge=2, description="tokens; the engine clamps silently")

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from cli.stack.engine_urls import EngineUrls
@@ -18,7 +19,11 @@ from jobs.states import FinishReason
 from llama_support import LlamaServer, running_llama
 from stand_in_engine import StandIn, standing_in
 from worker.engine.client import EngineClient
+from worker.engine.deltas import TextDelta
+from worker.engine.http.call import HttpEnd
+from worker.engine.http.chat import Chat
 from worker.engine.probe import inspect
+from worker.engine.request import Request
 from worker.inference.outcome import Failed, Finished
 
 _OLLAMA = "llama3.2:3b"
@@ -99,6 +104,23 @@ def test_messages_go_as_they_were_written_and_the_engine_counts_its_answer(estim
         (path, body) = server.bodies[-1]
     assert path == "/v1/chat/completions"
     assert body["messages"] == [{"role": each.role, "content": each.content} for each in messages]
+
+
+@pytest.mark.parametrize(
+    ("reason", "retryable"), [("repetition", None), ("content_filter", False), ("error", True)]
+)
+def test_each_finish_reason_of_a_chat_ends_the_job_or_the_attempt(
+    reason: str, *, retryable: bool | None
+) -> None:
+    request = Request(
+        request_id="a", ids=np.array([], dtype=np.int32), max_tokens=9, end_id=-1, pad_id=0, text="a"
+    )
+    choice = {"index": 0, "delta": {"content": "b"}, "finish_reason": reason}
+    delta, end = Chat("served", request).read({"choices": [choice]})
+    assert isinstance(end, HttpEnd)
+    assert (end.error and end.error.retryable) == retryable
+    is_stop = isinstance(delta, TextDelta) and delta.reason is FinishReason.STOP
+    assert is_stop == (retryable is None)
 
 
 def test_a_refused_length_names_the_tokenizers_flag(estimating: Tokenizer) -> None:

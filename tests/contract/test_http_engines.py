@@ -1,10 +1,12 @@
 """What each kind of HTTP engine tells of itself, over a stand-in, and what is refused for want of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from jobs.diagnostics import Finding
@@ -17,6 +19,7 @@ from standing_in.kinds import KINDS, WHOLE, client_of
 from worker.engine import loop
 from worker.engine.deltas import EngineDelta, VectorDelta
 from worker.engine.gauges import Gauges, load_finding
+from worker.engine.http.vllm import blocks_per_sequence
 from worker.engine.probe import inspect as inspect_engine
 from worker.engine.request import Request, Sampling
 
@@ -56,7 +59,16 @@ def test_the_key_is_sent_and_a_wrong_one_is_no_job_s_fault(kind: Kind) -> None:
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("vllm", Gauges(max_blocks=100, used_blocks=25, tokens_per_block=16, waiting_requests=0)),
+        (
+            "vllm",
+            Gauges(
+                max_blocks=100,
+                used_blocks=25,
+                tokens_per_block=16,
+                waiting_requests=0,
+                blocks_per_sequence=0,
+            ),
+        ),
         ("sglang", Gauges(max_blocks=80, used_blocks=3, tokens_per_block=16, waiting_requests=0)),
         (
             "trtllm-serve",
@@ -84,6 +96,101 @@ def test_vllm_is_asked_whether_it_caches_prefixes(*, caches: bool, has_metrics: 
         client = client_of(server)
         assert client.served().abilities.reuses_prefix is caches
         client.close()
+
+
+def vllm_metrics(*, engines: int = 1, constant: int | None = 0, usage: Sequence[float] = (0.25,)) -> str:
+    """Metrics of engines with 9216 blocks each and a context of 131,072 tokens, which are 8192 blocks.
+
+    Args:
+        engines: how many there are.
+        constant: blocks of a sequence on top; None: of a release before 0.24, which does not report it.
+        usage: each engine's.
+    """
+    labels = f'block_size="16",num_gpu_blocks="{9216 * engines}",sliding_window="None"'
+    if constant is not None:
+        concurrency = 9216 / (8192 + constant)
+        tokens = int(concurrency * 131_072)
+        labels += f',kv_cache_size_tokens="{tokens}",kv_cache_max_concurrency="{concurrency}"'
+    lines = [f'vllm:cache_config_info{{engine="{each}",{labels}}} 1' for each in range(engines)]
+    lines += [f'vllm:kv_cache_usage_perc{{engine="{each}"}} {share}' for each, share in enumerate(usage)]
+    return "\n".join([*lines, ""])
+
+
+@pytest.mark.parametrize(
+    ("constant", "setting", "reserved"),
+    [(521, None, 521), (0, None, 0), (521, 600, 600), (521, 8, 8), (None, None, 0), (None, 9, 9)],
+)
+def test_vllm_s_constant_of_a_sequence_is_reserved_unless_another_is_set(
+    *, constant: int | None, setting: int | None, reserved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METRICS, "vllm", vllm_metrics(constant=constant))
+    with standing_in("vllm") as server:
+        client = client_of(server, max_batch_size=4, blocks_per_sequence=setting)
+        assert client.describe().capacity.blocks_per_sequence == reserved
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("constant", "setting", "status", "words"),
+    [
+        (521, None, "ok", "521 blocks a sequence, as the engine reports"),
+        (521, 521, "ok", "521 blocks a sequence, as set"),
+        (521, 8, "warning", "8 blocks a sequence, as set; the engine reports 521"),
+        (None, None, "warning", "is not told, and nothing is reserved"),
+        (None, 0, "ok", "0 blocks a sequence, as set"),
+    ],
+)
+def test_an_inspection_compares_the_constant_that_is_set_with_vllm_s(  # a table
+    *,
+    constant: int | None,
+    setting: int | None,
+    status: str,
+    words: str,
+    tokenizer: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(METRICS, "vllm", vllm_metrics(constant=constant))
+    with standing_in("vllm") as server:
+        engine = {"url": server.url, "max_batch_size": 4, "blocks_per_sequence": setting}
+        side = EngineSide(engine=EngineSettings.model_validate(engine))
+        (found,) = [each for each in inspect_engine(side, tokenizer) if each.name == "abilities"]
+    assert (found.status, words in found.detail) == (status, True)
+    assert ("LONGBATCH_ENGINE__BLOCKS_PER_SEQUENCE" in found.advice) == (status == "warning")
+
+
+@given(
+    tokens_per_block=st.sampled_from([16, 32, 64, 128, 544, 1552]),
+    longest=st.integers(1, 2**21),
+    constant=st.integers(-100, 20_000),
+    spare=st.integers(0, 10**6),
+    engines=st.integers(1, 8),
+)
+def test_the_constant_is_exact_for_whatever_vllm_reports(
+    *, tokens_per_block: int, longest: int, constant: int, spare: int, engines: int
+) -> None:
+    of_longest = max(1, -(-longest // tokens_per_block) + constant)
+    blocks = of_longest + spare  # a server that cannot hold one sequence does not start
+    concurrency = blocks / of_longest
+    labels = {
+        "block_size": str(tokens_per_block),
+        "num_gpu_blocks": str(blocks * engines),
+        "kv_cache_size_tokens": str(int(concurrency * longest)),
+        "kv_cache_max_concurrency": str(concurrency),
+    }
+    expected = max(0, of_longest - -(-longest // tokens_per_block))
+    assert blocks_per_sequence(labels, engines) == expected
+
+
+def test_data_parallel_engines_of_vllm_are_counted_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METRICS, "vllm", vllm_metrics(engines=4, constant=521, usage=(0.5, 0.5, 0.5, 0.5)))
+    with standing_in("vllm") as server:
+        client = client_of(server, max_batch_size=4)
+        client.served()
+        gauges = client.gauges()
+        client.close()
+    assert gauges is not None
+    assert (gauges.max_blocks, gauges.used_blocks) == (4 * 9215, 2 * 9215)
+    assert gauges.blocks_per_sequence == 521
 
 
 def test_an_engine_whose_metrics_never_show_its_pool_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:

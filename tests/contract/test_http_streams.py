@@ -204,11 +204,26 @@ def test_an_error_that_a_proxy_may_have_written_confirms_nothing() -> None:
     assert not end.confirmed
 
 
-@pytest.mark.parametrize("reason", ["abort", "error", "repetition"])
+@pytest.mark.parametrize("reason", ["abort", "error"])
 def test_a_finish_reason_that_is_no_success_fails_the_attempt(reason: str) -> None:
     _, end = asked(answering(STREAM, event(7, reason=reason), DONE))
     assert type(end.error) is RetryableEngineError
     assert end.error.said == f"finish_reason {reason}"
+
+
+def test_an_answer_that_vllm_ends_for_its_repetition_is_whole() -> None:
+    assert asked(answering(STREAM, event(7, reason="repetition"), DONE)) == (
+        [7],
+        StreamEnd(None, confirmed=True),
+    )
+
+
+@pytest.mark.parametrize("dialect", [VLLM, OPENAI])
+def test_an_unknown_finish_reason_is_never_tried_again(dialect: DialectOf) -> None:
+    _, end = asked(answering(STREAM, event(7, reason="content_filter"), DONE), dialect=dialect)
+    assert type(end.error) is EngineError
+    assert not end.error.retryable
+    assert "finish reason 'content_filter'" in end.error.message
 
 
 def test_an_answer_cut_at_the_engine_s_own_limit_names_the_setting() -> None:

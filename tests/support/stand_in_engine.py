@@ -49,6 +49,7 @@ TRTLLM_FIELDS = frozenset(
 )
 METRICS: dict[Kind, str] = {
     "vllm": 'vllm:cache_config_info{block_size="16",num_gpu_blocks="101",engine="0",'
+    'kv_cache_size_tokens="1616",kv_cache_max_concurrency="0.39453125",'  # of 4096 tokens, 256 blocks
     'enable_prefix_caching="%(caching)s"} 1\n'
     'vllm:num_requests_running{engine="0"} %(running)d\nvllm:num_requests_waiting{engine="0"} 0\n'
     'vllm:kv_cache_usage_perc{engine="0"} 0.25\n',

@@ -43,6 +43,9 @@ class VllmServer:
         tokenizer: Path | None = None,
         adapters: Mapping[str, Path] | None = None,
         is_plain: bool = False,
+        iteration_tokens: int = 4096,
+        num_engines: int = 1,
+        has_weights: bool = True,
     ) -> None:
         """Set up without starting it.
 
@@ -56,6 +59,9 @@ class VllmServer:
             tokenizer: its directory; None: the bundled one.
             adapters: that it is started with, by name.
             is_plain: it chooses its context, KV cache and everything else itself, as a user's would.
+            iteration_tokens: that it reads in one iteration.
+            num_engines: that share the requests, each with its own slots and pool.
+            has_weights: the model's directory has them; otherwise they are random.
         """
         self._slots = slots
         self._context = context
@@ -64,6 +70,9 @@ class VllmServer:
         self._tokenizer = tokenizer or tokenizer_directory(None)
         self._adapters = adapters or {}
         self._is_plain = is_plain
+        self._iteration_tokens = iteration_tokens
+        self._num_engines = num_engines
+        self._has_weights = has_weights
         self._directory = directory
         self._model_dir = model_dir
         self._port = free_port()
@@ -73,7 +82,7 @@ class VllmServer:
     @property
     def settings(self) -> EngineSettings:
         """Those of a worker that feeds it."""
-        return EngineSettings(url=self.url, max_batch_size=self._slots)
+        return EngineSettings(url=self.url, max_batch_size=self._slots * self._num_engines)
 
     def start(self) -> "VllmServer":
         """Start the server and wait until it is ready."""
@@ -111,6 +120,10 @@ class VllmServer:
         """Where it answers."""
         return f"http://{LOOPBACK}:{self._port}"
 
+    def log(self) -> str:
+        """What it has written so far."""
+        return (self._directory / "vllm.log").read_text()
+
     def total(self, series: str) -> int:
         """Read a counter of its metrics, which began at 0 with its process."""
         samples = loop.run(scrape(f"{self.url}/metrics", series))
@@ -133,7 +146,7 @@ class VllmServer:
 
     def _is_up(self) -> bool:
         assert self._process is not None
-        assert self._process.poll() is None, (self._directory / "vllm.log").read_text()[-4000:]
+        assert self._process.poll() is None, self.log()[-4000:]
         return self._client.is_ready()
 
     def _arguments(self) -> list[str]:
@@ -146,9 +159,11 @@ class VllmServer:
             "--port": self._port,
             "--max-model-len": self._context,
             "--max-num-seqs": self._slots,
-            "--max-num-batched-tokens": 4096,
+            "--max-num-batched-tokens": self._iteration_tokens,
             "--block-size": self.tokens_per_block,
             "--num-gpu-blocks-override": self._num_blocks,
+            "--data-parallel-size": self._num_engines,
+            "--load-format": "auto" if self._has_weights else "dummy",
         }
         if self._is_plain:
             options = {name: options[name] for name in ("--model", "--host", "--port", "--max-num-seqs")}

@@ -82,20 +82,24 @@ class Abilities:
         return asdict(self) | derived | listed
 
 
-def abilities_finding(abilities: Abilities, *, blocks_per_sequence: int) -> Finding:
+def abilities_finding(
+    abilities: Abilities, *, configured: int | None, reported: int | None = None, hint: str = ""
+) -> Finding:
     """Report what requests may ask for, what happens to prefixes, and what a sequence takes besides its text.
 
     Args:
         abilities: the engine's.
-        blocks_per_sequence: the setting.
+        configured: blocks that every sequence takes besides those of its text, by the setting; None: not set.
+        reported: the same by the engine; None: it does not tell.
+        hint: how an operator finds this number where neither tells it; empty: it is not needed.
     """
     parts = [f"jobs may have {_listed(abilities.takes)}", _adapters(abilities), _reuse(abilities)]
-    state, is_missing = _state(abilities, blocks_per_sequence)
+    state, advice = _state(abilities, configured, reported, hint=hint)
     return Finding(
         "abilities",
-        "warning" if is_missing else "ok",
+        "warning" if advice else "ok",
         "; ".join([*parts, state]),
-        "LONGBATCH_ENGINE__BLOCKS_PER_SEQUENCE, as `longbatch engine plan` computes it" if is_missing else "",
+        advice,
         facts=abilities.facts,
     )
 
@@ -117,15 +121,25 @@ def _reuse(abilities: Abilities) -> str:
     return f"prefixes are reused{within}; the engine {shared}, Longbatch reserves them {reserved}"
 
 
-def _state(abilities: Abilities, blocks_per_sequence: int) -> tuple[str, bool]:
-    """Return what a sequence takes besides its text, and whether a setting that it needs is missing."""
+def _state(
+    abilities: Abilities, configured: int | None, reported: int | None, *, hint: str
+) -> tuple[str, str]:
+    """Return what a sequence takes besides its text, and what an operator should do; empty: nothing."""
+    setting, each = "LONGBATCH_ENGINE__BLOCKS_PER_SEQUENCE", "windows and recurrent states"
     if abilities.keeps_state_in_slot:
-        return "windows and recurrent states are part of the slot", False
-    if blocks_per_sequence:
-        return f"windows and recurrent states: {blocks_per_sequence} blocks a sequence, as set", False
+        return f"{each} are part of the slot", ""
+    if configured is not None:
+        told = f"{each}: {configured} blocks a sequence, as set"
+        is_too_few = reported is not None and configured < reported
+        advice = f"{setting}: leave it out, and what the engine reports is reserved"
+        return (f"{told}; the engine reports {reported}", advice) if is_too_few else (told, "")
+    if reported is not None:
+        return f"{each}: {reported} blocks a sequence, as the engine reports", ""
     if abilities.window:
-        return f"the model has a window of {abilities.window} tokens, of which nothing is reserved", True
-    return "whether the model has windows or recurrent states is not told, and nothing is reserved", False
+        told = f"the model has a window of {abilities.window} tokens, of which nothing is reserved"
+        return told, f"{setting}; {hint}".removesuffix("; ")
+    told = "whether the model has windows or recurrent states is not told, and nothing is reserved"
+    return told, f"{setting}; {hint}" if hint else ""
 
 
 def _listed(names: frozenset[str]) -> str:

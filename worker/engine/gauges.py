@@ -21,6 +21,8 @@ class Gauges:
         max_blocks: KV-cache blocks in the pool.
         used_blocks: KV-cache blocks in use.
         tokens_per_block: tokens in one block.
+        blocks_per_sequence: blocks that every sequence takes besides those of its text; None where it does
+            not tell.
     """
 
     active_requests: int = 0
@@ -30,6 +32,7 @@ class Gauges:
     tokens_per_block: int = 0
     waiting_requests: int | None = None
     num_preemptions: int | None = None
+    blocks_per_sequence: int | None = None
 
     @property
     def num_inside(self) -> int:

@@ -178,7 +178,8 @@ def test_the_image_s_model_is_set_up_and_checked_by_its_model_yaml(tmp_path: Pat
 
 def test_other_models_than_llama_are_rendered_for_llmapi_alone(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
-    config.write_text(json.dumps({"model_type": "gemma3_text"}))
+    sizes = {"num_hidden_layers": 26, "hidden_size": 2304, "intermediate_size": 9216}
+    config.write_text(json.dumps({"model_type": "gemma3_text"} | sizes))
     text = (PROFILES / "llama-3.1-8b-h100.toml").read_text().replace('shape = "llama-3.1-8b"', "")
     (tmp_path / "mine.toml").write_text(text)
     command = [

@@ -13,21 +13,72 @@ from cli.engine import build_commands, model_config, plan, profile
 from cli.engine.cache_layout import CacheLayout
 from cli.engine.errors import ProfileError
 from cli.engine.hardware import SHAPES
+from cli.engine.model_families import FAMILIES, completed
 from cli.engine.profile import PROFILES, Profile
+from jobs.prompts.tokenizer_files import prepare_transformers
 from longbatch.cli.main import application
 
 KIB, MIB = 2**10, 2**20
 GQA8 = {"num_key_value_heads": 8, "head_dim": 128}
-LLAMA = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 14_336}
-LLAMA |= GQA8 | {"vocab_size": 128_256, "max_position_embeddings": 131_072}
-GRANITE = {"num_hidden_layers": 40, "layer_types": (["mamba"] * 9 + ["attention"]) * 4, "hidden_size": 4096}
-GRANITE |= GQA8 | {"mamba_n_heads": 128, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 1}
+
+
+def sizes(layers: int, heads: int, kv_heads: int, hidden: int, **others: object) -> dict[str, Any]:
+    """What the file of each model says."""
+    found = {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads}
+    found |= {"hidden_size": hidden, "intermediate_size": 14_336, "vocab_size": 128_256}
+    return found | {"max_position_embeddings": 131_072} | others
+
+
+LLAMA = sizes(32, 32, 8, 4096, head_dim=128)
+MLA = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "kv_lora_rank": 512}
+MIXTURE = {"num_experts_per_tok": 8, "moe_intermediate_size": 2048, "n_shared_experts": 1}
+KDA: dict[str, object] = {"head_dim": 128, "num_heads": 32, "short_conv_kernel_size": 4}
+KDA |= {
+    "full_attn_layers": [4, 8, 12, 16, 20, 24],
+    "kda_layers": [n for n in range(1, 28) if n % 4 or n > 24],
+}
 NEMOTRON = ["linear_attention", "mlp"] * 23 + ["full_attention"] * 6
+MAMBA2 = {"mamba_n_heads": 128, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 1}
+# As published files have them: values that their classes would fill in are left out.
+FILES: dict[str, dict[str, Any]] = {
+    "llama": LLAMA,
+    "mistral": sizes(32, 32, 8, 4096, sliding_window=None),
+    "ministral": sizes(32, 32, 8, 4096, sliding_window=4096),
+    "ministral3": sizes(34, 32, 8, 4096, head_dim=128, sliding_window=None),
+    "qwen3": sizes(32, 32, 8, 4096, sliding_window=None, use_sliding_window=False),
+    "qwen3_moe": sizes(24, 32, 4, 2048, head_dim=128, sliding_window=None, **MIXTURE),
+    "gpt_oss": sizes(36, 64, 8, 2880, head_dim=64, num_experts_per_tok=4),
+    "gemma3_text": {
+        name: value
+        for name, value in sizes(26, 8, 4, 2304, sliding_window=4096).items()
+        if name not in {"num_attention_heads", "num_key_value_heads", "vocab_size"}
+    },
+    "gemma4_text": sizes(30, 8, 4, 2304),
+    "llama4_text": sizes(48, 40, 8, 5120),
+    "cohere2": sizes(40, 64, 8, 8192, head_dim=128),
+    "olmo3": sizes(32, 32, 8, 4096),
+    "exaone4": sizes(32, 32, 8, 4096, sliding_window=4096),
+    "qwen3_next": sizes(48, 16, 2, 2048, **MIXTURE),
+    "qwen3_5_text": sizes(32, 16, 4, 4096),
+    "nemotron_h": sizes(52, 32, 8, 4096),
+    "granitemoehybrid": sizes(
+        40, 32, 8, 4096, head_dim=128, layer_types=(["mamba"] * 9 + ["attention"]) * 4, **MAMBA2
+    ),
+    "jamba": sizes(32, 32, 8, 4096),
+    "falcon_h1": sizes(
+        32, 32, 8, 4096, mamba_n_heads=128, mamba_d_head=8, mamba_d_state=256, mamba_n_groups=1
+    ),
+    "deepseek_v3": sizes(61, 128, 128, 7168, **MLA, **MIXTURE),
+    "kimi_k2": sizes(61, 64, 64, 7168, **MLA, **MIXTURE),
+    "deepseek_v32": sizes(61, 128, 128, 7168, index_head_dim=128, **MLA, **MIXTURE),
+    "kimi_linear": sizes(27, 32, 32, 2304, linear_attn_config=KDA, **MLA),
+}
 
 
 def layout(model_type: str, **values: Any) -> CacheLayout:  # noqa: ANN401  # any field of a config
-    """What a model keeps whose config.json says no more than this."""
-    return model_config.layout_of(model_config.completed({"model_type": model_type} | values))
+    """What a model keeps whose config.json is that of its type, with these values."""
+    content = {"model_type": model_type} | FILES.get(model_type, {}) | values
+    return model_config.layout_of(completed(content))
 
 
 # The table "Models that break the KV accounting": 16-bit KiB a token in layers that keep every token.
@@ -35,17 +86,17 @@ def layout(model_type: str, **values: Any) -> CacheLayout:  # noqa: ANN401  # an
 @pytest.mark.parametrize(
     ("model_type", "values", "kib_per_token", "bytes_per_sequence", "kinds"),
     [
-        ("llama", LLAMA, 128, 0, {"full": 32}),
-        ("qwen3", {"num_key_value_heads": 8}, 128, 0, {"full": 32}),
-        ("qwen3_moe", {"num_key_value_heads": 4, "head_dim": 128}, 24 * 2, 0, {"full": 24}),
+        ("llama", {}, 128, 0, {"full": 32}),
+        ("qwen3", {}, 128, 0, {"full": 32}),
+        ("qwen3_moe", {}, 24 * 2, 0, {"full": 24}),
         ("ministral3", {}, 136, 0, {"full": 34}),
         ("gpt_oss", {}, 36, 4.5 * MIB, {"full": 18, "sliding": 18}),
         ("gemma3_text", {}, 16, 22 * 4096 * 4 * KIB, {"full": 4, "sliding": 22}),
         ("gemma4_text", {}, 5 * 8, 25 * 512 * 4 * KIB, {"full": 5, "sliding": 25}),
         ("llama4_text", {}, 48, 36 * 8192 * 4 * KIB, {"full": 12, "chunked": 36}),
         ("ministral", {}, 0, 512 * MIB, {"sliding": 32}),
-        ("cohere2", {"num_key_value_heads": 8}, 40, 30 * 4096 * 4 * KIB, {"full": 10, "sliding": 30}),
-        ("olmo3", {"num_key_value_heads": 8}, 32, 24 * 4096 * 4 * KIB, {"full": 8, "sliding": 24}),
+        ("cohere2", {}, 40, 30 * 4096 * 4 * KIB, {"full": 10, "sliding": 30}),
+        ("olmo3", {}, 32, 24 * 4096 * 4 * KIB, {"full": 8, "sliding": 24}),
         ("qwen3_next", {}, 24, 36 * (32 * 128 * 128 * 4 + 8192 * 3 * 2), {"full": 12, "recurrent": 36}),
         ("qwen3_5_text", {}, 32, 24 * (32 * 128 * 128 * 4 + 8192 * 3 * 2), {"full": 8, "recurrent": 24}),
         (
@@ -57,7 +108,7 @@ def layout(model_type: str, **values: Any) -> CacheLayout:  # noqa: ANN401  # an
         ),
         (
             "granitemoehybrid",
-            GRANITE,
+            {},
             4 * 4,
             36 * (8192 * 128 * 4 + (8192 + 2 * 128) * 3 * 2),
             {"full": 4, "recurrent": 36},
@@ -71,6 +122,9 @@ def layout(model_type: str, **values: Any) -> CacheLayout:  # noqa: ANN401  # an
             {"full": 32, "recurrent": 32},
         ),
         ("deepseek_v3", {}, 61 * 1.125, 0, {"latent": 61}),
+        ("kimi_k2", {}, 61 * 1.125, 0, {"latent": 61}),
+        # The indexer's key: 128 bytes and a scale of 4.
+        ("deepseek_v32", {}, 61 * (576 * 2 + 132) / KIB, 0, {"latent": 61}),
         (
             "kimi_linear",
             {},
@@ -96,6 +150,19 @@ def test_each_kind_of_layer_is_counted_as_it_caches(
     assert counted == kinds
 
 
+@pytest.mark.parametrize("model_type", sorted(FILES.keys() - {"kimi_k2", "nemotron_h"}))
+def test_what_a_file_leaves_out_is_what_its_class_in_transformers_fills_in(model_type: str) -> None:
+    prepare_transformers()
+    from transformers import AutoConfig  # takes seconds
+
+    whole = AutoConfig.for_model(model_type, **FILES[model_type])
+    types = getattr(whole, "layers_block_type", None)
+    content = whole.to_dict() | ({"layer_types": list(types)} if types else {})
+    assert model_config.layout_of(completed(content)) == layout(model_type)
+    for name, value in FAMILIES[model_type].defaults.items():
+        assert name in FILES[model_type] or content.get(name, value) == value
+
+
 def test_an_eight_bit_cache_halves_keys_and_windows_and_leaves_states_as_they_are() -> None:
     windows, states = layout("gpt_oss"), layout("qwen3_next")
     assert windows.token_bytes(1) * 2 == windows.token_bytes(2)
@@ -105,7 +172,7 @@ def test_an_eight_bit_cache_halves_keys_and_windows_and_leaves_states_as_they_ar
 
 def test_every_gpu_keeps_what_is_latent_whole() -> None:
     assert layout("deepseek_v3").token_bytes(2, gpus=8) == 8 * layout("deepseek_v3").token_bytes(2)
-    assert layout("llama", **LLAMA).token_bytes(2, gpus=8) == 128 * KIB
+    assert layout("llama").token_bytes(2, gpus=8) == 128 * KIB
 
 
 def test_a_window_longer_than_the_longest_sequence_never_fills() -> None:
@@ -123,21 +190,19 @@ def test_layers_that_read_the_cache_of_earlier_ones_keep_nothing_of_their_own() 
 @pytest.mark.parametrize(
     ("model_type", "values", "words"),
     [
-        ("minimax", {}, "minimax: the recurrent state of this model type is not counted"),
+        ("minimax", {}, "minimax is not counted"),
         ("zamba2", {}, "zamba2"),
-        ("t5", {"num_layers": 2}, "t5"),
+        ("t5", {"num_layers": 2}, "t5 is not counted; those that are: .*llama"),
         ("mamba2", {}, "mamba2"),
-        ("gpt2", {}, "gpt2: no num_attention_heads"),
-        ("bert", {}, "bert: its class is no decoder"),
-        ("modernbert", {"architectures": ["ModernBertForMaskedLM"]}, "modernbert: its class is no decoder"),
-        ("mllama", {}, "mllama: layers that attend to images"),
-        ("deepseek_v32", {}, "deepseek_v32: layers of the type indexed_attention"),
-        ("gemma3", {"text_config": {"head_dim": "x"}}, "gemma3 is not counted: .*head_dim"),
+        ("gpt2", {}, "gpt2 is not counted"),
+        ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "llama: its class is no decoder"),
         (
-            "no-such-model",
-            {},
-            "no-such-model is not counted: .*identifier: no-such-model.$",
+            "mllama",
+            {"text_config": {"cross_attention_layers": [3, 8]}},
+            "mllama_text: layers that attend to images",
         ),
+        ("gemma3", {"text_config": {"head_dim": "x"}}, "gemma3_text: config.json has no number"),
+        ("no-such-model", {}, "no-such-model is not counted"),
     ],
 )
 def test_a_model_that_cannot_be_counted_is_refused_by_name(
@@ -175,13 +240,12 @@ def test_a_model_that_cannot_be_counted_is_refused_by_name(
 def test_a_number_that_no_model_can_have_is_refused_with_the_model_s_name(
     model_type: str, name: str, value: object, tmp_path: Path
 ) -> None:
-    sizes: dict[str, dict[str, Any]] = {"llama": LLAMA, "granitemoehybrid": GRANITE}
     with_weights(tmp_path, 10 * 2**30)
     with pytest.raises(ProfileError, match=f"model_type {model_type}"):
         made(
             tmp_path,
             (SHAPE, ""),
-            config=written(tmp_path, model_type, **sizes.get(model_type, {}) | {name: value}),
+            config=written(tmp_path, model_type, **{name: value}),
         )
 
 
@@ -213,7 +277,7 @@ def test_whatever_a_config_says_it_is_planned_with_a_cache_or_refused(
     tmp_path: Path, model_type: str, values: dict[str, Any], weights: int
 ) -> None:
     with_weights(tmp_path, weights)
-    path = written(tmp_path, model_type, **(LLAMA if model_type == "llama" else {}) | values)
+    path = written(tmp_path, model_type, **values)
     try:
         found = plan.plan(made(tmp_path, (SHAPE, ""), config=path))
     except ProfileError:
@@ -237,7 +301,7 @@ def test_a_pattern_of_blocks_is_read_from_a_file_that_names_no_layers(tmp_path: 
 
 
 def test_a_window_that_the_model_s_class_does_not_know_is_not_one() -> None:
-    assert layout("llama", **LLAMA, sliding_window=4096) == layout("llama", **LLAMA)
+    assert layout("llama", sliding_window=4096) == layout("llama")
     assert layout("mistral", sliding_window=4096).token_bytes(2) == 0
 
 
@@ -266,8 +330,9 @@ def test_a_file_that_is_no_model_s_config_is_refused(text: str, words: str, tmp_
 
 
 def written(folder: Path, model_type: str, **values: object) -> Path:
-    """A config.json with these values alone, as hubs have them."""
-    (folder / "config.json").write_text(json.dumps({"model_type": model_type} | values))
+    """A config.json as hubs have them, with these values."""
+    content = {"model_type": model_type} | FILES.get(model_type, {}) | values
+    (folder / "config.json").write_text(json.dumps(content))
     return folder / "config.json"
 
 
@@ -291,7 +356,7 @@ def made(folder: Path, *changes: tuple[str, str], config: Path | None = None) ->
 
 
 def test_llama_s_own_config_is_the_shape_that_is_known(tmp_path: Path) -> None:
-    path = written(tmp_path, "llama", **LLAMA)
+    path = written(tmp_path, "llama")
     found = model_config.read(path)
     shape = SHAPES["llama-3.1-8b"]
     assert found.layer_parameters + found.table_parameters == shape.layer_parameters + shape.table_parameters
@@ -336,7 +401,7 @@ def test_a_repository_of_another_model_than_the_shape_is_refused(tmp_path: Path)
 
 
 def test_a_config_of_another_model_than_the_shape_names_what_differs(tmp_path: Path) -> None:
-    path = written(tmp_path, "llama", **LLAMA | {"num_hidden_layers": 80})
+    path = written(tmp_path, "llama", num_hidden_layers=80)
     with pytest.raises(ProfileError, match=r"layers is 80, of llama-3\.1-8b 32"):
         made(tmp_path, config=path)
     with pytest.raises(ProfileError, match=r"model\.config or model\.shape"):
@@ -367,9 +432,9 @@ def test_a_fetched_model_is_compared_with_what_was_planned(tmp_path: Path) -> No
         return answer.exit_code, answer.output
 
     (tmp_path / "tokenizer.json").write_text("{}")
-    written(tmp_path, "llama", **LLAMA)
+    written(tmp_path, "llama")
     assert check()[0] == 0
-    written(tmp_path, "llama", **LLAMA | {"intermediate_size": 11_008})
+    written(tmp_path, "llama", intermediate_size=11_008)
     code, said = check()
     assert code == 1
     assert "config.json: intermediate is 11008, the profile says 14336" in said

@@ -354,17 +354,18 @@ def test_a_stand_in_is_not_asked_for_what_it_does_nothing_with() -> None:
 @pytest.mark.parametrize(
     ("window", "blocks", "in_slot", "status", "words"),
     [
-        (0, 0, False, "ok", "is not told, and nothing is reserved"),
-        (4096, 0, False, "warning", "a window of 4096 tokens, of which nothing is reserved"),
+        (0, None, False, "ok", "is not told, and nothing is reserved"),
+        (4096, None, False, "warning", "a window of 4096 tokens, of which nothing is reserved"),
+        (4096, 0, False, "ok", "0 blocks a sequence, as set"),
         (4096, 9, False, "ok", "9 blocks a sequence, as set"),
-        (0, 0, True, "ok", "are part of the slot"),
+        (0, None, True, "ok", "are part of the slot"),
     ],
 )
 def test_windows_and_states_that_nothing_is_reserved_for_are_warned_of(
-    *, window: int, blocks: int, in_slot: bool, status: str, words: str
+    *, window: int, blocks: int | None, in_slot: bool, status: str, words: str
 ) -> None:
     abilities = replace(DIRECT.abilities, window=window, keeps_state_in_slot=in_slot)
-    found = abilities_finding(abilities, blocks_per_sequence=blocks)
+    found = abilities_finding(abilities, configured=blocks)
     assert (found.status, words in found.detail) == (status, True)
     assert bool(found.advice) == (status == "warning")
 

@@ -17,12 +17,14 @@ class ReportedSizes:
         blocks: KV blocks in the pool.
         tokens_per_block: tokens in one block.
         context: most tokens of one sequence.
+        blocks_per_sequence: blocks that every sequence takes besides those of its text.
     """
 
     slots: int = 0
     blocks: int = 0
     tokens_per_block: int = 0
     context: int = 0
+    blocks_per_sequence: int = 0
 
 
 class CapacityUnknownError(EngineError):
@@ -58,6 +60,9 @@ def capacity_of(overrides: EngineSettings, sizes: ReportedSizes, *, hint: str) -
     }
     if missing := [name for name, value in found.items() if not value]:
         raise CapacityUnknownError(missing, hint=hint)
+    constant = overrides.blocks_per_sequence
+    if constant is None:
+        constant = sizes.blocks_per_sequence
     longest = min(overrides.max_seq_len, sizes.context or overrides.max_seq_len)
     return Capacity(
         max_batch_size=found["MAX_BATCH_SIZE"],
@@ -65,5 +70,5 @@ def capacity_of(overrides: EngineSettings, sizes: ReportedSizes, *, hint: str) -
         tokens_per_block=found["TOKENS_PER_BLOCK"],
         max_input_len=min(overrides.max_input_len, longest - 1),
         max_seq_len=longest,
-        blocks_per_sequence=overrides.blocks_per_sequence,
+        blocks_per_sequence=constant,
     )

@@ -8,18 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from jobs.errors import EngineError, RetryableEngineError
+from jobs.errors import EngineError
 from jobs.prompts.abilities import ABILITIES
 from jobs.prompts.estimates import Turn
-from jobs.states import FinishReason
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TextDelta, cached_prompt
+from worker.engine.http import finish_reasons
 from worker.engine.http.call import Event, HttpEnd
 from worker.engine.http.engine import HttpKind
 from worker.engine.request import Request
 
 _TAKEN: Final = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty"})
-_REASONS: Final = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 # How servers name what a model thinks, apart from its answer.
 _THOUGHTS: Final = ("reasoning_content", "reasoning")
 _ONLY_THOUGHT: Final = (
@@ -85,19 +84,18 @@ class Chat:
         self._has_text |= bool(text)
         self._has_thoughts |= any(part.get(name) for name in _THOUGHTS)
         found: list[Event] = []
-        if text or reason in _REASONS:
-            found.append(TextDelta(text, reason=_REASONS.get(reason)))
+        if text or reason in finish_reasons.WHOLE:
+            found.append(TextDelta(text, reason=finish_reasons.WHOLE.get(reason)))
         if reason:
             found.append(self._end(reason))
         return found
 
     def _end(self, reason: str) -> HttpEnd:
-        error: EngineError | None = None
-        if reason not in _REASONS:
-            error = RetryableEngineError(said=f"finish_reason {reason}")
-        elif self._has_thoughts and not self._has_text:
+        is_whole = reason in finish_reasons.WHOLE
+        error = finish_reasons.error_of(reason)
+        if is_whole and self._has_thoughts and not self._has_text:
             error = EngineError(_ONLY_THOUGHT)
-        return HttpEnd(error, is_limit=reason == "length", confirmed=reason in _REASONS)
+        return HttpEnd(error, is_limit=reason == "length", confirmed=is_whole)
 
 
 OPENAI_CHAT: Final = HttpKind(

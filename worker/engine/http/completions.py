@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jobs.answers.log_probs import Score
-from jobs.errors import RetryableEngineError
-from jobs.states import FinishReason
 from worker.engine.deltas import TextDelta, TokenDelta, cached_prompt
+from worker.engine.http import finish_reasons
 from worker.engine.http.call import Event, HttpEnd
 from worker.engine.request import Request
 
 # How vLLM names a token by its id.
 _ID_NAME: Final = "token_id:"
-_REASONS: Final = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +77,13 @@ class Completions:
         )
         if self.has_ids and text and ids is None:
             raise ValueError("text came without token_ids: this release of the server cannot give them")
-        if not self.has_ids and (text or reason in _REASONS):
-            found.append(TextDelta(text, reason=_REASONS.get(reason)))
+        if not self.has_ids and (text or reason in finish_reasons.WHOLE):
+            found.append(TextDelta(text, reason=finish_reasons.WHOLE.get(reason)))
         elif self.has_ids and ids:
             found.append(self._delta([int(each) for each in ids], choice.get("logprobs")))
         if reason:
-            is_known = reason in _REASONS
-            error = None if is_known else RetryableEngineError(said=f"finish_reason {reason}")
-            is_limit, is_certain = reason == "length", is_known or self.reports_own_end
+            error = finish_reasons.error_of(reason)
+            is_limit, is_certain = reason == "length", error is None or self.reports_own_end
             found.append(HttpEnd(error, is_limit=is_limit, confirmed=is_certain))
         return found
 

@@ -47,7 +47,12 @@ async def _declared(_server: HttpServer, abilities: Abilities) -> Abilities:
 
 async def _shown(_server: HttpServer, _overrides: EngineSettings, gauges: Gauges) -> ReportedSizes:
     """Take everything from the gauges."""
-    return ReportedSizes(gauges.max_requests, gauges.max_blocks, gauges.tokens_per_block)
+    return ReportedSizes(
+        slots=gauges.max_requests,
+        blocks=gauges.max_blocks,
+        tokens_per_block=gauges.tokens_per_block,
+        blocks_per_sequence=gauges.blocks_per_sequence or 0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,8 @@ class HttpKind:
         abilities: what it can do.
         dialect: makes the dialect of a request to the model of this name.
         hint: where an operator finds the capacity that it does not report.
+        constant_hint: how an operator finds the blocks that every sequence takes besides those of its text,
+            where these are blocks of the pool and the server does not report them; empty: they are not.
         ready_path: answers with success once the server can serve.
         card: reads the model's name and context length.
         gauges: reads its gauges; None if it shows none.
@@ -75,6 +82,7 @@ class HttpKind:
     abilities: Abilities
     dialect: Callable[[str, Request], Dialect]
     hint: str
+    constant_hint: str = ""
     ready_path: str = "/health"
     card: Callable[[HttpServer, EngineSettings], Awaitable[ModelCard]] = field(default=model_card)
     gauges: Callable[[HttpServer, EngineSettings], Awaitable[Gauges | None]] = field(default=_no_gauges)

@@ -14,7 +14,7 @@ from worker.engine import loop
 from worker.engine.abilities import abilities_finding
 from worker.engine.canary import answers
 from worker.engine.client import CANARY_SECONDS, EngineClient, EngineModel
-from worker.engine.gauges import load_finding
+from worker.engine.gauges import Gauges, load_finding
 from worker.engine.http.chat import OPENAI_CHAT
 from worker.engine.http.server import HttpServer
 from worker.engine.kinds import HTTP_KINDS
@@ -44,9 +44,15 @@ def probe(
     yield Finding("server", "ok", f"{server.url} runs {served.kind}")
     yield Finding("entry point", "ok", f"{served.name}: {HTTP_KINDS[served.kind].words}")
     yield answers(client, served)
-    yield abilities_finding(served.abilities, blocks_per_sequence=side.engine.blocks_per_sequence)
+    gauges = client.gauges()
+    yield abilities_finding(
+        served.abilities,
+        configured=side.engine.blocks_per_sequence,
+        reported=None if gauges is None else gauges.blocks_per_sequence,
+        hint=HTTP_KINDS[served.kind].constant_hint,
+    )
     yield from _capacity(side, client)
-    yield _load(client, num_ours)
+    yield _load(gauges, num_ours)
     yield loop.run(compare_tokenizer(server, served.kind, tokenizer))
 
 
@@ -66,8 +72,7 @@ def _capacity(side: EngineSide, client: EngineClient) -> Iterator[Finding]:
         yield Finding("context", "warning", detail, "LONGBATCH_ENGINE__MAX_SEQ_LEN; longer jobs are refused")
 
 
-def _load(client: EngineClient, num_ours: int | None) -> Finding:
-    gauges = client.gauges()
+def _load(gauges: Gauges | None, num_ours: int | None) -> Finding:
     if gauges is None:
         detail = "the server shows no load: blocks of cancelled jobs stay reserved for longer"
         return Finding("metrics", "warning", detail, "its option for metrics; docs/engine.md")

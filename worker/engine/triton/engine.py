@@ -210,5 +210,5 @@ def _capacity(offer: Offer, gauges: Gauges, overrides: EngineSettings) -> Capaci
             overrides.max_input_len, number(config, "max_input_len") or overrides.max_input_len
         ),
         max_seq_len=min(overrides.max_seq_len, number(config, "max_seq_len") or overrides.max_seq_len),
-        blocks_per_sequence=overrides.blocks_per_sequence,
+        blocks_per_sequence=overrides.blocks_per_sequence or 0,
     )

@@ -47,7 +47,7 @@ def probe(
             return
         yield Finding("entry point", "ok", f"{served.name} ({served.kind}): {_KINDS[served.kind]}")
         yield answers(client, served)
-        yield abilities_finding(served.abilities, blocks_per_sequence=side.engine.blocks_per_sequence)
+        yield abilities_finding(served.abilities, configured=side.engine.blocks_per_sequence)
         gauges = loop.run(engine.gauges())
         server = InspectedServer(
             side, tokenizer, engine, offer, served, _configs(engine, offer, served.kind), gauges, num_ours
