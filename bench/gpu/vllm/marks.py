@@ -69,20 +69,20 @@ GPT_OSS_20B: Final[dict[str, Any]] = _OF_CURRENT | {
     "swiglu_limit": 7.0,
     "tie_word_embeddings": False,
 }
-# Google's Gemma 3 27B as published, text alone: five of six layers have a window of 1,024 tokens.
-GEMMA_3_27B: Final[dict[str, Any]] = _OF_CURRENT | {
+# Google's Gemma 3 12B as published, text alone: five of six layers have a window of 1,024 tokens.
+GEMMA_3_12B: Final[dict[str, Any]] = _OF_CURRENT | {
     "architectures": ["Gemma3ForCausalLM"],
     "model_type": "gemma3_text",
     "attention_bias": False,
-    "head_dim": 128,
+    "head_dim": 256,
     "hidden_activation": "gelu_pytorch_tanh",
-    "hidden_size": 5376,
-    "intermediate_size": 21_504,
-    "layer_types": ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(62)],
-    "num_attention_heads": 32,
-    "num_hidden_layers": 62,
-    "num_key_value_heads": 16,
-    "query_pre_attn_scalar": 168,
+    "hidden_size": 3840,
+    "intermediate_size": 15_360,
+    "layer_types": ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(48)],
+    "num_attention_heads": 16,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 8,
+    "query_pre_attn_scalar": 256,
     "rms_norm_eps": 1e-6,
     "rope_local_base_freq": 10_000.0,
     "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
@@ -123,7 +123,7 @@ SHAPES: Final = {
     "8b": LLAMA_8B,
     "32b": DENSE_32B,
     "gpt-oss-20b": GPT_OSS_20B,
-    "gemma-3-27b": GEMMA_3_27B,
+    "gemma-3-12b": GEMMA_3_12B,
     "qwen3-next": QWEN3_NEXT,
 }
 
