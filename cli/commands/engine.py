@@ -218,6 +218,10 @@ def _show(found: CapacityPlan) -> None:
             f" sequence besides its text, with --max-num-batched-tokens {vllm.max_num_batched_tokens};"
             f" {vllm.blocks_with_one_batch} before vLLM 0.26 or without asynchronous scheduling"
         )
+        output.print(
+            f"it keeps {vllm.kept_blocks} of them once its prompt is read:"
+            f" LONGBATCH_ENGINE__BLOCKS_PER_SEQUENCE={vllm.kept_blocks}"
+        )
     output.print(f"the longest prompt takes {found.full_prompt_gib:.1f} GiB of the pool")
     output.print(
         f"full-length jobs at once: {found.full_length_jobs}; limited by {found.binds['full_length']}"

@@ -44,18 +44,7 @@ def read(path: Path) -> ModelShape:
     Raises:
         ProfileError: it cannot be read, or the model keeps what is not counted; the message names it.
     """
-    try:
-        content = json.loads(path.read_text())
-    except OSError as error:
-        raise ProfileError(
-            f"{path}: {error.strerror}; it is the config.json of a Hugging Face model"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise ProfileError(f"{path}: {error}") from error
-    if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
-        raise ProfileError(f"{path}: no model_type: it is not the config.json of a Hugging Face model")
-    if not _generates(content):
-        raise ProfileError(f"{name_of(content)}: its class is no decoder that writes text: it is not counted")
+    content = _read(path)
     config = completed(content)
     layout = layout_of(config)
     heads = number(config, "num_attention_heads")
@@ -75,6 +64,31 @@ def read(path: Path) -> ModelShape:
         active_intermediate=_active_intermediate(config),
         model_type=str(content["model_type"]),
     )
+
+
+def read_layout(path: Path) -> CacheLayout:
+    """Read from a model's config.json what its layers keep.
+
+    Raises:
+        ProfileError: it cannot be read, or a layer keeps what is not counted.
+    """
+    return layout_of(completed(_read(path)))
+
+
+def _read(path: Path) -> Config:
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise ProfileError(
+            f"{path}: {error.strerror}; it is the config.json of a Hugging Face model"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ProfileError(f"{path}: {error}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
+        raise ProfileError(f"{path}: no model_type: it is not the config.json of a Hugging Face model")
+    if not _generates(content):
+        raise ProfileError(f"{name_of(content)}: its class is no decoder that writes text: it is not counted")
+    return content
 
 
 def layout_of(config: Config) -> CacheLayout:

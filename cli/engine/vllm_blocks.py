@@ -37,12 +37,14 @@ class VllmSequence:
         max_num_batched_tokens: tokens of an iteration, as assumed.
         blocks_per_sequence: blocks, with two batches in flight.
         blocks_with_one_batch: the same without asynchronous scheduling, or before vLLM 0.26.
+        kept_blocks: those of them that it keeps once its prompt is read.
     """
 
     tokens_per_block: int
     max_num_batched_tokens: int
     blocks_per_sequence: int
     blocks_with_one_batch: int
+    kept_blocks: int
 
 
 def sequence_of(
@@ -57,24 +59,25 @@ def sequence_of(
         max_num_batched_tokens: tokens of an iteration, vLLM's --max-num-batched-tokens.
     """
     size, largest = _tokens_per_block(layout, width), _largest_token(layout, width)
-    found = {
-        batches: sum(
+
+    def blocks(in_flight: int) -> int:
+        return sum(
             # A block has as many bytes in every group, so it holds more of smaller keys and values.
             _blocks(
                 each,
                 size * (largest // (each.layer_bytes(width) or largest)),
                 longest=longest,
-                in_flight=batches * max_num_batched_tokens,
+                in_flight=in_flight,
             )
             for each in _constant_groups(layout)
         )
-        for batches in (1, BATCHES_IN_FLIGHT)
-    }
+
     return VllmSequence(
         tokens_per_block=size,
         max_num_batched_tokens=max_num_batched_tokens,
-        blocks_per_sequence=found[BATCHES_IN_FLIGHT],
-        blocks_with_one_batch=found[1],
+        blocks_per_sequence=blocks(BATCHES_IN_FLIGHT * max_num_batched_tokens),
+        blocks_with_one_batch=blocks(max_num_batched_tokens),
+        kept_blocks=blocks(BATCHES_IN_FLIGHT),  # a token in each
     )
 
 

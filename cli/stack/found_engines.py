@@ -9,6 +9,9 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from cli.engine import model_config
+from cli.engine.errors import ProfileError
+from cli.engine.vllm_blocks import sequence_of
 from cli.stack.engine_urls import EngineUrls
 from cli.stack.errors import StackError
 from jobs.diagnostics import Finding
@@ -33,6 +36,7 @@ from worker.engine.discovery import (
 )
 from worker.engine.http.chat import OPENAI_CHAT
 from worker.engine.http.openai import OPENAI
+from worker.engine.http.vllm import VLLM
 
 # With the start of the command, and the tokenizer's, below the 5 s within which an engine is refused.
 _DISCOVERY_SECONDS: Final = 3.5
@@ -317,6 +321,7 @@ def _settings(
         "MAX_BATCH_SIZE": found.max_batch_size,
         "MAX_BLOCKS": found.max_blocks,
         "TOKENS_PER_BLOCK": found.tokens_per_block,
+        "BLOCKS_PER_SEQUENCE": _kept_blocks(engine),
         "MAX_SEQ_LEN": capacity.max_seq_len if capacity else found.max_seq_len,
         "MAX_INPUT_LEN": capacity.max_input_len if capacity else found.max_input_len,
         "NAME": None if is_alone else urlsplit(found.url or "").netloc[:64],
@@ -325,6 +330,26 @@ def _settings(
     named = {f"LONGBATCH_ENGINE__{name}": str(value) for name, value in given.items() if value is not None}
     path = ESTIMATE if engine.kind == OPENAI_CHAT.name else str(tokenizer)
     return named | {"LONGBATCH_TOKENIZER__PATH": path}
+
+
+def _kept_blocks(engine: DiscoveredEngine) -> int | None:
+    """Compute what a sequence of vLLM keeps besides its text, from the model's config.json.
+
+    Returns:
+        None where nothing is kept or the file is not on this machine: what the server reports is reserved.
+    """
+    found, capacity = engine.settings, engine.capacity
+    if found.blocks_per_sequence is not None or engine.kind != VLLM.name or capacity is None:
+        return found.blocks_per_sequence
+    folder = next(filter(None, map(local_tokenizer, engine.model_files)), None)
+    if folder is None or not capacity.blocks_per_sequence:
+        return None
+    try:
+        layout = model_config.read_layout(folder / "config.json")
+    except ProfileError:
+        return None
+    sequence = sequence_of(layout, width=2, longest=capacity.max_seq_len, max_num_batched_tokens=0)
+    return min(sequence.kept_blocks, capacity.blocks_per_sequence)
 
 
 def _defaults(engine: DiscoveredEngine) -> dict[str, str]:

@@ -82,8 +82,9 @@ class EngineSettings(Group):
     blocks_per_sequence: int | None = Field(
         default=None,
         ge=0,
-        description="KV blocks that every sequence takes besides those of its text, for windows and recurrent"
-        " states; None: as the server reports, 0 if it does not; docs/engines.md",
+        description="KV blocks that every sequence keeps besides those of its text, for windows and recurrent"
+        " states; None: as many as the server reports while a prompt is read, 0 if it does not;"
+        " docs/engines.md",
     )
     max_input_len: int = Field(default=96_000, ge=1, description="tokens; the engine does not enforce it")
     max_seq_len: int = Field(default=131_072, ge=2, description="tokens; the engine clamps silently")

@@ -4,8 +4,10 @@ llama.cpp is real; vLLM, SGLang and plain endpoints are stand-ins, see `stand_in
 """
 
 import functools
+import json
 import os
 import re
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -28,7 +30,7 @@ from jobs.prompts.gguf_tokenizer import ensure_gguf_tokenizer
 from jobs.prompts.tokenizer import Tokenizer
 from llama_support import running_llama
 from local_engine import RunningEngine, running_engine
-from stand_in_engine import standing_in
+from stand_in_engine import METRICS, standing_in
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +218,23 @@ def test_the_tokenizer_is_that_of_the_models_folder(tokenizer_dir: Path, encodin
         f"{server.url}: vllm serves served; context 4,096 tokens, 4 slots, KV cache 1,600 tokens;"
         f" tokenizer {tokenizer_dir} (the same tokens as the engine's)"
     )
+
+
+@pytest.mark.parametrize(("constant", "kept"), [(521, "10"), (0, None), (4, "4")])
+def test_the_blocks_that_a_sequence_keeps_follow_from_the_models_config(
+    *, constant: int, kept: str | None, tokenizer_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(tokenizer_dir, tmp_path / "model")
+    config = {"model_type": "gpt_oss", "num_hidden_layers": 24, "num_attention_heads": 64, "head_dim": 64}
+    layers = {"sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 12}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config | layers))
+    concurrency = 1000 / (4096 // 16 + constant)
+    labels = f'block_size="16",num_gpu_blocks="1000",kv_cache_size_tokens="{int(concurrency * 4096)}"'
+    labels += f',kv_cache_max_concurrency="{concurrency}"'
+    monkeypatch.setitem(METRICS, "vllm", f'vllm:cache_config_info{{engine="0",{labels}}} 1\n')
+    with standing_in("vllm", root=str(tmp_path / "model")) as server:
+        settings = found(server.url, slots=4, tokenizer=str(tokenizer_dir)).settings
+    assert settings.get("LONGBATCH_ENGINE__BLOCKS_PER_SEQUENCE") == kept
 
 
 def test_the_tokenizer_is_found_in_the_hugging_face_cache(

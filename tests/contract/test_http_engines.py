@@ -117,17 +117,26 @@ def vllm_metrics(*, engines: int = 1, constant: int | None = 0, usage: Sequence[
 
 
 @pytest.mark.parametrize(
-    ("constant", "setting", "reserved"),
-    [(521, None, 521), (0, None, 0), (521, 600, 600), (521, 8, 8), (None, None, 0), (None, 9, 9)],
+    ("constant", "setting", "reserved", "kept_free"),
+    [
+        *((521, None, 521, 0), (0, None, 0, 0), (521, 600, 600, 0), (521, 9, 9, 512)),
+        *((None, None, 0, 0), (None, 9, 9, 0)),
+    ],
 )
-def test_vllm_s_constant_of_a_sequence_is_reserved_unless_another_is_set(
-    *, constant: int | None, setting: int | None, reserved: int, monkeypatch: pytest.MonkeyPatch
+def test_what_a_sequence_of_vllm_does_not_keep_is_reserved_once_for_the_engine(
+    *,
+    constant: int | None,
+    setting: int | None,
+    reserved: int,
+    kept_free: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(METRICS, "vllm", vllm_metrics(constant=constant))
     with standing_in("vllm") as server:
         client = client_of(server, max_batch_size=4, blocks_per_sequence=setting)
-        assert client.describe().capacity.blocks_per_sequence == reserved
+        found = client.describe().capacity
         client.close()
+    assert (found.blocks_per_sequence, found.max_blocks) == (reserved, 9215 - kept_free)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +144,8 @@ def test_vllm_s_constant_of_a_sequence_is_reserved_unless_another_is_set(
     [
         (521, None, "ok", "521 blocks a sequence, as the engine reports"),
         (521, 521, "ok", "521 blocks a sequence, as set"),
-        (521, 8, "warning", "8 blocks a sequence, as set; the engine reports 521"),
+        (521, 9, "ok", "9 blocks a sequence, as set, and 512 once for all prompts that are being read"),
+        (521, 0, "warning", "0 blocks a sequence, as set, and 521 once for all prompts that are being read"),
         (None, None, "warning", "is not told, and nothing is reserved"),
         (None, 0, "ok", "0 blocks a sequence, as set"),
     ],

@@ -130,9 +130,10 @@ def _state(
         return f"{each} are part of the slot", ""
     if configured is not None:
         told = f"{each}: {configured} blocks a sequence, as set"
-        is_too_few = reported is not None and configured < reported
-        advice = f"{setting}: leave it out, and what the engine reports is reserved"
-        return (f"{told}; the engine reports {reported}", advice) if is_too_few else (told, "")
+        if reported is None or configured >= reported:
+            return told, ""
+        told += f", and {reported - configured} once for all prompts that are being read"
+        return told, "" if configured else f"{setting}: leave it out, and {reported} a sequence are reserved"
     if reported is not None:
         return f"{each}: {reported} blocks a sequence, as the engine reports", ""
     if abilities.window:

