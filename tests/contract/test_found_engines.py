@@ -152,7 +152,7 @@ def test_sglang_reports_its_whole_capacity(tokenizer_dir: Path) -> None:
         engine = found(server.url)
     assert engine.engine.kind == "sglang"
     assert engine.engine.capacity is not None
-    assert (engine.engine.capacity.max_batch_size, engine.engine.capacity.max_seq_len) == (6, 2048)
+    assert (engine.engine.capacity.max_batch_size, engine.engine.capacity.max_seq_len) == (6, 2046)
 
 
 def test_one_of_several_models_must_be_chosen(tokenizer_dir: Path) -> None:

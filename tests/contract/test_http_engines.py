@@ -250,7 +250,7 @@ def test_what_a_kind_does_not_tell_is_refused_by_the_setting_s_name(kind: Kind, 
         sizes
         == {
             "vllm": (4, 64, 32, 4096),
-            "sglang": (6, 80, 16, 2048),
+            "sglang": (6, 80, 16, 2046),
             "trtllm-serve": (8, 200, 32, 131_072),
             "openai": (4, 64, 32, 131_072),
         }[kind]

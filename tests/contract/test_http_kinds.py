@@ -318,6 +318,8 @@ def test_a_clamped_answer_is_no_success(kind: Kind, tokenizer: Tokenizer) -> Non
 def test_a_bad_request_fails_for_good_where_a_400_proves_it(
     kind: Kind, ids: list[int], tokenizer: Tokenizer
 ) -> None:
+    if kind == "sglang":
+        ids = [*ids, *[5] * 131_073]  # it does not compare ids with its vocabulary
     with standing_in(kind) as server:
         run = asked(server, tokenizer, ids=np.array(ids, dtype=np.int32))
         outcome = run.follow()

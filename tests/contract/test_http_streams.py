@@ -197,6 +197,52 @@ def test_an_error_event_under_status_200_fails_the_attempt() -> None:
     assert end.confirmed
 
 
+def aborted(ids: list[int], *, status: int | None, total: int = 1) -> bytes:
+    """SGLang's abort, which has the id of a forward pass over nothing if it refuses a request."""
+    reason = {"type": "abort", "message": "Input length exceeds", "status_code": status}
+    return sglang_event(ids, total, reason)
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_refusal_in_the_stream_before_any_output_is_the_request_s_fault(status: int) -> None:
+    error = data({"error": {"code": status, "message": "top_p must be in (0, 1]", "retryable": False}})
+    for dialect, refusal in ((VLLM, error), (SGLANG, error), (SGLANG, aborted([5], status=status))):
+        ids, end = asked(answering(STREAM, refusal, DONE), dialect=dialect)
+        assert not ids
+        assert type(end.error) is EngineError
+        assert end.error.message in {"top_p must be in (0, 1]", "Input length exceeds"}
+        assert end.confirmed
+
+
+def test_a_refusal_in_the_stream_is_no_proof_after_output_or_from_a_kind_that_calls_all_errors_so() -> None:
+    error = data({"error": {"code": 400, "message": "lost"}})
+    late = aborted([7, 5], status=400, total=2)
+    for dialect, sent in (
+        (VLLM, [event(7), error]),
+        (TRTLLM_SERVE, [error]),
+        (SGLANG, [sglang_event([7], 1), error]),
+        (SGLANG, [sglang_event([7], 1), late]),
+    ):
+        _, end = asked(answering(STREAM, *sent, DONE), dialect=dialect)
+        assert type(end.error) is RetryableEngineError
+        assert end.confirmed
+
+
+def test_an_engine_whose_queue_is_full_is_busy() -> None:
+    full = aborted([], status=503, total=0)
+    ids, end = asked(answering(STREAM, full, DONE), dialect=SGLANG)
+    assert not ids
+    assert type(end.error) is EngineBusyError
+
+
+def test_an_abort_that_repeats_the_last_token_adds_none() -> None:
+    """SGLang does so with `--incremental-streaming-output` if it preempted the request before."""
+    sent = [sglang_event([7], 1), sglang_event([8], 2), aborted([8], status=None, total=2)]
+    ids, end = asked(answering(STREAM, *sent, DONE), dialect=SGLANG)
+    assert ids == [7, 8]
+    assert type(end.error) is RetryableEngineError
+
+
 def test_an_error_that_a_proxy_may_have_written_confirms_nothing() -> None:
     ids, end = asked(answering(STREAM, data({"error": "upstream closed"})), dialect=OPENAI)
     assert not ids
@@ -394,7 +440,9 @@ def test_a_stop_request_whose_answer_never_ends_keeps_no_connection() -> None:
 
 def sglang_event(ids: list[int], total: int | None, reason: Mapping[str, Any] | None = None) -> bytes:
     about: dict[str, object] = {"finish_reason": reason}
-    return data({"output_ids": ids, "meta_info": about | ({"completion_tokens": total} if total else {})})
+    return data(
+        {"output_ids": ids, "meta_info": about | ({"completion_tokens": total} if total is not None else {})}
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """A stand-in for HTTP engines that do not run here: vLLM, SGLang, trtllm-serve, a plain OpenAI endpoint.
 
-Written from the formats that these servers' documentation and sources describe, not from running them: paths,
-fields, stream events, errors, metrics. Its answer is always 1000, 1001, 1002 and so on, and "a b c " as text;
-a prompt of ids that ends with a part of the answer is continued.
+Written from the formats that these servers' documentation and sources describe: paths, fields, stream events,
+errors, metrics. What SGLang's own server sends is recorded, and checked (`standing_in.sglang`).
+
+Its answer is always 1000, 1001, 1002 and so on, and "a b c " as text; a prompt of ids that ends with a part
+of the answer is continued.
 """
 
 import json
@@ -77,7 +79,7 @@ class StandIn:
         forbids_longer_than: tokens of the longest prompt that the filter lets through.
         refuses_every: every request for an answer of this number lacks the right key; 0: none.
         is_open: whoever has no key may read what it tells of itself; only requests for answers need one.
-        repeats: SGLang sends all ids so far in each event.
+        repeats: SGLang sends all ids so far in each event, as without `--incremental-streaming-output`.
         limit: its own limit of tokens, at which it clamps without a word.
         says: the ids of its answer, at whose end it stops; empty: 1000, 1001 and so on.
         stops_after: tokens after which it has matched a stop string, which ids hold and text does not.
@@ -164,17 +166,24 @@ class StandIn:
         about: dict[str, object] = {"owned_by": OWNERS[self.kind]}
         if self.kind == "vllm":
             about["max_model_len"] = 4096
+        if self.kind == "sglang":
+            about |= {"max_model_len": 2048, "parent": None}
         if self.root:
             about["root"] = self.root
         cards = [{"id": name, **about} for name in self.models]
         found: dict[str, object] = {"/v1/models": {"object": "list", "data": cards}, "/health": {}}
         if self.kind == "sglang":
-            found["/get_server_info"] = {
-                "max_running_requests": 6,
-                "context_length": 2048,
-                "max_total_num_tokens": 1280,
+            found["/server_info"] = {
+                "max_running_requests": None,
+                "context_length": None,
+                "page_size": 16,
+                "max_total_num_tokens": 640,
+                "max_req_input_len": 2042,
+                "incremental_streaming_output": not self.repeats,
+                "enable_deterministic_inference": False,
+                "internal_states": [{"effective_max_running_requests_per_dp": 3}] * 2,
             }
-            found["/get_model_info"] = {"is_generation": not self.embeds}
+            found["/model_info"] = {"is_generation": not self.embeds}
         return found.get(path)
 
     def metrics(self, path: str) -> str | None:
@@ -202,6 +211,10 @@ class StandIn:
         """Why a request is wrong; None if it is not."""
         if self.kind == "trtllm-serve" and (unknown := set(body) - TRTLLM_FIELDS):
             return {"object": "error", "message": f"extra fields: {sorted(unknown)}", "code": 400}
+        is_generate = "input_ids" in body
+        return self._sglang_refusal(body) if is_generate else self._openai_refusal(body)
+
+    def _openai_refusal(self, body: Mapping[str, Any]) -> object:
         prompt = prompt_of(body)
         if not prompt:
             return {"error": {"message": "Field required: prompt", "type": "BadRequestError"}}
@@ -212,6 +225,38 @@ class StandIn:
         if body.get("top_p", 1) > 1:
             return {"error": {"message": "top_p must be in (0, 1]", "type": "BadRequestError"}}
         return None
+
+    def _sglang_refusal(self, body: Mapping[str, Any]) -> object:
+        """Return the event with which SGLang refuses a request in its stream; None if it takes it."""
+        prompt, top_p = body["input_ids"], body["sampling_params"].get("top_p", 1)
+        message = ""
+        if not prompt:
+            message = "input_ids cannot be empty."
+        elif top_p > 1:
+            message = f"top_p must be in (0, 1], got {top_p}."
+        elif len(prompt) >= self.longest:
+            message = (
+                f"The input ({len(prompt)} tokens) is longer than the model's context length"
+                f" ({self.longest} tokens)."
+            )
+        elif len(prompt) >= self.longest - 6:
+            message = (
+                f"Input length ({len(prompt)} tokens) exceeds the maximum allowed length"
+                f" ({self.longest - 6} tokens). Use a shorter input or enable --allow-auto-truncate."
+            )
+            reason = {"type": "abort", "message": message, "status_code": 400, "err_type": "BadRequestError"}
+            # It comes with the token of a forward pass over nothing.
+            return self.sglang_event(body["rid"], [1000], reason=reason)
+        if not message:
+            return None
+        return {
+            "error": {
+                "message": message,
+                "type": "invalid_request_error",
+                "code": 400,
+                "retryable": False,
+            }
+        }
 
     def num_tokens(self, body: Mapping[str, Any]) -> int:
         asked = body.get("max_tokens", 16) or body["sampling_params"]["max_new_tokens"]
@@ -228,12 +273,42 @@ class StandIn:
         given = prompt[-1] - 999 if isinstance(prompt[-1], int) else 0
         return given if 0 < given < len(prompt) and prompt[-given:] == [*range(1000, 1000 + given)] else 0
 
+    def sglang_event(
+        self,
+        name: str,
+        ids: Sequence[int],
+        *,
+        reason: Mapping[str, object] | None,
+        num_prompt: int = 1,
+    ) -> dict[str, Any]:
+        """Build an event of SGLang's stream, without its times."""
+        about: dict[str, object] = {
+            "id": name,
+            "finish_reason": reason,
+            "prompt_tokens": num_prompt,
+            "weight_version": "default",
+            "num_retractions": 0,
+            "reasoning_tokens": 0,
+            "completion_tokens": len(ids),
+            "cached_tokens": 0,
+            "cached_tokens_details": None,
+            "dp_rank": None,
+        }
+        if reason is not None:
+            about["weight_versions"] = [{"version": "default", "start": 0, "end": len(ids)}]
+        return {
+            "text": "",
+            "output_ids": list(ids if self.repeats else ids[-1:]),
+            "meta_info": about,
+        }
+
     def event(
         self,
         ids: Sequence[int],
         *,
         reason: str | None,
-        message: str = "",
+        name: str = "",
+        num_prompt: int = 1,
         num_top: int | None = None,
         is_chat: bool = False,
     ) -> object:
@@ -241,13 +316,18 @@ class StandIn:
         top = [(7, -0.5), (8, -0.75)]
         is_scored = num_top is not None and not self.forgets_scores
         if self.kind == "sglang":
-            why = {"type": reason, "message": message} if reason else None
-            sent = ids if self.repeats else ids[-1:]
-            about: dict[str, object] = {"completion_tokens": len(ids), "finish_reason": why}
+            why = _sglang_reason(reason, ids)
+            found = self.sglang_event(name, ids, reason=why, num_prompt=num_prompt)
+            sent = found["output_ids"]
             if is_scored:
-                about["output_token_logprobs"] = [[log_prob_of(each), each, None] for each in sent]
-                about["output_top_logprobs"] = [[[lp, each, None] for each, lp in top[:num_top]]] * len(sent)
-            return {"output_ids": list(sent), "meta_info": about}
+                found["meta_info"] |= {
+                    "input_token_logprobs": [],
+                    "output_token_logprobs": [[log_prob_of(each), each, None] for each in sent],
+                    "output_token_logprobs_length": len(ids),
+                    "input_top_logprobs": [],
+                    "output_top_logprobs": [[[lp, each, None] for each, lp in top[:num_top]]] * len(sent),
+                }
+            return found
         choice: dict[str, object] = {"index": 0, "text": "", "finish_reason": reason}
         if self.kind == "openai":
             word = f"{chr(97 + (ids[-1] - 1000) % 26)} "
@@ -265,6 +345,19 @@ class StandIn:
                 }
                 choice["logprobs"] = {"token_logprobs": [log_prob_of(ids[-1])], "top_logprobs": [told]}
         return {"id": "cmpl-1", "choices": [choice]}
+
+
+def _sglang_reason(reason: str | None, ids: Sequence[int]) -> Mapping[str, object] | None:
+    """Build SGLang's words for the end of an answer."""
+    match reason:
+        case None:
+            return None
+        case "length":
+            return {"type": "length", "length": len(ids)}
+        case "stop":
+            return {"type": "stop", "matched": ids[-1]}
+        case _:
+            return {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
 
 
 def prompt_of(body: Mapping[str, Any]) -> Any:  # noqa: ANN401  # ids or a text
@@ -343,9 +436,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.stand_in.num_refused += 1
             self._json(self.stand_in.forbids_with, {"error": {"message": "Blocked by policy 7"}})
         elif refusal := self.stand_in.refusal(body):
-            self._json(400, refusal)
+            self._refuse(refusal)
         else:
             self._stream(body)
+
+    def _refuse(self, refusal: object) -> None:
+        """Refuse a request; SGLang's `/generate` does so in the stream."""
+        if self.path != "/generate":
+            self._json(400, refusal)
+            return
+        self._begin()
+        self._event(refusal)
+        self._chunk(b"[DONE]")
+        self.wfile.write(b"0\r\n\r\n")
 
     def _tokenize(self, body: dict[str, Any]) -> None:
         if self.stand_in.tokenizes is None:
@@ -368,12 +471,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, body: dict[str, Any]) -> None:
         name = str(body.get("rid", self.headers.get("X-Request-Id")))
-        self.close_connection = True
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Connection", "close")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
+        self._begin()
         self.stand_in.running += 1
         try:
             self._tokens(body, name)
@@ -382,6 +480,15 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             self._leave(name)
         self.stand_in.running -= 1
+
+    def _begin(self) -> None:
+        """Begin a stream of events."""
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
 
     def _leave(self, name: str) -> None:
         """Note that a stream was cut."""
@@ -394,7 +501,7 @@ class _Handler(BaseHTTPRequestHandler):
         while len(ids) < num:
             if name in self.stand_in.aborted:
                 self.stand_in.left.append(name)
-                self._event(self.stand_in.event(ids, reason="abort", message="aborted"))
+                self._event(self.stand_in.event(ids, reason="abort", name=name))
                 return
             if self.stand_in.pace and select.select([self.connection], [], [], self.stand_in.pace)[0]:
                 self._leave(name)
@@ -406,14 +513,26 @@ class _Handler(BaseHTTPRequestHandler):
                 self._leave(name)
                 return
             if len(ids) == self.stand_in.fails_after:
-                self._event({"error": {"message": "the engine broke", "code": 500}})
+                error = {"message": "the engine broke", "type": "internal_error", "code": 500}
+                self._event({"error": error})
                 return
             says, place = self.stand_in.says, num_given + len(ids)
             ids.append(says[place] if says else 1000 + place)
             is_stopped = len(ids) in (self.stand_in.stops_after, len(says) - num_given if says else None)
             reason = "stop" if is_stopped else "length" if len(ids) == num else None
             num_top = body.get("top_logprobs_num", body.get("logprobs"))
-            self._event(self.stand_in.event(ids, reason=reason, num_top=num_top, is_chat="messages" in body))
+            is_chat = "messages" in body
+            num_prompt = len(prompt_of(body))
+            self._event(
+                self.stand_in.event(
+                    ids,
+                    reason=reason,
+                    name=name,
+                    num_prompt=num_prompt,
+                    num_top=num_top,
+                    is_chat=is_chat,
+                )
+            )
             if is_stopped:
                 break
         if self.stand_in.kind in ("vllm", "openai"):

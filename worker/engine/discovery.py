@@ -228,7 +228,7 @@ async def _model_files(server: HttpServer, kind: str, card: ModelCard) -> tuple[
     if kind == "llama.cpp":
         reported = [(await server.read("/props") or {}).get("model_path")]
     if kind == "sglang":
-        info = await server.read("/get_model_info") or {}
+        info = await server.read("/model_info") or await server.read("/get_model_info") or {}
         reported = [info.get("tokenizer_path"), info.get("model_path")]
     return tuple(dict.fromkeys(str(each) for each in (*reported, card.root, card.name) if each))
 

@@ -116,7 +116,7 @@ class LlamaCpp:
 
 
 class SGLang:
-    """Source: SGLang's sources of autumn 2026, `/generate` and `/abort_request`; ids repeat in each event."""
+    """Source: SGLang 0.5.23, `/generate` and `/abort_request`; ids repeat in each event."""
 
     path = "/generate"
     kind = "sglang"
@@ -131,17 +131,17 @@ class SGLang:
             f'sglang:page_size{{tp_rank="0",dp_rank="0"}} {engine.tokens_per_block}\n'
         )
         info = {
-            "max_running_requests": engine.slots,
-            "context_length": CONTEXT,
+            "max_req_input_len": CONTEXT - 6,
             "max_total_num_tokens": size,
             "page_size": engine.tokens_per_block,
+            "internal_states": [{"effective_max_running_requests_per_dp": engine.slots}],
         }
         found: dict[str, object] = {
             "/v1/models": {"data": [{"id": "served", "owned_by": "sglang"}]},
             "/health": {},
             "/metrics": metrics,
-            "/get_server_info": info,
-            "/get_model_info": {"is_generation": True},
+            "/server_info": info,
+            "/model_info": {"is_generation": True},
         }
         return found.get(path)
 
@@ -239,7 +239,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             request = self.engine.begin(asked.ids, max_tokens=asked.max_tokens, name=name)
         except RefusedError as error:
-            self._json(error.status, {"error": {"message": "refused", "type": "BadRequestError"}})
+            self._refuse(error.status)
             return
         except DiedError:
             return
@@ -251,6 +251,17 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             if request is not None:
                 self.engine.end(request)
+
+    def _refuse(self, status: int) -> None:
+        """Refuse a request; SGLang does so in the stream."""
+        error = {"message": "refused", "type": "BadRequestError", "code": status}
+        if self.dialect.kind != "sglang":
+            self._json(status, {"error": error})
+            return
+        self._head()
+        self._event({"error": error})
+        self._chunk(b"data: [DONE]\n\n")
+        self.wfile.write(b"0\r\n\r\n")
 
     def _stream(self, request: Request | None) -> None:
         """Stream the tokens; a probe gets one."""

@@ -218,13 +218,23 @@ class HttpCall:
         try:
             parsed = json.loads(data)
             if isinstance(parsed, dict) and parsed.get("error"):
-                error = RetryableEngineError(said=storable(errors.message_of(parsed)))
-                return [HttpEnd(error, confirmed=self._dialect.reports_own_end)]
+                return [HttpEnd(self._error_of(parsed), confirmed=self._dialect.reports_own_end)]
             return self._dialect.read(parsed)
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
             said = storable(f"{type(error).__name__}: {error}")
             error_of_ours = RetryableEngineError("the engine's answer cannot be read", said=said)
             return [HttpEnd(error_of_ours, confirmed=False)]
+
+    def _error_of(self, event: Mapping[str, Any]) -> EngineError:
+        """Translate an error event. Before any output, it may be the refusal of a wrong request."""
+        told = event["error"]
+        status = told.get("code") if isinstance(told, dict) else None
+        return errors.in_stream(
+            status,
+            storable(errors.message_of(event)),
+            is_certain=self._dialect.refuses_reliably and not self._num_ids,
+            is_estimated=self._is_estimated,
+        )
 
     def _count(self, delta: EngineDelta) -> None:
         match delta:

@@ -19,6 +19,7 @@ class ReportedSizes:
         context: most tokens of one sequence.
         blocks_per_sequence: blocks that a sequence takes besides those of its text, at most: while its
             prompt is read.
+        prompt: most tokens of a prompt; 0: all of the context but one.
     """
 
     slots: int = 0
@@ -26,6 +27,7 @@ class ReportedSizes:
     tokens_per_block: int = 0
     context: int = 0
     blocks_per_sequence: int = 0
+    prompt: int = 0
 
 
 class CapacityUnknownError(EngineError):
@@ -72,7 +74,7 @@ def capacity_of(overrides: EngineSettings, sizes: ReportedSizes, *, hint: str) -
         max_batch_size=found["MAX_BATCH_SIZE"],
         max_blocks=max(1, found["MAX_BLOCKS"] - max(0, most - kept)),
         tokens_per_block=found["TOKENS_PER_BLOCK"],
-        max_input_len=min(overrides.max_input_len, longest - 1),
+        max_input_len=min(overrides.max_input_len, sizes.prompt or longest - 1, longest - 1),
         max_seq_len=longest,
         blocks_per_sequence=kept,
     )

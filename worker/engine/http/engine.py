@@ -1,10 +1,11 @@
 """An engine over HTTP: one class for every kind, which a frozen description tells apart."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 
+from jobs.diagnostics import Finding
 from jobs.engines.capacity import Capacity
 from jobs.errors import EngineError, EngineUnavailableError
 from jobs.prompts.abilities import DIMENSIONS, EMBEDDINGS
@@ -45,6 +46,11 @@ async def _declared(_server: HttpServer, abilities: Abilities) -> Abilities:
     return abilities
 
 
+async def _no_notes(_server: HttpServer, _settings: EngineSettings) -> list[Finding]:
+    """Return none: no option of the server is known to cost users something."""
+    return []
+
+
 async def _shown(_server: HttpServer, _overrides: EngineSettings, gauges: Gauges) -> ReportedSizes:
     """Take everything from the gauges."""
     return ReportedSizes(
@@ -74,6 +80,7 @@ class HttpKind:
         sizes: reads its capacity, given its gauges; a context of 0 means that of the card.
         encoding: how it encodes a text; None if it does not show it.
         able: corrects the kind's abilities by what the server tells of itself.
+        notes: reports options of the server that cost users something, for an inspection.
     """
 
     name: str
@@ -89,6 +96,9 @@ class HttpKind:
     sizes: Callable[[HttpServer, EngineSettings, Gauges], Awaitable[ReportedSizes]] = field(default=_shown)
     encoding: Encoding | None = None
     able: Callable[[HttpServer, Abilities], Awaitable[Abilities]] = field(default=_declared)
+    notes: Callable[[HttpServer, EngineSettings], Coroutine[None, None, list[Finding]]] = field(
+        default=_no_notes
+    )
 
 
 class HttpEngine:

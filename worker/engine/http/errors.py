@@ -39,6 +39,22 @@ _ESTIMATED: Final = (
 _MAX_BODY_BYTES: Final = 2**16
 
 
+def in_stream(status: object, said: str, *, is_certain: bool, is_estimated: bool = False) -> EngineError:
+    """Translate an error that a stream reports under the status of success.
+
+    Args:
+        status: the status that the server would have answered with; of any type.
+        said: the server's message, in storable form.
+        is_certain: the kind sends 400 for wrong requests alone, and none of the answer has come.
+        is_estimated: the prompt was counted by an estimate.
+    """
+    if status in _REFUSED:
+        return _refusal(said, is_certain=is_certain, is_estimated=is_estimated)
+    if status in _NOT_NOW and is_certain:
+        return _busy(status, said)
+    return RetryableEngineError(said=said)
+
+
 async def refused(answer: httpx2.Response, *, is_certain: bool, is_estimated: bool = False) -> StreamEnd:
     """Translate an answer that is no success.
 
@@ -48,10 +64,8 @@ async def refused(answer: httpx2.Response, *, is_certain: bool, is_estimated: bo
         is_estimated: the prompt was counted by an estimate.
     """
     said, status = await _said(answer), answer.status_code
-    if status in _REFUSED and is_estimated and _TOO_LONG.search(said):
-        return StreamEnd(EngineError(f"{said.rstrip('.')}. {_ESTIMATED}", said=said), confirmed=True)
     if status in _REFUSED or (status == httpx2.codes.INTERNAL_SERVER_ERROR and _TOO_LARGE in said):
-        error = EngineError(said, said=said) if is_certain else RetryableEngineError(said=said)
+        error = _refusal(said, is_certain=is_certain, is_estimated=is_estimated)
         return StreamEnd(error, confirmed=True)
     if status in _NO_KEY | _NOT_HERE or answer.is_redirect:
         help_ = "; see LONGBATCH_ENGINE__API_KEY" if status in _NO_KEY else ""
@@ -59,10 +73,18 @@ async def refused(answer: httpx2.Response, *, is_certain: bool, is_estimated: bo
         kind = EngineForbidsError if status == _FORBIDDEN else EngineMisconfiguredError
         return StreamEnd(kind(message, said=said), confirmed=True)
     if status in _NOT_NOW:
-        return StreamEnd(
-            EngineBusyError(f"the engine puts requests off with status {status}", said=said), confirmed=True
-        )
+        return StreamEnd(_busy(status, said), confirmed=True)
     return StreamEnd(RetryableEngineError(said=said), confirmed=False)
+
+
+def _refusal(said: str, *, is_certain: bool, is_estimated: bool) -> EngineError:
+    if is_estimated and _TOO_LONG.search(said):
+        return EngineError(f"{said.rstrip('.')}. {_ESTIMATED}", said=said)
+    return EngineError(said, said=said) if is_certain else RetryableEngineError(said=said)
+
+
+def _busy(status: object, said: str) -> EngineBusyError:
+    return EngineBusyError(f"the engine puts requests off with status {status}", said=said)
 
 
 def broken(error: Exception, *, was_sent: bool) -> StreamEnd:

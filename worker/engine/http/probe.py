@@ -9,7 +9,7 @@ from jobs.diagnostics import Finding
 from jobs.errors import EngineError, EngineUnavailableError
 from jobs.prompts.estimates import HOW_COUNTED
 from jobs.prompts.tokenizer import Tokenizer
-from jobs.settings import EngineSide
+from jobs.settings import EngineSettings, EngineSide
 from worker.engine import loop
 from worker.engine.abilities import abilities_finding
 from worker.engine.canary import answers
@@ -51,9 +51,17 @@ def probe(
         reported=None if gauges is None else gauges.blocks_per_sequence,
         hint=HTTP_KINDS[served.kind].constant_hint,
     )
+    yield from _notes(server, served.kind, side.engine)
     yield from _capacity(side, client)
     yield _load(gauges, num_ours)
     yield loop.run(compare_tokenizer(server, served.kind, tokenizer))
+
+
+def _notes(server: HttpServer, kind: str, settings: EngineSettings) -> Iterator[Finding]:
+    try:
+        yield from loop.run(HTTP_KINDS[kind].notes(server, settings))
+    except EngineError as error:
+        yield Finding("options", "unknown", error.said or error.message)
 
 
 def _capacity(side: EngineSide, client: EngineClient) -> Iterator[Finding]:
