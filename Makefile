@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel check-wheels demo test quick pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards trace-picture screenshots test-ocr test-torch test-engines test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full images prove-images prove-zero-retention prove-encryption drill docs openapi licences schemas extraction crashes lock clean
+.PHONY: help setup wheel check-wheels demo test quick pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards trace-picture screenshots test-ocr test-torch test-engines test-sglang test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full images prove-images prove-zero-retention prove-encryption drill docs openapi licences schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -74,6 +74,10 @@ test-torch: setup ## the transformers engine's tests; installs torch into .venv-
 test-engines: setup ## the entry points over real vLLM on the CPU; installs it into .venv-vllm, about 3.5 GB
 	@scripts/setup_vllm.sh
 	@$(BIN)/python -m pytest tests/with_vllm $(PYTEST)
+
+test-sglang: setup ## the entry points over SGLang's own HTTP server without a model; installs it into .venv-sglang, about 3.5 GB
+	@scripts/setup_sglang.sh
+	@$(BIN)/python -m pytest tests/with_sglang $(PYTEST)
 
 test-lora: setup ## LoRA adapters over real vLLM on the CPU, which it installs as test-engines does
 	@scripts/setup_vllm.sh
@@ -179,4 +183,4 @@ lock: ## write the lock files anew (needs uv)
 clean: ## remove what setup and the tools made
 	@# Images that an ordinary user built belong to that user's other ids.
 	@[ ! -d .images/state ] || [ "$$(id -u)" = 0 ] || unshare --user --map-root-user --map-auto rm -rf .images
-	@rm -rf .venv .venv-torch .venv-vllm .venv-clients .schemas .prometheus .chart .hadolint .drill .images .gpu build dist *.egg-info client/build client/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules tests/with_chart/objects/node_modules
+	@rm -rf .venv .venv-torch .venv-vllm .venv-sglang .venv-clients .schemas .prometheus .chart .hadolint .drill .images .gpu build dist *.egg-info client/build client/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules tests/with_chart/objects/node_modules
