@@ -15,15 +15,17 @@ from cli.stack.ports import LOOPBACK
 from cli.stack.servers.engine_options import EngineOptions
 from entry_points import Served, settings_of
 from jobs.diagnostics import Finding
-from jobs.errors import EngineError, RetryableEngineError
+from jobs.errors import EngineError, EngineUnableError, RetryableEngineError
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
 from jobs.settings import EngineSettings, EngineSide, TritonSettings
 from jobs.states import FinishReason
 from local_engine import RunningEngine, engine_module, prepared_launch, running_engine, running_server
 from support import eventually
+from worker.engine import loop
 from worker.engine.client import EngineClient
+from worker.engine.deltas import CachedPrompt, EngineDelta
 from worker.engine.probe import inspect as inspect_engine
-from worker.engine.request import Sampling
+from worker.engine.request import Request, Sampling, WantedAdapter, prompt_text
 from worker.engine.triton.errors import stream_error
 from worker.engine.triton.model_config import Offer, adapter_for, read_offer
 from worker.inference.outcome import Failed, Finished
@@ -91,6 +93,46 @@ def test_it_is_known_by_its_tensors_under_the_name_of_the_other_engine() -> None
     assert (adapter.kind, adapter.model_name) == ("llmapi", "tensorrt_llm")
     assert asked == ["tensorrt_llm"]  # there are no models around it
     assert adapter.abilities.takes_stop
+
+
+def test_an_adapter_is_named_by_its_number_name_and_directory() -> None:
+    inputs = ("text_input", "sampling_param_max_tokens", "lora_id", "lora_name", "lora_path")
+    entry = config_of("tensorrt_llm", *inputs)
+    adapter = adapter_for(Offer(entry, entry), TritonSettings())
+    assert "lora" in adapter.abilities.takes
+    wanted = WantedAdapter("legal", 7, "peft", "/models/legal", b"")
+    request = Request("a", np.array([5], dtype=np.int32), 3, 2, 2, text="five", adapter=wanted)
+    tensors = adapter.tensors(request)
+    assert tensors["lora_id"].tolist() == [7]
+    assert tensors["lora_id"].dtype == np.dtype(np.uint64)
+    assert (tensors["lora_name"].tolist(), tensors["lora_path"].tolist()) == ([b"legal"], [b"/models/legal"])
+    for other in (replace(wanted, format="gguf"), replace(wanted, source="s3://bucket/legal")):
+        with pytest.raises(EngineUnableError, match="from a directory in PEFT's form"):
+            adapter.tensors(replace(request, adapter=other))
+
+
+def test_the_stand_in_declares_adapters_and_has_none(
+    decoupled: RunningEngine, served_tokenizer: Tokenizer
+) -> None:
+    assert "lora" in served_by(decoupled, served_tokenizer).model.abilities.lacks
+
+
+def test_it_says_what_it_had_of_a_prompt(decoupled: RunningEngine, served_tokenizer: Tokenizer) -> None:
+    served = served_by(decoupled, served_tokenizer)
+    ids = served.prompt("Write about orchards. " * 200)
+    request = Request(
+        "a", ids, 3, served_tokenizer.end_id, 2, text=prompt_text(served_tokenizer, ids, adds_bos=True)
+    )
+    found: list[int] = []
+    for number in range(2):
+        told: list[EngineDelta] = []
+        call = served.model.call(replace(request, request_id=f"a{number}"))
+        end = loop.run(call.run(told.append, sent=lambda: None))
+        loop.run(call.close())
+        assert end.error is None
+        found += [each.blocks for each in told if isinstance(each, CachedPrompt)]
+    assert found[0] == 0
+    assert found[1] > 10
 
 
 def test_another_model_is_not_called_as_llmapi() -> None:

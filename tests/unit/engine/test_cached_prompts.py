@@ -14,6 +14,7 @@ from worker.engine.kinds import HTTP_KINDS
 from worker.engine.request import Request
 from worker.engine.triton.adapter import cached_in
 from worker.engine.triton.ids import IdsAdapter
+from worker.engine.triton.llmapi import LlmapiAdapter
 from worker.engine.triton.vllm import VllmAdapter
 from worker.inference.monitor import credits_reuse
 
@@ -74,6 +75,15 @@ def test_a_model_behind_triton_is_asked_where_it_declares_the_input_and_tells_in
     assert "return_perf_metrics" not in IdsAdapter("tensorrt_llm", frozenset()).tensors(REQUEST)
     assert cached_in({"kv_cache_reused_blocks": np.int32(31).tobytes()}) == CachedPrompt(blocks=31)
     assert cached_in({}) is None
+
+
+def test_llmapi_tells_it_as_a_number_or_in_digits() -> None:
+    inputs = frozenset({"sampling_param_return_perf_metrics"})
+    made = LlmapiAdapter("llmapi", inputs, is_streaming=True)
+    assert made.tensors(REQUEST)["sampling_param_return_perf_metrics"].tolist() == [True]
+    for raw in (np.int32(31).tobytes(), b"\x02\x00\x00\x0031"):
+        assert cached_in({"kv_cache_reused_block": raw}) == CachedPrompt(blocks=31)
+    assert cached_in({"kv_cache_reused_block": b"\x04\x00\x00\x00None"}) is None
 
 
 def test_no_more_than_the_prompt_was_in_the_cache() -> None:

@@ -91,8 +91,13 @@ def cached_in(outputs: Outputs) -> CachedPrompt | None:
 
     Shapes:
         kv_cache_reused_blocks: INT32 `[1, 1]`, where the request asked for it.
+        kv_cache_reused_block: the same from `llmapi`; INT32 `[1]`, or BYTES `[1]` with the number in digits.
     """
-    blocks = np.frombuffer(outputs.get("kv_cache_reused_blocks", b""), dtype=np.int32)
+    raw = outputs.get("kv_cache_reused_blocks") or outputs.get("kv_cache_reused_block") or b""
+    if len(raw) > _LENGTH_BYTES:
+        digits = text_in(raw) or ""
+        return CachedPrompt(blocks=int(digits)) if digits.isdecimal() else None
+    blocks = np.frombuffer(raw, dtype=np.int32)
     return CachedPrompt(blocks=max(0, int(blocks[0]))) if len(blocks) else None
 
 

@@ -24,6 +24,7 @@ _REFUSED: Final = (
     "should not exceed max_",
     "default_max_tokens",
     "only supported in decoupled mode",
+    "lora_path does not exist",
 )
 _NOT_SERVING: Final = (
     "unknown model",

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jobs.prompts.abilities import ABILITIES, GUIDED, SCORED
+from jobs.errors import EngineUnableError
+from jobs.prompts.abilities import ABILITIES, GUIDED, LORA, SCORED
 from worker.engine.abilities import Abilities
 from worker.engine.deltas import TextDelta
-from worker.engine.request import Request, Sampling
+from worker.engine.request import Request, Sampling, WantedAdapter
 from worker.engine.triton.adapter import (
     Kind,
     Outputs,
@@ -23,6 +24,7 @@ from worker.engine.triton.adapter import (
 )
 
 _PREFIX = "sampling_param_"
+_LORA_INPUTS = frozenset({"lora_id", "lora_name", "lora_path"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class LlmapiAdapter:
 
     def _lacks(self) -> frozenset[str]:
         taken = {each.removeprefix(_PREFIX) for each in self.inputs}
+        taken |= {LORA} if self.inputs >= _LORA_INPUTS else set()
         return ABILITIES - taken | GUIDED | SCORED
 
     def tensors(self, request: Request) -> Tensors:
@@ -67,6 +70,9 @@ class LlmapiAdapter:
 
         Shapes:
             every one `[1]`.
+
+        Raises:
+            EngineUnableError: its adapter cannot be named to the engine.
         """
         tensors: Tensors = {
             "text_input": bytes_tensor(request.text),
@@ -74,12 +80,15 @@ class LlmapiAdapter:
             f"{_PREFIX}max_tokens": np.array([request.max_tokens], dtype=np.int32),
             f"{_PREFIX}exclude_input_from_output": np.array([True]),
             "return_finish_reason": np.array([True]),
+            f"{_PREFIX}return_perf_metrics": np.array([True]),  # what it had of the prompt
         }
+        if request.adapter is not None:
+            tensors |= _adapter(request.adapter)
         tensors |= _sampling(request.sampling)
         return {name: value for name, value in tensors.items() if name in self.inputs}
 
-    def weights(self, request: Request) -> Tensors:  # noqa: ARG002  # no request has an adapter
-        """Return nothing: no request for this kind of model has an adapter."""
+    def weights(self, request: Request) -> Tensors:  # noqa: ARG002  # of the protocol
+        """Return nothing: the engine reads the weights of an adapter from its path."""
         return {}
 
     def stop(self) -> Stop | None:
@@ -103,6 +112,23 @@ class LlmapiAdapter:
         if text is None:
             return None
         return text_delta(text, reason=text_in(outputs.get("finish_reason", b"")), is_whole=True)
+
+
+def _adapter(wanted: WantedAdapter) -> Tensors:
+    """Build the tensors that name an adapter: the engine reads it from its path, and caches it by its number.
+
+    Raises:
+        EngineUnableError: it is not a directory in PEFT's form.
+    """
+    if wanted.format != "peft" or "://" in wanted.source:
+        raise EngineUnableError(
+            f"The engine reads adapters from a directory in PEFT's form; {wanted.name} is {wanted.source}."
+        )
+    return {
+        "lora_id": np.array([wanted.number], dtype=np.uint64),
+        "lora_name": bytes_tensor(wanted.name),
+        "lora_path": bytes_tensor(wanted.source),
+    }
 
 
 def _sampling(given: Sampling) -> Tensors:

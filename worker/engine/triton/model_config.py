@@ -115,7 +115,7 @@ def adapter_for(offer: Offer, settings: TritonSettings) -> Adapter:
         return VllmAdapter(name, offer.inputs)
     if kind == "llmapi":
         is_decoupled = bool(offer.entry.model_transaction_policy.decoupled)
-        return LlmapiAdapter(name, offer.inputs, is_streaming=is_decoupled)
+        return LlmapiAdapter(name, inputs, is_streaming=is_decoupled)
     accumulates = kind == "bls" and flag(offer.entry, "accumulate_tokens", absent=False)
     return TextAdapter(
         model_name=name,

@@ -15,8 +15,10 @@ _MISSING = {
     "sampling_param_best_of": 1,
     "sampling_param_frequency_penalty": 0,
     "sampling_param_presence_penalty": 0,
-    "sampling_param_return_perf_metrics": False,
     "return_cumulative_logprob": False,
+    "lora_id": None,
+    "lora_name": None,
+    "lora_path": None,
 }
 
 

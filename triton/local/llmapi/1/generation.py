@@ -2,8 +2,8 @@
 
 import json
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,13 @@ class Output:
         text: all of it; an incomplete character is left out until its other tokens come.
         finish_reason: `stop`, `length` or `cancelled`; None if it goes on.
         stop_reason: the stop string that ended it.
+        counts: the KV blocks of an answer that is over, by the names of `tensorrt_llm`.
     """
 
     text: str
     finish_reason: str | None = None
     stop_reason: str | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 class Engine:
@@ -55,6 +57,7 @@ class Engine:
         prompt = self._encode(asked.prompt)
         before = "" if asked.excludes_prompt else asked.prompt
         ids: list[int] = []
+        counts: dict[str, int] = {}
         end_id = -1 if _ENDLESSLY in asked.prompt else self._end_id
         engine = inner.stream(
             prompt,
@@ -62,6 +65,7 @@ class Engine:
             end_id=end_id,
             sampling=_sampling(asked),
             request_id=engine_id,
+            counts=counts,
         )
         for new in engine:
             if aborted.is_set():
@@ -74,7 +78,7 @@ class Engine:
                 return
             yield Output(before + text)
         reason = "length" if len(ids) >= asked.max_tokens else "stop"
-        yield Output(before + self._decode(ids), "cancelled" if aborted.is_set() else reason)
+        yield Output(before + self._decode(ids), "cancelled" if aborted.is_set() else reason, counts=counts)
 
     def _encode(self, prompt: str) -> list[int]:
         """Encode the prompt. As in the LLM API, special tokens are added, whatever the text begins with."""

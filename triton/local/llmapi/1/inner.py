@@ -12,6 +12,8 @@ import triton_python_backend_utils as pb_utils
 # An object of Triton's stub, which has no types.
 PbTensor: TypeAlias = Any
 
+COUNTS = ("kv_cache_reused_blocks", "kv_cache_alloc_new_blocks", "kv_cache_alloc_total_blocks")
+
 # Responses of ended streams, and when each ended. Triton drops its own reference within milliseconds.
 _ended: deque[tuple[float, Iterator[Any]]] = deque()
 _ended_lock = threading.RLock()  # a collection within may end another stream
@@ -19,7 +21,13 @@ _KEPT_SECONDS = 1.0
 
 
 def stream(
-    prompt: list[int], *, max_tokens: int, end_id: int, sampling: list[PbTensor], request_id: str
+    prompt: list[int],
+    *,
+    max_tokens: int,
+    end_id: int,
+    sampling: list[PbTensor],
+    request_id: str,
+    counts: dict[str, int] | None = None,
 ) -> Iterator[list[int]]:
     """Yield the tokens of each of the engine's responses.
 
@@ -29,6 +37,7 @@ def stream(
         end_id: ends the answer; -1 for none.
         sampling: further tensors of the request.
         request_id: `stop` takes it.
+        counts: takes the request's KV blocks, by the engine's names, from its last response.
 
     Raises:
         TritonModelException: the engine failed.
@@ -41,12 +50,17 @@ def stream(
     }
     tensors = [pb_utils.Tensor(name, np.array(value, dtype=np.int32)) for name, value in values.items()]
     tensors.append(pb_utils.Tensor("streaming", np.array([[True]])))
+    if counts is not None:
+        tensors.append(pb_utils.Tensor("return_perf_metrics", np.array([[True]])))
     for response in _responses(tensors + sampling, request_id):
         if response.has_error():
             raise pb_utils.TritonModelException(response.error().message())
         new = pb_utils.get_output_tensor_by_name(response, "output_ids")
         if new is None:  # the only sign of an error in Triton 2.51
             raise pb_utils.TritonModelException("the engine failed")
+        for name in COUNTS if counts is not None else ():
+            if (found := pb_utils.get_output_tensor_by_name(response, name)) is not None:
+                counts[name] = int(found.as_numpy().item(0))
         yield new.as_numpy().ravel().tolist()
 
 
@@ -67,7 +81,7 @@ def _responses(tensors: list[PbTensor], request_id: str) -> Iterator[Any]:
     reference, that thread frees the tensors' arrays while Python runs, which corrupts its memory: the process
     crashes, and the server hangs. Each question about cancellation delays that thread. Fixed in Triton 24.12.
     """
-    outputs = ["output_ids", "sequence_length"]
+    outputs = ["output_ids", "sequence_length", *COUNTS]
     found = pb_utils.InferenceRequest(
         model_name="tensorrt_llm", request_id=request_id, inputs=tensors, requested_output_names=outputs
     ).exec(decoupled=True)

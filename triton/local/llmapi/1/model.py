@@ -3,7 +3,7 @@
 Written from the source of that model (triton_backend/all_models/llmapi of TensorRT-LLM, 2025 and 2026), which
 was never run here: each response holds the whole text so far, cancelled requests are polled, and a stop
 request ends another one by its id and is itself answered with an error. Images, LoRA, penalties, several
-answers, log probabilities and performance metrics are refused.
+answers and log probabilities are refused.
 """
 
 import json
@@ -25,6 +25,7 @@ PbSender: TypeAlias = Any
 PbResponse: TypeAlias = Any
 
 _CANCEL_PERIOD = 0.1  # seconds; `cancellation_check_period_ms` of model.yaml
+_NAMES = {"kv_cache_reused_blocks": "kv_cache_reused_block"}
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
@@ -139,6 +140,9 @@ def _response(request: PbRequest, output: Output) -> PbResponse:
         values["finish_reason"] = str(output.finish_reason)
     if input_of(request, "return_stop_reason", absent=False):
         values["stop_reason"] = str(output.stop_reason)
+    if output.counts and input_of(request, "sampling_param_return_perf_metrics", absent=False):
+        # In digits, as the real model does, whatever its configuration declares.
+        values |= {_NAMES.get(name, name): str(count) for name, count in output.counts.items()}
     return pb_utils.InferenceResponse(
         [pb_utils.Tensor(name, np.array([text.encode()], dtype=np.object_)) for name, text in values.items()]
     )
