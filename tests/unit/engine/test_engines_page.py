@@ -18,6 +18,21 @@ CASES = (
     "worker killed with `kill -9` mid-answer",
 )
 
+FEATURES = (
+    "requests",
+    "streaming",
+    "cancel",
+    "refusal before output",
+    "refusal in the stream",
+    "capacity",
+    "load",
+    "LoRA",
+    "seed",
+    "structured output",
+    "log probabilities",
+    "end reasons",
+)
+
 
 def rows(first: str) -> list[list[str]]:
     """The cells of the table whose head begins with this word, without its head."""
@@ -32,11 +47,20 @@ def test_every_test_that_the_page_names_exists() -> None:
     assert named - set(re.findall(r"^def (test_\w+)", text, re.MULTILINE)) == set()
 
 
+def test_every_feature_has_a_grade_of_proof_for_each_kind() -> None:
+    head, *features = rows("feature")
+    assert [feature for feature, *_ in features] == list(FEATURES)
+    for feature, *cells in features:
+        assert len(cells) == len(head) - 1, feature
+        graded = "^(server|code|ours|told|none|not reported)"
+        assert all(re.search(graded, cell) for cell in cells), feature
+
+
 def test_every_cell_names_a_test_or_says_that_nothing_shows_it() -> None:
     head, *cases = rows("case")
     assert tuple(case for case, *_ in cases) == CASES
     for case, *cells in cases:
         assert len(cells) == len(head) - 1, case
-        # "as Triton" and "as SGLang" point to the cells of a suite that they share.
-        assert all(re.search("`test_|not shown|as Triton|as SGLang", cell) for cell in cells), case
+        # "as Triton" and "as trtllm-serve" point to the cells of a suite that they share.
+        assert all(re.search("`test_|not shown|as Triton|as trtllm-serve", cell) for cell in cells), case
     assert len(rows("kind")) > len(head)
