@@ -2,12 +2,8 @@
 
 import functools
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,50 +12,13 @@ import httpx2
 import pytest
 
 from cli.stack.ports import LOOPBACK, free_port
-from cli.stack.servers.postgres import EmbeddedPostgres
 from llama_support import LlamaServer, running_llama
-from support import PATIENCE, eventually
+from support import eventually
+from up_support import longbatch, up
 
 pytestmark = pytest.mark.timeout(300)
 
-_COMMAND = (sys.executable, "-P", "-c", "from longbatch.cli import main; main()")
 _CONTEXT = 1024
-
-
-def longbatch(*arguments: str, home: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*_COMMAND, *arguments],
-        env={**os.environ, "XDG_DATA_HOME": str(home)},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
-@contextmanager
-def up(home: Path, *arguments: str) -> Iterator[Path]:
-    """A ready `longbatch up` in the default directory of this home; yields what it prints."""
-    output = home / "console"
-    with output.open("wb") as file:
-        process = subprocess.Popen(
-            [*_COMMAND, "up", "--port", "0", *arguments],
-            env={**os.environ, "XDG_DATA_HOME": str(home)},
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-
-        def is_ready() -> bool:
-            assert process.poll() is None, output.read_text()
-            return (home / "longbatch" / "ready.json").exists()
-
-        eventually(is_ready, timeout=90)
-        yield output
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
-        EmbeddedPostgres(home / "longbatch" / "postgres").remove()
 
 
 @pytest.fixture(scope="module")

@@ -104,7 +104,7 @@ def test_a_section_names_only_pages_that_are_there() -> None:
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("[x](gone.md)", r"CHANGELOG\.md links to gone\.md"), ("[x](docs/engine.md#gone)", "mkdocs warned")],
+    [("[x](gone.md)", r"CHANGELOG\.md links to gone\.md"), ("[x](docs/one.md#gone)", "mkdocs warned")],
 )
 def test_a_link_that_leads_nowhere_stops_the_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
@@ -112,7 +112,7 @@ def test_a_link_that_leads_nowhere_stops_the_build(
     """In a repository of three pages."""
     root = tmp_path / "repository"
     (root / "docs" / "decisions").mkdir(parents=True)
-    (root / "docs" / "engine.md").write_text("# Engine\n")
+    (root / "docs" / "one.md").write_text("# One\n")
     (root / "README.md").write_text("# Longbatch\n")
     (root / "CHANGELOG.md").write_text(f"# Changes\n\n{text}\n")
     monkeypatch.setattr(site, "ROOT", root)

@@ -68,7 +68,7 @@ def _capacity(side: EngineSide, client: EngineClient) -> Iterator[Finding]:
     try:
         model: EngineModel = client.describe()
     except EngineError as error:
-        yield Finding("capacity", "failed", error.message, "docs/engine.md")
+        yield Finding("capacity", "failed", error.message, "docs/engines.md")
         return
     found = model.capacity
     pool = f"{found.max_blocks} blocks of {found.tokens_per_block} tokens"
@@ -83,7 +83,7 @@ def _capacity(side: EngineSide, client: EngineClient) -> Iterator[Finding]:
 def _load(gauges: Gauges | None, num_ours: int | None) -> Finding:
     if gauges is None:
         detail = "the server shows no load: blocks of cancelled jobs stay reserved for longer"
-        return Finding("metrics", "warning", detail, "its option for metrics; docs/engine.md")
+        return Finding("metrics", "warning", detail, "its option for metrics; docs/engines.md")
     return load_finding(gauges, num_ours=num_ours)
 
 
