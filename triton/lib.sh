@@ -62,21 +62,45 @@ need_image() {
             "for docker login nvcr.io with the user \$oauthtoken and an API key of NGC as password"
 }
 
-# As many GPUs with as much memory as the profile wants. Another kind of GPU is told, not refused.
+# need_driver FOUND: the driver that the image needs, or a newer one; nothing is known of images that drivers.txt does
+# not list. Cards of data centres may do with an older one, by CUDA's forward compatibility: told, not refused.
+need_driver() {
+    local found=$1 release needed="" runnable="" first last driver oldest=""
+    release=$(sed -nE 's/.*:([0-9]{2}\.[0-9]{2})(-trtllm-.*)?$/\1/p' <<<"$TRITON_IMAGE")
+    while read -r first last driver; do
+        oldest=${oldest:-$first}
+        [[ $release < $first || $release > $last ]] || needed=$driver
+        is_older "$found" "$driver" || runnable=$last
+    done < <(grep -v '^#' "$triton_folder/drivers.txt")
+    [ -n "$needed" ] && is_older "$found" "$needed" || return 0
+    local said="the image $release needs NVIDIA driver $needed or newer, and this machine has $found: install a newer driver"
+    [ -z "$runnable" ] || said+=", or set TRITON_IMAGE to an image from $oldest to $runnable"
+    [ "$WORKSTATION" = no ] || die "$said"
+    note "$said; CUDA's forward compatibility may do, see the image's release notes"
+}
+
+# Whether the first version is older than the second.
+is_older() {
+    [ "$1" != "$2" ] && [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]
+}
+
+# As many GPUs with as much memory as the profile wants, and a driver for the image. Another kind of GPU is told, not
+# refused.
 need_gpu() {
     command -v nvidia-smi >/dev/null ||
         die "no NVIDIA driver: nvidia-smi is not on the PATH; this needs $GPU_COUNT GPU with $GPU_MEMORY_MIB MiB"
     local found
-    found=$(nvidia-smi --query-gpu=memory.total,compute_cap --format=csv,noheader,nounits 2>&1) ||
+    found=$(nvidia-smi --query-gpu=memory.total,compute_cap,driver_version --format=csv,noheader,nounits 2>&1) ||
         die "the NVIDIA driver does not answer: ${found##*$'\n'}"
     local count=0 memory capability
-    while IFS=', ' read -r memory capability; do
+    while IFS=', ' read -r memory capability _; do
         [ "${memory:-0}" -ge "$GPU_MEMORY_MIB" ] 2>/dev/null && count=$((count + 1))
         [ "${capability/./}" = "$COMPUTE_CAPABILITY" ] ||
             note "$PROFILE plans for sm$COMPUTE_CAPABILITY, this GPU is sm${capability/./}: its plan does not hold"
     done <<<"$found"
     [ "$count" -ge "$GPU_COUNT" ] ||
         die "$PROFILE needs $GPU_COUNT GPU with $GPU_MEMORY_MIB MiB; $count of $(grep -c . <<<"$found") have as much"
+    need_driver "${found##*, }"
 }
 
 # Whether the folder holds a whole Hugging Face model: what its index names, and a tokenizer.

@@ -1,5 +1,7 @@
 """The commands for engines: plan a profile, render its files, and check files against it."""
 
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -11,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.commands import halts, inspect
-from cli.engine import drift, proposal, render, sharing
+from cli.engine import drift, drivers, proposal, render, sharing
 from cli.engine import plan as plans
 from cli.engine import profile as profiles
 from cli.engine.cache_layout import LayerGroup
@@ -24,6 +26,7 @@ from jobs.errors import LongbatchError
 from longbatch.cli.output import EXIT_USAGE, AsJson, notes, output, print_error, print_json
 
 EXIT_DRIFT: Final = 1
+_DRIVER_SECONDS: Final = 10.0  # it may load at the first call
 
 app = typer.Typer(no_args_is_help=True, help="Plan, build, inspect and pause engines.")
 
@@ -100,6 +103,9 @@ def plan(  # noqa: PLR0913  # options of a command
         print_json(asdict(found))
     else:
         _show(found)
+    driver = _installed_driver()
+    if driver is not None and (said := drivers.mismatch(profile, driver)):
+        notes.print(f"[yellow]warning:[/] {escape(said)}")
     if proposed is not None and save is not None:
         with _usage_errors():
             save.write_text(proposed)
@@ -196,6 +202,24 @@ def _check(profile: Profile, folder: Path) -> None:
     output.print(f"[green]✓[/] {escape(str(folder))} matches {escape(profile.name)}")
 
 
+def _installed_driver() -> str | None:
+    """Return this machine's driver; None if it has none that answers."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return None
+    try:
+        answer = subprocess.run(
+            [tool, "--query-gpu=driver_version", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_DRIVER_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.partition("\n")[0].strip() or None
+
+
 def _show(found: CapacityPlan) -> None:
     table = Table(
         "memory", "GiB", "", box=None, title=f"{found.profile}, {found.weights} weights", title_justify="left"
@@ -233,6 +257,8 @@ def _show(found: CapacityPlan) -> None:
         f" {pace.typical_prefill_seconds:g} s; {pace.full_decode_tokens_per_second:g} tokens/s at full"
         f" length, {pace.typical_decode_tokens_per_second:g} in a full batch of typical jobs"
     )
+    if found.driver is not None:
+        output.print(f"the image needs NVIDIA driver {found.driver} or newer")
     for warning in found.warnings:
         output.print(f"[yellow]warning:[/] {escape(warning)}")
 

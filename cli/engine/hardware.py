@@ -19,6 +19,7 @@ class Gpu:
         flops: dense 16-bit tensor operations per second, from the data sheet.
         reached_bandwidth: share of the bandwidth that decoding reaches; by default with HBM.
         reached_flops: share of the operations that prefill reaches; by default with HBM.
+        is_workstation: CUDA's forward compatibility, a newer image on an older driver, is not for it.
     """
 
     title: str
@@ -28,6 +29,7 @@ class Gpu:
     flops: float
     reached_bandwidth: float = 0.75
     reached_flops: float = 0.55
+    is_workstation: bool = False
 
     @property
     def memory_bytes(self) -> int:
@@ -112,6 +114,7 @@ GPUS: Final = {
         flops=155e12,
         reached_bandwidth=0.85,
         reached_flops=0.5,
+        is_workstation=True,
     ),
     "l40s": Gpu(
         title="L40S 48 GB",

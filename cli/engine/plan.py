@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from cli.engine import pitfalls
+from cli.engine import drivers, pitfalls
 from cli.engine.cache_layout import LayerGroup
 from cli.engine.hardware import GIB
 from cli.engine.profile import Profile
@@ -57,6 +57,7 @@ class CapacityPlan:
         full_length_jobs: jobs with the longest prompt that run at once.
         typical_jobs: typical jobs that run at once.
         binds: the limit that keeps more jobs from running, for long and for typical ones.
+        driver: oldest NVIDIA driver that the image runs on; None if that is not known.
         warnings: pitfalls of this profile.
     """
 
@@ -84,6 +85,7 @@ class CapacityPlan:
     typical_jobs: int
     binds: dict[str, str]
     pace: Throughput
+    driver: str | None
     warnings: tuple[str, ...]
 
 
@@ -134,6 +136,7 @@ def plan(profile: Profile, *, max_num_batched_tokens: int | None = None) -> Capa
         typical_jobs=min(engine.max_batch_size, blocks // typical),
         binds={"full_length": _binds(engine, blocks, full), "typical": _binds(engine, blocks, typical)},
         pace=_throughput(profile),
+        driver=drivers.required(profile.image.name),
         warnings=pitfalls.find(
             profile,
             pool_blocks=blocks,

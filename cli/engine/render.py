@@ -104,6 +104,7 @@ def _texts(profile: Profile) -> dict[str, str]:
         "slurm_options": "".join(f"#SBATCH --{each}\n" for each in profile.slurm.options()),
         "gpu_gib": f"{found.gpu_gib:g}",
         "compute_capability": str(profile.hardware.compute_capability),
+        "workstation": "yes" if profile.hardware.is_workstation else "no",
         "memory_mib": str(int(found.gpu_gib * 1024)),
         "model_repository": profile.model.repository,
         "model_dir": values.model_dir(profile),

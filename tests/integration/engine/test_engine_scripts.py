@@ -186,7 +186,7 @@ def test_a_missing_driver_is_reported(bare: Path, rendered: Path, data: Path) ->
     ("answer", "words"),
     [
         ('echo "NVIDIA-SMI has failed because it could not talk to the driver."; exit 9', "does not answer"),
-        ('echo "24576, 8.6"', "needs 1 GPU with 28119 MiB; 0 of 1 have as much"),
+        ('echo "24576, 8.6, 590.44.01"', "needs 1 GPU with 28119 MiB; 0 of 1 have as much"),
     ],
 )
 def test_a_driver_that_fails_and_a_gpu_that_is_too_small_are_reported(
@@ -197,10 +197,44 @@ def test_a_driver_that_fails_and_a_gpu_that_is_too_small_are_reported(
 
 
 def test_another_kind_of_gpu_is_reported_and_not_refused(bare: Path, rendered: Path, data: Path) -> None:
-    program(bare, "nvidia-smi", 'echo "143771, 9.0"')  # as an H200 answers
+    program(bare, "nvidia-smi", 'echo "143771, 9.0, 590.44.01"')  # as an H200 answers
     told = words_of(run(bare, "build_engine.sh", rendered, data))
     assert "plans for sm86, this GPU is sm90" in told
     assert "docker is not installed" in told
+
+
+def test_a_driver_that_is_too_old_for_the_image_is_refused_with_the_images_that_would_do(
+    bare: Path, rendered: Path, served: Path
+) -> None:
+    newer = "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
+    for script in ("build_engine.sh", "launch.sh"):
+        told = words_of(run(bare, script, rendered, served, TRITON_IMAGE=newer))
+        assert told.strip() == (
+            f"{script}: the image 26.07 needs NVIDIA driver 590.44.01 or newer, and this machine has"
+            " 570.124.06: install a newer driver, or set TRITON_IMAGE to an image from 25.01 to 25.05"
+        )
+    assert not (served / "calls").exists()
+
+
+def test_a_data_center_card_with_an_older_driver_is_reported_and_not_refused(
+    bare: Path, rendered: Path, served: Path
+) -> None:
+    settings = rendered / "engine.env"
+    settings.write_text(settings.read_text().replace("WORKSTATION=yes", "WORKSTATION=no"))
+    answer = run(bare, "launch.sh", rendered, served, TRITON_IMAGE="tritonserver:25.11-trtllm-python-py3")
+    assert answer.returncode == 0, answer.stderr
+    assert "needs NVIDIA driver 580.95.05 or newer" in answer.stderr
+    assert "forward compatibility" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    "image", ["mine/triton:latest", "nvcr.io/nvidia/tritonserver:99.01-trtllm-python-py3"]
+)
+def test_an_image_of_unknown_needs_is_not_held_to_a_driver(
+    bare: Path, rendered: Path, served: Path, image: str
+) -> None:
+    answer = run(bare, "launch.sh", rendered, served, TRITON_IMAGE=image)
+    assert (answer.returncode, answer.stderr) == (0, "")
 
 
 def test_a_missing_docker_is_reported(bare: Path, rendered: Path, tmp_path: Path) -> None:
@@ -240,7 +274,7 @@ def served(bare: Path, data: Path) -> Path:
     for model in MODELS:
         (data / "repository" / model).mkdir(parents=True)
         (data / "repository" / model / "config.pbtxt").write_text(render.config_text(A6000, model))
-    program(bare, "nvidia-smi", 'echo "49140, 8.6"')
+    program(bare, "nvidia-smi", 'echo "49140, 8.6, 570.124.06"')
     program(bare, "docker", f'[ "$1" != run ] || echo "$@" >> "{data}/calls"')
     program(bare, "sbatch", f'echo sbatch "$@" >> "{data}/calls"')
     return data
