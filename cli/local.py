@@ -80,7 +80,7 @@ def find_engine(url: str | None, *, metrics_url: str | None = None, model: str |
 def _engine_at(url: str, *, metrics_url: str | None, model: str | None) -> EngineSide:
     """Build the settings of the engine at this URL, with what the environment says of its capacity."""
     side = EngineSide()
-    named = side.engine.model_dump() | {"url": url}
+    named = side.engine.model_dump(exclude_unset=True) | {"url": url}
     if model:
         named["served_model"] = model
     # Another server's metrics would mislead.
@@ -102,12 +102,13 @@ def _engine_of_stack(
     for variable, value in settings.items():
         group, _, name = variable.removeprefix(ENV_PREFIX).partition("__")
         groups[group][name.lower()] = value
+    given = side.engine.model_dump(exclude_unset=True)
     served = {"served_model": model} if model else {}
     of_triton = {"metrics_url": metrics_url} | ({"model_name": model} if model else {})
     return side.model_copy(
         update={
             "triton": side.triton.model_copy(update=of_triton),
-            "engine": EngineSettings.model_validate(side.engine.model_dump() | groups["ENGINE"] | served),
+            "engine": EngineSettings.model_validate(given | groups["ENGINE"] | served),
             "tokenizer": TokenizerSettings.model_validate(side.tokenizer.model_dump() | groups["TOKENIZER"]),
         }
     )

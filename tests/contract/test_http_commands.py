@@ -31,6 +31,19 @@ def test_an_inspection_by_url_says_what_the_server_is(server: StandIn) -> None:
     assert "keepalive" not in found  # its flags are Triton's
 
 
+@pytest.mark.parametrize("promised", [None, "131072", "4096"])
+def test_an_inspection_compares_the_context_only_with_a_configured_one(
+    server: StandIn, monkeypatch: pytest.MonkeyPatch, promised: str | None
+) -> None:
+    if promised is not None:
+        monkeypatch.setenv("LONGBATCH_ENGINE__MAX_SEQ_LEN", promised)
+        monkeypatch.setenv("LONGBATCH_ENGINE__MAX_INPUT_LEN", "4000")
+    answer = CliRunner().invoke(application(), ["engine", "inspect", "--url", server.url, "--json"])
+    contexts = [each["detail"] for each in json.loads(answer.stdout) if each["name"] == "context"]
+    warned = ["its context is 4096 tokens, less than the 131072 promised"]
+    assert contexts == (warned if promised == "131072" else [])
+
+
 def test_the_doctor_asks_the_http_engine_and_no_triton(
     server: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from cli.stack.servers.engine_options import EngineOptions
 from entry_points import settings_of
 from jobs.diagnostics import Finding
 from jobs.prompts.tokenizer import Tokenizer
-from jobs.settings import EngineSide
+from jobs.settings import EngineSettings, EngineSide
 from local_engine import RunningEngine, free_ports, prepared_launch, running_engine, running_server
 from support import eventually
 from worker.engine import loop
@@ -79,7 +79,7 @@ def test_nothing_fails_on_a_server_that_is_right(right: RunningEngine, served_to
     seen = found(without_overrides(right), served_tokenizer)
     assert not [each for each in seen.values() if each.status == "failed"]
     assert seen["entry point"].detail.startswith("tensorrt_llm (ids)")
-    assert "less than max_seq_len 131072" in seen["KV cache"].detail
+    assert (seen["KV cache"].status, seen["KV cache"].detail) == ("ok", "it holds 65536 tokens")
     assert seen["tokenizer"].status == "unknown"
     assert seen["answer"].status == seen["metrics"].status == "ok"
     assert seen["abilities"].detail.startswith("jobs may have ignore_eos, lora, min_tokens, stop_token_ids, ")
@@ -87,6 +87,16 @@ def test_nothing_fails_on_a_server_that_is_right(right: RunningEngine, served_to
     idle = "0 requests inside, 0 waiting inside, 0 of 1024 blocks used"
     # The probe's own request may still be in the engine's gauges, which follow it within a tenth of a second.
     eventually(lambda: found(without_overrides(right), served_tokenizer)["metrics"].detail == idle)
+
+
+def test_a_pool_below_the_configured_context_is_a_warning(
+    right: RunningEngine, served_tokenizer: Tokenizer
+) -> None:
+    side = without_overrides(right)
+    promised = EngineSettings.model_validate({"max_seq_len": 131_072})
+    seen = found(side.model_copy(update={"engine": promised}), served_tokenizer)
+    assert seen["KV cache"].status == "warning"
+    assert "less than max_seq_len 131072" in seen["KV cache"].detail
 
 
 def test_each_thing_that_is_wrong_is_named(wrong: RunningEngine, served_tokenizer: Tokenizer) -> None:

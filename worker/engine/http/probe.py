@@ -73,7 +73,8 @@ def _capacity(side: EngineSide, client: EngineClient) -> Iterator[Finding]:
     found = model.capacity
     pool = f"{found.max_blocks} blocks of {found.tokens_per_block} tokens"
     yield Finding("capacity", "ok", f"{found.max_batch_size} slots, {pool}, {found.max_seq_len} tokens a job")
-    if found.max_seq_len < side.engine.max_seq_len:
+    is_configured = "max_seq_len" in side.engine.model_fields_set
+    if is_configured and found.max_seq_len < side.engine.max_seq_len:
         detail = (
             f"its context is {found.max_seq_len} tokens, less than the {side.engine.max_seq_len} promised"
         )

@@ -101,7 +101,7 @@ def _pool(server: InspectedServer) -> Iterator[Finding]:
         yield Finding("KV cache", "ok" if is_set else "failed", "the server does not report its size", advice)
         return
     longest = server.side.engine.max_seq_len
-    if pool < longest:
+    if "max_seq_len" in server.side.engine.model_fields_set and pool < longest:
         detail = f"it holds {pool} tokens, less than max_seq_len {longest}: longer jobs are refused"
         yield Finding("KV cache", "warning", detail, "LONGBATCH_ENGINE__MAX_SEQ_LEN, or a larger pool")
     elif real >= wanted:
