@@ -97,6 +97,13 @@ def test_the_documentation_names_every_metric() -> None:
     assert documented - OF_THE_LIBRARY == ours
 
 
+def test_the_documentation_names_the_gpu_s_metrics_that_the_dashboard_shows() -> None:
+    shown = set(re.findall(r"\b(?:nv_gpu|DCGM)_\w+", "\n".join(expressions())))
+    documented = set(re.findall(r"`((?:nv_gpu|DCGM)_\w+)`", (REPOSITORY / "docs" / "metrics.md").read_text()))
+    assert shown
+    assert shown <= documented
+
+
 @pytest.mark.parametrize("name", ["job.claimed", "lease.lost", "metrics.ready"])
 def test_events_are_counted_by_their_names(name: str) -> None:
     process = ProcessMetrics()
