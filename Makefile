@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel check-wheels demo test quick pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards trace-picture screenshots test-ocr test-torch test-engines test-sglang test-lora test-clients lint bench prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full images prove-images prove-zero-retention prove-encryption drill docs openapi licences schemas extraction crashes lock clean
+.PHONY: help setup wheel check-wheels demo test quick pytest browser test-console check-monitoring check-chart chart-schema check-image dashboards trace-picture screenshots test-ocr test-torch test-engines test-sglang test-lora test-clients lint bench bench-clients prove prove-soak prove-failover prove-upgrade prove-restore prove-disk-full images prove-images prove-zero-retention prove-encryption drill docs openapi licences schemas extraction crashes lock clean
 BIN := .venv/bin
 # Some machines forbid bytecode: each of hundreds of processes would compile all of our code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -99,6 +99,11 @@ lint: setup ## style, types and import contracts
 bench: setup ## print the targets, simulated and on real servers, about 12 minutes (JSON=file keeps them)
 	@$(BIN)/python -m bench $(if $(JSON),--json "$(JSON)") $(BENCH)
 
+bench-clients: export ENGINE = llama
+bench-clients: setup ## AIPerf, genai-bench and `longbatch bench` against Longbatch and the llama.cpp behind it, about 6 minutes (CLIENTS='--concurrency 8'); installs both into .venv-bench-clients, 1.1 GB
+	@scripts/setup_bench_clients.sh
+	@$(BIN)/python -m bench.clients $(CLIENTS)
+
 prove: setup ## the same at full length, for hours: 300 jobs of each workload, a million rows (SEEDS=3)
 	@$(BIN)/python -m bench --long --json bench/results/targets.json $(if $(SEEDS),--seeds $(SEEDS)) $(BENCH)
 
@@ -164,7 +169,7 @@ crashes: setup ## the long forms of the crash tests: 2,000 webhook events and 40
 COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-package longbatch
 # Of one extra alone, without what Longbatch itself needs.
 LLAMA = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["llama-cpp"], sep="\n")
-CLIENTS = $(addprefix tests/with_clients/environments/,openai3 openai2 curator)
+LOCKED = $(addprefix tests/with_clients/environments/,openai3 openai2 curator) bench/clients/clients
 lock: ## write the lock files anew (needs uv)
 	@$(COMPILE) pyproject.toml --extra local --group dev -o requirements.lock
 	@$(COMPILE) pyproject.toml --extra engine -c requirements.lock -o requirements-engine.lock
@@ -178,9 +183,9 @@ lock: ## write the lock files anew (needs uv)
 	@$(COMPILE) --no-deps --group image -o requirements-image.lock
 	@$(COMPILE) --group release -o requirements-release.lock
 	@$(BIN)/python -c '$(LLAMA)' | $(COMPILE) --no-deps - -o requirements-llama.lock
-	@for each in $(CLIENTS:=.in); do $(COMPILE) $$each -o $${each%.in}.lock; done
+	@for each in $(LOCKED:=.in); do $(COMPILE) $$each -o $${each%.in}.lock; done
 
 clean: ## remove what setup and the tools made
 	@# Images that an ordinary user built belong to that user's other ids.
 	@[ ! -d .images/state ] || [ "$$(id -u)" = 0 ] || unshare --user --map-root-user --map-auto rm -rf .images
-	@rm -rf .venv .venv-torch .venv-vllm .venv-sglang .venv-clients .schemas .prometheus .chart .hadolint .drill .images .gpu build dist *.egg-info client/build client/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules tests/with_chart/objects/node_modules
+	@rm -rf .venv .venv-torch .venv-vllm .venv-sglang .venv-clients .venv-bench-clients .schemas .prometheus .chart .hadolint .drill .images .gpu build dist *.egg-info client/build client/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis tests/javascript/node_modules tests/with_clients/javascript/node_modules tests/with_chart/objects/node_modules

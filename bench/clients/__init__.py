@@ -1,0 +1,1 @@
+"""Well-known load generators against Longbatch's API and against the engine behind it."""
