@@ -17,6 +17,7 @@ from typing import Final
 import pytest
 
 from cli.stack.servers.postgres import EmbeddedPostgres
+from documented.checks import assert_shown
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tokenizer_files import tokenizer_directory
 from scripted_model import POSITIONS, TEXT, ScriptedModel
@@ -110,6 +111,17 @@ def test_up_finds_what_vllm_serves(started: QuickStart, vllm: VllmServer) -> Non
     assert f"Engine {vllm.url}: vllm serves " in started.console
     assert f"; context {POSITIONS:,} tokens, {_SLOTS} slots, KV cache " in started.console
     assert "(the same tokens as the engine's)" in started.console
+
+
+def test_inspect_prints_what_the_page_of_vllm_shows(started: QuickStart) -> None:
+    done = subprocess.run(
+        ["longbatch", "engine", "inspect"],  # noqa: S607  # of this environment
+        env={**started.environment, "COLUMNS": "1000"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert_shown("docs/engines/vllm.md", done.stdout)
 
 
 def test_the_pages_program_prints_a_summary_of_each_document(started: QuickStart, reports: Path) -> None:

@@ -4,7 +4,6 @@ llama.cpp is real; the other kinds are stand-ins, see `stand_in_engine`.
 """
 
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -16,12 +15,12 @@ import pytest
 from cli.stack.engine_urls import EngineUrls
 from cli.stack.errors import StackError
 from cli.stack.found_engines import FoundEngine, find_engines
+from documented.checks import assert_shown
 from documented.shell import commands_of, shell_blocks
 from gguf_support import smollm2
 from jobs.prompts.gguf_tokenizer import ensure_gguf_tokenizer
 from jobs.prompts.tokenizer import Tokenizer
 from llama_support import running_llama
-from scripts.docs.build import ROOT
 from stand_in_engine import Kind, standing_in
 from system_support import text_of
 from up_support import up
@@ -67,16 +66,6 @@ def found(url: str, options: list[str]) -> FoundEngine:
     return engine
 
 
-def shown_checks(page: str) -> list[str]:
-    """What the page shows of `longbatch engine inspect`."""
-    return re.findall(r"^    ([✓!?✗] .+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
-
-
-def words_of(check: str) -> str:
-    """A check without what differs from server to server: addresses, numbers and what a page leaves out."""
-    return re.sub(r"http://[\w.:]+|\d[\d.,]*", "N", check).partition(", …")[0].partition("; …")[0]
-
-
 def use_stack(commands: str, *, home: Path) -> str:
     """Run the commands of a second terminal, in a folder with a report; returns what they print."""
     (home / "reports").mkdir()
@@ -97,11 +86,6 @@ def use_stack(commands: str, *, home: Path) -> str:
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert (home / "summaries" / "a.txt.md").read_text()
     return done.stdout
-
-
-def assert_shown(page: str, printed: str) -> None:
-    assert len(shown_checks(page)) > 5
-    assert [each for each in shown_checks(page) if words_of(each) not in words_of(printed)] == []
 
 
 @pytest.fixture
