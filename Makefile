@@ -100,7 +100,7 @@ bench: setup ## print the targets, simulated and on real servers, about 12 minut
 	@$(BIN)/python -m bench $(if $(JSON),--json "$(JSON)") $(BENCH)
 
 bench-clients: export ENGINE = llama
-bench-clients: setup ## AIPerf, genai-bench and `longbatch bench` against Longbatch and the llama.cpp behind it, about 6 minutes (CLIENTS='--concurrency 8'); installs both into .venv-bench-clients, 1.1 GB
+bench-clients: setup ## AIPerf, genai-bench and `longbatch bench` against Longbatch and the llama.cpp behind it, about 9 minutes (CLIENTS='--concurrency 8'); installs both into .venv-bench-clients, 1.1 GB
 	@scripts/setup_bench_clients.sh
 	@$(BIN)/python -m bench.clients $(CLIENTS)
 
