@@ -67,8 +67,8 @@ def pytest_terminal_summary(
 def pytest_configure(config: pytest.Config) -> None:
     """Raise the soft limit of open files as far as the product does: tests are a thousand callers at once."""
     open_files.raise_limit()
-    if lanes.register(config):
-        zygote.start_all()  # while the tests are collected; all lanes share them
+    if lanes.register(config) and any("unit" not in Path(each).parts for each in config.args):
+        zygote.start_all()  # while the tests are collected; all lanes share them, and unit tests need none
     gc.disable()  # until all is collected: of what modules and tests are made, nothing is garbage
 
 

@@ -31,7 +31,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 BIN: Final = Path(sys.executable).parent
 # More processes than cores: these tests mostly wait. Two leave a third of two cores idle.
 REST: Final = ("--lanes", "5", "--ignore=tests/unit")
-UNIT: Final = ("tests/unit",)
+UNIT: Final = ("--lanes", "2", "tests/unit")
 # The order of pytest's last line.
 OUTCOMES: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warnings", "error")
 WIDTH: Final = 80
