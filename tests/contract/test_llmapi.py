@@ -141,6 +141,22 @@ def test_another_model_is_not_called_as_llmapi() -> None:
         adapter_for(Offer(entry, entry), TritonSettings(adapter="llmapi"))
 
 
+@pytest.mark.parametrize(("newer", "is_streaming"), [((), False), (("lora_id",), True)])
+def test_a_decoupled_model_of_a_release_without_adapters_answers_whole(
+    newer: tuple[str, ...],
+    *,
+    is_streaming: bool,
+) -> None:
+    """Seen on NVIDIA's model files: before they took adapters, the LLM API did not learn of `streaming`."""
+    inputs = ("text_input", "sampling_param_max_tokens", "streaming", "stop", *newer)
+    entry = config_of("tensorrt_llm", *inputs)
+    adapter = adapter_for(Offer(entry, entry), TritonSettings())
+    assert adapter.abilities.is_streaming == is_streaming
+    assert adapter.abilities.takes_stop, "a stopped request is answered only if it asked for a stream"
+    request = Request("a", np.array([5], dtype=np.int32), 3, 2, 2, text="five")
+    assert adapter.tensors(request)["streaming"].tolist() == [True]
+
+
 def test_a_model_without_a_stop_request_is_cut() -> None:
     entry = config_of("tensorrt_llm", "text_input", "sampling_param_max_tokens", "streaming")
     adapter = adapter_for(Offer(entry, entry), TritonSettings(adapter="llmapi"))
@@ -283,6 +299,21 @@ def test_inspection_says_what_a_quick_start_lacks(
     assert seen["models"].detail.endswith("entry points: tensorrt_llm, llmapi")
     seen = found_by_probe(settings_of(decoupled, MODEL), served_tokenizer)
     assert not [each for each in seen.values() if each.status in {"failed", "warning"}]
+
+
+def test_inspection_names_a_decoupled_release_whose_answers_come_whole(
+    tmp_path: Path, options: EngineOptions, served_tokenizer: Tokenizer
+) -> None:
+    launch = prepared_launch(tmp_path, options)
+    config = tmp_path / "models" / MODEL / "config.pbtxt"
+    lines = [line for line in config.read_text().splitlines() if '"lora_id"' not in line]
+    config.write_text("\n".join(lines))
+    with running_server(launch) as engine:
+        engine.wait_ready()
+        seen = found_by_probe(settings_of(engine, MODEL), served_tokenizer)
+    assert seen["live output"].status == "warning"
+    assert "answers come whole all the same" in seen["live output"].detail
+    assert "the input lora_id" in (seen["live output"].advice or "")
 
 
 def test_a_request_may_end_while_it_is_asked_whether_it_is_cancelled(

@@ -143,6 +143,14 @@ def _llmapi(server: InspectedServer) -> Iterator[Finding]:
         yield Finding(
             "live output", "ok", "the model is decoupled: it streams, and confirms a cancelled request"
         )
+    elif server.offer.entry.model_transaction_policy.decoupled:
+        yield Finding(
+            "live output",
+            "warning",
+            "the model is decoupled, but of a release whose answers come whole all the same, and which a stop"
+            " string does not end early",
+            "a release of TensorRT-LLM whose llmapi model has the input lora_id",
+        )
     else:
         yield Finding(
             "live output",

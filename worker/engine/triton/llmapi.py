@@ -1,7 +1,8 @@
 """Text in, text out: NVIDIA's `llmapi` model, the LLM API of TensorRT-LLM on Triton's Python backend.
 
 It is usually called `tensorrt_llm`, as the model of the C++ backend is; only their tensors differ.
-Source: triton_backend/all_models/llmapi in TensorRT-LLM's repository (2025 and 2026). Never run with it.
+Source: triton_backend/all_models/llmapi in TensorRT-LLM's repository (2025 and 2026), run by hand under
+Triton with a fake LLM behind it.
 """
 
 from dataclasses import dataclass
@@ -37,12 +38,14 @@ class LlmapiAdapter:
     Attributes:
         model_name: name of the model.
         inputs: names of the tensors that it declares; others are not sent.
-        is_streaming: the model is decoupled, so it can send more than one response.
+        is_streaming: a stream has more than one response.
+        is_decoupled: a request may ask for a stream.
     """
 
     model_name: str
     inputs: frozenset[str]
     is_streaming: bool
+    is_decoupled: bool = True
 
     kind: Kind = "llmapi"
 
@@ -76,7 +79,7 @@ class LlmapiAdapter:
         """
         tensors: Tensors = {
             "text_input": bytes_tensor(request.text),
-            "streaming": np.array([self.is_streaming]),
+            "streaming": np.array([self.is_decoupled]),
             f"{_PREFIX}max_tokens": np.array([request.max_tokens], dtype=np.int32),
             f"{_PREFIX}exclude_input_from_output": np.array([True]),
             "return_finish_reason": np.array([True]),
@@ -98,7 +101,7 @@ class LlmapiAdapter:
             None if only cutting the stream ends a request: a stopped one that does not stream is never
             answered.
         """
-        if not self.is_streaming or "stop" not in self.inputs:
+        if not self.is_decoupled or "stop" not in self.inputs:
             return None
         return Stop(self.model_name, {"text_input": bytes_tensor(""), "stop": np.array([True])})
 

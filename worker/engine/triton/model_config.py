@@ -115,7 +115,10 @@ def adapter_for(offer: Offer, settings: TritonSettings) -> Adapter:
         return VllmAdapter(name, offer.inputs)
     if kind == "llmapi":
         is_decoupled = bool(offer.entry.model_transaction_policy.decoupled)
-        return LlmapiAdapter(name, inputs, is_streaming=is_decoupled)
+        # Releases that take no adapters pass `streaming` to the LLM API as another argument: the answer comes
+        # whole (fixed with the adapters, NVIDIA/TensorRT-LLM pull request 14079).
+        is_streaming = is_decoupled and "lora_id" in offer.inputs
+        return LlmapiAdapter(name, inputs, is_streaming=is_streaming, is_decoupled=is_decoupled)
     accumulates = kind == "bls" and flag(offer.entry, "accumulate_tokens", absent=False)
     return TextAdapter(
         model_name=name,
