@@ -1,6 +1,7 @@
 """What is peculiar to `llmapi`: it is known by its tensors, and its capacity is told."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -11,6 +12,9 @@ import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.grpc import model_config_pb2
 
+from cli.stack.engine_urls import EngineUrls
+from cli.stack.errors import StackError
+from cli.stack.found_engines import find_engines
 from cli.stack.ports import LOOPBACK
 from cli.stack.servers.engine_options import EngineOptions
 from entry_points import Served, settings_of
@@ -173,6 +177,26 @@ def test_a_capacity_that_nobody_told_is_refused_with_the_settings_that_tell_it(
         client.describe()
     for name in ("MAX_BLOCKS", "TOKENS_PER_BLOCK", "MAX_BATCH_SIZE", "MAX_SEQ_LEN"):
         assert f"LONGBATCH_ENGINE__{name}" in refused.value.message
+
+
+def test_up_refuses_a_capacity_that_nobody_told_and_names_its_flags(
+    decoupled: RunningEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGBATCH_TRITON__MODEL_NAME", MODEL)
+    url = f"grpc://{LOOPBACK}:{decoupled.launch.grpc_port}"
+    with pytest.raises(StackError) as refused:
+        find_engines(EngineUrls(urls=(url,)), os.environ)
+    assert refused.value.message.startswith(
+        f"{url} does not report its whole capacity: add --engine-slots N (requests at once)"
+        " and --engine-kv-tokens N (tokens of its KV cache); its model.yaml has them"
+    )
+    with pytest.raises(StackError) as refused:
+        find_engines(EngineUrls(urls=(url,), kv_tokens=65_536), os.environ)
+    assert "add --engine-slots N (requests at once); " in refused.value.message
+    (engine,) = find_engines(EngineUrls(urls=(url,), slots=8, kv_tokens=65_536), os.environ)
+    capacity = engine.engine.capacity
+    assert capacity is not None
+    assert (capacity.max_batch_size, capacity.max_blocks, capacity.tokens_per_block) == (8, 2048, 32)
 
 
 def test_blocks_are_32_tokens_unless_told_otherwise(

@@ -40,6 +40,11 @@ __all__ = [
 
 _CONNECT_SECONDS: Final = 2.0
 _PORTS: Final = {"http": 80, "https": 443, "grpc": 8001}
+# Models on Triton without gauges, and where an operator finds what no server reports.
+_WITHOUT_GAUGES: Final = {
+    "llmapi": "its model.yaml has them as max_batch_size and kv_cache_config.max_tokens",
+    "vllm": "its model.json has the slots as max_num_seqs, and the server's log the size of its KV cache",
+}
 # Of a server that does not report the size of its blocks; only their product with the number counts.
 _TOKENS_PER_BLOCK: Final = 32
 _REFUSALS: Final = frozenset({httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN})
@@ -238,6 +243,10 @@ async def _discover_triton(side: EngineSide, *, kv_tokens: int | None) -> Discov
         served = await engine.model()
         gauges = await engine.gauges()
     settings = _with_pool(side.engine, kv_tokens, reported=gauges)
+    told = {"MAX_BATCH_SIZE": settings.max_batch_size, "MAX_BLOCKS": settings.max_blocks}
+    missing = [name for name, value in told.items() if not value]
+    if missing and (hint := _WITHOUT_GAUGES.get(served.kind)):
+        raise CapacityUnknownError(missing, hint=hint)
     async with _connected(side, settings) as engine:
         try:
             capacity = await engine.capacity(gauges or Gauges())
