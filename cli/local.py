@@ -62,7 +62,7 @@ def find_engine(url: str | None, *, metrics_url: str | None = None, model: str |
     """
     if url and "://" in url:
         return _engine_at(url, metrics_url=metrics_url, model=model)
-    ready = {} if url or any(name in os.environ for name in ENGINE_URLS) else ready_stack()
+    ready = {} if url or _is_configured() else ready_stack()
     if settings := ready.get("engine_settings"):
         return _engine_of_stack(settings, metrics_url=metrics_url or ready.get("triton_metrics"), model=model)
     given = {
@@ -75,6 +75,15 @@ def find_engine(url: str | None, *, metrics_url: str | None = None, model: str |
         named["metrics_url"] = None  # another server's metrics would mislead
     side = EngineSide()
     return side.model_copy(update={"triton": side.triton.model_copy(update=named)})
+
+
+def names_engine(url: str | None) -> bool:
+    """Return True if an option, the environment or the running local stack names the engine."""
+    return bool(url) or _is_configured() or bool(ready_stack())
+
+
+def _is_configured() -> bool:
+    return any(name in os.environ for name in ENGINE_URLS)
 
 
 def _engine_at(url: str, *, metrics_url: str | None, model: str | None) -> EngineSide:

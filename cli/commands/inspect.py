@@ -1,7 +1,7 @@
 """`longbatch engine inspect`: what an engine's server offers, and what is wrong with it."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Final
 
 import typer
@@ -52,7 +52,9 @@ def inspect(
     """Report what an engine's server offers and what is wrong: batch size, KV cache, tokenizer, metrics."""
     findings = []
     side = local.find_engine(url, metrics_url=metrics_url, model=model)
-    for finding in _examine(side, keepalive=keepalive):
+    is_named = local.names_engine(url)
+    for found in _examine(side, keepalive=keepalive):
+        finding = found if is_named else of_unnamed(found)
         findings.append(finding)
         if not as_json:
             show(finding)
@@ -60,6 +62,13 @@ def inspect(
         print_json([asdict(finding) for finding in findings])
     if any(finding.status == "failed" for finding in findings):
         raise typer.Exit(1)
+
+
+def of_unnamed(finding: Finding) -> Finding:
+    """Advise to name an engine where the default address was tried in vain."""
+    if finding.name != "server" or finding.status != "failed":
+        return finding
+    return replace(finding, advice="no engine is named: start `longbatch up`, or add --url http://host:port")
 
 
 def _examine(side: EngineSide, *, keepalive: bool) -> Iterator[Finding]:

@@ -2,10 +2,15 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from cli.commands.inspect import of_unnamed
+from cli.local import names_engine
+from jobs.diagnostics import Finding
 from longbatch.cli.main import application
 from stand_in_engine import StandIn, standing_in
 
@@ -29,6 +34,20 @@ def test_an_inspection_by_url_says_what_the_server_is(server: StandIn) -> None:
     assert found["server"]["detail"].endswith("runs vllm")
     assert found["answer"]["status"] == "ok"
     assert "keepalive" not in found  # its flags are Triton's
+
+
+def test_an_inspection_of_no_named_engine_advises_to_name_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))  # without a running stack
+    failed = Finding("server", "failed", "127.0.0.1:8001: connection refused", "LONGBATCH_TRITON__URL")
+    assert not names_engine(None)
+    assert "start `longbatch up`, or add --url" in (of_unnamed(failed).advice or "")
+    other = replace(failed, status="ok")
+    assert of_unnamed(other) == other
+    assert names_engine("http://localhost:8000")
+    monkeypatch.setenv("LONGBATCH_TRITON__URL", "localhost:8001")
+    assert names_engine(None)
 
 
 @pytest.mark.parametrize("promised", [None, "131072", "4096"])
