@@ -294,7 +294,8 @@ def _of_gguf(file: Path) -> Path | None:
 def _tokenizer_missing(engine: DiscoveredEngine) -> str:
     return (
         f"{engine.settings.url} serves {engine.model}, and its tokenizer is not on this machine: name the"
-        " model's directory with --engine-tokenizer DIR."
+        " model's directory, or one with its tokenizer.json and tokenizer_config.json, with"
+        " --engine-tokenizer DIR."
     )
 
 

@@ -254,7 +254,8 @@ def test_no_engine_over_http_gets_the_bundled_tokenizer() -> None:
     with standing_in("vllm", models=("acme/unknown",)) as server:
         assert refusal(server.url, slots=4) == (
             f"{server.url} serves acme/unknown, and its tokenizer is not on this machine: name the model's"
-            " directory with --engine-tokenizer DIR."
+            " directory, or one with its tokenizer.json and tokenizer_config.json, with"
+            " --engine-tokenizer DIR."
         )
 
 
