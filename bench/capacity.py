@@ -78,7 +78,7 @@ class Cost:
         rate: jobs a second, from the open gate to the last stored result.
         after: CPU seconds a job from the open gate on, by process; the engine is left out.
         whole: CPU seconds a job of all processes from before the submission on.
-        in_vain: requests that reached the engine beyond one a job, as a share: head starts that were stopped.
+        in_vain: requests that reached the engine beyond one a job, as a share.
         is_sound: every job ran once and completed with its whole answer, and every scrape found metrics.
         num_scrapes: of the API and the workers together.
         scrape_seconds: the slowest took so long.

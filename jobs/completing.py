@@ -62,10 +62,6 @@ class Completed:
     job_ids: frozenset[UUID] = frozenset()
     has_deliveries: bool = False
 
-    def joined(self, other: "Completed") -> "Completed":
-        """Return what became of the completions of both."""
-        return Completed(self.job_ids | other.job_ids, self.has_deliveries or other.has_deliveries)
-
 
 def complete_all(session: Session, completions: Sequence[JobCompletion]) -> Completed:
     """Complete the jobs whose leases hold, with results and events, and close reservations.

@@ -143,7 +143,7 @@ def start_all(
     Raises:
         StartRefusedError: the database refuses; `find_refused` tells which.
     """
-    excluded = left_out(session)
+    excluded: Collection[UUID] = session.info.get(_LEFT_OUT, ())
     starts = [each for each in starts if each.lease.job_id not in excluded]
     if not starts:
         return []
@@ -159,21 +159,9 @@ def start_all(
         raise StartRefusedError(starts) from error
 
 
-def read_queued(session: Session, job_ids: Collection[UUID]) -> dict[UUID, StartedJob]:
-    """Read those of these jobs that are queued, as their runs would get them; by id."""
-    rows = direct.fetch(session, _QUEUED, {"job_ids": list(job_ids)})
-    return {job.id: job for job in (StartedJob(*row) for row in rows)}
-
-
 def leave_out(session: Session, job_ids: Collection[UUID]) -> None:
     """Start none of these jobs in this session, as if another engine were always faster."""
     session.info[_LEFT_OUT] = frozenset(job_ids)
-
-
-def left_out(session: Session) -> Collection[UUID]:
-    """Return the jobs that this session does not start."""
-    found: Collection[UUID] = session.info.get(_LEFT_OUT, ())
-    return found
 
 
 def find_refused(
@@ -243,11 +231,9 @@ def _tell(session: Session, wanted: Sequence[UUID]) -> None:
         outbox.publish(session, [events.job_started(job) for job in jobs])
 
 
-# What a claim checks of a job, by its id: the columns that decide the size of its reservation, and its
-# prompt, which may have been sent to an engine. Nothing changes what else it asks.
+# What a claim checks of a job, by its id: the columns that decide the size of its reservation.
 _EXPECTED: Final[dict[str, Any]] = {
     "id": Uuid(),
-    "text_id": Uuid(),
     "prompt_tokens": Integer(),
     "completion_tokens": Integer(),
     "num_yields": Integer(),
@@ -269,11 +255,6 @@ _RESERVED: Final[dict[str, Any]] = {
 }
 _SAME: Final = " AND ".join(f"jobs.{name} IS NOT DISTINCT FROM given.{name}" for name in list(_EXPECTED)[1:])
 _COLUMNS: Final = ", ".join(f"jobs.{name}" for name in StartedJob._fields)
-_QUEUED: Final = (
-    text(f"SELECT {_COLUMNS} FROM jobs WHERE id = ANY (:job_ids) AND state = 'queued'")  # noqa: S608
-    .bindparams(*array_parameters(job_ids=Uuid()))
-    .columns(*(Job.__table__.c[name] for name in StartedJob._fields))
-)
 _LAST: Final = "(array_agg(given.{0} ORDER BY given.place DESC) FILTER (WHERE given.{0} IS NOT NULL))[1]"
 START: Final = (
     text(f"""

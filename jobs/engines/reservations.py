@@ -18,7 +18,6 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from jobs.models import Job, Reservation
@@ -146,30 +145,6 @@ def drain(session: Session, lease_id: UUID) -> None:
     The engine may go on generating for a while.
     """
     session.execute(_DRAIN, {"lease_id": lease_id, "produced": None})
-
-
-def keep_places(session: Session, engine_name: str, places: Sequence[tuple[UUID, UUID, int]]) -> None:
-    """Reserve, as draining, what requests without a claim occupy. Doing so again is harmless.
-
-    Args:
-        session: the caller's transaction, which holds the engine's row.
-        engine_name: of the engine.
-        places: lease, job and blocks of each.
-    """
-    values = [
-        {"lease_id": lease_id, "job_id": job_id, "blocks": blocks} for lease_id, job_id, blocks in places
-    ]
-    session.execute(
-        insert(Reservation)
-        .values(
-            engine_name=engine_name,
-            output_tokens=0,
-            state="draining",
-            draining_since=func.clock_timestamp(),
-        )
-        .on_conflict_do_nothing(),
-        values,
-    )
 
 
 def draining(session: Session, engine_name: str, *, before: datetime | None = None) -> Sequence[Reservation]:

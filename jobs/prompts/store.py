@@ -220,10 +220,10 @@ def ask_counted(
         The function that returns it.
     """
     ask = direct.later(session, Query(_COUNTED, {"ids": text_ids, "fingerprint": counter.fingerprint}))
-    return lambda: opened_counts(session, ask(), counter)
+    return lambda: _opened_counts(session, ask(), counter)
 
 
-def opened_counts(session: Session, rows: Rows, counter: Counter) -> dict[UUID, CountedPrompt]:
+def _opened_counts(session: Session, rows: Rows, counter: Counter) -> dict[UUID, CountedPrompt]:
     """Return what this counter has counted, by the texts' ids, from rows of id, ids, number and body.
 
     What cannot be decrypted is left out: its job reads it alone, and fails.

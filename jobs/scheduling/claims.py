@@ -8,13 +8,11 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from jobs.database import direct
-from jobs.engines import reservations
 from jobs.engines.registry import EngineRow
 from jobs.queries import QueuedJob
 from jobs.scheduling import engine_load
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.engine_queue import EngineQueue
-from jobs.scheduling.head_starts import NOTHING_BEGUN, Begun, HeadStart, Outlook, refilled
 from jobs.scheduling.prefixes.prefix_replay import Answered
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.ranking import Ranked
@@ -64,16 +62,12 @@ class ClaimResult:
         free_slots: slots that the engine has left.
         asked_for_room: batch jobs were asked to leave for an interactive one.
         left: candidates that were read and did not start; None: the queue was not read.
-        outlook: what the next choice is foretold from; None: it cannot be.
-        sent: jobs whose requests went before their claims.
     """
 
     claims: Sequence[Claim] = ()
     free_slots: int = 0
     asked_for_room: bool = False
     left: Sequence[Ranked] | None = None
-    outlook: Outlook | None = None
-    sent: Sequence[HeadStart] = ()
 
 
 def start_jobs(
@@ -85,14 +79,8 @@ def start_jobs(
     preview: Preview | None = None,
     limit: int | None = None,
     ended: Sequence[FreedSlot] = (),
-    begun: Begun = NOTHING_BEGUN,
 ) -> ClaimResult:
     """Start every job that may start on this engine now and reserve its blocks; `ticks.tick` calls this.
-
-    The job of a head start goes first, as it would have if this were the moment of its beginning. If it is no
-    longer queued, or has no room, its place becomes a draining reservation, until its request is over. The
-    requests of other jobs may go as soon as they are chosen: no other transaction starts any on this engine
-    until this one ends.
 
     Args:
         session: the caller's transaction.
@@ -103,38 +91,9 @@ def start_jobs(
             wait that begin with what the engine has, and it has none of them.
         limit: most jobs to start; None: as many as there are slots.
         ended: jobs whose reservations this transaction has closed.
-        begun: what is in the engine already.
     """
     if locked is None:
         return ClaimResult()
-    result = _start_jobs(
-        session, locked, policy, ahead=ahead, preview=preview, limit=limit, ended=ended, begun=begun
-    )
-    direct.send_later(session)  # accounts of tenants that came and had nothing started
-    claimed = {each.lease for each in result.claims}
-    unclaimed = [each for each in result.sent if each.lease not in claimed]
-    keep_places(session, locked[0].name, [*begun.places(claimed), *unclaimed])
-    return result
-
-
-def keep_places(session: Session, engine_name: str, left: Sequence[HeadStart]) -> None:
-    """Let the places of head starts whose jobs are not claimed drain, until their requests are over."""
-    if left:
-        places = [(each.lease.lease_id, each.lease.job_id, each.ranked.candidate.blocks) for each in left]
-        reservations.keep_places(session, engine_name, places)
-
-
-def _start_jobs(
-    session: Session,
-    locked: tuple[EngineRow, datetime],
-    policy: ClaimPolicy,
-    *,
-    ahead: ReadAhead | None,
-    preview: Preview | None,
-    limit: int | None,
-    ended: Sequence[FreedSlot],
-    begun: Begun,
-) -> ClaimResult:
     engine, now = locked
     if engine.paused_reason is not None:
         return ClaimResult()
@@ -145,9 +104,6 @@ def _start_jobs(
         policy.replay.observe(load.guests, capacity=load.capacity, answered=answered)
     if engine.halt is not None:
         return ClaimResult()
-    in_reserved, following = begun.split()
-    for each in in_reserved:
-        load = refilled(load, each)
     queue = EngineQueue(
         session,
         engine,
@@ -159,13 +115,10 @@ def _start_jobs(
         first=ahead.first,
     )
     if load.budget.free_slots < 1 and not load.interactive_waits:
-        return ClaimResult(outlook=None if begun.claimed_now else queue.outlook(load))
-    starting = Starts(queue, load, limit, begun)
-    starting.start_begun()
-    for each in following:
-        starting.load = refilled(starting.load, each)
+        return ClaimResult()
+    starting = Starts(queue, load, limit)
     # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
-    is_usable = preview is not None and not load.interactive_waits and not starting.is_full
+    is_usable = preview is not None and not load.interactive_waits
     if preview is not None and is_usable and not queue.has_followers_beyond(preview.candidates):
         # Of equal jobs those of this engine come first: before another's, the queue may have more of them.
         starting.start(queue.still_waiting(preview.candidates, ahead.queued), may_start=queue.is_ours)
@@ -178,6 +131,5 @@ def _start_jobs(
             starting.limit = 1
             left = starting.start(queue.head(elsewhere=frozenset()))
         asked_for_room = bool(left) and not starting.is_done and starting.ask_for_room(left)
-    outlook = None if asked_for_room else queue.outlook(starting.load)
-    free_slots = starting.load.budget.free_slots
-    return ClaimResult(starting.claims, free_slots, asked_for_room, left, outlook, starting.sent)
+    direct.send_later(session)  # accounts of tenants that came and had nothing started
+    return ClaimResult(starting.claims, starting.load.budget.free_slots, asked_for_room, left)

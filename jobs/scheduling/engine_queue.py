@@ -13,7 +13,6 @@ from jobs.engines.registry import EngineRow
 from jobs.queries import QueuedJob
 from jobs.scheduling.candidates import followers, still_queued
 from jobs.scheduling.engine_load import EngineLoad
-from jobs.scheduling.head_starts import Outlook
 from jobs.scheduling.packing import PackingPolicy
 from jobs.scheduling.prefixes import engine_prefixes
 from jobs.scheduling.prefixes.engine_prefixes import EnginePrefixes
@@ -55,13 +54,6 @@ class EngineQueue:
     def packing(self) -> PackingPolicy:
         """The policy of the packing now."""
         return packing_on(self.policy, self.engine.name)
-
-    def outlook(self, load: EngineLoad) -> Outlook | None:
-        """Return what the next choice is foretold from, once this transaction has left the engine so.
-
-        None where other clients of the engine take room that no reservation shows.
-        """
-        return None if self.engine.spare_blocks is not None else Outlook(load, self.packing, self.known)
 
     def note_missed(self) -> None:
         """Remember that other engines start what this one chooses."""

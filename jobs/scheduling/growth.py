@@ -1,6 +1,5 @@
 """How a job at the end of its reservation continues: with a larger one, after a wait, or later."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sqlalchemy import select
@@ -39,7 +38,6 @@ def extend(
     *,
     produced: int,
     policy: ClaimPolicy,
-    is_known: Callable[[], bool] = lambda: True,
 ) -> Granted | WaitForBlocks | Yielded | LeaseLost:
     """Extend the reservation of a job that has used it up.
 
@@ -49,8 +47,6 @@ def extend(
         lease: its fence.
         produced: tokens it has generated.
         policy: as at its claim.
-        is_known: asked once the engine is locked: whether reservations show all that is in it. Otherwise the
-            job waits.
     """
     locked = engine_load.lock(session, engine_name)
     owned = select(Job).where(Job.id == lease.job_id, Job.lease_id == lease.lease_id, Job.state == "running")
@@ -58,8 +54,6 @@ def extend(
     mine = session.get(Reservation, lease.lease_id, populate_existing=True)
     if locked is None or job is None or mine is None:
         return LeaseLost()
-    if not is_known():
-        return WaitForBlocks()
     load = engine_load.read(session, locked[0])
     sizer = Sizer(session, load.capacity, policy)
     wanted = sizer.size(job, produced=produced)

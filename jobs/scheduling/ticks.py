@@ -18,9 +18,6 @@ from jobs.engines.registry import EngineRow
 from jobs.queries import QueuedJob
 from jobs.scheduling import candidates, claims, engine_load
 from jobs.scheduling.claims import ClaimResult, FreedSlot, ReadAhead
-from jobs.scheduling.first_prompts import FIRST_PROMPTS, FirstPrompts
-from jobs.scheduling.head_starts import NOTHING_BEGUN, Begun
-from jobs.scheduling.prefixes.prefix_replay import Answered
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.scheduling.waiting import asking_waiting, waiting_of
@@ -32,7 +29,6 @@ STATEMENTS: Final = (
     completing.COMPLETE,
     candidates.FIRST,
     candidates.FIRST_OF_ONE,
-    FIRST_PROMPTS,
     starting.START,
 )
 
@@ -43,13 +39,11 @@ class Expected:
 
     Attributes:
         is_free: it probably has a free slot, and takes what waits first.
-        first_prompts: read then for what it may start; None: nobody sends requests before claims.
     """
 
     model: str
     capacity: Capacity
     is_free: bool = True
-    first_prompts: FirstPrompts | None = None
 
     def asking(self, engine_name: str) -> list[Query]:
         """Return the queries for who waits for such an engine and, if it is free, for what it may start."""
@@ -59,10 +53,7 @@ class Expected:
         first = candidates.asking_first_of_one(
             self.model, Lane.BATCH, capacity=self.capacity, max_rows=max_rows
         )
-        asked = [asking_waiting(self.model, engine_name), first]
-        if self.first_prompts is not None:
-            asked.append(self.first_prompts.asking(self.model))
-        return asked
+        return [asking_waiting(self.model, engine_name), first]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +77,6 @@ def tick(
     ended: Sequence[JobCompletion],
     preview: Preview | None = None,
     expected: Expected | None = None,
-    begun: Begun = NOTHING_BEGUN,
-    early: Sequence[JobCompletion] = (),
 ) -> TickResult:
     """Store the answers of these runs, free their slots, and start every job that fits then.
 
@@ -100,41 +89,23 @@ def tick(
         policy: of the claims; None: start nothing.
         ended: runs of this engine.
         preview: as in `claims.start_jobs`.
-        begun: as in `claims.start_jobs`.
-        early: the answers of those that began before their claims and are answered; each is stored if its job
-            is claimed.
         expected: of the engine: if nothing has ended, who waits for it, and what it may start, is read in the
             same message. None: later.
     """
-    locked, completed, ahead, free_trees = _read(
-        session,
-        engine_name,
-        policy,
-        ended=ended,
-        preview=preview,
-        expected=expected,
-        early=early,
+    locked, completed, ahead = _read(
+        session, engine_name, policy, ended=ended, preview=preview, expected=expected
     )
     for each in ended:
         # A job that is not stored yet does not say what it generated; whoever stores it lets it drain.
         if not each.engine_is_done and each.lease.job_id in completed.job_ids:
             reservations.drain(session, each.lease.lease_id)
     if policy is None or locked is None or not policy.may_feed(locked[0]):
-        if locked is not None:
-            claims.keep_places(session, engine_name, begun.places(()))
         return TickResult(completed, ClaimResult())
     registry.record_tick(session, *locked)
     freed = [
         FreedSlot(each.lease.lease_id, each.output.num_tokens, each.output.cached_tokens) for each in ended
     ]
-    claimed = claims.start_jobs(
-        session, locked, policy, ahead=ahead, preview=preview, ended=freed, begun=begun
-    )
-    started = {each.lease for each in claimed.claims}
-    if answered := [each for each in early if each.lease in started]:
-        query = completing.completing(answered, free_trees=free_trees)
-        completed = completed.joined(completing.completed(session, direct.fetch(session, *query)))
-        _note_ends(policy, answered, registry.capacity_of(locked[0]))
+    claimed = claims.start_jobs(session, locked, policy, ahead=ahead, preview=preview, ended=freed)
     return TickResult(completed, claimed)
 
 
@@ -144,7 +115,6 @@ class _FirstRead(NamedTuple):
     locked: tuple[EngineRow, datetime] | None
     completed: Completed
     ahead: ReadAhead
-    free_trees: Sequence[UUID]
 
 
 def _read(
@@ -155,12 +125,11 @@ def _read(
     ended: Sequence[JobCompletion],
     preview: Preview | None,
     expected: Expected | None,
-    early: Sequence[JobCompletion],
 ) -> _FirstRead:
     """Lock the engine, store the answers of its runs, and read what the claims need."""
     found, free_trees = [], list[UUID]()
     asked = [engine_load.locking(engine_name)]  # before any job's row, here as everywhere
-    if trees := completing.trees_of([*ended, *early]):  # they come between
+    if trees := completing.trees_of(ended):  # they come between
         found, asked = direct.fetch_all(session, asked), []
         free_trees = tree_progress.lock_free(session, trees)
     if ended:
@@ -180,7 +149,7 @@ def _read(
     locked = engine_load.locked(next(rows))
     completed = completing.completed(session, next(rows)) if ended else Completed()
     if policy is None or locked is None:
-        return _FirstRead(locked, completed, ReadAhead(), free_trees)
+        return _FirstRead(locked, completed, ReadAhead())
     load = engine_load.load_of(locked[0], next(rows)) if is_done else None
     queued = candidates.queued_of(next(rows)) if queued_ids is not None else None
     waiting, first = None, list[QueuedJob]()
@@ -188,14 +157,4 @@ def _read(
         waiting = waiting_of(next(rows))
         if expected.is_free and expected.capacity == registry.capacity_of(locked[0]):
             first = candidates.first_of(next(rows))
-            if expected.first_prompts is not None:
-                expected.first_prompts.take(session, next(rows))
-    return _FirstRead(locked, completed, ReadAhead(load, queued, waiting, first), free_trees)
-
-
-def _note_ends(policy: ClaimPolicy, answered: Sequence[JobCompletion], capacity: Capacity) -> None:
-    """Tell the replay of the engine's cache of jobs that have no reservation for it to observe."""
-    if policy.replay is not None:
-        for each in answered:
-            end = Answered(each.output.num_tokens, each.output.cached_tokens)
-            policy.replay.end(each.lease.lease_id, end, capacity=capacity)
+    return _FirstRead(locked, completed, ReadAhead(load, queued, waiting, first))

@@ -21,11 +21,6 @@ class JobSettings(Group):
     claim_poll_seconds: float = Field(
         default=1, gt=0, description="how often a worker polls without a doorbell"
     )
-    head_starts: bool = Field(
-        default=True,
-        description="send the next job's request as soon as a run's request is over, before the tick that"
-        " claims it",
-    )
     checkpoint_seconds: float = Field(
         default=5, gt=0, description="a lost worker costs a job at most this much of its output"
     )

@@ -213,10 +213,10 @@ def test_each_layer_of_settings_goes_over_the_one_below(
         "documents": {"ocr_tesseract": ""},
         "tokenizer": {"path": "/a $(HOME) b"},
     }
-    values["engineDefaults"] = {"settings": {"jobs": {"max_attempts": 6, "head_starts": True}}}
+    values["engineDefaults"] = {"settings": {"jobs": {"max_attempts": 6, "max_rescues": 3}}}
     values["engineDefaults"]["settings"]["triton"] = {"metrics_url": "http://triton:9002/metrics"}
     values["engines"][0]["settings"] = {
-        "jobs": {"share_equal": False, "head_starts": False},
+        "jobs": {"share_equal": False, "max_rescues": 4},
         "triton": {"http_url": "http://triton:9000"},
     }
     values["networkPolicy"] = {"enabled": True}
@@ -226,7 +226,7 @@ def test_each_layer_of_settings_goes_over_the_one_below(
     api = loaded(only_container(found.named("Deployment", "lb-api")), monkeypatch)
     service = loaded(only_container(found.named("Deployment", "lb-service-worker")), monkeypatch)
     assert [each.jobs.max_attempts for each in (worker, api, service)] == [6, 7, 5]
-    assert (worker.jobs.share_equal, worker.jobs.head_starts) == (False, False)
+    assert (worker.jobs.share_equal, worker.jobs.max_rescues) == (False, 4)
     assert api.jobs.share_equal
     assert api.jobs.retention_days == 0.5
     assert service.webhooks.allowed_hosts == ("a<b", "c")

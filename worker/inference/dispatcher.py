@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Final
-from uuid import UUID
 
 from jobs import telemetry
 from jobs.scheduling.claims import ClaimResult
@@ -15,15 +14,12 @@ from jobs.scheduling.starts import Claim
 from jobs.scheduling.ticks import Expected
 from jobs.settings import Settings
 from jobs.states import StopReason
-from jobs.transitions import Lease
 from worker.engine import loop as engine_loop
 from worker.engine.client import EngineModel
 from worker.inference.desk import Desk
 from worker.inference.execute import Runner
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.monitor import EngineMonitor
-from worker.inference.sending.claiming import Claiming, decide
-from worker.inference.sending.early_run import EarlyRun
 from worker.loop import Loop
 from worker.metrics.runs import NO_JOBS, NO_ROOM, NOT_GIVEN, STOPPING, UNAVAILABLE, RunMetrics
 
@@ -88,8 +84,6 @@ class Dispatcher:
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
         self.prefetch_loop = Loop("prefetch", self._prefetch, interval=settings.jobs.claim_poll_seconds)
         desk.wake, desk.wake_within = self.loop.wake, self.loop.wake_within
-        if desk.head_starts is not None:
-            desk.head_starts.run = self._run_early
 
     def ring(self) -> None:
         """Tick as soon as the present tick ends, because the doorbell rang."""
@@ -176,7 +170,7 @@ class Dispatcher:
         Not where a look learns from the ends what the engine keeps of prompts.
         """
         may_start = was_rung or preview is None or preview.candidates or policy.replay is not None
-        return bool(self._desk.num_waiting) and not (may_start or self._num_unclaimed)
+        return bool(self._desk.num_waiting) and not may_start
 
     def _tick(self, *, was_rung: bool) -> ClaimResult | None:
         """Tick once, and return what was claimed; None: the queue was not looked at, which is to follow."""
@@ -191,148 +185,78 @@ class Dispatcher:
             return None
         # Read the clock before the claim, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
-        prepared = dict[Lease, Claiming]()
-        try:
-            result = self._desk.tick(
-                policy,
-                preview,
-                expected=self._expected(policy, model),
-                prepare=lambda claims: prepared.update(self._prepare(claims, model)),
-                start=lambda result: self._start_all(result, model, prepared, valid_until=valid_until),
-            )
-        finally:
-            if prepared:  # a commit of unknown outcome may have claimed them; then their leases run out
-                decide(prepared.values(), is_claimed=False)
+        result = self._desk.tick(
+            policy,
+            preview,
+            expected=Expected(
+                self._settings.engine.model, model.capacity, is_free=self._has_room(policy, model)
+            ),
+            start=lambda result: self._start_all(result, model, valid_until=valid_until),
+        )
         self._note_idle(result, model)
         return result
 
-    def _expected(self, policy: ClaimPolicy, model: EngineModel) -> Expected:
-        """Return what the engine probably serves, and what is read for that."""
-        is_early = self._desk.head_starts is not None
-        return Expected(
-            self._settings.engine.model,
-            model.capacity,
-            is_free=self._has_room(policy, model),
-            first_prompts=self._runner.prefetcher.first_prompts if is_early else None,
-        )
-
     def _has_room(self, policy: ClaimPolicy, model: EngineModel) -> bool:
         """Return True if a slot is probably free, and no other engine takes from the queue."""
-        num_running = len(self._keeper.running()) + self._num_unclaimed
-        return num_running < model.capacity.max_batch_size and not policy.has_rivals
-
-    @property
-    def _num_unclaimed(self) -> int:
-        """Number of jobs that have begun and are not claimed."""
-        return 0 if self._desk.head_starts is None else self._desk.head_starts.num_unclaimed
-
-    def _prepare(self, claims: Sequence[Claim], model: EngineModel) -> dict[Lease, Claiming]:
-        """Begin runs while their claims commit: they make their requests, and send them once that is done."""
-        head_starts = self._desk.head_starts
-        begun_early = frozenset[Lease]() if head_starts is None else head_starts.begun_leases()
-        new = [each for each in claims if each.lease not in begun_early]
-        missing = self._missing(new)
-        begun = [Claiming(claim, _running(claim)) for claim in new if claim.job.text_id not in missing]
-        if begun:
-            self._start(begun, model)
-        return {each.claim.lease: each for each in begun}
+        return len(self._keeper.running()) < model.capacity.max_batch_size and not policy.has_rivals
 
     def _note_idle(self, result: ClaimResult, model: EngineModel) -> None:
         """Keep how many slots stay without a job, and why."""
         if result.free_slots:
             self._metrics.idle(result.free_slots, NO_ROOM if result.left else NO_JOBS)
         else:
-            num_idle = model.capacity.max_batch_size - len(self._keeper.running()) - self._num_unclaimed
+            num_idle = model.capacity.max_batch_size - len(self._keeper.running())
             self._metrics.idle(max(0, num_idle), NOT_GIVEN)
 
-    def _start_all(
-        self,
-        result: ClaimResult,
-        model: EngineModel,
-        prepared: dict[Lease, Claiming],
-        *,
-        valid_until: float,
-    ) -> None:
-        """Start what was claimed; takes out of `prepared` what goes on."""
+    def _start_all(self, result: ClaimResult, model: EngineModel, *, valid_until: float) -> None:
+        """Start the runs of what was claimed."""
         if result.asked_for_room:
             self._keeper.loop.wake()  # it delivers the stop requests
-        early = self._desk.head_starts.take_claimed() if self._desk.head_starts is not None else {}
-        going_on = [prepared.pop(claim.lease) for claim in result.claims if claim.lease in prepared]
-        running = {lease: each.job for lease, each in early.items()}
-        running |= {each.lease: each.job for each in going_on}
-        new = list[Claiming]()
-        for claim in result.claims:
-            if (each := running.get(claim.lease)) is None:
-                each = _running(claim)
-                new.append(Claiming(claim, each))
-            each.valid_until = valid_until
-            each.on_first_token = self._keeper.loop.wake if claim.is_awaited else None
-            if claim.is_awaited and each.num_tokens:  # they came before the claim
-                self._keeper.loop.wake()
-            if not each.is_stored:
-                self._keeper.hold(each)
-        if result.claims:
-            decide([*going_on, *new], is_claimed=True)
-        self._start_in_order_of_readiness(new, model)
+        self._start_in_order_of_readiness(
+            [(claim, self._hold(claim, valid_until)) for claim in result.claims], model
+        )
         if result.left is not None:
             self._runner.prefetcher.keep(result.left)
         self._runner.prefetcher.forget(claim.job.id for claim in result.claims)
         if result.claims:
             self._prefetch_within(max(self._runner.prefetcher.due_in(), _AFTER_START_SECONDS))
 
-    def _start_in_order_of_readiness(self, claimed: Sequence[Claiming], model: EngineModel) -> None:
+    def _hold(self, claim: Claim, valid_until: float) -> RunningJob:
+        """Keep renewing the lease of this claim from now on."""
+        running = RunningJob(claim.lease, valid_until, claim.job.summary_id, claim.job.batch_id)
+        running.on_first_token = self._keeper.loop.wake if claim.is_awaited else None
+        self._keeper.hold(running)
+        return running
+
+    def _start_in_order_of_readiness(
+        self, claimed: Sequence[tuple[Claim, RunningJob]], model: EngineModel
+    ) -> None:
         """Start the jobs whose prompts are here, then the others, whose prompts are read together."""
-        missing = self._missing([each.claim for each in claimed])
-        later = [each for each in claimed if each.claim.job.text_id in missing]
+        text_ids = [claim.job.text_id for claim, _ in claimed if claim.job.text_id is not None]
+        missing = set(self._runner.prefetcher.missing(text_ids))
+        later = [each for each in claimed if each[0].job.text_id in missing]
         if len(later) < len(claimed):
-            self._start([each for each in claimed if each.claim.job.text_id not in missing], model)
+            self._start([each for each in claimed if each[0].job.text_id not in missing], model)
         if later:
             self._runner.prefetcher.load([*missing])
             self._start(later, model)
 
-    def _missing(self, claims: Sequence[Claim]) -> frozenset[UUID]:
-        """Return those of the jobs' prompts that are not here."""
-        text_ids = [claim.job.text_id for claim in claims if claim.job.text_id is not None]
-        return frozenset(self._runner.prefetcher.missing(text_ids))
-
-    def _start(self, claims: Sequence[Claiming], model: EngineModel) -> None:
-        ends = [Future[None]() for _ in claims]
+    def _start(self, claimed: Sequence[tuple[Claim, RunningJob]], model: EngineModel) -> None:
+        ends = [Future[None]() for _ in claimed]
         self._runs.update(ends)
         engine_loop.start_all(
-            self._run(each.claim, each.job, model, ended, claiming=each)
-            for each, ended in zip(claims, ends, strict=True)
+            self._run(claim, running, model, ended)
+            for (claim, running), ended in zip(claimed, ends, strict=True)
         )
 
-    def _run_early(self, early: EarlyRun, model: EngineModel) -> None:
-        ended = Future[None]()
-        self._runs.add(ended)
-        engine_loop.start_all([self._run(early.claim, early.job, model, ended, early=early)])
-
     async def _run(
-        self,
-        claim: Claim,
-        running: RunningJob,
-        model: EngineModel,
-        ended: "Future[None]",
-        *,
-        early: EarlyRun | None = None,
-        claiming: Claiming | None = None,
+        self, claim: Claim, running: RunningJob, model: EngineModel, ended: "Future[None]"
     ) -> None:
         try:
-            await self._runner.run(claim, running, model, early=early, claiming=claiming)
-        except Exception:  # noqa: BLE001  # the coroutine's entry point
-            # If it was claimed, its lease runs out and the job is rescued.
-            self._desk.forget_head_start(claim.lease)
+            await self._runner.run(claim, running, model)
+        except Exception:  # noqa: BLE001  # the coroutine's entry point; the lease runs out, and the job is rescued
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="run")
         finally:
-            if claiming is not None:  # the keeper may get the lease only then
-                await claiming.is_claimed()
             self._keeper.drop(running)
-            if early is not None and not early.left.done():  # others may wait for it
-                early.left.set_result(early.is_claimed)
             self._runs.discard(ended)
             ended.set_result(None)
-
-
-def _running(claim: Claim) -> RunningJob:
-    return RunningJob(claim.lease, 0, claim.job.summary_id, claim.job.batch_id)

@@ -62,10 +62,8 @@ from worker.inference.parts import split
 from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import JobRun, Recorder
 from worker.inference.refusals import Refusals, Verdict
+from worker.inference.requests import RequestMaker, Wanted
 from worker.inference.run_stream import RunStream
-from worker.inference.sending.claiming import Claiming
-from worker.inference.sending.early_run import EarlyRun
-from worker.inference.sending.requests import RequestMaker, Wanted
 from worker.inference.tensors.files import with_files
 from worker.metrics.runs import RunMetrics
 
@@ -73,10 +71,6 @@ T = TypeVar("T")
 
 # A stopped request ends at the engine's next iteration: at once, or after a prefill chunk (seconds).
 _SETTLE_SECONDS: Final = 0.5
-# For the request of a job that was not claimed to end: a real engine ends it after a chunk of its prompt. It
-# gets less while the worker shuts down; to cut it is the worse choice.
-_END_SECONDS: Final = 30.0
-_LAST_END_SECONDS: Final = 5.0
 # How often a job that waits for blocks asks for them; each request is one short transaction.
 _ASK_AGAIN_SECONDS: Final = 0.2
 # The server's own words may name hosts and keys: they go to the log.
@@ -121,98 +115,32 @@ class Runner:
     store: PartStore
     metrics: RunMetrics = field(default_factory=RunMetrics.of_nobody)
 
-    async def run(
-        self,
-        claim: Claim,
-        running: RunningJob,
-        model: EngineModel,
-        *,
-        early: EarlyRun | None = None,
-        claiming: Claiming | None = None,
-    ) -> None:
+    async def run(self, claim: Claim, running: RunningJob, model: EngineModel) -> None:
         """Run one job and record how its run ended.
 
         Afterwards the job has ended, is queued again, or its lease is lost; its reservation is deleted or
         draining.
 
         Args:
-            claim: the job, as it is or as it is foreseen.
+            claim: the job.
             running: what the run and the keeper of the leases share about it.
             model: the engine's model, abilities and capacity.
-            early: the run, if it begins before its claim. If that does not come, it leaves nothing.
-            claiming: its claim, if the run begins while that commits. If it does not, nothing leaves here.
         """
-        run = self._begin(claim, running, model, early, claiming)
+        run = self._begin(claim, running, model)
         end = await self._try(run, model)
-        if claiming is not None and not await claiming.is_claimed():
-            return
         running.is_ending = True
-        if early is not None:
-            early.is_over = end.engine_is_done
-        await self._pass_slot_on(run, end)
-        if early is None or await self._may_be_recorded(run, end, early):
-            await self.recorder.end(run, end)
-        if early is not None and not early.is_claimed:
-            await self._give_up(run, early)
+        await self.recorder.end(run, end)
 
-    def _begin(
-        self,
-        claim: Claim,
-        running: RunningJob,
-        model: EngineModel,
-        early: EarlyRun | None,
-        claiming: Claiming | None,
-    ) -> JobRun:
+    def _begin(self, claim: Claim, running: RunningJob, model: EngineModel) -> JobRun:
         job = claim.job
         log = telemetry.logger().bind(
             job_id=ids.job_id(job.id), attempt=job.attempt, **telemetry.in_trace(job.traceparent)
         )
-        answer = self.requests.empty_answer(job, model)
-        publisher = self.live.publisher(job, answer)
-        run = JobRun(claim, running, answer, publisher, log, early=early, claiming=claiming)
-        if begins := early or claiming:
-            begins.listen(partial(self._note_claim, run))
-        else:
-            self._note_claim(run, claim)
-        return run
-
-    def _note_claim(self, run: JobRun, claim: Claim) -> None:
-        run.claim, job = claim, claim.job
         waited = job.started_at - job.created_at if claim.is_first and job.started_at else None
         self.metrics.claimed(job.lane, waited=waited)
-        run.log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=job.prompt_tokens)
-
-    async def _pass_slot_on(self, run: JobRun, end: RunEnd) -> None:
-        """Give the slot of a run that has ended to the next job, if that is foreseen."""
-        try:
-            await self._begin_next(run, end)
-        except Exception:  # the answer matters more
-            run.log.exception(telemetry.LOOP_FAILED, loop="head-start")
-
-    async def _begin_next(self, run: JobRun, end: RunEnd) -> None:
-        """Begin the run of the job that is foreseen in the slot of a run that has ended."""
-        head_starts = self.recorder.desk.head_starts
-        if head_starts is None or self.stopping.is_set() or run.stream is None or not run.is_plain(end):
-            return
-        await run.stream.close()  # its connection serves the next request
-        if not self.stopping.is_set():
-            head_starts.begin(run.claim.lease, run.early)
-
-    async def _may_be_recorded(self, run: JobRun, end: RunEnd, early: EarlyRun) -> bool:
-        """Wait until the job of an early run is claimed, unless its end can be stored with the claim."""
-        return not early.is_refused and (run.is_plain(end) or await early.decided())
-
-    async def _give_up(self, run: JobRun, early: EarlyRun) -> None:
-        """Let go of a run whose job was not claimed, once the engine is done with it."""
-        until = time.monotonic() + _END_SECONDS
-        while not early.is_over and time.monotonic() < until:
-            early.is_over = await wait_for_end(run.job, seconds=_SETTLE_SECONDS)
-            if self.stopping.is_set():
-                until = min(until, time.monotonic() + _LAST_END_SECONDS)
-        if run.stream is not None:
-            await run.stream.close()
-        if (head_starts := self.recorder.desk.head_starts) is not None:
-            await head_starts.give_up(early)
+        log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=job.prompt_tokens)
+        answer = self.requests.empty_answer(job, model)
+        return JobRun(claim, running, answer, self.live.publisher(job, answer), log)
 
     async def _try(self, run: JobRun, model: EngineModel) -> RunEnd:
         """Generate the answer; whatever goes wrong becomes the outcome."""
@@ -235,8 +163,7 @@ class Runner:
             if not run.is_first_request:
                 run.resent_tokens += prompt.num_tokens + run.answer.num_tokens
             run.answer.begin_segment(until=next_step.tokens)
-            if (stream := await self._open(run, prompt, model)) is None:
-                return RunEnd(LeaseLost(), engine_is_done=True)
+            stream = await self._open(run, prompt, model)
             end = await self._follow(run, stream, model)
             if end != RunEnd(SegmentEnded(), engine_is_done=True):
                 return end
@@ -289,8 +216,8 @@ class Runner:
         """Run what may block, or compute for long, beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, work)
 
-    async def _open(self, run: JobRun, prompt: CountedPrompt, model: EngineModel) -> RunStream | None:
-        """Send the request; None: its job is not ours."""
+    async def _open(self, run: JobRun, prompt: CountedPrompt, model: EngineModel) -> RunStream:
+        """Send the request. No other code sends the requests of jobs, and a run begins after its claim."""
         abilities, wanted = model.served.abilities, Wanted(run.form, run.adapter, run.tensors)
         prepare = partial(self.requests.make, run.claim, prompt, run.answer, wanted, model)
         # Writing a long prompt as text takes as long as it is; ids are only copied.
@@ -299,10 +226,7 @@ class Runner:
             await self._in_thread(self.requests.salts.load)
         request = self.requests.salted(request, run.claim.job, model)
         put = partial(run.put, tokens_per_block=model.capacity.tokens_per_block)
-        stream = RunStream(model.served.call(request), put=put, sent=run.job.begin_request)
-        if run.claiming is not None and not await run.claiming.is_claimed():
-            return None
-        run.stream = stream
+        run.stream = stream = RunStream(model.served.call(request), put=put, sent=run.job.begin_request)
         stream.start()
         return stream
 
@@ -323,7 +247,7 @@ class Runner:
                 running,
                 answer,
                 deadlines if is_streaming else replace(deadlines, first_token=deadlines.total),
-                publish=run.publish,
+                publish=run.publisher.publish,
                 lease_seconds=self.settings.jobs.lease_seconds,
                 snapshot_seconds=self.settings.jobs.checkpoint_seconds,
                 ends_itself=model.served.abilities.ends_itself,
@@ -364,8 +288,6 @@ class Runner:
 
     async def _extend(self, run: JobRun) -> Granted | Outcome:
         """Ask for more blocks until there are some, or the run ends."""
-        if run.early is not None and not await run.early.decided():
-            return LeaseLost()
         while True:
             match await self._in_thread(partial(self._ask_for_blocks, run)):
                 case WaitForBlocks():
@@ -373,12 +295,9 @@ class Runner:
                     if stopped is not None:
                         return stopped
                 case granted_or_ended:
-                    if (head_starts := self.recorder.desk.head_starts) is not None:
-                        head_starts.forget_outlook()
                     return granted_or_ended
 
     def _ask_for_blocks(self, run: JobRun) -> Granted | WaitForBlocks | Yielded | LeaseLost:
-        head_starts = self.recorder.desk.head_starts
         try:
             with transaction(self.sessions) as session:
                 return growth.extend(
@@ -387,7 +306,6 @@ class Runner:
                     run.claim.lease,
                     produced=run.answer.num_tokens,
                     policy=self.policy(),
-                    is_known=lambda: head_starts is None or not head_starts.has_strays,
                 )
         except SQLAlchemyError as error:  # the lease bounds the retries
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="extend", error=type(error).__name__)

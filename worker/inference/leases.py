@@ -70,8 +70,6 @@ class RunningJob:
         saved: the last snapshot saved as a checkpoint; written by the keeper.
         stop_reason: the last stop reason delivered to the run.
         is_ending: the run is recording the end, so a missing lease does not mean a lost one.
-        is_stored: its end is stored.
-        claimed_at: monotonic time of its claim, before which nothing counts; infinite: that is yet to come.
     """
 
     lease: Lease
@@ -92,8 +90,6 @@ class RunningJob:
     saved: Output | None = None
     stop_reason: StopReason | None = None
     is_ending: bool = False
-    is_stored: bool = False
-    claimed_at: float = 0.0
 
     def take_over(self, num_tokens: int) -> None:
         """Start from the tokens of an earlier run, which callers already know."""
@@ -109,12 +105,9 @@ class RunningJob:
             self.on_first_token()
 
     def since_first_token(self) -> timedelta:
-        """Return how long ago the first token came, since the claim; nothing if none came yet."""
-        return self.since(self.first_token_at or time.monotonic())
-
-    def since(self, moment: float) -> timedelta:
-        """Return how long ago this monotonic time was, at most as long as the job is claimed."""
-        return timedelta(seconds=max(0.0, time.monotonic() - max(moment, self.claimed_at)))
+        """Return how long ago the first token came; nothing if none came yet."""
+        now = time.monotonic()
+        return timedelta(seconds=now - (self.first_token_at or now))
 
     def unreported_since(self) -> timedelta | None:
         """Return how long ago the first token came. None: there was none, or its row has it."""

@@ -5,7 +5,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,13 +24,11 @@ from jobs import telemetry
 from jobs.checkpoints import Output
 from jobs.database import is_full, transaction
 from jobs.errors import LongbatchError
-from jobs.scheduling import claims
 from jobs.settings import Settings
 from jobs.states import JobState
 from jobs.trees import progress as tree_progress
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.outcome import Failed, Finished, RunEnd, write_outcome
-from worker.inference.sending.early_run import EarlyRun
 
 # One thread stores the ends of all tenants and claims for them, and whoever holds a row may keep it for as
 # long as it likes. A statement gets this long at first, twice as long each time it was tried.
@@ -94,8 +91,6 @@ class EndedRun:
         stored: gets what became of it.
         num_tries: how often storing it alone failed.
         is_tree_held: the last time, because another transaction held its tree.
-        left: the run in its slot, which is being stopped; None: there is none.
-        early: itself, if it began before its claim.
     """
 
     running: RunningJob
@@ -105,28 +100,11 @@ class EndedRun:
     stored: "Future[StoredEnd]"
     num_tries: int = 0
     is_tree_held: bool = False
-    left: EarlyRun | None = None
-    early: EarlyRun | None = None
-
-    @property
-    def is_early(self) -> bool:
-        """True if its job is not claimed yet."""
-        return self.early is not None and not self.early.is_claimed
-
-    @property
-    def is_refused(self) -> bool:
-        """True if its job is not ours and never will be."""
-        return self.early is not None and self.early.is_refused
 
     @property
     def can_share(self) -> bool:
         """True if nothing is wrong with the end, so that it may share a transaction."""
-        return not self.needs_place and self.is_tree_held and isinstance(self.end.outcome, Finished)
-
-    @property
-    def needs_place(self) -> bool:
-        """True if its slot is not free yet when it ends."""
-        return self.left is not None and not self.left.is_over
+        return self.is_tree_held and isinstance(self.end.outcome, Finished)
 
 
 class LoneEnds:
@@ -149,7 +127,6 @@ class LoneEnds:
             clock: a monotonic clock, in seconds.
         """
         self._settings = settings.jobs
-        self._engine_name = settings.engine.name
         self._max_statement_seconds = settings.database.statement_timeout_seconds
         self._clock = clock
         self._sessions = sessions
@@ -259,8 +236,6 @@ class LoneEnds:
                     raise TreeHeldError
                 LeaseKeeper.report_first_token(session, ended.running)
                 state = write_outcome(session, lease, ended.end, ended.output, settings=self._settings)
-                if ended.left is not None and ended.needs_place:
-                    self._keep_place(session, ended.left)
         except (DataError, IntegrityError, UnicodeError) as error:
             telemetry.logger().error(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
             if isinstance(error, IntegrityError) and num_violations < _MAX_VIOLATIONS:
@@ -273,14 +248,6 @@ class LoneEnds:
             self._store(replace(ended, end=end, output=_NOTHING))
         else:
             ended.stored.set_result(StoredEnd(state))
-
-    def _keep_place(self, session: Session, left: EarlyRun) -> None:
-        """Reserve what the request in the slot occupies until it has ended.
-
-        Should the database refuse that, the answer of the run goes before.
-        """
-        with suppress(DataError, IntegrityError), session.begin_nested():
-            claims.keep_places(session, self._engine_name, [left.head_start])
 
     def _limit(self, ended: EndedRun) -> str:
         """Return the statement that limits the time of the others."""

@@ -12,18 +12,16 @@ from uuid import UUID
 from sqlalchemy.exc import NoResultFound, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import starting, telemetry
+from jobs import telemetry
 from jobs.database import transaction
 from jobs.prompts import store
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import CountedPrompt
 from jobs.queries import QueuedJob
 from jobs.scheduling import previews
-from jobs.scheduling.first_prompts import MAX_TOKENS, FirstPrompts
 from jobs.scheduling.previews import Preview
 from jobs.scheduling.ranking import Ranked
 from jobs.scheduling.sizing import ClaimPolicy
-from jobs.starting import StartedJob
 
 # A preview costs a few milliseconds of database time; running it more often costs more than short jobs gain.
 _LOOK_SECONDS: Final = 0.2
@@ -36,15 +34,14 @@ _FRESH_SECONDS: Final = 1.0
 # A prompt of 96k ids takes less than 400 KB, packed: at least 16 of the longest, and many short ones.
 _MAX_BYTES: Final = 16 * 400_000
 _TOGETHER: Final = 32  # prompts read by one statement
+# Most tokens of prompts that are read while an engine's row is locked: some 64 KB.
+_MAX_TOKENS: Final = 16_384
 
 
 class PromptPrefetcher:
     """The prefetcher of one engine: predicts which jobs start next and loads their token ids.
 
     A wrong prediction only means that the prompt is loaded when its job starts.
-
-    Attributes:
-        first_prompts: reads with a tick what an idle engine may start.
     """
 
     def __init__(
@@ -67,9 +64,6 @@ class PromptPrefetcher:
         self._started: set[UUID] = set()  # since the last preview began to read: it may have them yet
         self._lock = threading.Lock()
         self._preview = Preview()
-        self._rows: Mapping[UUID, StartedJob] = {}
-        self._first: Mapping[UUID, StartedJob] = {}
-        self.first_prompts = FirstPrompts(counter, self._keep_first)
         self._found: frozenset[UUID] = frozenset()
         self._looked_at = self._read_at = float("-inf")
 
@@ -81,11 +75,8 @@ class PromptPrefetcher:
             self._started.clear()
         with transaction(self._sessions) as session:
             preview = previews.preview_claims(session, self._engine_name, self._policy())
-            texts = set(preview.text_ids)
-            likely = [each.job.id for each in preview.candidates if each.job.text_id in texts]
-            rows = starting.read_queued(session, likely)
         with self._lock:
-            self._preview, self._rows = preview, rows
+            self._preview = preview
             self._drop_started()
             self._looked_at = self._read_at = self._clock()
             self._found = frozenset(each.job.id for each in preview.candidates)
@@ -155,15 +146,7 @@ class PromptPrefetcher:
         """Remove these jobs, which have started, from the candidates."""
         with self._lock:
             self._started.update(job_ids)
-            self._first = {key: row for key, row in self._first.items() if key not in self._started}
             self._drop_started()
-
-    def find(self, job: QueuedJob) -> tuple[StartedJob, CountedPrompt] | None:
-        """Return a queued job as its run would get it, with its prompt; None: not both were prefetched."""
-        with self._lock:
-            row = self._first.get(job.id) or self._rows.get(job.id)
-            prompt = self._ready.get(job.text_id)
-        return None if row is None or prompt is None else (row, prompt)
 
     def take(self, text_id: UUID) -> CountedPrompt | None:
         """Remove and return a prefetched prompt. Returns None if it was not predicted."""
@@ -204,13 +187,6 @@ class PromptPrefetcher:
             prompt = store.counted(session, store.load(session, text_id), self._counter)
         self._keep(text_id, prompt)
 
-    def _keep_first(self, rows: Mapping[UUID, StartedJob], prompts: Mapping[UUID, CountedPrompt]) -> None:
-        """Make what a tick has read ready, in place of what the one before it has."""
-        with self._lock:
-            self._first = rows
-        for text_id, prompt in prompts.items():
-            self._keep(text_id, prompt)
-
     def _keep(self, text_id: UUID, prompt: CountedPrompt) -> None:
         with self._lock:
             replaced = self._ready.pop(text_id, None)
@@ -226,6 +202,6 @@ def _first_short(jobs: Sequence[QueuedJob]) -> Iterator[QueuedJob]:
     num_tokens = 0
     for each in jobs:
         num_tokens += each.prompt_tokens
-        if num_tokens > MAX_TOKENS:
+        if num_tokens > _MAX_TOKENS:
             return
         yield each

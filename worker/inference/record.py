@@ -36,8 +36,6 @@ from worker.inference.live_output import OutputPublisher
 from worker.inference.lone_ends import StoredEnd
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, Stopped
 from worker.inference.run_stream import RunStream
-from worker.inference.sending.claiming import Claiming
-from worker.inference.sending.early_run import EarlyRun
 from worker.inference.tensors.outputs import EngineOutputs, OutputFiles, OutputsNotStoredError
 from worker.inference.text_answer import AnyAnswer
 from worker.metrics.runs import RunFigures, RunMetrics
@@ -69,9 +67,7 @@ class JobRun:
         adapter: that generates; None: the model as it is.
         tensors: what goes to the engine and comes from it by name besides.
         outputs: what of it has come; None: the job asks for nothing.
-        early: itself, if it began before its claim; None: it began with it.
-        claiming: its claim, if it began while that was being committed; None: it is claimed, or early.
-    began_at: monotonic time at which the run began, just before the commit of its claim.
+    began_at: monotonic time at which the run began, just after its claim.
     num_before: tokens that earlier runs have generated.
     resent_tokens: of prompt and answer, in requests after the job's first.
     """
@@ -88,8 +84,6 @@ class JobRun:
     adapter: WantedAdapter | None = None
     tensors: TensorRequest = NO_TENSORS
     outputs: EngineOutputs | None = None
-    early: EarlyRun | None = None
-    claiming: Claiming | None = None
     began_at: float = field(default_factory=time.monotonic)
     num_before: int = 0
     resent_tokens: int = 0
@@ -99,11 +93,6 @@ class JobRun:
         self.tensors = tensors
         if tensors.outputs:
             self.outputs = EngineOutputs(tensors.outputs, max_bytes=max_bytes)
-
-    def publish(self) -> None:
-        """Publish new output, once the job is claimed."""
-        if self.early is None or self.early.is_claimed:
-            self.publisher.publish()
 
     def put(self, event: EngineDelta | StreamEnd, *, tokens_per_block: int) -> None:
         """Pass an event of the stream on, and keep what it says of the prompt.
@@ -126,11 +115,6 @@ class JobRun:
         """Keep what came of a tensor, or end the run if that cannot be kept."""
         if self.outputs is not None and not self.outputs.add(part) and self.answer.finish_reason is None:
             self.job.inbox.put(StreamEnd(self.outputs.error, confirmed=False))
-
-    def is_plain(self, end: RunEnd) -> bool:
-        """Return True if it ends with a whole answer that nothing is yet to be done about."""
-        is_whole = isinstance(end.outcome, Finished) and end.engine_is_done
-        return is_whole and self.form == ANY_FORM and self.outputs is None
 
     def output(self) -> Output:
         """Return what the job generated, and what the engine told of its prompt. Call it once."""
@@ -168,14 +152,7 @@ class Recorder:
             outcome, output = await self._checked(run, end.outcome, run.output())
             outcome, output = await self._kept(run, _judged(run, outcome, output), output)
             end = replace(end, outcome=outcome)
-            # Only a whole answer is stored together with its claim.
-            if run.early is not None and not isinstance(outcome, Finished) and not await run.early.decided():
-                return
-            handed_in = self.desk.hand_in(run.job, end, output, early=run.early)
-            stored = await asyncio.wrap_future(handed_in)
-            if run.early is not None and run.early.is_refused:
-                self.announce([run.job.lease.job_id])  # a commit of unknown outcome may have stored it
-                return
+            stored = await asyncio.wrap_future(self.desk.hand_in(run.job, end, output))
             state = stored.state
             if output.has_files and state is not JobState.COMPLETED:
                 await self._in_thread(self.files.discard, run.claim.lease)

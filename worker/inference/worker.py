@@ -35,8 +35,7 @@ from worker.inference.monitor import EngineMonitor, credits_reuse, shares_prefix
 from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import Recorder
 from worker.inference.refusals import Patience, Refusals
-from worker.inference.sending.head_starts import HeadStarts
-from worker.inference.sending.requests import RequestMaker
+from worker.inference.requests import RequestMaker
 from worker.inference.tensors.outputs import OutputFiles
 from worker.metrics.process import ProcessMetrics
 from worker.metrics.runs import RunMetrics
@@ -110,22 +109,7 @@ class InferenceWorker:
         )
         prefetcher = PromptPrefetcher(work, settings.engine.name, self.policy, counter)
         self._policy = replace(self._policy, read_prompts=prefetcher.read_with)
-        requests = RequestMaker(counter, CacheSalts(work))
-        head_starts = HeadStarts(
-            prefetcher,
-            requests,
-            model=lambda: self.monitor.model,
-            close_reservation=self._close_reservation,
-            threads=self._threads,
-            metrics=self._metrics,
-            lease_seconds=settings.jobs.lease_seconds,
-        )
-        desk = Desk(
-            settings,
-            ticking,
-            stopping=stopping,
-            head_starts=head_starts if settings.jobs.head_starts else None,
-        )
+        desk = Desk(settings, ticking, stopping=stopping)
         runner = Runner(
             settings=settings,
             policy=self.policy,
@@ -150,7 +134,7 @@ class InferenceWorker:
             threads=self._threads,
             stopping=stopping,
             refusals=Refusals(patience),
-            requests=requests,
+            requests=RequestMaker(counter, CacheSalts(work)),
             store=make_store(settings),
             metrics=self._metrics,
         )
@@ -177,7 +161,7 @@ class InferenceWorker:
             self.dispatcher.prefetch_loop,
         )
         self.heartbeat.watch(self._loops)
-        self.keeper.on_read = head_starts.on_room = self.dispatcher.loop.wake
+        self.keeper.on_read = self.dispatcher.loop.wake
 
     def start(self) -> None:
         """Start all loops. Claims begin as soon as the engine answers a probe."""

@@ -89,11 +89,6 @@ class RunMetrics:
         self._completion = counter("completion_tokens", "Tokens that runs generated.")
         self._ticks = seconds("tick", "Transactions that record ends and claim jobs.", _TICK)
         self._claims = counter("claims", "Jobs claimed.", "lane")
-        self._head_starts = counter(
-            "head_starts",
-            "Requests sent before their jobs' claims: `taken` if the claim followed, else `stopped`.",
-            "outcome",
-        )
         self._idle = Gauge(
             "longbatch_engine_idle_slots",
             "Slots without a job after the last tick, under the reason.",
@@ -127,11 +122,6 @@ class RunMetrics:
     def ticked(self, seconds: float) -> None:
         """Observe how long a tick took."""
         self._ticks.labels(self._engine).observe(seconds)
-
-    def settled(self, *, num_taken: int = 0, num_stopped: int = 0) -> None:
-        """Count head starts whose jobs were claimed, and others."""
-        self._head_starts.labels(self._engine, "taken").inc(num_taken)
-        self._head_starts.labels(self._engine, "stopped").inc(num_stopped)
 
     def idle(self, num_slots: int, reason: str) -> None:
         """Keep how many slots are idle, and why."""

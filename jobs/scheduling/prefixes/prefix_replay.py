@@ -145,18 +145,6 @@ class PrefixReplay:
                 self._expected[lease_id] = _Expected()
             self._running[lease_id] = guest
 
-    def end(self, lease_id: UUID, answered: Answered, *, capacity: Capacity) -> None:
-        """Note that a job has ended of which nothing is observed: its answer came before its claim."""
-        with self._lock:
-            if (guest := self._running.pop(lease_id, None)) is None:
-                return
-            self._learn(lease_id, guest, answered, capacity)
-            self._settle(lease_id, answered, capacity)
-            running = self._running.values()
-            followed = {each.reader.family for each in running if each.reader is not None}
-            self._leave(lease_id, guest, answered, followed, capacity)
-            self._drop(capacity.max_blocks - self._unseen - sum(each.blocks for each in running))
-
     def ended(self) -> dict[Family, UUID]:
         """Return the families of which the engine probably has a prompt that no job refers to, with its text.
 

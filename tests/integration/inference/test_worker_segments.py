@@ -1,10 +1,8 @@
 """Jobs reserve what their peers make likely and go on in segments, without the caller noticing."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-import pytest
 from sqlalchemy.orm import Session
 
 from jobs import lifecycle
@@ -18,8 +16,7 @@ from jobs.scheduling.starts import Claim
 from jobs.settings import Settings
 from jobs.states import FinishReason
 from jobs.transitions import LeaseLost
-from support import ENGINE, PATIENCE, POLICY, claim_one, output_of, register_engine, spec, submit_one
-from worker.inference.sending.head_starts import HeadStarts
+from support import ENGINE, POLICY, claim_one, output_of, register_engine, spec, submit_one
 from worker_support import Queue, running_worker
 
 DOCUMENT = "A document whose answer takes a while. 日本語 and 🙂 too."
@@ -45,26 +42,6 @@ def test_an_answer_longer_than_its_reservation_equals_one_that_was_reserved_whol
     assert ended.cached_tokens == 0, "later segments found the job's own prompt"
     assert queue.result_ids(in_segments) == queue.result_ids(at_once)
     assert queue.reservations() == []
-
-
-def test_no_answer_outgrows_its_reservation_while_the_engine_may_hold_what_has_no_place(
-    queue: Queue, feeding: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    has_asked, is_known = threading.Event(), threading.Event()
-
-    def has_strays(_starts: HeadStarts) -> bool:
-        has_asked.set()
-        return not is_known.is_set()
-
-    monkeypatch.setattr(HeadStarts, "has_strays", property(has_strays))
-    with running_worker(feeding(), queue.tokenizer):
-        job_id = queue.submit("Go on for a while. [[tokens=2500]]", max_tokens=6000)
-        assert has_asked.wait(PATIENCE)
-        (reserved,) = queue.reservations()
-        is_known.set()
-        ended = queue.ended(job_id)
-    assert reserved.output_tokens < 2500
-    assert (ended.finish_reason, ended.completion_tokens) == ("stop", 2500)
 
 
 def test_an_answer_that_ends_in_a_later_segment_says_stop(

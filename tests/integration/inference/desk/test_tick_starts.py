@@ -70,7 +70,7 @@ def test_a_preview_that_has_none_of_the_candidates_is_due_at_once(
     assert prefetcher.due_in() == 0.05
     now = 0.06
     prefetcher.refresh()
-    assert all(prefetcher.find(each.job) for each in left)
+    assert prefetcher.missing(each.job.text_id for each in left) == []
     prefetcher.keep(left)
     assert prefetcher.due_in() == pytest.approx(0.5)
 

@@ -106,11 +106,3 @@ class RequestMaker:
         if not model.served.abilities.takes_cache_salt:
             return request
         return replace(request, cache_salt=self.salts.of(job.tenant_id))
-
-    def can_be_early(self, job: StartedJob, prompt: CountedPrompt, model: EngineModel) -> bool:
-        """Return True if the first request of a job can be made at once, from this alone."""
-        abilities = model.served.abilities
-        is_plain = job.guide_id is None and job.adapter is None and not job.is_whole
-        if not is_plain or job.completion_tokens or prompt.num_tokens != job.prompt_tokens:
-            return False
-        return abilities.takes_ids and (not abilities.takes_cache_salt or self.salts.is_ready)
