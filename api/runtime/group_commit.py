@@ -1,15 +1,14 @@
 """Group commit of submissions: stores jobs that arrive together in one transaction.
 
-A job alone costs one round trip, or a few more, and a flush of Postgres' log to disk; fifty together cost
-the same. A tenant has one transaction at a time, since two would wait for each other at its quota; what
-arrives meanwhile forms the next one. So has a key with quotas of its own, which its tenant's others do not
-wait for.
+A job alone costs a few round trips and a flush of Postgres' log to disk; fifty together cost the same. A
+tenant has one transaction at a time, since two would wait for each other at its quota; what arrives meanwhile
+forms the next one. So has a key with quotas of its own, which its tenant's others do not wait for.
 """
 
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
@@ -19,14 +18,12 @@ from sqlalchemy.orm import Session
 
 from api.runtime.database import Transactions
 from jobs import submission
-from jobs.engines.registry import RegisteredEngines
 from jobs.errors import UnavailableError
 from jobs.models import Job
 from jobs.models.new_job import NewJob
 from jobs.states import JobState
 from jobs.submission import Submitter
 from jobs.submission.job_specs import JobSpec
-from jobs.submission.plain import NotAtOnceError, submit_at_once
 
 # Transactions at a time, each of another tenant.
 NUM_LANES: Final = 2
@@ -54,18 +51,15 @@ class GroupCommit:
         self,
         transactions: Transactions,
         *,
-        registered: Callable[[], Awaitable[RegisteredEngines]] | None = None,
         on_stored: Callable[[Sequence[Job | NewJob]], object] = lambda _: None,
     ) -> None:
         """Set up without storing anything.
 
         Args:
             transactions: to the database.
-            registered: returns what engines could hold a moment ago; None: that is not known.
             on_stored: called after each commit, before the callers go on; must be quick.
         """
         self._transactions = transactions
-        self._registered = registered
         self._on_stored = on_stored
         # By tenant, or by key if that has quotas, in the order of their turns.
         self._waiting: dict[UUID, deque[_Entry]] = {}
@@ -132,7 +126,8 @@ class GroupCommit:
         by = replace(together[0].by, trace=None, api_key_id=keys.pop() if len(keys) == 1 else None)
         specs = [_marked(each, by) for each in together]
         try:
-            jobs = await self._submit(specs, by)
+            submit = functools.partial(_submit, specs=specs, by=by)
+            jobs = await self._transactions.run_directly(submit, tenant_ids=[by.tenant_id])
         except Exception as error:  # noqa: BLE001  # any error goes to the waiting callers
             await self._store_apart(together, error)
             return
@@ -140,16 +135,6 @@ class GroupCommit:
             if not entry.future.done():
                 entry.future.set_result(job)
         self._on_stored(jobs)  # callers go on only in the event loop's next turn
-
-    async def _submit(self, specs: Sequence[JobSpec], by: Submitter) -> Sequence[Job | NewJob]:
-        """Store the jobs, in one message if they are such as most are."""
-        known = await self._registered() if self._registered is not None else None
-        submit = functools.partial(_submit, specs=specs, by=by)
-        try:
-            at_once = functools.partial(submit, registered=known)
-            return await self._transactions.run_directly(at_once, tenant_ids=[by.tenant_id])
-        except NotAtOnceError:
-            return await self._transactions.run_directly(submit, tenant_ids=[by.tenant_id])
 
     async def _store_apart(self, together: list[_Entry], error: Exception) -> None:
         """Store each job by itself, so that one failure does not fail the others."""
@@ -162,24 +147,11 @@ class GroupCommit:
                 entry.future.set_exception(error)
 
 
-def _submit(
-    session: Session, specs: Sequence[JobSpec], by: Submitter, registered: RegisteredEngines | None = None
-) -> Sequence[Job | NewJob]:
+def _submit(session: Session, specs: Sequence[JobSpec], by: Submitter) -> Sequence[Job | NewJob]:
     """Store the jobs; return what was inserted, and the rows of those to which more happened.
 
     To make each one's row would take as long as all else that small jobs need here.
-
-    Args:
-        session: a transaction of its own.
-        specs: the jobs.
-        by: their owner.
-        registered: what engines could hold a moment ago; None: what they can is read.
-
-    Raises:
-        NotAtOnceError: what is remembered is out of date, or the database refuses some.
     """
-    if registered is not None and (stored := submit_at_once(session, specs, by, registered)) is not None:
-        return stored
     new = submission.submit_set(session, specs, by)
     changed = [job.id for job in new if job.state not in _AS_INSERTED]
     rows = session.scalars(select(Job).where(Job.id.in_(changed))) if changed else ()

@@ -44,7 +44,6 @@ _NAMES: Final = "longbatch.direct_names"
 _STALE: Final = "longbatch.direct_stale"
 _LATER: Final = "longbatch.direct_later"
 _LATER_ROWS: Final = "longbatch.direct_later_rows"
-_COMMITTING: Final = "longbatch.direct_committing"
 _PLANNED_FOR: Final = "longbatch.direct_planned_for"
 # What plans depend on and Postgres does not watch: sizes of tables and indexes, and settings.
 _PLANNING: Final = b"""
@@ -207,54 +206,16 @@ def fetch_all(session: Session, queries: Sequence[Query]) -> list[Rows]:
     return found[len(ahead) :]
 
 
-def fetch_all_and_commit(session: Session, queries: Sequence[Query]) -> list[Rows]:
-    """Execute statements as `fetch_all` does, and commit in the same message: all of them, or nothing.
-
-    The transaction must do nothing after that but commit, which is no message then. Through another driver,
-    or behind a pooler, it commits only then.
-
-    Raises:
-        DBAPIError: as `fetch_all`. If the connection was lost, see `may_have_committed`.
-    """
-    connection, ahead = session.connection(), session.info.pop(_LATER, ())
-    driver = connection.connection.driver_connection
-    try:
-        if isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
-            messages.check_open(driver)  # otherwise nothing of it was certainly executed
-    except psycopg.Error as error:
-        hot.fail(connection, error)
-    session.flush()
-    return _fetch_all(session, [*ahead, *queries], commits=True)[len(ahead) :]
-
-
-def may_have_committed(session: Session) -> bool:
-    """Return True if a transaction whose connection was lost may be committed before it came to that."""
-    return _COMMITTING in session.info
-
-
-def refuse_after_commit(session: Session) -> None:
-    """Refuse to execute anything once the transaction is committed: it would not be bound to its tenant.
-
-    Raises:
-        RuntimeError: it is.
-    """
-    if may_have_committed(session):
-        raise RuntimeError("the transaction is committed already")
-
-
-def _fetch_all(session: Session, queries: Sequence[Query], *, commits: bool = False) -> list[Rows]:
-    refuse_after_commit(session)
+def _fetch_all(session: Session, queries: Sequence[Query]) -> list[Rows]:
     connection = session.connection()
     driver = connection.connection.driver_connection
     if not isinstance(driver, psycopg.Connection | psycopg.AsyncConnection) or not _can_send(
         connection, driver
     ):
         return [_fetch_usually(session, each) for each in queries]
-    if commits := commits and is_prepared(driver):
-        session.info[_COMMITTING] = True
     try:
         written = [_written(each, connection.dialect) for each in queries]
-        results = _send(connection, driver, written, commits=commits)
+        results = _send(connection, driver, written)
         found = [_rows(driver, checked(each)) for each in results]
     except psycopg.Error as error:
         hot.fail(connection, error)
@@ -303,13 +264,8 @@ def _written(query: Query, dialect: Dialect) -> _Written:
     ]
 
 
-def _send(
-    connection: Connection, driver: Driver, written: Sequence[_Written], *, commits: bool = False
-) -> list[PGresult]:
-    """Execute the statements in the transaction, as prepared ones where that is right; see `hot`.
-
-    And commit, if wanted and possible in the same message.
-    """
+def _send(connection: Connection, driver: Driver, written: Sequence[_Written]) -> list[PGresult]:
+    """Execute the statements in the transaction, as prepared ones where that is right; see `hot`."""
     pgconn = driver.pgconn
     if not is_prepared(driver):
         if pgconn.transaction_status == TransactionStatus.IDLE:
@@ -327,18 +283,15 @@ def _send(
     if new:
         ahead += _closings(connection, but={name for name, _ in prepared})
     ahead += [partial(messages.send_prepare, name, each.sql, each.types) for each, name in new.items()]
-    after: list[Command] = [partial(messages.send_simple, b"COMMIT")] if commits else []
-    if isinstance(driver, psycopg.Connection) and not (ahead or after) and len(prepared) == 1:
+    if isinstance(driver, psycopg.Connection) and not ahead and len(prepared) == 1:
         ((name, values),) = prepared
         return [driver.pgconn.exec_prepared(name, values, messages.binary(values), BINARY)]
-    commands: list[Command] = [*ahead, *(partial(messages.send_values, *each) for each in prepared), *after]
+    commands: list[Command] = [*ahead, *(partial(messages.send_values, *each) for each in prepared)]
     results = messages.send_together(connection, driver, commands)
     for each in results[: len(ahead)]:
         checked(each)
     connection.info[_NAMES].update((each.sql, name) for each, name in new.items())
-    for each in results if after else ():  # where one has failed, nothing is committed
-        checked(each)
-    return results[len(ahead) : len(ahead) + len(prepared)]
+    return results[len(ahead) :]
 
 
 _Prepared = tuple[bytes, Values]
@@ -385,14 +338,12 @@ def _can_send(connection: Connection, driver: Driver) -> bool:
 
 @event.listens_for(Session, "before_commit")
 def _before_commit(session: Session) -> None:
-    """Send what waits for the session's next message, with the commit."""
-    if session.info.get(_LATER):
-        send = fetch_all if session.in_nested_transaction() else fetch_all_and_commit
-        send(session, [])
+    """Send what waits for the session's next message."""
+    send_later(session)
 
 
 @event.listens_for(Session, "after_transaction_end")
 def _after_end(session: Session, ended: SessionTransaction) -> None:
     """Forget what was for this transaction only."""
-    for key in (_LATER, _LATER_ROWS, _COMMITTING) if ended.parent is None else ():
+    for key in (_LATER, _LATER_ROWS) if ended.parent is None else ():
         session.info.pop(key, None)
