@@ -21,7 +21,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
 from jobs.database import direct
-from jobs.database.direct import IN_INDEX_ORDER, Query, Rows
+from jobs.database.direct import Query, Rows
 from jobs.database.hot import PREPARED
 from jobs.engines.capacity import Capacity
 from jobs.models import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS, Job
@@ -70,7 +70,6 @@ _FIRST_OF_CLASS: Final = f"""
 """  # noqa: S608  # built from constants
 # Finds the classes of a tenant's jobs one after the other, each by one index probe: there are few.
 _FIRST_SQL: Final = f"""
-    {IN_INDEX_ORDER.decode()}
     WITH RECURSIVE existing(tenant_id, class) AS (
         SELECT tenant.id, (
             SELECT {CLASS} FROM jobs

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from jobs import completing, starting
+from jobs import completing
 from jobs.completing import Completed, JobCompletion
 from jobs.database import direct
 from jobs.database.direct import Query
@@ -18,7 +18,7 @@ from jobs.engines.registry import EngineRow
 from jobs.queries import QueuedJob
 from jobs.scheduling import candidates, claims, engine_load
 from jobs.scheduling.claims import ClaimResult, FreedSlot, ReadAhead
-from jobs.scheduling.first_prompts import FIRST_PROMPTS, FirstPrompts
+from jobs.scheduling.first_prompts import FirstPrompts
 from jobs.scheduling.head_starts import NOTHING_BEGUN, Begun
 from jobs.scheduling.prefixes.prefix_replay import Answered
 from jobs.scheduling.previews import Preview
@@ -26,15 +26,6 @@ from jobs.scheduling.sizing import ClaimPolicy
 from jobs.scheduling.waiting import asking_waiting, waiting_of
 from jobs.states import Lane
 from jobs.trees import progress as tree_progress
-
-# What ticks execute that takes longest to plan.
-STATEMENTS: Final = (
-    completing.COMPLETE,
-    candidates.FIRST,
-    candidates.FIRST_OF_ONE,
-    FIRST_PROMPTS,
-    starting.START,
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import telemetry
 from jobs.checkpoints import Output
 from jobs.completing import JobCompletion
-from jobs.database import direct, transaction
+from jobs.database import transaction
 from jobs.scheduling import claims, engine_load, ticks
 from jobs.scheduling.claims import ClaimResult
 from jobs.scheduling.head_starts import NOTHING_BEGUN, Begun
@@ -165,14 +165,6 @@ class Desk:
     def _put_back(self, ended: Sequence[EndedRun]) -> None:
         with self._lock:
             self._waiting[:0] = ended
-
-    def renew_plans(self) -> None:
-        """Let Postgres plan the statements of ticks anew, if that is due, so that no tick waits for it."""
-        try:
-            with self._sessions.begin() as session:
-                direct.renew_plans(session, ticks.STATEMENTS)
-        except SQLAlchemyError as error:  # then the next tick plans them
-            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="plans", error=type(error).__name__)
 
     def _store_together(
         self,

@@ -121,10 +121,6 @@ class Dispatcher:
             if result is None:
                 # For what has come since without a ring; sooner, it would hold up what follows the ends.
                 self.loop.wake_within(_AFTER_START_SECONDS)
-                return
-            is_needed = has_started and self.loop.is_woken_within(_AFTER_START_SECONDS)
-            if not (is_needed or self._desk.num_waiting or self._rung.is_set()):
-                self._desk.renew_plans()
 
     def begin_stop(self) -> None:
         """Stop claiming jobs. Returns at once."""

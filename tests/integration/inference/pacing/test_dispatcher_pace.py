@@ -12,10 +12,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import database
-from jobs.database import transaction
 from jobs.ids import uuid7
 from jobs.prompts.tokenizer import Tokenizer
-from jobs.scheduling import ticks
 from jobs.scheduling.claims import ClaimResult
 from jobs.settings import DatabaseSettings, Settings
 from jobs.states import FinishReason
@@ -36,7 +34,7 @@ STOPPED = RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
 
 
 class NotedDesk(Desk):
-    """A desk that notes for what a tick would wait, without waiting, and when plans are made anew.
+    """A desk that notes for what a tick would wait, without waiting.
 
     Attributes:
         on_tick: called with a tick's policy.
@@ -46,7 +44,6 @@ class NotedDesk(Desk):
     def __init__(self, settings: Settings, sessions: sessionmaker[Session]) -> None:
         super().__init__(settings, sessions, stopping=threading.Event())
         self.waits: list[tuple[int, float]] = []
-        self.num_renewed = 0
         self.on_tick: Callable[[object], object] = lambda _: None
         self.during: Callable[[], object] = lambda: None
 
@@ -59,10 +56,6 @@ class NotedDesk(Desk):
         result = super().tick(*given, **named)  # type: ignore[arg-type]  # as it came
         self.during()
         return result
-
-    def renew_plans(self) -> None:
-        self.num_renewed += 1
-        super().renew_plans()
 
 
 @dataclass
@@ -167,21 +160,6 @@ def test_waiting_for_ends_is_over_once_all_have_come(
         assert waiting.result(PATIENCE)
 
 
-def test_plans_are_made_after_a_tick_and_only_while_no_end_and_no_ring_waits(pace: Pace) -> None:
-    pace.desk.during = pace.end
-    pace.dispatcher.run_once()
-    assert pace.desk.num_renewed == 0, "a run ended meanwhile"
-    pace.desk.during = pace.dispatcher.ring
-    pace.dispatcher.run_once()
-    assert pace.desk.num_renewed == 0, "the doorbell rang meanwhile"
-    pace.desk.during = lambda: None
-    pace.dispatcher.run_once()
-    assert pace.desk.num_renewed == 1
-    with transaction(pace.sessions) as session:
-        plans = text("SELECT count(*) FROM pg_prepared_statements WHERE generic_plans > 0")
-        assert (session.scalar(plans) or 0) >= len(ticks.STATEMENTS), "before an engine was there to tick for"
-
-
 def dispatcher_at(
     desk: Desk,
     settings: Settings,
@@ -198,22 +176,6 @@ def dispatcher_at(
         desk=desk,
         pass_on=pass_on,
     )
-
-
-def test_plans_are_not_made_while_what_has_started_may_end(
-    queue: Queue, synthetic: RunningEngine, database_settings: DatabaseSettings, valkey: EmbeddedValkey
-) -> None:
-    settings = settings_for(database_settings, valkey.url, synthetic, claim_poll_seconds=60)
-    desk = NotedDesk(settings, queue.sessions)
-    with running_worker(settings, queue.tokenizer) as worker:
-        dispatcher = dispatcher_at(desk, settings, worker)
-        desk.during = dispatcher.loop.wake
-        queue.submit("Say something. [[tokens=20]]")
-        dispatcher.run_once()
-        assert desk.num_renewed == 0
-        desk.during = lambda: None
-        dispatcher.run_once()
-        assert desk.num_renewed == 1
 
 
 def test_a_ring_is_passed_on_by_another_thread_if_jobs_have_started_whose_requests_come_first(
@@ -283,7 +245,6 @@ def test_ends_are_stored_before_the_next_look_at_a_queue_that_was_empty(
         assert looks == [waits]
         if not waits:
             assert (dispatcher.loop._due_within or 1) < 0.01, "it looks soon"
-            assert desk.num_renewed == 0, "before plans are made"
         dispatcher.ring()
         desk.hand_in(RunningJob(Lease(uuid7(), uuid7()), float("inf")), STOPPED, output_of("x"))
         dispatcher.run_once()
