@@ -159,7 +159,7 @@ class Outlook:
             return None
         choice = choose_ranked(candidates, load, self.packing, None)
         chosen = next((each for each in candidates if each.job.id == choice.start), None)
-        if chosen is None or chosen.candidate.alone or not self.packing.share.owns(chosen.job.id):
+        if chosen is None or chosen.candidate.alone:
             return None
         if is_ticking and chosen.candidate.room > left_blocks:
             return None

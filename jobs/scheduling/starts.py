@@ -1,6 +1,6 @@
 """Starting jobs on an engine: their requests, their claims, and what they leave free."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -68,20 +68,17 @@ class Starts:
         """True if as many jobs have started as the caller asked for."""
         return self.limit is not None and len(self.claims) >= self.limit
 
-    def start(
-        self, candidates: list[Ranked], *, may_start: Callable[[Ranked], bool] = lambda _: True
-    ) -> list[Ranked]:
+    def start(self, candidates: list[Ranked]) -> list[Ranked]:
         """Start those candidates that may start now and return the others.
 
         Args:
             candidates: in rank order.
-            may_start: stop at the first choice for which this is False.
         """
         inside = self._inside()
         candidates = [each for each in candidates if each.job.id not in inside]
         if self.queue.known is not None:
             self.queue.known.know([each.job for each in candidates])
-        while candidates and not self.is_done and (chosen := self._choose(candidates, may_start)):
+        while candidates and not self.is_done and (chosen := self._choose(candidates)):
             self._send(chosen)
             started = {each.id for each in self._start(chosen)}
             if len(started) == len(chosen):
@@ -143,13 +140,13 @@ class Starts:
         held = {each.lease.job_id for each in chosen if each.lease not in answered} - started
         self._hold(each for each in chosen if each.lease.job_id in held)
 
-    def _choose(self, candidates: list[Ranked], may_start: Callable[[Ranked], bool]) -> list[ChosenJob]:
+    def _choose(self, candidates: list[Ranked]) -> list[ChosenJob]:
         """Take those that fit together out of the candidates, as if each started at once."""
         known, found = self.queue.known, list[ChosenJob]()
-        choices = Choices(candidates, self.load, self.queue.packing, known)
+        choices = Choices(candidates, self.load, self.queue.policy.packing, known)
         while self.limit is None or len(self.claims) + len(found) < self.limit:
             chosen = choices.choose()
-            if chosen is None or not may_start(chosen[0]):
+            if chosen is None:
                 break
             ranked, choice = chosen
             lease = Lease(ranked.job.id, uuid7())
@@ -170,7 +167,7 @@ class Starts:
         known = self.queue.known
         family = known.family_of(ranked.job) if known is not None else family_of(ranked.job)
         reads_twice = known is not None and known.reads_twice(ranked.job)
-        reuse, postponed = note_start(ranked, candidates, load, self.queue.packing, known)
+        reuse, postponed = note_start(ranked, candidates, load, self.queue.policy.packing, known)
         return ChosenJob(ranked, lease, overtakes, reuse, None if reads_twice else family, postponed)
 
     def _start(self, chosen: Sequence[ChosenJob], *, answered: Collection[Lease] = ()) -> list[StartedJob]:
