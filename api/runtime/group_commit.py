@@ -31,8 +31,6 @@ NUM_LANES: Final = 2
 NUM_LANES_OF_KEYS: Final = 4
 _MAX_JOBS: Final = 100
 _MAX_BYTES: Final = 4 * 2**20  # of compressed text in one transaction
-# Turns of the event loop, in pairs, that a transaction waits at most for requests that are being read.
-_MAX_GATHERINGS: Final = 8
 # Others may have ended, with an equal job's result or since they never fit.
 _AS_INSERTED: Final = frozenset({JobState.QUEUED, JobState.PREPARING})
 
@@ -89,21 +87,10 @@ class GroupCommit:
                 continue
             self._storing.add(owner_id)
             try:
-                await self._gather(owner_id)
                 await self._store(self._take(owner_id))
             finally:
                 self._storing.discard(owner_id)
                 self._changed.set()
-
-    async def _gather(self, owner_id: UUID) -> None:
-        """Wait for requests of the tenant, or the key, that have arrived and are being read."""
-        waiting, num_before = self._waiting[owner_id], 0
-        for _ in range(_MAX_GATHERINGS):
-            if not num_before < len(waiting) < _MAX_JOBS:
-                return
-            num_before = len(waiting)
-            await asyncio.sleep(0)  # their bytes are read
-            await asyncio.sleep(0)  # and their tasks run
 
     def _take(self, owner_id: UUID) -> list[_Entry]:
         """Take the owner's next entries, in order of arrival; what is left waits for its next turn."""

@@ -71,23 +71,6 @@ class Desk:
         self._apart = LoneEnds(settings, sessions, stopping=stopping)
         self._refused = RefusedStarts(settings, sessions)
         self._lock = threading.Lock()
-        self._num_handed_in = self._awaited = 0
-        self._came = threading.Event()
-
-    @property
-    def num_waiting(self) -> int:
-        """Number of whole answers of claimed jobs, which the next tick stores together."""
-        with self._lock:
-            return sum(not each.is_early for each in self._waiting)
-
-    def wait_for(self, num_ends: int, *, seconds: float) -> bool:
-        """Wait until so many more runs are handed in. Returns True if any was."""
-        with self._lock:
-            num_before = self._num_handed_in
-            self._awaited = num_before + num_ends
-            self._came.clear()
-        self._came.wait(seconds)
-        return self._num_handed_in > num_before
 
     def hand_in(
         self, running: RunningJob, end: RunEnd, output: Output, *, early: EarlyRun | None = None
@@ -108,9 +91,6 @@ class Desk:
         with self._lock:
             if is_shared:
                 self._waiting.append(ended)
-            self._num_handed_in += 1
-            if self._num_handed_in == self._awaited:
-                self._came.set()
         self.wake()
         return ended.stored
 
