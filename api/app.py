@@ -24,7 +24,6 @@ from api.files import routes as files
 from api.http import errors
 from api.http.auth import AuthMiddleware
 from api.http.deliveries import DeliveryMiddleware
-from api.http.hot_routes import HotRoutes
 from api.http.metrics import HttpMetrics
 from api.http.middleware import RequestMiddleware
 from api.http.scopes import CONSOLE
@@ -94,7 +93,6 @@ def create_app(
     )
     app.state.http_metrics = http_metrics or HttpMetrics()
     app.add_middleware(DeliveryMiddleware)
-    app.add_middleware(HotRoutes, routes=jobs_routes.HOT_ROUTES)  # these hand nothing over
     app.add_middleware(AuthMiddleware)
     if tracing is not None:
         app.add_middleware(TraceMiddleware, tracing=tracing)

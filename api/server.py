@@ -28,8 +28,6 @@ from jobs.traces import configured as traces
 
 # Long polls are answered at once when the server stops; this leaves time to uploads and slow readers.
 _GRACE_SECONDS: Final = 2
-# A tenth of Python's default: the event loop takes the interpreter's lock often and briefly.
-_SWITCH_SECONDS: Final = 0.0005
 _USAGE_ERROR: Final = 2
 _M_MMAP_THRESHOLD: Final = -3  # of glibc's malloc.h
 
@@ -58,7 +56,6 @@ def main() -> int:
     http_metrics = HttpMetrics()
     telemetry.configure(on_event=http_metrics.events.count)
     _release_large_buffers()
-    sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         settings = settings_module.load()
         _check_tls(settings.api)

@@ -2,20 +2,18 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
-from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, LargeBinary, Update, func, select, text, update
+from sqlalchemy import ColumnElement, Update, func, text, update
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.orm import Session, make_transient_to_detached
 
 from jobs.database import direct
 from jobs.database.compiled import Statement
 from jobs.database.direct import Query
-from jobs.database.row_sets import LookedUp, insert_set
-from jobs.database.sealed_columns import is_plain
-from jobs.models import Job, PromptText
+from jobs.database.row_sets import insert_set
+from jobs.models import Job
 from jobs.models.job import LEADS, RequestColumns
 from jobs.models.new_job import NewJob
 from jobs.prompts.prefixes import ADAPTED_FAMILY, family_place
@@ -48,9 +46,6 @@ def rehearse(session: Session) -> None:
         names = [name for name in _FIELDS if name not in rare]
         none = {_COLUMNS.get(name, name): list[object]() for name in names}
         direct.fetch(session, *insert_set(Job, none))
-        del none["text_id"]
-        by_text = insert_set(Job, none | {_TEXT.by: []}, then=_returning_text, found=_TEXT)
-        direct.fetch(session, *by_text)
 
 
 def insert_leaders(session: Session, new: Sequence[NewJob]) -> set[UUID]:
@@ -79,40 +74,13 @@ def insertion(new: Sequence[NewJob], *, then: Callable[[Insert], Statement] | No
     return insert_set(Job, _values(new), then=then)
 
 
-def insertion_by_text(new: Sequence[NewJob], texts: Sequence[bytes]) -> Query:
-    """Build the query that inserts jobs, at least one, and returns the ids of their texts by theirs.
-
-    It fails if a text is not there, or is encrypted. Texts are locked in the order in which others lock them.
-
-    Args:
-        new: with any text's id.
-        texts: the SHA-256 of each one's text, which is stored by then.
-    """
-    pairs = sorted(zip(texts, new, strict=True), key=itemgetter(0))
-    values = _values([job for _, job in pairs])
-    del values["text_id"]
-    by_text = {_TEXT.by: [text for text, _ in pairs]}
-    return insert_set(Job, values | by_text, then=_returning_text, found=_TEXT)
-
-
 def _values(new: Sequence[NewJob]) -> dict[str, Sequence[object]]:
     """Return the columns of these jobs."""
     values = {name: [getattr(job, name) for job in new] for name in _FIELDS}
     return {_COLUMNS.get(name, name): each for name, each in values.items() if name not in _RARE or any(each)}
 
 
-def _text_of(given: Mapping[str, ColumnElement[Any]]) -> ColumnElement[Any]:
-    mine = PromptText.tenant_id == given["tenant_id"], PromptText.sha256 == given[_TEXT.by]
-    are_plain = (is_plain(each) for each in (PromptText.body, PromptText.token_ids))
-    return select(PromptText.id).where(*mine, *are_plain).scalar_subquery()
-
-
-def _returning_text(statement: Insert) -> Statement:
-    return statement.returning(Job.__table__.c.id, Job.__table__.c.text_id)
-
-
 _COLUMNS: Final = {"labels": "metadata"}
-_TEXT: Final = LookedUp("text_id", by="text_sha256", kind=LargeBinary(), look_up=_text_of)
 
 
 def inserted(session: Session, new: NewJob) -> Job:

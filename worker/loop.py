@@ -70,10 +70,6 @@ class Loop:
         """Let the present round answer all wake-ups so far. Only a round may call it, before it looks."""
         self._woken.clear()
 
-    def is_woken_within(self, seconds: float) -> bool:
-        """Wait for a wake-up, which the next round answers. Only a round may call it."""
-        return self._woken.wait(seconds)
-
     def wake_within(self, seconds: float) -> None:
         """Start the next round after this time at the latest. Only a round may call it."""
         self._due_within = seconds if self._due_within is None else min(self._due_within, seconds)

@@ -1,6 +1,5 @@
 """The service worker: the duties of every capability, each in a thread of its own."""
 
-import sys
 import threading
 import time
 from collections.abc import Collection
@@ -31,7 +30,6 @@ from worker.turns import WorkRunner
 from worker.webhooks import delivery
 from worker.webhooks.delivery import Deliverer
 
-_SWITCH_SECONDS: Final = 0.0005  # a tenth of the default
 # An exchange may last until its deadline; another worker redelivers one that is cut off here.
 _SENDER_EXIT_SECONDS: Final = 1.0
 # For the collector of traces to take the spans of the last webhooks.
@@ -118,8 +116,6 @@ class ServiceWorker:
 
     def start(self) -> None:
         """Start every loop."""
-        # Threads that count or parse must yield soon: exchanges take the interpreter lock often and briefly.
-        sys.setswitchinterval(_SWITCH_SECONDS)
         if self._deliverer:
             self._deliverer.start()
         for loop in (self._heartbeat.loop, self._doorbell.loop, self._runner.loop, *self._loops.values()):

@@ -68,7 +68,7 @@ async def parse(services: Services, raw: bytes | bytearray) -> ParsedEmbeddings:
         InvalidRequestError: a field is invalid; `param` names it.
         UnavailableError: the tokenizer is not loaded yet; try again.
     """
-    most, takes = await interactive.longest_prompt(services, len(raw)), (await services.engines.get()).takes
+    most, takes = await interactive.longest_prompt(services, len(raw)), await services.engines.get()
     return await services.compute_apart(len(raw), _parse, raw, services.tokenizer.current, most, takes)
 
 

@@ -91,7 +91,7 @@ async def parse_request(services: Services, endpoint: Endpoint, raw: bytes | byt
         ModelNotFoundError: no engine serves its model.
         UnavailableError: the tokenizer is not loaded yet; try again.
     """
-    most, takes = await longest_prompt(services, len(raw)), (await services.engines.get()).takes
+    most, takes = await longest_prompt(services, len(raw)), await services.engines.get()
     return await services.compute_apart(
         len(raw), _parse_raw, endpoint, raw, services.tokenizer.current, most, takes
     )
@@ -99,7 +99,7 @@ async def parse_request(services: Services, endpoint: Endpoint, raw: bytes | byt
 
 async def parse_plain_request(services: Services, raw: bytes | bytearray, *, stream: bool) -> ParsedRequest:
     """Parse a plain request for the served model; greedy unless it sets a temperature."""
-    most, takes = await longest_prompt(services, len(raw)), (await services.engines.get()).takes
+    most, takes = await longest_prompt(services, len(raw)), await services.engines.get()
     given = {"temperature": 0, "model": services.settings.engine.model, "stream": stream}
     return await services.compute_apart(
         len(raw), _parse_plain, raw, given, services.tokenizer.current, most, takes

@@ -13,10 +13,7 @@ from api.runtime.services import Services
 
 
 def services_of(request: Request) -> Services:
-    """Return the services of the running application.
-
-    Hot routes call this: each dependency takes the framework as long as a small query.
-    """
+    """Return the services of the running application."""
     services: Services = request.app.state.services
     return services
 

@@ -13,10 +13,9 @@ from api.http import deliveries
 from api.http.body import MAX_VALUES, parse, read_body
 from api.http.deliveries import HandedOver
 from api.http.departures import unless_gone
-from api.http.dependencies import ServicesDep, TenantDep, caller_of, services_of
+from api.http.dependencies import CallerDep, ServicesDep, TenantDep
 from api.http.fields import wait_seconds
-from api.http.hot_routes import HotRoute
-from api.http.idempotency import IdempotencyDep, IdempotencyHeaders, read_idempotency_headers
+from api.http.idempotency import IdempotencyDep, IdempotencyHeaders
 from api.http.identifiers import JobIdDep, parse_optional
 from api.http.openapi import json_body, responses
 from api.http.replies import page
@@ -61,9 +60,10 @@ IfNoneMatch = Annotated[
     responses=responses(202, JobReply, "Accepted; Location has the job's URL", 400, 404, 409, 413, 503),
     openapi_extra=json_body(JobRequest),
 )
-async def create_job(request: Request, idempotency: IdempotencyDep) -> Response:
+async def create_job(
+    request: Request, services: ServicesDep, caller: CallerDep, idempotency: IdempotencyDep
+) -> Response:
     """Submit a job, durable once this returns; a short prompt is counted at once."""
-    services, caller = services_of(request), caller_of(request)
     max_values = None if Scope.ENGINE in caller.scopes else MAX_VALUES  # tensors have more
     raw = await read_body(request, max_bytes=services.settings.api.max_body_bytes, max_values=max_values)
     acceptance = await services.acceptance(scopes=caller.scopes)
@@ -80,13 +80,6 @@ async def create_job(request: Request, idempotency: IdempotencyDep) -> Response:
     if replayed:
         headers["Idempotent-Replayed"] = "true"
     return job_response(job, status=202, headers=headers)
-
-
-async def _create_without_key(request: Request) -> Response:
-    return await create_job(request, await read_idempotency_headers(request))
-
-
-HOT_ROUTES = (HotRoute("POST", "/v1/jobs", checked=b"idempotency-key", answer=_create_without_key),)
 
 
 @router.get("/v1/jobs", summary="List jobs", responses=responses(200, JobListReply, "One page", 400, 503))

@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 
 from jobs import audit, database
 from jobs.audit import Actor
-from jobs.database import direct
 from jobs.errors import StorageFullError, UnavailableError
 from jobs.sealing.content import PLAIN, ContentSealer
 from jobs.settings import DatabaseSettings
@@ -56,8 +55,8 @@ class Transactions:
     async def run(self, verb: Callable[[Session], T], *, tenant_ids: Collection[UUID] | None = None) -> T:
         """Run `verb` in a transaction and commit; its result's objects stay readable.
 
-        If the connection turns out to be lost before `verb` returns, nothing can be committed yet, unless it
-        was just doing that, and `verb` runs once more on a new connection.
+        If the connection turns out to be lost before `verb` returns, nothing can be committed yet, and `verb`
+        runs once more on a new connection.
 
         Args:
             verb: can reach only rows of the tenants.
@@ -124,7 +123,7 @@ class Transactions:
                 try:
                     result = await session.run_sync(verb)
                 except DBAPIError as error:
-                    if error.connection_invalidated and not direct.may_have_committed(session.sync_session):
+                    if error.connection_invalidated:
                         raise _LostBeforeCommitError from error
                     raise
             if ended := database.take_ended(session.sync_session):

@@ -1,15 +1,14 @@
 """Group commit of submissions: stores jobs that arrive together in one transaction.
 
-A job alone costs one round trip, or a few more, and a flush of Postgres' log to disk; fifty together cost
-the same. A tenant has one transaction at a time, since two would wait for each other at its quota; what
-arrives meanwhile forms the next one. So has a key with quotas of its own, which its tenant's others do not
-wait for.
+A job alone costs a few round trips and a flush of Postgres' log to disk; fifty together cost the same. A
+tenant has one transaction at a time, since two would wait for each other at its quota; what arrives meanwhile
+forms the next one. So has a key with quotas of its own, which its tenant's others do not wait for.
 """
 
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
@@ -19,14 +18,12 @@ from sqlalchemy.orm import Session
 
 from api.runtime.database import Transactions
 from jobs import submission
-from jobs.engines.registry import RegisteredEngines
 from jobs.errors import UnavailableError
 from jobs.models import Job
 from jobs.models.new_job import NewJob
 from jobs.states import JobState
 from jobs.submission import Submitter
 from jobs.submission.job_specs import JobSpec
-from jobs.submission.plain import NotAtOnceError, submit_at_once
 
 # Transactions at a time, each of another tenant.
 NUM_LANES: Final = 2
@@ -34,8 +31,6 @@ NUM_LANES: Final = 2
 NUM_LANES_OF_KEYS: Final = 4
 _MAX_JOBS: Final = 100
 _MAX_BYTES: Final = 4 * 2**20  # of compressed text in one transaction
-# Turns of the event loop, in pairs, that a transaction waits at most for requests that are being read.
-_MAX_GATHERINGS: Final = 8
 # Others may have ended, with an equal job's result or since they never fit.
 _AS_INSERTED: Final = frozenset({JobState.QUEUED, JobState.PREPARING})
 
@@ -54,18 +49,15 @@ class GroupCommit:
         self,
         transactions: Transactions,
         *,
-        registered: Callable[[], Awaitable[RegisteredEngines]] | None = None,
         on_stored: Callable[[Sequence[Job | NewJob]], object] = lambda _: None,
     ) -> None:
         """Set up without storing anything.
 
         Args:
             transactions: to the database.
-            registered: returns what engines could hold a moment ago; None: that is not known.
             on_stored: called after each commit, before the callers go on; must be quick.
         """
         self._transactions = transactions
-        self._registered = registered
         self._on_stored = on_stored
         # By tenant, or by key if that has quotas, in the order of their turns.
         self._waiting: dict[UUID, deque[_Entry]] = {}
@@ -95,21 +87,10 @@ class GroupCommit:
                 continue
             self._storing.add(owner_id)
             try:
-                await self._gather(owner_id)
                 await self._store(self._take(owner_id))
             finally:
                 self._storing.discard(owner_id)
                 self._changed.set()
-
-    async def _gather(self, owner_id: UUID) -> None:
-        """Wait for requests of the tenant, or the key, that have arrived and are being read."""
-        waiting, num_before = self._waiting[owner_id], 0
-        for _ in range(_MAX_GATHERINGS):
-            if not num_before < len(waiting) < _MAX_JOBS:
-                return
-            num_before = len(waiting)
-            await asyncio.sleep(0)  # their bytes are read
-            await asyncio.sleep(0)  # and their tasks run
 
     def _take(self, owner_id: UUID) -> list[_Entry]:
         """Take the owner's next entries, in order of arrival; what is left waits for its next turn."""
@@ -132,7 +113,8 @@ class GroupCommit:
         by = replace(together[0].by, trace=None, api_key_id=keys.pop() if len(keys) == 1 else None)
         specs = [_marked(each, by) for each in together]
         try:
-            jobs = await self._submit(specs, by)
+            submit = functools.partial(_submit, specs=specs, by=by)
+            jobs = await self._transactions.run_directly(submit, tenant_ids=[by.tenant_id])
         except Exception as error:  # noqa: BLE001  # any error goes to the waiting callers
             await self._store_apart(together, error)
             return
@@ -140,16 +122,6 @@ class GroupCommit:
             if not entry.future.done():
                 entry.future.set_result(job)
         self._on_stored(jobs)  # callers go on only in the event loop's next turn
-
-    async def _submit(self, specs: Sequence[JobSpec], by: Submitter) -> Sequence[Job | NewJob]:
-        """Store the jobs, in one message if they are such as most are."""
-        known = await self._registered() if self._registered is not None else None
-        submit = functools.partial(_submit, specs=specs, by=by)
-        try:
-            at_once = functools.partial(submit, registered=known)
-            return await self._transactions.run_directly(at_once, tenant_ids=[by.tenant_id])
-        except NotAtOnceError:
-            return await self._transactions.run_directly(submit, tenant_ids=[by.tenant_id])
 
     async def _store_apart(self, together: list[_Entry], error: Exception) -> None:
         """Store each job by itself, so that one failure does not fail the others."""
@@ -162,24 +134,11 @@ class GroupCommit:
                 entry.future.set_exception(error)
 
 
-def _submit(
-    session: Session, specs: Sequence[JobSpec], by: Submitter, registered: RegisteredEngines | None = None
-) -> Sequence[Job | NewJob]:
+def _submit(session: Session, specs: Sequence[JobSpec], by: Submitter) -> Sequence[Job | NewJob]:
     """Store the jobs; return what was inserted, and the rows of those to which more happened.
 
     To make each one's row would take as long as all else that small jobs need here.
-
-    Args:
-        session: a transaction of its own.
-        specs: the jobs.
-        by: their owner.
-        registered: what engines could hold a moment ago; None: what they can is read.
-
-    Raises:
-        NotAtOnceError: what is remembered is out of date, or the database refuses some.
     """
-    if registered is not None and (stored := submit_at_once(session, specs, by, registered)) is not None:
-        return stored
     new = submission.submit_set(session, specs, by)
     changed = [job.id for job in new if job.state not in _AS_INSERTED]
     rows = session.scalars(select(Job).where(Job.id.in_(changed))) if changed else ()

@@ -35,7 +35,6 @@ from jobs.adapters.offers import ModelOffer, read_offer, read_takes
 from jobs.batches import BatchStatus
 from jobs.doorbell import EVENTS
 from jobs.engines import registry
-from jobs.engines.registry import RegisteredEngines
 from jobs.engines.tensors import ModelTensors
 from jobs.erasure import zero_retention
 from jobs.errors import LongbatchError
@@ -77,19 +76,6 @@ class Acceptance:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownEngines:
-    """What is known of the registered engines.
-
-    Attributes:
-        takes: what they can be asked for.
-        registered: what they can hold.
-    """
-
-    takes: Takes
-    registered: RegisteredEngines
-
-
-@dataclass(frozen=True, slots=True)
 class Services:
     """The services that routes use.
 
@@ -97,7 +83,7 @@ class Services:
         group_commit: stores single jobs.
         key_commit: likewise, of keys with quotas.
         followers: what else polls rows for readers who wait; the bell of ended rows wakes it.
-        engines: what engines can be asked for, and can hold, as of a few seconds ago.
+        engines: what engines can be asked for, as of a few seconds ago.
         tensors: what their models declare by name, likewise.
         without_retention: the tenants whose content goes once it was delivered, likewise.
         cpu: threads that parse, count and compress; more would only hold more bodies in memory.
@@ -124,7 +110,7 @@ class Services:
     tokenizer: LoadedTokenizer
     readiness: Readiness
     cpu: Compute
-    engines: CachedValue[KnownEngines]
+    engines: CachedValue[Takes]
     tensors: CachedValue[ModelTensors]
     without_retention: CachedValue[frozenset[UUID]]
     followers: "list[RowChanges[Any]]" = field(default_factory=list)
@@ -140,8 +126,8 @@ class Services:
         """
         chars = self.settings.api.inline_count_chars if max_inline_chars is None else max_inline_chars
         tensors = await self.tensors.get() if Scope.ENGINE in scopes else None
-        known = await self.engines.get()
-        return Acceptance(self.settings, self.tokenizer.current, chars, known.takes, tensors)
+        takes = await self.engines.get()
+        return Acceptance(self.settings, self.tokenizer.current, chars, takes, tensors)
 
     async def offer(self) -> ModelOffer:
         """Read what the caller may name in `model`."""
@@ -162,15 +148,13 @@ class Services:
 
     def submitter(self, caller: Caller) -> Submitter:
         """Return who submits the caller's jobs, within its quotas and the request's trace."""
-        admission = self.quotas.admission(caller.tenant_id, caller.limits, of_key=caller.quota)
         return Submitter(
             caller.tenant_id,
             registry.configured_capacity(self.settings.engine),
-            admission,
+            self.quotas.admission(caller.tenant_id, caller.limits, of_key=caller.quota),
             trace=trace_of_request(),
             api_key_id=caller.api_key_id,
             key_quota=caller.quota,
-            foresight=admission,
         )
 
     async def check_destination(self, url: str | None, *, param: str = "webhook_url") -> None:
@@ -270,11 +254,8 @@ async def open_services(
 
     remembered = settings.api.engine_cache_seconds
 
-    async def read_engines() -> KnownEngines:
-        return await transactions.run_across(_read_engines)
-
-    async def registered() -> RegisteredEngines:
-        return (await services.engines.get()).registered
+    async def read_engines() -> Takes:
+        return await transactions.run_across(read_takes)
 
     async def read_without_retention() -> frozenset[UUID]:
         return await transactions.run_across(zero_retention.tenants)
@@ -293,7 +274,7 @@ async def open_services(
         quotas=QuotaCache(),
         doorbell=bell,
         destinations=Destinations(),
-        group_commit=GroupCommit(transactions, registered=registered, on_stored=bell.ring_for),
+        group_commit=GroupCommit(transactions, on_stored=bell.ring_for),
         key_commit=GroupCommit(transactions, on_stored=bell.ring_for),
         key_places=KeyPlaces(max_seconds=settings.database.pool_timeout_seconds),
         poller=poller,
@@ -307,9 +288,7 @@ async def open_services(
         readiness=Readiness(settings, transactions, tokenizer),
         cpu=cpu,
         # While there is no engine, each request looks: the first one's abilities are known at once.
-        engines=CachedValue(
-            read_engines, seconds=remembered, old_seconds=remembered, keeps=lambda found: bool(found.takes)
-        ),
+        engines=CachedValue(read_engines, seconds=remembered, old_seconds=remembered, keeps=bool),
         tensors=CachedValue(read_tensors, seconds=remembered, old_seconds=remembered),
         without_retention=CachedValue(read_without_retention, seconds=remembered, old_seconds=remembered),
     )
@@ -362,11 +341,6 @@ def _begin(loop: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 def _end_with(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         liveness.end_process(task.get_name(), error)
-
-
-def _read_engines(session: Session) -> KnownEngines:
-    registered = registry.ask_registered(session)()
-    return KnownEngines(read_takes(session), registered)
 
 
 def _located(spec: JobSpec, offer: ModelOffer) -> JobSpec | LongbatchError:

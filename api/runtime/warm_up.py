@@ -20,7 +20,6 @@ from jobs.engines import registry
 from jobs.errors import AuthenticationError, LongbatchError
 from jobs.ids import uuid7
 from jobs.prompts import store
-from jobs.tenants import allowances
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
 from jobs.webhooks import destinations
 
@@ -66,9 +65,7 @@ def store_nothing(session: Session, tenant_id: UUID) -> None:
     registered = registry.ask_registered(session)
     direct.fetch(session, *store.insertion({}, tenant_id))
     registered()
-    limits = TenantLimits(_MANY, _MANY, _MANY)
-    QuotaCache().admission(tenant_id, limits)(session, QuotaUsage(), [])
-    direct.fetch(session, *allowances.taking(tenant_id, 0, QuotaUsage(), limits=limits))
+    QuotaCache().admission(tenant_id, TenantLimits(_MANY, _MANY, _MANY))(session, QuotaUsage(), [])
     job_rows.rehearse(session)
     destinations.rehearse(session, tenant_id)
     direct.fetch(session, *direct.KEEP_PLANS)

@@ -3,9 +3,7 @@
 Several that need nothing of each other go in one message: waiting for an answer takes longer than most do.
 """
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import timedelta
 from functools import partial
 from itertools import count
 from typing import Any, Final, NamedTuple
@@ -13,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import psycopg
 from psycopg import capabilities
 from psycopg.adapt import Transformer
-from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection, Dialect, Engine, event, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -44,18 +42,10 @@ _NAMES: Final = "longbatch.direct_names"
 _STALE: Final = "longbatch.direct_stale"
 _LATER: Final = "longbatch.direct_later"
 _LATER_ROWS: Final = "longbatch.direct_later_rows"
-_COMMITTING: Final = "longbatch.direct_committing"
-_PLANNED_FOR: Final = "longbatch.direct_planned_for"
-# What plans depend on and Postgres does not watch: sizes of tables and indexes, and settings.
-_PLANNING: Final = b"""
-    SELECT concat(pg_conf_load_time(), string_agg(concat(' ', pg_relation_size(oid)), '' ORDER BY oid))
-    FROM pg_class WHERE relkind IN ('r', 'i') AND relnamespace = current_schema()::regnamespace
-"""
 # Rows in sets are inserted by many statements, one for each choice of columns: the oldest give way.
 MAX_NAMES: Final = 200
 # In the text of a statement that is executed, and so planned, with `enable_sort` off.
 IN_INDEX_ORDER: Final = b"/* in the order of an index */"
-_PARAMETERS: Final = re.compile(rb"\$(\d+)")
 _NUMBERS: Final = count(1)
 
 
@@ -91,81 +81,6 @@ def fetch(session: Session, statement: Statement, given: Mapping[str, Any]) -> R
     """
     (rows,) = fetch_all(session, [Query(statement, given)])
     return rows
-
-
-def renew_plans(
-    session: Session, statements: Sequence[Statement] = (), *, older_than: timedelta = hot.PLANS_LIVE
-) -> None:
-    """Make the plans of the connection's prepared statements anew, unless they are young or would not change.
-
-    Prepares those of the given statements that are not prepared yet.
-
-    For a caller with a connection of its own, at a moment when nothing waits for it. Executes nothing:
-    explaining a statement plans it. The transaction ends with this.
-
-    Args:
-        session: with nothing under way.
-        statements: that will be executed there.
-        older_than: how old plans must be.
-
-    Raises:
-        DBAPIError: as `fetch` does.
-    """
-    connection = session.connection()
-    driver = connection.connection.driver_connection
-    if not isinstance(driver, psycopg.Connection) or driver.prepare_threshold is None:
-        return
-    if not _can_send(connection, driver):
-        return
-    _, new = _prepared(connection, [(compiled(each), []) for each in statements])
-    are_old = hot.may_renew_plans(connection, older_than=older_than)
-    if not new and not (are_old and _would_change(connection, driver)):
-        return
-    sql = [b"DISCARD PLANS", b"BEGIN", b"SET LOCAL plan_cache_mode = force_generic_plan"]
-    names: dict[bytes, bytes] = connection.info[_NAMES] | {each.sql: name for each, name in new.items()}
-    sql += [_explaining(name, each) for each, name in names.items() if IN_INDEX_ORDER not in each]
-    sql += [b"SET LOCAL enable_sort = off"]
-    sql += [_explaining(name, each) for each, name in names.items() if IN_INDEX_ORDER in each]
-    commands: list[Command] = [
-        partial(messages.send_prepare, name, each.sql, each.types) for each, name in new.items()
-    ]
-    commands += [partial(messages.send_simple, each) for each in [*sql, b"COMMIT"]]
-    try:
-        for result in messages.send_together(connection, driver, commands):
-            checked(result)
-    except psycopg.Error as error:
-        hot.fail(connection, error)
-        raise
-    connection.info[_NAMES] = names
-
-
-def _would_change(connection: Connection, driver: Driver) -> bool:
-    """Return True if new plans may differ from those of the last time that this was asked.
-
-    Waits for no table: one that somebody has locked may be none of ours.
-    """
-    asked = [b"BEGIN", b"SET LOCAL lock_timeout = 1", _PLANNING]
-    *_, found = _send_all(connection, driver, asked)
-    _send_all(connection, driver, [b"ROLLBACK"])
-    now = found.get_value(0, 0) if found.status == ExecStatus.TUPLES_OK else None
-    before, connection.info[_PLANNED_FOR] = connection.info.get(_PLANNED_FOR), now
-    return now is None or now != before
-
-
-def _send_all(connection: Connection, driver: Driver, sql: Sequence[bytes]) -> list[PGresult]:
-    try:
-        return messages.send_together(
-            connection, driver, [partial(messages.send_simple, each) for each in sql]
-        )
-    except psycopg.Error as error:
-        hot.fail(connection, error)
-        raise
-
-
-def _explaining(name: bytes, sql: bytes) -> bytes:
-    num_parameters = max(map(int, _PARAMETERS.findall(sql)), default=0)
-    nothing = b"(%b)" % b", ".join([b"NULL"] * num_parameters) if num_parameters else b""
-    return b"EXPLAIN EXECUTE %b%b" % (name, nothing)
 
 
 def later(session: Session, query: Query) -> Callable[[], Rows]:
@@ -207,54 +122,16 @@ def fetch_all(session: Session, queries: Sequence[Query]) -> list[Rows]:
     return found[len(ahead) :]
 
 
-def fetch_all_and_commit(session: Session, queries: Sequence[Query]) -> list[Rows]:
-    """Execute statements as `fetch_all` does, and commit in the same message: all of them, or nothing.
-
-    The transaction must do nothing after that but commit, which is no message then. Through another driver,
-    or behind a pooler, it commits only then.
-
-    Raises:
-        DBAPIError: as `fetch_all`. If the connection was lost, see `may_have_committed`.
-    """
-    connection, ahead = session.connection(), session.info.pop(_LATER, ())
-    driver = connection.connection.driver_connection
-    try:
-        if isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
-            messages.check_open(driver)  # otherwise nothing of it was certainly executed
-    except psycopg.Error as error:
-        hot.fail(connection, error)
-    session.flush()
-    return _fetch_all(session, [*ahead, *queries], commits=True)[len(ahead) :]
-
-
-def may_have_committed(session: Session) -> bool:
-    """Return True if a transaction whose connection was lost may be committed before it came to that."""
-    return _COMMITTING in session.info
-
-
-def refuse_after_commit(session: Session) -> None:
-    """Refuse to execute anything once the transaction is committed: it would not be bound to its tenant.
-
-    Raises:
-        RuntimeError: it is.
-    """
-    if may_have_committed(session):
-        raise RuntimeError("the transaction is committed already")
-
-
-def _fetch_all(session: Session, queries: Sequence[Query], *, commits: bool = False) -> list[Rows]:
-    refuse_after_commit(session)
+def _fetch_all(session: Session, queries: Sequence[Query]) -> list[Rows]:
     connection = session.connection()
     driver = connection.connection.driver_connection
     if not isinstance(driver, psycopg.Connection | psycopg.AsyncConnection) or not _can_send(
         connection, driver
     ):
         return [_fetch_usually(session, each) for each in queries]
-    if commits := commits and is_prepared(driver):
-        session.info[_COMMITTING] = True
     try:
         written = [_written(each, connection.dialect) for each in queries]
-        results = _send(connection, driver, written, commits=commits)
+        results = _send(connection, driver, written)
         found = [_rows(driver, checked(each)) for each in results]
     except psycopg.Error as error:
         hot.fail(connection, error)
@@ -303,13 +180,8 @@ def _written(query: Query, dialect: Dialect) -> _Written:
     ]
 
 
-def _send(
-    connection: Connection, driver: Driver, written: Sequence[_Written], *, commits: bool = False
-) -> list[PGresult]:
-    """Execute the statements in the transaction, as prepared ones where that is right; see `hot`.
-
-    And commit, if wanted and possible in the same message.
-    """
+def _send(connection: Connection, driver: Driver, written: Sequence[_Written]) -> list[PGresult]:
+    """Execute the statements in the transaction, as prepared ones where that is right; see `hot`."""
     pgconn = driver.pgconn
     if not is_prepared(driver):
         if pgconn.transaction_status == TransactionStatus.IDLE:
@@ -327,18 +199,15 @@ def _send(
     if new:
         ahead += _closings(connection, but={name for name, _ in prepared})
     ahead += [partial(messages.send_prepare, name, each.sql, each.types) for each, name in new.items()]
-    after: list[Command] = [partial(messages.send_simple, b"COMMIT")] if commits else []
-    if isinstance(driver, psycopg.Connection) and not (ahead or after) and len(prepared) == 1:
+    if isinstance(driver, psycopg.Connection) and not ahead and len(prepared) == 1:
         ((name, values),) = prepared
         return [driver.pgconn.exec_prepared(name, values, messages.binary(values), BINARY)]
-    commands: list[Command] = [*ahead, *(partial(messages.send_values, *each) for each in prepared), *after]
+    commands: list[Command] = [*ahead, *(partial(messages.send_values, *each) for each in prepared)]
     results = messages.send_together(connection, driver, commands)
     for each in results[: len(ahead)]:
         checked(each)
     connection.info[_NAMES].update((each.sql, name) for each, name in new.items())
-    for each in results if after else ():  # where one has failed, nothing is committed
-        checked(each)
-    return results[len(ahead) : len(ahead) + len(prepared)]
+    return results[len(ahead) :]
 
 
 _Prepared = tuple[bytes, Values]
@@ -385,14 +254,12 @@ def _can_send(connection: Connection, driver: Driver) -> bool:
 
 @event.listens_for(Session, "before_commit")
 def _before_commit(session: Session) -> None:
-    """Send what waits for the session's next message, with the commit."""
-    if session.info.get(_LATER):
-        send = fetch_all if session.in_nested_transaction() else fetch_all_and_commit
-        send(session, [])
+    """Send what waits for the session's next message."""
+    send_later(session)
 
 
 @event.listens_for(Session, "after_transaction_end")
 def _after_end(session: Session, ended: SessionTransaction) -> None:
     """Forget what was for this transaction only."""
-    for key in (_LATER, _LATER_ROWS, _COMMITTING) if ended.parent is None else ():
+    for key in (_LATER, _LATER_ROWS) if ended.parent is None else ():
         session.info.pop(key, None)

@@ -7,7 +7,6 @@ pooler shows itself: the server process that answers is not the one that the con
 import sys
 import time
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any, Final
 
 import psycopg
@@ -19,12 +18,8 @@ PREPARED: Final[Mapping[str, Any]] = {"longbatch_prepared": True}
 # Of the statement that `fail` executes.
 _FAILS: Final[Mapping[str, Any]] = {"longbatch_fails": True}
 # A plan made while a table was small reads all of it later; Postgres notices only after an ANALYZE.
-PLANS_LIVE: Final = timedelta(seconds=2)
-# Making them takes longer than most messages. Who knows when nothing waits for the connection makes them anew
-# then, and a message of its own does so only if that fails to come.
-_RENEWED_PLANS_LIVE_SECONDS: Final = 4.0
+_PLANS_LIVE_SECONDS: Final = 2.0
 _PLANNED_AT: Final = "longbatch.planned_at"
-_LIVE_SECONDS: Final = "longbatch.plans_live_seconds"
 _FAILED: Final = "longbatch.failed"
 # The driver prepares what it is asked to, and nothing because it was executed often.
 ON_REQUEST: Final = sys.maxsize
@@ -47,25 +42,12 @@ def fail(connection: Connection, error: psycopg.Error) -> None:
 
 def must_discard_plans(connection: Connection) -> bool:
     """Return True, once, if the connection's plans have become old."""
-    if _age(connection) <= connection.info.get(_LIVE_SECONDS, PLANS_LIVE.total_seconds()):
-        return False
-    connection.info[_PLANNED_AT] = time.monotonic()
-    return True
-
-
-def may_renew_plans(connection: Connection, *, older_than: timedelta = PLANS_LIVE) -> bool:
-    """Return True, once, if it is time for the caller to make the connection's plans anew."""
-    connection.info[_LIVE_SECONDS] = _RENEWED_PLANS_LIVE_SECONDS
-    if _age(connection) <= older_than.total_seconds():
-        return False
-    connection.info[_PLANNED_AT] = time.monotonic()
-    return True
-
-
-def _age(connection: Connection) -> float:
     now = time.monotonic()
     planned_at: float = connection.info.setdefault(_PLANNED_AT, now)
-    return now - planned_at
+    if now - planned_at <= _PLANS_LIVE_SECONDS:
+        return False
+    connection.info[_PLANNED_AT] = now
+    return True
 
 
 def _execute(cursor: DBAPICursor, statement: str, given: Any, context: ExecutionContext) -> bool | None:  # noqa: ANN401  # as the driver takes them

@@ -18,16 +18,6 @@ Command = Callable[[PGconn], None]
 BINARY: Final = 1
 
 
-def check_open(driver: Driver) -> None:
-    """Check that the server has not closed the connection.
-
-    Raises:
-        psycopg.Error: it has.
-    """
-    for _ in range(2):  # what it says at last, and that it says no more
-        driver.pgconn.consume_input()
-
-
 def is_prepared(driver: Driver) -> bool:
     """Return True if statements are prepared, and several go in one message."""
     return driver.prepare_threshold is not None and capabilities.has_pipeline()

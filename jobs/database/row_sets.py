@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from sqlalchemy import BindParameter, ColumnElement, bindparam, column, func, select
 from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
@@ -17,28 +17,11 @@ from jobs.database.packed_arrays import PackedArrayType, is_packable
 _MAX_STATEMENTS: Final = 1000
 
 
-class LookedUp(NamedTuple):
-    """A column whose values a statement looks up.
-
-    Attributes:
-        column: its name.
-        by: the name of the values by which it is found.
-        kind: their type.
-        look_up: makes the expression, from those of all values by name; a function of a module.
-    """
-
-    column: str
-    by: str
-    kind: TypeEngine[Any]
-    look_up: Callable[[Mapping[str, ColumnElement[Any]]], ColumnElement[Any]]
-
-
 def insert_set(
     kind: type[Base],
     values: Mapping[str, Sequence[object]],
     *,
     then: Callable[[Insert], Statement] | None = None,
-    found: LookedUp | None = None,
 ) -> Query:
     """Build the statement that inserts rows in order, and its parameters.
 
@@ -46,11 +29,10 @@ def insert_set(
         kind: the table.
         values: the rows' values by column. What all rows share is sent once, as arrays cost the driver most.
         then: completes the statement; a function of a module, as the statement is built once for each.
-        found: a column that the statement looks up, by a value for each row; None: there is none.
     """
     shared = frozenset(name for name, each in values.items() if len(each) > 1 and _is_one(each))
     given: dict[str, object] = {name: each[0] if name in shared else each for name, each in values.items()}
-    return Query(_insertion(kind, tuple(values), shared, then, found), given)
+    return Query(_insertion(kind, tuple(values), shared, then), given)
 
 
 def _is_one(values: Sequence[object]) -> bool:
@@ -64,21 +46,16 @@ def _insertion(
     names: tuple[str, ...],
     shared: frozenset[str],
     then: Callable[[Insert], Statement] | None,
-    found: LookedUp | None,
 ) -> Statement:
     """Build the statement; its text does not grow with the rows, so it is compiled once and parsed fast."""
     table = Base.metadata.tables[kind.__tablename__]
-    types = {name: found.kind if found and name == found.by else table.c[name].type for name in names}
+    types = {name: table.c[name].type for name in names}
     columns = [column(name, types[name]) for name in names if name not in shared]
     arrays = func.unnest(*(bindparam(each.name, type_=_array_of(each.type)) for each in columns))
     rows = arrays.table_valued(*columns, name="given").render_derived()
     chosen: dict[str, ColumnElement[Any]] = {
         name: bindparam(name, type_=types[name]) if name in shared else rows.c[name] for name in names
     }
-    if found is not None:
-        looked_up = found.look_up(chosen)
-        del chosen[found.by]
-        chosen[found.column] = looked_up
     inserting = insert(table).from_select([*chosen], select(*chosen.values()), include_defaults=False)
     return inserting if then is None else then(inserting)
 

@@ -16,7 +16,6 @@ from sqlalchemy import (
     case,
     func,
     literal,
-    literal_column,
     or_,
     type_coerce,
 )
@@ -218,18 +217,6 @@ def has_key(column: InstrumentedAttribute[Any], sealer: ContentSealer) -> Column
         key = func.substr(written, len(SEALED) + 1, NAME_CHARS, type_=Text)
         known = [literal(name, Text) for name in sealer.key_names]
     return or_(column.is_(None), ~begins, key.in_(known))
-
-
-def is_plain(column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
-    """Match rows in which a column of bytes is not sealed; without parameters, as `direct` wants it."""
-    begin = func.substring(
-        sql_cast(column, LargeBinary),
-        literal_column("1"),
-        literal_column(str(len(SEALED))),
-        type_=LargeBinary,
-    )
-    sealed: ColumnElement[bytes] = literal_column(f"'\\x{SEALED.encode().hex()}'::bytea", LargeBinary)
-    return or_(column.is_(None), begin != sealed)
 
 
 def plain_length(column: InstrumentedAttribute[Any]) -> ColumnElement[int]:

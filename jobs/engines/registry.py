@@ -1,8 +1,7 @@
 """The engines that workers feed: registered with their capacity, seen ready, or paused."""
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -27,8 +26,6 @@ _TAKES_WITHIN: Final = timedelta(days=1)
 SILENT: Final = workers.SILENT
 # How exact `ticked_at` is: a row version for each tick would be waste.
 _TICK_RECORDED_EVERY: Final = timedelta(seconds=5)
-# A clock that takes longer to read is read anew by whoever needs it.
-_PROMPT_SECONDS: Final = 0.1
 
 
 class EngineRow(NamedTuple):
@@ -260,10 +257,6 @@ def configured_capacity(settings: EngineSettings) -> Capacity:
     )
 
 
-def _since_boot() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 @dataclass(frozen=True, slots=True)
 class RegisteredEngines:
     """What every registered engine can hold, and the database's clock, when they were read.
@@ -271,24 +264,10 @@ class RegisteredEngines:
     Attributes:
         clock: the time by the database.
         capacities: by model.
-        asked_at: seconds since this host booted, just before; those that it was suspended count.
-        read_at: just after.
     """
 
     clock: datetime
     capacities: Mapping[str, Sequence[Capacity]]
-    asked_at: float = field(default_factory=_since_boot)
-    read_at: float = field(default_factory=_since_boot)
-
-    def now(self) -> datetime | None:
-        """Tell the database's time, never late, but early by as long as reading it took.
-
-        Returns:
-            None if that took long.
-        """
-        if self.read_at - self.asked_at > _PROMPT_SECONDS:
-            return None
-        return self.clock + timedelta(seconds=_since_boot() - self.asked_at)
 
 
 def ask_registered(session: Session) -> Callable[[], RegisteredEngines]:
@@ -299,7 +278,6 @@ def ask_registered(session: Session) -> Callable[[], RegisteredEngines]:
     Returns:
         The function that returns them.
     """
-    asked_at = _since_boot()
     ask = direct.later(session, Query(_CLOCK_AND_CAPACITIES, {}))
 
     def found() -> RegisteredEngines:
@@ -308,7 +286,7 @@ def ask_registered(session: Session) -> Callable[[], RegisteredEngines]:
         for _, model, *sizes in rows:
             if model is not None:
                 capacities.setdefault(model, []).append(Capacity(**dict(zip(_SIZES, sizes, strict=True))))
-        return RegisteredEngines(rows[0][0], capacities, asked_at)
+        return RegisteredEngines(rows[0][0], capacities)
 
     return found
 

@@ -320,7 +320,7 @@ class Job(RequestColumns, Base):
                 "autovacuum_vacuum_scale_factor": 0,
                 "autovacuum_vacuum_threshold": 500,
                 "autovacuum_analyze_scale_factor": 0,
-                "autovacuum_analyze_threshold": 5000,
+                "autovacuum_analyze_threshold": 500,
             }
         },
     )

@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -21,12 +20,11 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
 from jobs.database import direct
-from jobs.database.direct import IN_INDEX_ORDER, Query, Rows
+from jobs.database.direct import Query, Rows
 from jobs.database.hot import PREPARED
 from jobs.engines.capacity import Capacity
 from jobs.models import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS, Job
 from jobs.queries import QueuedJob
-from jobs.scheduling.packing import EVERY_JOB, Share
 from jobs.scheduling.prefixes.followers import Family
 from jobs.states import Lane
 
@@ -41,11 +39,8 @@ _MAX_URGENT: Final = 16
 # Jobs of one class that a claim passes to find those whose document is not being read; fewest of a tenant.
 _MAX_PASSED: Final = 512
 _MIN_PASSED: Final = 32
-# With rivals an engine looks so many times as far, at most, for jobs of its share; one of so many parts of
-# what it reads are the very first jobs, whosever they are, and at least as many as it may start at once.
-_MAX_REACH: Final = 8
-_PARTS: Final = 4
 _NOBODY: Final = UUID(int=0)  # older than any reader
+_NONE: Final[Mapping[Family, UUID | None]] = {}
 # Documents whose followers a claim reads: a pool holds few long ones.
 _MAX_FAMILIES: Final = 64
 
@@ -70,7 +65,6 @@ _FIRST_OF_CLASS: Final = f"""
 """  # noqa: S608  # built from constants
 # Finds the classes of a tenant's jobs one after the other, each by one index probe: there are few.
 _FIRST_SQL: Final = f"""
-    {IN_INDEX_ORDER.decode()}
     WITH RECURSIVE existing(tenant_id, class) AS (
         SELECT tenant.id, (
             SELECT {CLASS} FROM jobs
@@ -144,30 +138,6 @@ _FIRST_OTHERS: Final = (
     .columns(*_ROWS)
     .execution_options(**PREPARED)
 )
-# The same for one of several engines: the first ones, then those of its share that follow.
-_FIRST_OF_SHARE: Final = (
-    text(
-        _FIRST_SQL.replace(
-            _FIRST_OF_CLASS,
-            f"""
-            SELECT {_COLUMNS} FROM (
-                SELECT {_COLUMNS}, row_number() OVER (ORDER BY rank DESC, id) AS place FROM jobs
-                WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {CLASS} = possible.class
-                ORDER BY rank DESC, id LIMIT (SELECT :reach * num_each FROM share)
-            ) AS passed
-            WHERE place <= (SELECT greatest(:num_first, num_each / {_PARTS}) FROM share)
-                OR (256 * get_byte(uuid_send(id), 14) + get_byte(uuid_send(id), 15)) % :num_engines = :place
-            ORDER BY rank DESC, id LIMIT (SELECT num_each FROM share)
-""",  # noqa: S608  # built from constants
-        )
-    )
-    .bindparams(
-        *_GIVEN_FIRST,
-        *(bindparam(name, type_=Integer()) for name in ("reach", "num_engines", "place", "num_first")),
-    )
-    .columns(*_ROWS)
-    .execution_options(**PREPARED)
-)
 # The same of one tenant that waits, the only one perhaps, with the message that tells who does.
 FIRST_OF_ONE: Final = (
     text(
@@ -201,22 +171,6 @@ _STILL_QUEUED: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Sought:
-    """Which of the first jobs a claim reads.
-
-    Attributes:
-        without: families that it leaves out, except their jobs that expire next or are older than the given.
-        share: of the engine; its jobs come right behind the very first ones. Not heeded with `without`.
-    """
-
-    without: Mapping[Family, UUID | None] = field(default_factory=dict)
-    share: Share = EVERY_JOB
-
-
-EVERYTHING: Final = Sought()
-
-
 def first_jobs(
     session: Session,
     model: str,
@@ -226,7 +180,7 @@ def first_jobs(
     capacity: Capacity,
     now: datetime,
     max_rows: int = MAX_ROWS,
-    sought: Sought = EVERYTHING,
+    without: Mapping[Family, UUID | None] = _NONE,
 ) -> Sequence[QueuedJob]:
     """Read the best runnable jobs of each class and the next to expire; unordered.
 
@@ -241,26 +195,18 @@ def first_jobs(
         capacity: of the engine; jobs that never fit it are left out.
         now: leaves out jobs whose retry is due later.
         max_rows: shared by the tenants and sizes.
-        sought: which of them.
+        without: families to leave out, except their jobs that expire next or are older than the given.
     """
     if not tenants:
         return []
     given = _limits(model, lane, capacity)
     statement, more = FIRST, dict[str, object]()
-    if sought.without:
+    if without:
         statement = _FIRST_OTHERS
         more = {
-            "without": [each.digest for each in sought.without],
-            "readers": [each or _NOBODY for each in sought.without.values()],
+            "without": [each.digest for each in without],
+            "readers": [each or _NOBODY for each in without.values()],
             "num_passed": max(_MIN_PASSED, _MAX_PASSED // len(tenants)),
-        }
-    elif sought.share.num_engines > 1:
-        statement = _FIRST_OF_SHARE
-        more = {
-            "reach": min(sought.share.num_engines, _MAX_REACH),
-            "num_engines": sought.share.num_engines,
-            "place": sought.share.place,
-            "num_first": capacity.max_batch_size,
         }
     given |= _numbers(capacity, max_rows, num_tenants=len(tenants)) | {"tenants": sorted(tenants), "now": now}
     return first_of(direct.fetch(session, statement, given | more))

@@ -120,8 +120,7 @@ def start_jobs(
     # An interactive job may have come since the preview, and batch jobs may have left to make room for it.
     is_usable = preview is not None and not load.interactive_waits
     if preview is not None and is_usable and not queue.has_followers_beyond(preview.candidates):
-        # Of equal jobs those of this engine come first: before another's, the queue may have more of them.
-        starting.start(queue.still_waiting(preview.candidates, ahead.queued), may_start=queue.is_ours)
+        starting.start(queue.still_waiting(preview.candidates, ahead.queued))
     asked_for_room, left = False, None
     if not starting.claims or not starting.is_full:
         elsewhere = queue.elsewhere()

@@ -13,12 +13,11 @@ from jobs.engines.registry import EngineRow
 from jobs.queries import QueuedJob
 from jobs.scheduling.candidates import followers, still_queued
 from jobs.scheduling.engine_load import EngineLoad
-from jobs.scheduling.packing import PackingPolicy
 from jobs.scheduling.prefixes import engine_prefixes
 from jobs.scheduling.prefixes.engine_prefixes import EnginePrefixes
 from jobs.scheduling.prefixes.followers import Family
 from jobs.scheduling.ranking import Ranked, Ranking
-from jobs.scheduling.sizing import ClaimPolicy, Sizer, packing_on
+from jobs.scheduling.sizing import ClaimPolicy, Sizer
 from jobs.scheduling.waiting import WaitingTenants
 from jobs.states import Lane
 
@@ -50,11 +49,6 @@ class EngineQueue:
         if self.policy.replay is not None:
             self.known = EnginePrefixes(self.session, self.policy.replay, self.load)
 
-    @property
-    def packing(self) -> PackingPolicy:
-        """The policy of the packing now."""
-        return packing_on(self.policy, self.engine.name)
-
     def note_missed(self) -> None:
         """Remember that other engines start what this one chooses."""
         if self.policy.rivals is not None:
@@ -63,8 +57,8 @@ class EngineQueue:
     def look_for_rivals(self) -> None:
         """Find out which other engines take from the queue now."""
         if self.policy.rivals is not None:
-            busy = registry.sharing_queue(self.session, self.engine.model, self.load.capacity)
-            self.policy.rivals.know({self.engine.name, *busy})
+            others = registry.sharing_queue(self.session, self.engine.model, self.load.capacity)
+            self.policy.rivals.know({*others} - {self.engine.name})
 
     def still_waiting(
         self, candidates: Sequence[Ranked], queued: Collection[UUID] | None = None
@@ -83,10 +77,6 @@ class EngineQueue:
         if len(waiting) < len(candidates):
             self.note_missed()
         return waiting
-
-    def is_ours(self, ranked: Ranked) -> bool:
-        """Return True unless another engine probably starts this candidate, as it does its equals."""
-        return self.packing.share.owns(ranked.job.id)
 
     def elsewhere(self) -> AbstractSet[Family]:
         """Find the families that this engine leaves to others of its model, which have them."""

@@ -11,38 +11,10 @@ long that takes, so their ends can be compared without a clock.
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final
 from uuid import UUID
 
 from jobs.engines.capacity import Budget
 from jobs.states import Lane
-
-# Of a job's id, as `candidates` reads them, too: all values are equally frequent, and more than engines.
-_SHARE_BITS: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The part of a queue that one of several engines takes first, so that no two choose the same job.
-
-    Attributes:
-        num_engines: that take from the queue; each owns as many of its jobs, by their ids.
-        place: of this one among them, from 0.
-    """
-
-    num_engines: int = 1
-    place: int = 0
-
-    def distance(self, job_id: UUID) -> int:
-        """Return how many engines take this job before this one does, if they can; 0: it is this one's."""
-        return (job_id.int % (1 << _SHARE_BITS) - self.place) % self.num_engines
-
-    def owns(self, job_id: UUID) -> bool:
-        """Return True if this engine takes the job before all others."""
-        return not self.distance(job_id)
-
-
-EVERY_JOB: Final = Share()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +30,6 @@ class PackingPolicy:
         batch_patience: after this wait, the interactive lane leaves the first batch job the blocks it needs.
         preempt_after: tokens that a batch job generates before it may make room for an interactive one.
         max_preemptions: how often one job may have to make room.
-        share: of peers that reserve equally much, the engine takes its own first, in rank order, then
-            those of others, first what their owner takes last.
     """
 
     window: int = 96
@@ -68,7 +38,6 @@ class PackingPolicy:
     batch_patience: timedelta = timedelta(minutes=10)
     preempt_after: int = 256
     max_preemptions: int = 2
-    share: Share = EVERY_JOB
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +194,7 @@ class Packer:
         if kept_out is not None:
             peers = [each for each in peers if _spares_blocks(each, kept_out, running, budget)]
         if peers:
-            return Choice(min(enumerate(peers), key=self._largest_first)[1].job_id)
+            return Choice(max(peers, key=lambda each: each.room).job_id)
         for each in fitting:
             if each is kept_out:
                 return Choice(each.job_id)
@@ -250,11 +219,6 @@ class Packer:
             free_blocks=self._budget.free_blocks - started.room,
             idle=False,
         )
-
-    def _largest_first(self, ranked: tuple[int, Candidate]) -> tuple[int, int, int]:
-        place, peer = ranked
-        distance = self._policy.share.distance(peer.job_id)
-        return -peer.room, distance, -place if distance else place
 
     def _within_lanes(self) -> list[Candidate]:
         """Return each lane's window.

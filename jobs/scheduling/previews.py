@@ -55,15 +55,13 @@ def preview_claims(session: Session, engine_name: str, policy: ClaimPolicy) -> P
     if not policy.has_rivals:  # or else the head of the queue is read with them in mind
         queue.look_for_rivals()
     candidates = queue.head(elsewhere=queue.elsewhere())
-    packing = queue.packing
     text_ids: dict[UUID, None] = {}  # in order, each once
     for ended in (None, *islice(_different(load.running), _MAX_ENDS)):
         left = load if ended is None else without(load, ended)
-        choice = choose_ranked(candidates, left, packing, queue.known)
+        choice = choose_ranked(candidates, left, policy.packing, queue.known)
         text_ids.update({each.job.text_id: None for each in candidates if each.job.id == choice.start})
     text_ids.update(dict.fromkeys(_texts_of_next_round(queue, candidates)))
-    ours = [each for each in candidates if packing.share.owns(each.job.id)]
-    text_ids.update(dict.fromkeys(_short_texts(ours)))
+    text_ids.update(dict.fromkeys(_short_texts(candidates)))
     return Preview(candidates, list(text_ids))
 
 
@@ -88,7 +86,7 @@ def _texts_of_next_round(queue: EngineQueue, candidates: Sequence[Ranked]) -> li
     Jobs of equal length do.
     """
     text_ids, known = list[UUID](), queue.known
-    choices = Choices(candidates, emptied(queue.load), queue.packing, known)
+    choices = Choices(candidates, emptied(queue.load), queue.policy.packing, known)
     while len(text_ids) < _MAX_NEXT and (found := choices.choose()) is not None:
         job = found[0].job
         choices.start(found[0], Lease(job.id, uuid7()), known.reuse(job) if known is not None else Reuse())

@@ -18,12 +18,11 @@ from jobs.engines.capacity import Capacity
 from jobs.models import Job, TenantAccount
 from jobs.queries import QueuedJob
 from jobs.scheduling import candidates
-from jobs.scheduling.candidates import EVERYTHING, Sought
 from jobs.scheduling.fair_share import Account, lift, rank
-from jobs.scheduling.packing import EVERY_JOB, Candidate
+from jobs.scheduling.packing import Candidate
 from jobs.scheduling.prefixes.engine_prefixes import EnginePrefixes, family_of
 from jobs.scheduling.prefixes.followers import Family, Reuse
-from jobs.scheduling.sizing import ClaimPolicy, ReservationSize, Sizer, packing_on
+from jobs.scheduling.sizing import ClaimPolicy, ReservationSize, Sizer
 from jobs.scheduling.waiting import WaitingTenants, waiting_tenants
 from jobs.states import Lane
 from jobs.states.summary import ANSWER_TASKS, EXTRACTION_TASKS, TASKS, NodeKind
@@ -154,16 +153,10 @@ class Ranking:
     def _first_jobs(self, lane: Lane, tenants: Sequence[UUID]) -> Sequence[QueuedJob]:
         """Read jobs of the first tenants that have any that may run here."""
         max_rows = self.max_rows or candidates.max_rows_on(self.capacity)
-        share = EVERY_JOB if self.engine_name is None else packing_on(self.policy, self.engine_name).share
         without: dict[Family, UUID | None] = {}
         if lane is Lane.BATCH:
             without = dict.fromkeys(self.elsewhere) | (self.known.reading if self.known else {})
-        sought = Sought(without, share)
-        if (
-            lane is Lane.BATCH
-            and sought == EVERYTHING
-            and {each.tenant_id for each in self.first} == {*tenants}
-        ):
+        if lane is Lane.BATCH and not without and {each.tenant_id for each in self.first} == {*tenants}:
             return self.first
         for start in range(0, len(tenants), candidates.MAX_TENANTS):
             rows = candidates.first_jobs(
@@ -174,7 +167,7 @@ class Ranking:
                 capacity=self.capacity,
                 now=self.now,
                 max_rows=max_rows,
-                sought=sought,
+                without=without,
             )
             if rows:
                 return rows

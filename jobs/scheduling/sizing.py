@@ -84,13 +84,6 @@ class ClaimPolicy:
         )
 
 
-def packing_on(policy: ClaimPolicy, engine_name: str) -> PackingPolicy:
-    """Return the packing's policy: with rivals each engine takes jobs of its own share first."""
-    if policy.rivals is None or not policy.has_rivals:
-        return policy.packing
-    return replace(policy.packing, share=policy.rivals.share_of(engine_name))
-
-
 def policy_on(
     policy: ClaimPolicy, *, can_resume: bool, reuses_prefix: bool, replay: PrefixReplay | None = None
 ) -> ClaimPolicy:

@@ -1,6 +1,6 @@
 """Starting jobs on an engine: their claims, and what they leave free."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -58,18 +58,15 @@ class Starts:
         """True if as many jobs have started as the caller asked for."""
         return self.limit is not None and len(self.claims) >= self.limit
 
-    def start(
-        self, candidates: list[Ranked], *, may_start: Callable[[Ranked], bool] = lambda _: True
-    ) -> list[Ranked]:
+    def start(self, candidates: list[Ranked]) -> list[Ranked]:
         """Start those candidates that may start now and return the others.
 
         Args:
             candidates: in rank order.
-            may_start: stop at the first choice for which this is False.
         """
         if self.queue.known is not None:
             self.queue.known.know([each.job for each in candidates])
-        while candidates and not self.is_done and (chosen := self._choose(candidates, may_start)):
+        while candidates and not self.is_done and (chosen := self._choose(candidates)):
             if self._start(chosen) == len(chosen):
                 break  # no other fits now
             self.queue.note_missed()
@@ -95,13 +92,13 @@ class Starts:
         )
         return bool(leaving) and lifecycle.request_preemption(self.queue.session, leaving) > 0
 
-    def _choose(self, candidates: list[Ranked], may_start: Callable[[Ranked], bool]) -> list[ChosenJob]:
+    def _choose(self, candidates: list[Ranked]) -> list[ChosenJob]:
         """Take those that fit together out of the candidates, as if each started at once."""
         known, found = self.queue.known, list[ChosenJob]()
-        choices = Choices(candidates, self.load, self.queue.packing, known)
+        choices = Choices(candidates, self.load, self.queue.policy.packing, known)
         while self.limit is None or len(self.claims) + len(found) < self.limit:
             chosen = choices.choose()
-            if chosen is None or not may_start(chosen[0]):
+            if chosen is None:
                 break
             ranked, choice = chosen
             found.append(self._describe(ranked, choice.overtakes, choices))
@@ -114,7 +111,9 @@ class Starts:
         known = self.queue.known
         family = known.family_of(ranked.job) if known is not None else family_of(ranked.job)
         reads_twice = known is not None and known.reads_twice(ranked.job)
-        reuse, postponed = note_start(ranked, choices.left.values(), self.load, self.queue.packing, known)
+        reuse, postponed = note_start(
+            ranked, choices.left.values(), self.load, self.queue.policy.packing, known
+        )
         lease = Lease(ranked.job.id, uuid7())
         return ChosenJob(ranked, lease, overtakes, reuse, None if reads_twice else family, postponed)
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from jobs import completing, starting
+from jobs import completing
 from jobs.completing import Completed, JobCompletion
 from jobs.database import direct
 from jobs.database.direct import Query
@@ -23,14 +23,6 @@ from jobs.scheduling.sizing import ClaimPolicy
 from jobs.scheduling.waiting import asking_waiting, waiting_of
 from jobs.states import Lane
 from jobs.trees import progress as tree_progress
-
-# What ticks execute that takes longest to plan.
-STATEMENTS: Final = (
-    completing.COMPLETE,
-    candidates.FIRST,
-    candidates.FIRST_OF_ONE,
-    starting.START,
-)
 
 
 @dataclass(frozen=True, slots=True)

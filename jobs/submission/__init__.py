@@ -25,7 +25,7 @@ from jobs.submission.job_specs import JobSpec
 from jobs.tenants import key_quotas, quotas
 from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempotently
 from jobs.tenants.key_quotas import KeyQuota
-from jobs.tenants.quotas import Admit, Foresight
+from jobs.tenants.quotas import Admit
 from jobs.traces.context import JobsTrace
 
 # Upper bound of what a chat template adds around a message; no real one comes near it.
@@ -54,7 +54,6 @@ class Submitter:
         trace: of what it submits now; None: it is in none.
         api_key_id: the key that the jobs count towards; None: a person submits them.
         key_quota: that key's own quotas, which `admit` checks; None: it has none.
-        foresight: what is known of what `admit` takes of; None: nothing.
     """
 
     tenant_id: UUID
@@ -64,7 +63,6 @@ class Submitter:
     trace: JobsTrace | None = None
     api_key_id: UUID | None = None
     key_quota: KeyQuota | None = None
-    foresight: Foresight | None = None
 
     def submitted_at(self, now: datetime) -> datetime:
         """Return when jobs that are stored now were submitted."""
@@ -162,7 +160,7 @@ def _insert(
     texts = store.store(session, [text for spec in specs for text in spec.texts], tenant_id=by.tenant_id)
     registered = ask()
     now = registered.clock
-    jobs = new_jobs(specs, by, registered.capacities, text_ids=texts.ids, now=now)
+    jobs = _new_jobs(specs, by, registered.capacities, text_ids=texts.ids, now=now)
     for job, spec in zip(jobs, specs, strict=True):
         if spec.sharing and job.state not in TERMINAL:
             job.request_digest = arrivals.digest_of(job, spec.asked_sha256)
@@ -185,7 +183,7 @@ def _insert(
     return jobs, found
 
 
-def new_jobs(
+def _new_jobs(
     specs: Sequence[JobSpec],
     by: Submitter,
     capacities: Mapping[str, Sequence[Capacity]],

@@ -31,7 +31,7 @@ def take(
     *,
     limits: TenantLimits,
     then: Sequence[Query] = (),
-) -> QuotaUsage | None:
+) -> None:
     """Take this much more of the tenant's quota, from the shard's allowance if that suffices.
 
     What follows goes in the same message, and is undone and executed again if the allowance does not suffice.
@@ -39,33 +39,13 @@ def take(
     At most once in a transaction (a savepoint that is rolled back does not count), which holds the allowance
     until it ends: with a second one it could wait for a tenant's lock whose holder waits for the first.
 
-    Returns:
-        What is left of the allowance; None: it did not suffice, and there is a new one.
-
     Raises:
         LimitError: it would be too much; nothing was taken. Do not commit what relied on it.
     """
-    left = _use_up(session, tenant_id, shard, more, limits=limits, then=then)
-    if left is None:
+    if not _use_up(session, tenant_id, shard, more, limits=limits, then=then):
         _, free = quotas.admit_and_free(session, tenant_id, more, limits=limits)
         _add(session, tenant_id, shard, free, limits=limits)
         direct.fetch_all(session, then)
-    return left
-
-
-def suffices(left: QuotaUsage, more: QuotaUsage, *, limits: TenantLimits) -> bool:
-    """Return True if an allowance that has this left suffices for so much more, unless limits changed."""
-    has_room = left.stored_bytes >= more.stored_bytes or not limits.max_stored_bytes
-    return left.tokens >= more.tokens and left.jobs >= more.jobs and has_room
-
-
-def taking(tenant_id: UUID, shard: int, more: QuotaUsage, *, limits: TenantLimits) -> Query:
-    """Return the statement that takes this much of the shard's allowance, and fails if that does not suffice.
-
-    So what goes in one message with it, and with the commit, comes to nothing then. For those who know that
-    it sufficed a moment ago: Postgres logs its failures.
-    """
-    return Query(_USE_UP_OR_FAIL, _given(tenant_id, shard, more, limits))
 
 
 def _use_up(
@@ -76,20 +56,11 @@ def _use_up(
     *,
     limits: TenantLimits,
     then: Sequence[Query],
-) -> QuotaUsage | None:
-    """Return what is left; None: it does not suffice, and nothing was taken."""
+) -> bool:
+    """Return False if the allowance does not suffice; nothing was taken then."""
     # An UPDATE that waited for the row keeps it locked even if it no longer matches. Whoever has the tenant's
     # lock may wait for the row, so it must be free before this transaction waits for that lock.
-    using_up = Query(_USE_UP, _given(tenant_id, shard, more, limits))
-    _, used, *_ = direct.fetch_all(session, [Query(_BEFORE, {}), using_up, *then])
-    if not used:
-        direct.fetch(session, _UNDO, {})
-        return None
-    return QuotaUsage(*used[0])
-
-
-def _given(tenant_id: UUID, shard: int, more: QuotaUsage, limits: TenantLimits) -> dict[str, object]:
-    return {
+    given = {
         "tenant_id": tenant_id,
         "shard": shard,
         "tokens": more.tokens,
@@ -97,6 +68,10 @@ def _given(tenant_id: UUID, shard: int, more: QuotaUsage, limits: TenantLimits) 
         "stored_bytes": more.stored_bytes if limits.max_stored_bytes else 0,
         **_part_of(limits),  # part of another limit, it may be more than is free
     }
+    _, used, *_ = direct.fetch_all(session, [Query(_BEFORE, {}), Query(_USE_UP, given), *then])
+    if not used:
+        direct.fetch(session, _UNDO, {})
+    return bool(used)
 
 
 def _part_of(limits: TenantLimits) -> dict[str, int]:
@@ -115,7 +90,7 @@ _PARAMETERS: Final[Sequence[BindParameter[Any]]] = (
 _BEFORE: Final = text("SAVEPOINT before_allowance")
 _UNDO: Final = text("ROLLBACK TO SAVEPOINT before_allowance")
 # Results, which are always kept, may have taken the room for bytes since.
-_USING_UP: Final = """
+_USE_UP: Final = text("""
     UPDATE quota_allowances SET tokens = tokens - :tokens, jobs = jobs - :jobs,
         stored_bytes = stored_bytes - :stored_bytes
     WHERE tenant_id = :tenant_id AND shard = :shard
@@ -125,15 +100,8 @@ _USING_UP: Final = """
         AND (:max_stored_bytes = 0 OR NOT EXISTS (
             SELECT FROM stored_totals
             WHERE stored_totals.tenant_id = :tenant_id AND num_bytes + :stored_bytes > :max_stored_bytes))
-    RETURNING tokens, jobs, stored_bytes
-"""
-_USE_UP: Final = text(_USING_UP).bindparams(*_PARAMETERS)
-# Divides by zero if there is no such row; what takes nothing is a rehearsal.
-_USE_UP_OR_FAIL: Final = text(f"""
-    WITH used AS ({_USING_UP})
-    SELECT CAST(sum(tokens) AS bigint), CAST(sum(jobs) AS bigint),
-        CAST(sum(stored_bytes) AS bigint), 1 / (count(*) + CAST(:jobs = 0 AS integer)) FROM used
-""").bindparams(*_PARAMETERS)  # noqa: S608  # built from constants
+    RETURNING tokens
+""").bindparams(*_PARAMETERS)
 
 
 def _add(session: Session, tenant_id: UUID, shard: int, free: QuotaUsage, *, limits: TenantLimits) -> None:

@@ -123,7 +123,6 @@ def _add_conditions(state: ORMExecuteState) -> None:
 
     Tables that it only mentions have the second wall.
     """
-    direct.refuse_after_commit(state.session)
     direct.send_later(state.session)  # no statement goes before the binding
     tenant_ids = tenants_of(state.session)
     is_bound_kind = state.is_orm_statement and (state.is_select or state.is_update or state.is_delete)

@@ -9,7 +9,7 @@ each other, and would have to be right at every one of those ends.
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple, dataclass, fields, replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from sqlalchemy import Uuid, bindparam, select, text, update
@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from jobs.database import direct
 from jobs.database.advisory_locks import HOLD_ONE_OF, Lock
-from jobs.database.direct import Query, Rows
+from jobs.database.direct import Query
 from jobs.errors import (
     JobQuotaError,
     LimitOf,
@@ -102,19 +102,6 @@ class QuotaUsage:
 Admit = Callable[[Session, QuotaUsage, Sequence[Query]], None]
 
 
-class Foresight(Protocol):
-    """What is known of a quota without asking the database."""
-
-    def taking(self, more: QuotaUsage) -> Sequence[Query]:
-        """Return the statements that take this much more, or fail; none: they would probably fail.
-
-        They come before those that store it.
-        """
-
-    def took(self, more: QuotaUsage, found: Sequence[Rows]) -> None:
-        """Note that this much more was taken: these are the rows of those statements."""
-
-
 def limits_of(settings: LimitSettings, own: TenantLimit | None) -> TenantLimits:
     """Combine the tenant's own limits with those of the settings."""
 
@@ -150,20 +137,10 @@ def taken_by(jobs: Sequence[Unstored], stored_bytes: int) -> QuotaUsage:
 
 def current_usage(session: Session, tenant_id: UUID, *, limits: TenantLimits | None = None) -> QuotaUsage:
     """Sum what the tenant's unfinished jobs take at this moment, and what it keeps if `limits` bound that."""
-    (row,) = direct.fetch(session, *asking_held(tenant_id))
+    ((tokens, jobs),) = direct.fetch(session, _HELD, {"tenant_id": tenant_id})
     is_bounded = limits is not None and limits.max_stored_bytes
     stored = stored_bytes.read(session, tenant_id) if is_bounded else 0
-    return replace(held_of(row), stored_bytes=stored)
-
-
-def asking_held(tenant_id: UUID) -> Query:
-    """Return the query for what the tenant's unfinished jobs take; `held_of` takes its row."""
-    return Query(_HELD, {"tenant_id": tenant_id})
-
-
-def held_of(row: Sequence[Any]) -> QuotaUsage:
-    """Return what the query of `asking_held` found."""
-    return QuotaUsage(tokens=int(row[0]), jobs=row[1])
+    return QuotaUsage(int(tokens), jobs, stored)
 
 
 _HELD: Final = text("""

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import telemetry
 from jobs.checkpoints import Output
 from jobs.completing import JobCompletion
-from jobs.database import direct, transaction
+from jobs.database import transaction
 from jobs.scheduling import ticks
 from jobs.scheduling.claims import ClaimResult
 from jobs.scheduling.previews import Preview
@@ -63,23 +62,6 @@ class Desk:
         self._apart = LoneEnds(settings, sessions, stopping=stopping)
         self._refused = RefusedStarts(settings, sessions)
         self._lock = threading.Lock()
-        self._num_handed_in = self._awaited = 0
-        self._came = threading.Event()
-
-    @property
-    def num_waiting(self) -> int:
-        """Number of whole answers, which the next tick stores together."""
-        with self._lock:
-            return len(self._waiting)
-
-    def wait_for(self, num_ends: int, *, seconds: float) -> bool:
-        """Wait until so many more runs are handed in. Returns True if any was."""
-        with self._lock:
-            num_before = self._num_handed_in
-            self._awaited = num_before + num_ends
-            self._came.clear()
-        self._came.wait(seconds)
-        return self._num_handed_in > num_before
 
     def hand_in(self, running: RunningJob, end: RunEnd, output: Output) -> "Future[StoredEnd]":
         """Leave the end of a run for the next tick, which is soon.
@@ -97,9 +79,6 @@ class Desk:
         with self._lock:
             if is_shared:
                 self._waiting.append(ended)
-            self._num_handed_in += 1
-            if self._num_handed_in == self._awaited:
-                self._came.set()
         self.wake()
         return ended.stored
 
@@ -137,14 +116,6 @@ class Desk:
             regrouped = self._apart.store(wake=self.wake, wake_within=self.wake_within)
             with self._lock:
                 self._waiting[:0] = regrouped
-
-    def renew_plans(self) -> None:
-        """Let Postgres plan the statements of ticks anew, if that is due, so that no tick waits for it."""
-        try:
-            with self._sessions.begin() as session:
-                direct.renew_plans(session, ticks.STATEMENTS)
-        except SQLAlchemyError as error:  # then the next tick plans them
-            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="plans", error=type(error).__name__)
 
     def _store_together(
         self,

@@ -4,11 +4,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from typing import Final
 
 from jobs import telemetry
 from jobs.scheduling.claims import ClaimResult
-from jobs.scheduling.previews import Preview
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.scheduling.starts import Claim
 from jobs.scheduling.ticks import Expected
@@ -22,16 +20,6 @@ from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.monitor import EngineMonitor
 from worker.loop import Loop
 from worker.metrics.runs import NO_JOBS, NO_ROOM, NOT_GIVEN, STOPPING, UNAVAILABLE, RunMetrics
-
-# A tick costs nearly as much for one end as for many. While ticks follow each other this closely, or sooner
-# than the last one took, each waits for runs that are about to end: for half as long as that, at most.
-_BUSY_SECONDS: Final = 0.01
-_MIN_GATHER_SECONDS: Final = 0.0005
-_MAX_GATHER_SECONDS: Final = 0.015
-_GATHER_OF_TICK: Final = 0.5
-_LEAST_OF_TICK: Final = 0.1  # where a tick takes long, so does all else: nothing comes in half a millisecond
-# By then the requests of a tick's jobs are under way: what else follows a tick would hold them up.
-_AFTER_START_SECONDS: Final = 0.005
 
 
 class Dispatcher:
@@ -77,9 +65,6 @@ class Dispatcher:
         self._rung = threading.Event()
         self._runs: set[Future[None]] = set()
         self._ticking = threading.Lock()
-        self._ticked_at = float("-inf")
-        self._tick_took = 0.0
-        self._patience = _MIN_GATHER_SECONDS
         self._prefetches_at = float("-inf")
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
         self.prefetch_loop = Loop("prefetch", self._prefetch, interval=settings.jobs.claim_poll_seconds)
@@ -96,29 +81,16 @@ class Dispatcher:
         Once it returns, no earlier tick is under way.
         """
         with self._ticking:
-            self._gather()
             self.loop.answer_wakes()
-            was_rung, has_started = self._rung.is_set(), False
+            was_rung = self._rung.is_set()
             self._rung.clear()
             try:
                 began = self._clock()
-                result = self._tick(was_rung=was_rung)
-                has_started = result is not None and bool(result.claims)
-                self._ticked_at = self._clock()
-                self._tick_took = self._ticked_at - began
-                self._metrics.ticked(self._tick_took)
+                self._tick()
+                self._metrics.ticked(self._clock() - began)
             finally:
-                if was_rung and has_started:
-                    engine_loop.call_later(_AFTER_START_SECONDS, self._pass_on)
-                elif was_rung:
+                if was_rung:
                     self._pass_on()
-            if result is None:
-                # For what has come since without a ring; sooner, it would hold up what follows the ends.
-                self.loop.wake_within(_AFTER_START_SECONDS)
-                return
-            is_needed = has_started and self.loop.is_woken_within(_AFTER_START_SECONDS)
-            if not (is_needed or self._desk.num_waiting or self._rung.is_set()):
-                self._desk.renew_plans()
 
     def begin_stop(self) -> None:
         """Stop claiming jobs. Returns at once."""
@@ -149,40 +121,14 @@ class Dispatcher:
             self._prefetches_at = now + seconds
             engine_loop.call_later(seconds, self.prefetch_loop.wake)
 
-    def _gather(self) -> None:
-        """Wait a moment for runs that are about to end, if the last tick was a moment ago.
-
-        The moment grows while more runs end in it, and shrinks again.
-        """
-        num_streaming = sum(not each.is_ending for each in self._keeper.running())
-        is_busy = self._clock() - self._ticked_at < max(_BUSY_SECONDS, self._tick_took)
-        if not (is_busy and self._desk.num_waiting and num_streaming):
-            return
-        longest = min(_MAX_GATHER_SECONDS, _GATHER_OF_TICK * self._tick_took)
-        shortest = max(_MIN_GATHER_SECONDS, _LEAST_OF_TICK * self._tick_took)
-        patience = max(shortest, min(self._patience, longest))
-        has_come = self._desk.wait_for(num_streaming, seconds=patience)
-        self._patience = 2 * patience if has_come else patience / 2
-
-    def _only_stores(self, policy: ClaimPolicy, preview: Preview | None, *, was_rung: bool) -> bool:
-        """Return True if runs have ended and no job waited a moment ago: a look would hold up their ends.
-
-        Not where a look learns from the ends what the engine keeps of prompts.
-        """
-        may_start = was_rung or preview is None or preview.candidates or policy.replay is not None
-        return bool(self._desk.num_waiting) and not may_start
-
-    def _tick(self, *, was_rung: bool) -> ClaimResult | None:
-        """Tick once, and return what was claimed; None: the queue was not looked at, which is to follow."""
+    def _tick(self) -> None:
+        """Tick once."""
         model = self._monitor.model
         if model is None or self._runner.stopping.is_set():
             self._desk.tick(None)
             self._metrics.idle(1, UNAVAILABLE if model is None else STOPPING)
-            return ClaimResult()
+            return
         policy, preview = self._runner.policy(), self._runner.prefetcher.candidates()
-        if self._only_stores(policy, preview, was_rung=was_rung):
-            self._desk.tick(None)
-            return None
         # Read the clock before the claim, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
         result = self._desk.tick(
@@ -194,7 +140,6 @@ class Dispatcher:
             start=lambda result: self._start_all(result, model, valid_until=valid_until),
         )
         self._note_idle(result, model)
-        return result
 
     def _has_room(self, policy: ClaimPolicy, model: EngineModel) -> bool:
         """Return True if a slot is probably free, and no other engine takes from the queue."""
@@ -219,7 +164,7 @@ class Dispatcher:
             self._runner.prefetcher.keep(result.left)
         self._runner.prefetcher.forget(claim.job.id for claim in result.claims)
         if result.claims:
-            self._prefetch_within(max(self._runner.prefetcher.due_in(), _AFTER_START_SECONDS))
+            self._prefetch_within(self._runner.prefetcher.due_in())
 
     def _hold(self, claim: Claim, valid_until: float) -> RunningJob:
         """Keep renewing the lease of this claim from now on."""

@@ -1,6 +1,5 @@
 """The inference worker: one engine's dispatcher, leases, monitor and doorbell."""
 
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -45,8 +44,6 @@ _HEARTBEAT_CONNECTIONS = 3
 # For what runs do besides streaming: prompts that were not prefetched, and more blocks.
 _MAX_THREADS = 4
 _HISTORY_KEPT = timedelta(seconds=2)
-# A tenth of Python's default: a tick waits for the interpreter's lock after each answer of Postgres.
-_SWITCH_SECONDS = 0.0005
 
 
 class InferenceWorker:
@@ -165,7 +162,6 @@ class InferenceWorker:
 
     def start(self) -> None:
         """Start all loops. Claims begin as soon as the engine answers a probe."""
-        sys.setswitchinterval(_SWITCH_SECONDS)
         for loop in self._loops:
             loop.start()
         self._lag = engine_loop.start(self._metrics.watch_loop())

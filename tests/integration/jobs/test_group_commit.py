@@ -5,7 +5,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from uuid import UUID
 
@@ -19,7 +18,6 @@ from api.runtime.warm_up import store_nothing
 from jobs import tenants
 from jobs.database import direct, transaction
 from jobs.database.direct import Query
-from jobs.engines.registry import RegisteredEngines
 from jobs.errors import LimitError
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job
@@ -153,19 +151,14 @@ def test_the_first_submission_finds_its_statements_prepared(
 ) -> None:
     async def prepared_before_and_after() -> list[int]:
         transactions = Transactions(database_settings.model_copy(update={"pool_size": 1}))
-        engines = RegisteredEngines(datetime.now(UTC), {})
-
-        async def registered() -> RegisteredEngines:
-            return engines
-
-        group_commit = GroupCommit(transactions, registered=registered)
+        group_commit = GroupCommit(transactions)
         storing = asyncio.create_task(group_commit.run())
         found = []
         nobody = uuid7()
         await transactions.run(partial(store_nothing, tenant_id=nobody), tenant_ids=[nobody])
         found.append(await transactions.run(_num_prepared, tenant_ids=[DEFAULT_TENANT]))
         admission = QuotaCache().admission(DEFAULT_TENANT, TenantLimits(10**6, 100, 10))
-        us = Submitter(DEFAULT_TENANT, CAPACITY, admission, foresight=admission)
+        us = Submitter(DEFAULT_TENANT, CAPACITY, admission)
         for url in (None, "https://example.com/", None, "https://example.com/"):
             register = partial(
                 destinations.register, tenant_id=DEFAULT_TENANT, urls=[url or "http://a/"], limit=9

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from uuid import UUID
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
@@ -11,12 +10,9 @@ from sqlalchemy.orm import Session
 
 from claiming import claims
 from jobs.engines.capacity import Capacity
-from jobs.models import DEFAULT_TENANT
-from jobs.scheduling import candidates, previews
-from jobs.scheduling.candidates import Sought
-from jobs.scheduling.packing import EVERY_JOB, Share
+from jobs.scheduling import previews
 from jobs.states import Lane
-from support import CAPACITY, ENGINE, MODEL, POLICY, register_engine, spec, submit_one
+from support import CAPACITY, ENGINE, POLICY, register_engine, spec, submit_one
 
 SMALL = Capacity(
     max_batch_size=4, max_blocks=512, tokens_per_block=64, max_input_len=8000, max_seq_len=16_384
@@ -90,35 +86,3 @@ def test_a_job_that_waits_for_an_answer_is_found_without_reading_the_batch_lines
     assert read_by(session, lambda: claims.claim_all(session, ENGINE, POLICY, limit=1)) < 300
     session.refresh(asking)
     assert asking.state == "running"
-
-
-def first_of(session: Session, share: Share, *, max_rows: int) -> list[UUID]:
-    rows = candidates.first_jobs(
-        session,
-        MODEL,
-        Lane.BATCH,
-        [DEFAULT_TENANT],
-        capacity=CAPACITY,
-        now=datetime.now(UTC),
-        max_rows=max_rows,
-        sought=Sought(share=share),
-    )
-    return sorted(each.id for each in rows)
-
-
-def test_an_engine_that_shares_a_queue_reads_its_own_jobs_far_behind_the_very_first_ones(
-    session: Session,
-) -> None:
-    fill(session, 100, max_tokens=64, window=None)
-    queue = first_of(session, EVERY_JOB, max_rows=2 * MANY)
-    assert len(queue) == MANY + 1
-    for share in (Share(3, place) for place in range(3)):
-        own = [each for each in queue[24 : 3 * 96] if share.owns(each)]
-        assert first_of(session, share, max_rows=96) == [*queue[:24], *own][:96]
-
-
-def test_an_engine_that_owns_no_job_reads_the_very_first_ones(session: Session) -> None:
-    jobs = [submit_one(session).id for _ in range(12)]
-    owners = {each.int % 2**16 for each in jobs}
-    nobody = next(place for place in range(2**16) if place not in owners)
-    assert first_of(session, Share(2**16, nobody), max_rows=8) == jobs[: CAPACITY.max_batch_size]

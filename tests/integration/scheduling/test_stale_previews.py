@@ -170,25 +170,6 @@ def test_a_tick_leaves_out_what_another_engine_has_started_since_the_preview(
     assert (len(mine), len(started)) == (4, 1)
 
 
-def test_engines_that_meet_at_a_queue_choose_different_jobs_from_the_same_preview(session: Session) -> None:
-    chosen: dict[str, set[UUID]] = {}
-    for _ in range(80):
-        submit_one(session)
-    session.execute(update(Job).values(created_at=datetime.now(UTC) - timedelta(minutes=1)))
-    names = ("engine-a", "engine-b")
-    for name in names:
-        register_engine(session, name)
-    for name in names:
-        policy = replace(POLICY, rivals=Rivals())
-        assert policy.rivals is not None
-        policy.rivals.note_missed()
-        attempt = session.begin_nested()
-        chosen[name] = {each.lease.job_id for each in claims.claim_all(session, name, policy).claims}
-        attempt.rollback()
-    assert len(chosen["engine-a"]) == len(chosen["engine-b"]) == 4
-    assert not chosen["engine-a"] & chosen["engine-b"]
-
-
 def rivals_of(session: Session, **changed: object) -> bool:
     """Whether a preview of one engine takes a second one for a rival, which was changed so."""
     policy = replace(POLICY, rivals=Rivals())
@@ -208,34 +189,17 @@ def test_a_preview_finds_the_engines_that_take_from_the_queue(session: Session) 
     assert not rivals_of(session, max_input_len=1000), "it cannot take all that this one takes"
 
 
-def test_an_engine_takes_jobs_of_anothers_share_rather_than_none(session: Session) -> None:
-    policy = replace(POLICY, rivals=Rivals())
-    assert policy.rivals is not None
-    policy.rivals.note_missed()
-    for name in (ENGINE, "engine-b"):
-        register_engine(session, name)
-    policy.rivals.know([ENGINE, "engine-b"])
-    jobs = [submit_one(session) for _ in range(40)]
-    for job in jobs:
-        if policy.rivals.share_of(ENGINE).owns(job.id):
-            lifecycle.cancel(session, job.id, tenant_id=job.tenant_id)
-    preview = previews.preview_claims(session, ENGINE, policy)
-    assert len(claims.claim_all(session, ENGINE, policy, preview=preview).claims) == 4
-
-
-def test_jobs_of_a_higher_priority_start_first_whosever_they_are(session: Session) -> None:
+def test_a_queue_with_rivals_is_read_in_order(session: Session) -> None:
     capacity = replace(LARGE, max_batch_size=16, max_blocks=2**15, max_input_len=96_000, max_seq_len=131_072)
     policy = replace(POLICY, rivals=Rivals(), prediction=None)
-    assert policy.rivals is not None
     for name in (ENGINE, "engine-b"):
         register_engine(session, name, capacity)
-    policy.rivals.know([ENGINE, "engine-b"])
-    for job in [submit_one(session, spec(100, max_tokens=100, rank=1)) for _ in range(80)]:
-        if policy.rivals.share_of(ENGINE).owns(job.id):  # of ours none is left
-            lifecycle.cancel(session, job.id, tenant_id=job.tenant_id)
+    for _ in range(40):
+        submit_one(session, spec(100, max_tokens=100, rank=1))
     for prompt_tokens in (100, 2100, 4100, 8200, 16_400, 32_800, 65_600) * 6:
         submit_one(session, spec(prompt_tokens, max_tokens=100))
     preview = previews.preview_claims(session, ENGINE, policy)
+    assert policy.has_rivals
     started = claims.claim_all(session, ENGINE, policy, preview=preview).claims
     assert {session.get_one(Job, each.lease.job_id).rank for each in started} == {1}
     assert len(started) == 16

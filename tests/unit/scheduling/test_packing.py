@@ -9,13 +9,11 @@ from hypothesis import strategies as st
 
 from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
 from jobs.scheduling.packing import (
-    EVERY_JOB,
     Candidate,
     Choice,
     Packer,
     PackingPolicy,
     Running,
-    Share,
     are_peers,
     choose,
     fits,
@@ -92,11 +90,11 @@ def test_packing_never_exceeds_slots_or_blocks(
         assert not (start.alone and running)
 
 
-@given(queues(), engines(), st.sampled_from([EVERY_JOB, Share(3, 1)]))
+@given(queues(), engines())
 def test_choices_in_turn_are_those_of_a_queue_and_an_engine_read_anew(
-    queue: list[Candidate], running: list[Running], share: Share
+    queue: list[Candidate], running: list[Running]
 ) -> None:
-    policy = replace(RULES, share=share, window=3)
+    policy = replace(RULES, window=3)
     packer = Packer(queue, running, budget_beside(running), max_batch_size=4, policy=policy)
     left, busy = list(queue), list(running)
     while (choice := packer.choose()).start is not None:
@@ -244,44 +242,3 @@ def serve(timed: Sequence[tuple[int, Candidate]]) -> dict[UUID, int]:
         if len(starts) == len(timed):
             return starts
     raise AssertionError
-
-
-@given(
-    queues(),
-    engines(),
-    st.integers(2, 9).flatmap(lambda n: st.builds(Share, st.just(n), st.integers(0, n - 1))),
-)
-def test_a_share_changes_only_which_of_equal_peers_starts(
-    queue: list[Candidate], running: list[Running], share: Share
-) -> None:
-    usual, own = pack(queue, running), pack(queue, running, replace(RULES, share=share))
-    first, other = started(queue, usual), started(queue, own)
-    assert (first is None) == (other is None)
-    if first is not None and other is not None and first != other:
-        assert (first.blocks, first.lane, first.group) == (other.blocks, other.lane, other.group)
-        assert usual.overtakes is own.overtakes is None
-
-
-def start_all(queue: Sequence[Candidate], share: Share) -> list[UUID]:
-    packer = Packer(
-        queue, [], budget_beside([]), max_batch_size=4, policy=replace(RULES, window=64, share=share)
-    )
-    taken: list[UUID] = []
-    while (start := packer.choose().start) is not None:
-        packer.start(start)
-        taken.append(start)
-    return taken
-
-
-def test_engines_that_share_a_queue_take_their_own_jobs_in_order() -> None:
-    equal = [Candidate(UUID(int=place), 10, 10, group="one", waited=LONG_AGO) for place in range(64)]
-    for place in range(4):
-        assert [each.int for each in start_all(equal, Share(4, place))] == [place + 4 * i for i in range(4)]
-    assert [each.int for each in start_all(equal, EVERY_JOB)] == [0, 1, 2, 3]
-
-
-def test_an_engine_without_jobs_of_its_own_takes_what_the_others_would_take_last() -> None:
-    others = [
-        Candidate(UUID(int=place), 10, 10, group="one", waited=LONG_AGO) for place in (4, 5, 7, 8, 9, 11)
-    ]
-    assert [each.int for each in start_all(others, Share(4, 2))] == [11, 7, 8, 4]  # of the next one first

@@ -1,18 +1,16 @@
 """What a tick starts, and what it has read and planned for that."""
 
 import json
-import threading
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from claiming import claims
-from jobs.database import database_now, make_engine, make_sessions, transaction
+from jobs.database import database_now, transaction
 from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, TenantAccount
 from jobs.prompts.counter import PromptCounter
@@ -21,10 +19,8 @@ from jobs.prompts.tokenizer import Tokenizer
 from jobs.scheduling import ticks
 from jobs.scheduling.output_history import History
 from jobs.scheduling.ticks import Expected
-from jobs.settings import DatabaseSettings, Settings
 from jobs.states import Lane
 from support import CAPACITY, ENGINE, MODEL, POLICY, new_tenant, register_engine, spec, submit_one
-from worker.inference.desk import Desk
 from worker.inference.prefetch import PromptPrefetcher
 
 
@@ -73,19 +69,6 @@ def test_a_preview_that_has_none_of_the_candidates_is_due_at_once(
     assert prefetcher.missing(each.job.text_id for each in left) == []
     prefetcher.keep(left)
     assert prefetcher.due_in() == pytest.approx(0.5)
-
-
-def test_the_statements_of_ticks_are_planned_before_the_first_one(
-    database_settings: DatabaseSettings, feeding: Callable[..., Settings]
-) -> None:
-    made = make_engine(database_settings, pool_size=1)
-    own = make_sessions(made)
-    Desk(feeding(), own, stopping=threading.Event()).renew_plans()
-    with transaction(own) as session:
-        plans = text("SELECT generic_plans, custom_plans FROM pg_prepared_statements")
-        found = [tuple(row) for row in session.execute(plans)]
-    made.dispose()
-    assert found == [(1, 0)] * len(ticks.STATEMENTS)
 
 
 SMALLER = replace(CAPACITY, max_input_len=CAPACITY.max_input_len - 1)

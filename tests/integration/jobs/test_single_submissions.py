@@ -1,12 +1,10 @@
-"""Plain jobs are stored in one message with their commit; whatever is not plain goes the long way."""
+"""Jobs that are submitted one at a time are stored whole, once, and within their tenant's quota."""
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -16,13 +14,10 @@ from sqlalchemy import select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
-from api.runtime import group_commit
 from api.runtime.database import Transactions
 from api.runtime.group_commit import GroupCommit
 from api.runtime.quotas import QuotaCache
-from jobs.database import direct, transaction
-from jobs.engines import registry
-from jobs.engines.registry import RegisteredEngines
+from jobs.database import transaction
 from jobs.errors import JobQuotaError, UnavailableError
 from jobs.models import DEFAULT_TENANT, Job, PromptText
 from jobs.models.new_job import NewJob
@@ -32,7 +27,7 @@ from jobs.prompts.store import NewText
 from jobs.sealing.content import ContentSealer
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
-from jobs.submission import Submitter, plain
+from jobs.submission import Submitter
 from jobs.tenants import quotas
 from jobs.tenants.quotas import TenantLimits
 from submitting.group_commits import running
@@ -41,10 +36,8 @@ from support import (
     PATIENCE,
     eventually,
     num_waiting_for_locks,
-    refusing,
     register_engine,
     spec,
-    submit_one,
 )
 
 WIDE = TenantLimits(max_enqueued_tokens=10**9, max_jobs=1000, max_requests=1)
@@ -56,34 +49,16 @@ async def submitting(settings: DatabaseSettings, limits: TenantLimits = WIDE) ->
     """Submit through a group commit whose tenant has an allowance: it has stored two jobs."""
     transactions = Transactions(settings)
 
-    async def registered() -> RegisteredEngines:
-        return await transactions.run_across(lambda session: registry.ask_registered(session)())
-
-    admission = QuotaCache().admission(DEFAULT_TENANT, limits)
-    by = Submitter(DEFAULT_TENANT, CAPACITY, admission, foresight=admission)
+    by = Submitter(DEFAULT_TENANT, CAPACITY, QuotaCache().admission(DEFAULT_TENANT, limits))
 
     async def submit(name: str, **fields: Any) -> Job | NewJob:  # noqa: ANN401  # of each field's type
         async with asyncio.timeout(PATIENCE):
             return await commits.submit(spec(**{"custom_id": name, "prompt": name} | fields), by)
 
-    async with running(GroupCommit(transactions, registered=registered), transactions) as commits:
+    async with running(GroupCommit(transactions), transactions) as commits:
         await submit("first")  # makes an allowance
-        await submit("second")  # learns what is left of it
+        await submit("second")  # takes of it
         yield submit
-
-
-@pytest.fixture
-def messages(monkeypatch: pytest.MonkeyPatch) -> list[list[bytes]]:
-    """Collect the statements of each message that is sent."""
-    sent: list[list[bytes]] = []
-    send = direct._send
-
-    def counting(connection: Any, driver: Any, written: Any, **given: Any) -> Any:  # noqa: ANN401  # as they are
-        sent.append([compiled.sql for compiled, _ in written])
-        return send(connection, driver, written, **given)
-
-    monkeypatch.setattr(direct, "_send", counting)
-    return sent
 
 
 def stored(sessions: sessionmaker[Session]) -> list[str | None]:
@@ -91,33 +66,29 @@ def stored(sessions: sessionmaker[Session]) -> list[str | None]:
         return list(session.scalars(select(Job.custom_id).order_by(Job.id)))
 
 
-def test_a_plain_job_takes_one_message(
-    sessions: sessionmaker[Session], database_settings: DatabaseSettings, messages: list[list[bytes]]
+def test_what_was_submitted_is_stored_whole(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
 ) -> None:
-    async def submit_two() -> tuple[Job | NewJob, Job | NewJob, int]:
+    async def submit_two() -> Job | NewJob:
         async with submitting(database_settings) as submit:
-            quick = await submit("quick", metadata={"a": "b"}, webhook_url="https://example.com/")
-            messages.clear()
-            await submit("quick too")
-            num_messages = len([each for each in messages if len(each) > 1])
-            shared = await submit("besides", guide=NewText("{}"))
-            return quick, shared, num_messages
+            job = await submit("quick", metadata={"a": "b"}, webhook_url="https://example.com/")
+            await submit("besides", guide=NewText("{}"))
+            return job
 
     with transaction(sessions) as session:
         register_engine(session)
-    quick, _, num_messages = asyncio.run(submit_two())
-    assert num_messages == 1
-    assert stored(sessions) == ["first", "second", "quick", "quick too", "besides"]
+    job = asyncio.run(submit_two())
+    assert stored(sessions) == ["first", "second", "quick", "besides"]
     with sessions() as session:
-        row, first = session.get_one(Job, quick.id), session.scalars(select(Job).order_by(Job.id)).first()
+        row, first = session.get_one(Job, job.id), session.scalars(select(Job).order_by(Job.id)).first()
         assert first is not None
         assert (row.state, row.prompt_tokens, row.reserved_tokens) == (JobState.QUEUED, 100, 164)
         assert (row.labels, row.webhook_url) == ({"a": "b"}, "https://example.com/")
         assert row.text_id is not None
-        assert row.text_id == quick.text_id
+        assert row.text_id == job.text_id
         assert store.canonical_of(store.load(session, row.text_id)) == "quick"
         assert abs((row.created_at - first.created_at).total_seconds()) < PATIENCE
-        assert quotas.current_usage(session, DEFAULT_TENANT).jobs == 5
+        assert quotas.current_usage(session, DEFAULT_TENANT).jobs == 4
 
 
 def test_equal_prompts_share_a_text(
@@ -172,23 +143,6 @@ def test_a_job_that_never_fits_fails_as_ever(
         assert row.error["code"] == "context_length_exceeded"
 
 
-def test_one_that_the_database_refuses_fails_alone(
-    sessions: sessionmaker[Session], database_settings: DatabaseSettings
-) -> None:
-    async def submit_some() -> list[Job | NewJob | BaseException]:
-        async with submitting(database_settings) as submit:
-            await submit("before")
-            names = ("left", "poison", "right")
-            with refusing(sessions, "BEFORE INSERT ON jobs FOR EACH ROW WHEN (NEW.custom_id = 'poison')"):
-                return await asyncio.gather(*map(submit, names), return_exceptions=True)
-
-    left, poisoned, right = asyncio.run(submit_some())
-    assert isinstance(left, NewJob)
-    assert isinstance(poisoned, Exception)
-    assert isinstance(right, NewJob)
-    assert stored(sessions) == ["first", "second", "before", "left", "right"]
-
-
 def test_connections_that_postgres_closed_cost_no_submission(
     sessions: sessionmaker[Session], database_settings: DatabaseSettings
 ) -> None:
@@ -230,20 +184,28 @@ def breaking(sessions: sessionmaker[Session], *, number: int = 1000) -> Iterator
         session.execute(text("DROP SEQUENCE num_tries"))
 
 
-def test_what_may_be_committed_is_not_stored_again(
+def test_a_connection_lost_before_the_commit_costs_no_submission(
     sessions: sessionmaker[Session], database_settings: DatabaseSettings
 ) -> None:
-    async def submit_one() -> int | None:
+    async def submit_one() -> None:
         async with submitting(database_settings) as submit:
-            await submit("before")
-            with breaking(sessions):
-                with pytest.raises(UnavailableError):
-                    await submit("lost")
-                with sessions() as session:
-                    return session.scalar(text("SELECT last_value FROM num_tries"))
+            with breaking(sessions, number=1):
+                await submit("lost once")
 
-    assert asyncio.run(submit_one()) == 1
-    assert stored(sessions) == ["first", "second", "before"]
+    asyncio.run(submit_one())
+    assert stored(sessions) == ["first", "second", "lost once"]
+
+
+def test_a_connection_lost_twice_is_an_error_that_stores_nothing(
+    sessions: sessionmaker[Session], database_settings: DatabaseSettings
+) -> None:
+    async def submit_one() -> None:
+        async with submitting(database_settings) as submit:
+            with breaking(sessions), pytest.raises(UnavailableError):
+                await submit("lost")
+
+    asyncio.run(submit_one())
+    assert stored(sessions) == ["first", "second"]
 
 
 def test_a_text_whose_key_is_gone_is_stored_anew(
@@ -265,24 +227,6 @@ def test_a_text_whose_key_is_gone_is_stored_anew(
         (row,) = session.scalars(select(Job).where(Job.custom_id == "new"))
         assert row.text_id is not None
         assert store.canonical_of(store.load(session, row.text_id)) == "same"
-
-
-def test_a_full_quota_is_tried_at_once_no_more_than_once(
-    sessions: sessionmaker[Session], database_settings: DatabaseSettings, messages: list[list[bytes]]
-) -> None:
-    async def submit_refused() -> int:
-        async with submitting(database_settings, replace(WIDE, max_jobs=40)) as submit:
-            with transaction(sessions) as session:
-                session.execute(update(QuotaAllowance).values(jobs=0))
-                for _ in range(38):
-                    submit_one(session)
-            messages.clear()
-            for number in range(4):
-                with pytest.raises(JobQuotaError):
-                    await submit(str(number))
-            return sum(b"1 / (count(*)" in sql for message in messages for sql in message)
-
-    assert asyncio.run(submit_refused()) == 1
 
 
 def test_prompts_that_are_deleted_meanwhile_are_locked_in_the_same_order(
@@ -318,55 +262,3 @@ def test_prompts_that_are_deleted_meanwhile_are_locked_in_the_same_order(
     asyncio.run(submit_while_deleting())
     assert failed == []
     assert len(stored(sessions)) == 4
-
-
-def test_behind_a_pooler_a_lost_connection_is_no_doubt(
-    sessions: sessionmaker[Session], database_settings: DatabaseSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unprepared(connection: Any, driver: Any) -> bool:  # noqa: ANN401  # as they are
-        driver.prepare_threshold = None
-        return can_send(connection, driver)
-
-    async def submit_one() -> None:
-        async with submitting(database_settings) as submit:
-            await submit("before")
-            with breaking(sessions, number=1):
-                await submit("lost once")
-
-    can_send = direct._can_send
-    monkeypatch.setattr(direct, "_can_send", unprepared)
-    asyncio.run(submit_one())
-    assert stored(sessions) == ["first", "second", "before", "lost once"]
-
-
-def test_nothing_is_executed_after_the_commit(
-    sessions: sessionmaker[Session], database_settings: DatabaseSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[str] = []
-    submit_at_once = plain.submit_at_once
-
-    def submit_and_go_on(session: Session, *given: Any) -> Any:  # noqa: ANN401  # as it takes and returns them
-        jobs = submit_at_once(session, *given)
-        if jobs is not None:
-            for execute in (session.execute, partial(direct.fetch, session)):
-                with pytest.raises(RuntimeError):
-                    execute(text("SELECT"), {})
-                tried.append("")
-        return jobs
-
-    async def submit_one() -> None:
-        async with submitting(database_settings) as submit:
-            await submit("third")
-
-    monkeypatch.setattr(group_commit, "submit_at_once", submit_and_go_on)
-    asyncio.run(submit_one())
-    assert len(tried) >= 2
-    assert stored(sessions) == ["first", "second", "third"]
-
-
-def test_a_clock_that_took_long_to_read_is_read_anew() -> None:
-    read = RegisteredEngines(datetime(2026, 1, 1, tzinfo=UTC), {})
-    now = read.now()
-    assert now is not None
-    assert timedelta() <= now - read.clock < timedelta(seconds=PATIENCE)
-    assert replace(read, read_at=read.asked_at + 0.2).now() is None
