@@ -44,8 +44,6 @@ _LATER: Final = "longbatch.direct_later"
 _LATER_ROWS: Final = "longbatch.direct_later_rows"
 # Rows in sets are inserted by many statements, one for each choice of columns: the oldest give way.
 MAX_NAMES: Final = 200
-# In the text of a statement that is executed, and so planned, with `enable_sort` off.
-IN_INDEX_ORDER: Final = b"/* in the order of an index */"
 _NUMBERS: Final = count(1)
 
 
