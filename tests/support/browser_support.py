@@ -92,9 +92,10 @@ def opened(browser: "Browser", *, status: int | None = None, **options: object) 
             complaints.append(f"{message.type}: {message.text}")
 
     def note_failure(request: "Request") -> None:
-        # The browser aborts what a page no longer needs: its stream, an old estimate, a reload at a click.
-        # A server that breaks a response off shows as another failure.
-        if request.failure != "net::ERR_ABORTED":
+        # A page that is left ends its stream, a click overtakes a reload, a later estimate an earlier one.
+        is_replaceable = request.url.partition("?")[0].endswith(("/live", "/estimate"))
+        is_left = is_replaceable or request.is_navigation_request()
+        if request.failure != "net::ERR_ABORTED" or not is_left:
             complaints.append(f"{request.failure}: {request.url}")
 
     context = browser.new_context(**options)

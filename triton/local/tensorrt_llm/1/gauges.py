@@ -16,7 +16,7 @@ _HELP = {
     _REQUESTS: "Requests inside the executor; those beyond the batch are not counted",
     _BLOCKS: "KV cache blocks",
     _BATCHER: "In-flight batcher",
-    _LOCAL: "Local engine: its hidden queue, blocks set aside for active requests, free ones with content",
+    _LOCAL: "Local engine: hidden queue, waits for room, blocks set aside for active requests, reusable ones",
 }
 
 
@@ -81,6 +81,7 @@ def _readings(scheduler: Scheduler, step: Iteration | None) -> dict[tuple[tuple[
         (_BATCHER, "paused_requests"): 0,
         (_BATCHER, "micro_batch_id"): 0,
         (_LOCAL, "queued"): len(scheduler.waiting),
+        (_LOCAL, "refusals"): scheduler.num_refusals,
         (_LOCAL, "reserved_blocks"): scheduler.reserved_blocks,
         (_LOCAL, "reusable_blocks"): scheduler.reusable.num_free,
     }

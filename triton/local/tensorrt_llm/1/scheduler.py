@@ -144,6 +144,7 @@ class Scheduler:
     Attributes:
         credits_reuse: a sequence starts without room for the blocks that active ones hold, too.
         used_elsewhere: blocks in use, as told by whoever runs sequences without `ids`. None: it does not.
+        num_refusals: times that a waiting sequence found no slot or no room for its blocks.
     """
 
     capacity: Capacity
@@ -152,6 +153,7 @@ class Scheduler:
     waiting: deque[Sequence] = field(default_factory=deque)
     reusable: ReusableBlocks = field(default_factory=ReusableBlocks)
     used_elsewhere: int | None = None
+    num_refusals: int = 0
 
     def add(self, sequence: Sequence) -> None:
         """Append a sequence to the queue, silently cutting its output limit to what fits."""
@@ -182,17 +184,20 @@ class Scheduler:
         for sequence in islice(self.waiting, self.capacity.max_batch_size - len(self.active)):
             needed = self._room(sequence)
             if needed > free and not awaited:
+                self.num_refusals += 1
                 break
             key = self._next_key(sequence)
             if key in awaited:
                 continue
             if needed > free:
+                self.num_refusals += 1
                 break
             free -= needed
             awaited |= {key} - {None}
             starting.append(sequence)
         for sequence in starting:
             self._start(sequence)
+        self.num_refusals += bool(self.waiting) and len(self.active) == self.capacity.max_batch_size
         return len(starting)
 
     def _room(self, sequence: Sequence) -> int:
