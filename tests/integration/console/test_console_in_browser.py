@@ -151,7 +151,7 @@ def test_a_webhook_is_tested_replayed_and_watched(
         page.get_by_role("button", name="Send a test event").click()
         page.get_by_text("on its way").wait_for()
         background(deliver_all, sessions).result(PATIENCE)  # the browser's thread has an event loop
-        page.get_by_role("cell", name="503").wait_for()
+        page.get_by_role("cell", name="503", exact=True).wait_for()
         looked_at(page, "delivery-failed", look)
         page.get_by_role("link", name=receiver.url()).first.click()
         page.get_by_text("paused until").wait_for()
@@ -163,11 +163,11 @@ def test_a_webhook_is_tested_replayed_and_watched(
         page.get_by_role("button", name="Send it again").click()
         page.get_by_text("sent to one receiver again").wait_for()
         background(deliver_all, sessions).result(PATIENCE)
-        page.get_by_role("cell", name="204").wait_for()
+        page.get_by_role("cell", name="204", exact=True).wait_for()
         page.get_by_role("link", name="Show the body").click()
         page.get_by_text("webhook_endpoint.test").last.wait_for()
         looked_at(page, "event", look)
         page.goto(f"{server.url}/console/webhooks/deliveries")
-        page.get_by_role("cell", name="204").wait_for()
+        page.get_by_role("cell", name="204", exact=True).wait_for()
         looked_at(page, "deliveries", look)
     assert len(receiver.seen) == 2
