@@ -6,15 +6,12 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Boolean, Integer, Interval, Text, Uuid, text
 from sqlalchemy.orm import Session
 
 from jobs import job_rows
 from jobs.checkpoints import Output
-from jobs.database import direct, note_ended, note_outcomes
-from jobs.database.direct import Query, Rows
-from jobs.database.hot import PREPARED
-from jobs.database.row_sets import array_parameters
+from jobs.database import note_ended, note_outcomes, statements
+from jobs.database.statements import Query, Rows, Statement
 from jobs.engines import attempts, reservations
 from jobs.ids import uuid7
 from jobs.models.output import EMBEDDING, LOG_PROBS, OUTPUT, OUTPUT_IDS, REASONING, TOOL_CALLS
@@ -72,7 +69,7 @@ def complete_all(session: Session, completions: Sequence[JobCompletion]) -> Comp
     it charges the rest: this, if the end shares a later transaction, otherwise `reservations.charge_late`.
     """
     free_trees = tree_progress.lock_free(session, trees_of(completions))
-    return completed(session, direct.fetch(session, *completing(completions, free_trees=free_trees)))
+    return completed(session, statements.fetch(session, *completing(completions, free_trees=free_trees)))
 
 
 def trees_of(completions: Sequence[JobCompletion]) -> set[UUID]:
@@ -137,19 +134,21 @@ def _follow(session: Session, rows: Rows) -> bool:
     happened = [events.job_ended(job) for job in ended]
     tree_progress.advance(session, ended)
     has_shared = ends.share(session, ended)
-    return outbox.publish(session, happened, without_endpoints=thinking, is_awaited=False) or has_shared
+    return outbox.publish(session, happened, without_endpoints=thinking) or has_shared
 
 
 _ROW: Final = {f"job_{each.name}": each for each in job_rows.JOB_ROW.values()}
 # One statement, as each costs more than the rows in it. An end that a receiver may want, or for which a
 # tree or twins wait, is left to `_follow`; of the others, hardly anyone has more than their events' rows.
-COMPLETE: Final = (
-    text(f"""
+COMPLETE: Final = Statement(
+    f"""
     WITH given AS (
         SELECT * FROM unnest(
-            :ids, :lease_ids, :produced, :reasons, :since, :waited, :are_done,
-            :outputs, :output_ids, :replaced, :reasoning, :reasoning_tokens, :log_probs,
-            :tool_calls, :embeddings, :cached, :new_ids
+            %(ids)s::uuid[], %(lease_ids)s::uuid[], %(produced)s::integer[], %(reasons)s::text[],
+            %(since)s::interval[], %(waited)s::interval[], %(are_done)s::boolean[], %(outputs)s::text[],
+            %(output_ids)s::bytea[], %(replaced)s::boolean[], %(reasoning)s::text[],
+            %(reasoning_tokens)s::integer[], %(log_probs)s::bytea[], %(tool_calls)s::text[],
+            %(embeddings)s::bytea[], %(cached)s::integer[], %(new_ids)s::uuid[]
         ) AS given(
             id, lease_id, produced, reason, since, waited, is_done,
             output, output_ids, replaced, reasoning, reasoning_tokens, log_probs, tool_calls, embedding,
@@ -157,7 +156,8 @@ COMPLETE: Final = (
         )
     ), owned AS (
         SELECT jobs.id FROM given JOIN jobs ON jobs.id = given.id AND jobs.lease_id = given.lease_id
-        WHERE {job_rows.may("complete")} AND (jobs.summary_id IS NULL OR jobs.summary_id = ANY(:free_trees))
+        WHERE {job_rows.may("complete")}
+            AND (jobs.summary_id IS NULL OR jobs.summary_id = ANY(%(free_trees)s::uuid[]))
         FOR UPDATE OF jobs SKIP LOCKED
     ), ended AS (
         UPDATE jobs SET {job_rows.moves("complete")}, completion_tokens = given.produced,
@@ -200,35 +200,13 @@ COMPLETE: Final = (
     ), noted AS ({usage.NOTE_ENDED}), {reservations.CLOSED}, settled AS ({reservations.SETTLE_WITH_LATE})
     SELECT id, is_followed, has_endpoints, thinking,
         {", ".join(f"CASE WHEN is_followed THEN {name} END" for name in _ROW)} FROM ended
-    """)  # noqa: S608  # built from constants
-    .bindparams(
-        *array_parameters(
-            ids=Uuid(),
-            lease_ids=Uuid(),
-            produced=Integer(),
-            reasons=Text(),
-            since=Interval(),
-            waited=Interval(),
-            are_done=Boolean(),
-            outputs=OUTPUT,
-            output_ids=OUTPUT_IDS,
-            replaced=Boolean(),
-            reasoning=REASONING,
-            reasoning_tokens=Integer(),
-            log_probs=LOG_PROBS,
-            tool_calls=TOOL_CALLS,
-            embeddings=EMBEDDING,
-            cached=Integer(),
-            new_ids=Uuid(),
-            free_trees=Uuid(),
-        )
-    )
-    .columns(
-        id=Uuid,
-        is_followed=Boolean,
-        has_endpoints=Boolean,
-        thinking=Integer,
-        **{name: each.type for name, each in _ROW.items()},
-    )
-    .execution_options(**PREPARED)
+    """,  # noqa: S608  # built from constants
+    sealed={
+        "outputs": OUTPUT,
+        "output_ids": OUTPUT_IDS,
+        "reasoning": REASONING,
+        "log_probs": LOG_PROBS,
+        "tool_calls": TOOL_CALLS,
+        "embeddings": EMBEDDING,
+    },
 )

@@ -1,18 +1,15 @@
 """How rows of jobs begin and move: their only constructors, and the guarded UPDATE under every verb."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Update, func, text, update
-from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.orm import Session, make_transient_to_detached
 
-from jobs.database import direct
-from jobs.database.compiled import Statement
-from jobs.database.direct import Query
-from jobs.database.row_sets import insert_set
+from jobs.database import statements
+from jobs.database.statements import Query, insert_set
 from jobs.models import Job
 from jobs.models.job import LEADS, RequestColumns
 from jobs.models.new_job import NewJob
@@ -37,7 +34,7 @@ _UNTOUCHED: Final[Mapping[str, Any]] = dict.fromkeys(set(Job.__mapper__.attrs.ke
 
 def insert_jobs(session: Session, new: Sequence[NewJob]) -> None:
     """Insert jobs in one statement."""
-    direct.fetch_all(session, [insertion(new)])
+    statements.fetch_all(session, [insertion(new)])
 
 
 def rehearse(session: Session) -> None:
@@ -45,7 +42,7 @@ def rehearse(session: Session) -> None:
     for rare in (_RARE, _RARE - {"webhook_url"}):
         names = [name for name in _FIELDS if name not in rare]
         none = {_COLUMNS.get(name, name): list[object]() for name in names}
-        direct.fetch(session, *insert_set(Job, none))
+        statements.fetch(session, *insert_set(Job, none))
 
 
 def insert_leaders(session: Session, new: Sequence[NewJob]) -> set[UUID]:
@@ -53,13 +50,11 @@ def insert_leaders(session: Session, new: Sequence[NewJob]) -> set[UUID]:
 
     A unique index decides, so of two transactions that insert equal jobs one waits for the other.
     """
-    (rows,) = direct.fetch_all(session, [insertion(new, then=_unless_one_leads)])
+    (rows,) = statements.fetch_all(session, [insertion(new, then=_UNLESS_ONE_LEADS)])
     return {job_id for (job_id,) in rows}
 
 
-def _unless_one_leads(statement: Insert) -> Statement:
-    free = statement.on_conflict_do_nothing(index_elements=["request_digest"], index_where=text(LEADS))
-    return free.returning(Job.__table__.c.id)
+_UNLESS_ONE_LEADS: Final = f"ON CONFLICT (request_digest) WHERE {LEADS} DO NOTHING RETURNING id"
 
 
 def insert_twins(session: Session, new: Sequence[NewJob]) -> None:
@@ -69,7 +64,7 @@ def insert_twins(session: Session, new: Sequence[NewJob]) -> None:
     insert_jobs(session, new)
 
 
-def insertion(new: Sequence[NewJob], *, then: Callable[[Insert], Statement] | None = None) -> Query:
+def insertion(new: Sequence[NewJob], *, then: str = "") -> Query:
     """Build the query that inserts jobs, at least one."""
     return insert_set(Job, _values(new), then=then)
 

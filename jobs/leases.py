@@ -6,17 +6,15 @@ No verb here waits for a locked row: one such job would hold up all the others.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Boolean, Integer, Interval, Text, Uuid, bindparam, text
 from sqlalchemy.orm import Session
 
 from jobs import checkpoints, job_rows
 from jobs.checkpoints import Output
-from jobs.database import direct
-from jobs.database.hot import PREPARED
-from jobs.database.row_sets import array_parameters
+from jobs.database import statements
+from jobs.database.statements import Statement
 from jobs.models.output import LOG_PROBS, OUTPUT, OUTPUT_IDS, REASONING, TOOL_CALLS
 from jobs.states import Lane, StopReason
 from jobs.transitions import Lease
@@ -31,7 +29,7 @@ def renew(session: Session, leases: Sequence[Lease], *, lease: timedelta) -> set
     """
     if not leases:
         return set()
-    return {lease_id for (lease_id,) in direct.fetch(session, _RENEW, _given(leases) | {"span": lease})}
+    return {lease_id for (lease_id,) in statements.fetch(session, _RENEW, _given(leases) | {"span": lease})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ def report_all(session: Session, reports: Sequence[JobProgress]) -> dict[UUID, b
         "num_tokens": [each.completion_tokens for each in reports],
         "since": [each.since_first_token for each in reports],
     }
-    return dict(direct.fetch(session, _REPORT, _given([each.lease for each in reports]) | values))
+    return dict(statements.fetch(session, _REPORT, _given([each.lease for each in reports]) | values))
 
 
 def checkpoint(session: Session, lease: Lease, output: Output) -> bool:
@@ -84,7 +82,7 @@ def checkpoint_all(session: Session, leases: Sequence[Lease], outputs: Sequence[
         return set()
     columns = [checkpoints.columns_of(each) for each in outputs]
     values = {name: [each[name] for each in columns] for name in _SAVED}
-    saved = direct.fetch(session, _CHECKPOINT, _given(leases) | values)
+    saved = statements.fetch(session, _CHECKPOINT, _given(leases) | values)
     job_rows.expire_loaded(session, [job_id for job_id, _ in saved])
     return {lease_id for _, lease_id in saved}
 
@@ -97,7 +95,7 @@ def read_stops(session: Session, leases: Sequence[Lease]) -> dict[UUID, StopReas
     """
     if not leases:
         return {}
-    rows = direct.fetch(session, _READ_STOPS, _given(leases))
+    rows = statements.fetch(session, _READ_STOPS, _given(leases))
     return {lease_id: StopReason(reason) if reason else None for lease_id, reason in rows}
 
 
@@ -107,26 +105,23 @@ def _given(leases: Sequence[Lease]) -> dict[str, object]:
 
 # Sets of rows: a statement's text does not depend on their number. Only rows that no other transaction
 # is changing are written; a foreign key to a job does not count as a change.
-_LEASES: Final = array_parameters(job_ids=Uuid(), lease_ids=Uuid())
 _HELD: Final = "jobs.id = given.id AND jobs.lease_id = given.lease_id AND jobs.state = 'running'"
 _FREE: Final = "FOR NO KEY UPDATE OF jobs SKIP LOCKED"
-_RENEW: Final = (
-    text(f"""
+_RENEW: Final = Statement(f"""
     WITH free AS (
-        SELECT jobs.id FROM unnest(:job_ids, :lease_ids) AS given(id, lease_id)
+        SELECT jobs.id FROM unnest(%(job_ids)s::uuid[], %(lease_ids)s::uuid[]) AS given(id, lease_id)
         JOIN jobs ON {_HELD} WHERE jobs.lease_expires_at > clock_timestamp() {_FREE}
     )
-    UPDATE jobs SET lease_expires_at = clock_timestamp() + :span FROM free WHERE jobs.id = free.id
+    UPDATE jobs SET lease_expires_at = clock_timestamp() + %(span)s::interval FROM free
+    WHERE jobs.id = free.id
     RETURNING lease_id
     """)  # noqa: S608  # built from constants
-    .bindparams(*_LEASES, bindparam("span", type_=Interval()))
-    .execution_options(**PREPARED)
-)
-_REPORT: Final = (
-    text(f"""
+_REPORT: Final = Statement(f"""
     WITH free AS (
         SELECT jobs.id, given.num_tokens, given.since
-        FROM unnest(:job_ids, :lease_ids, :num_tokens, :since) AS given(id, lease_id, num_tokens, since)
+        FROM unnest(
+            %(job_ids)s::uuid[], %(lease_ids)s::uuid[], %(num_tokens)s::integer[], %(since)s::interval[]
+        ) AS given(id, lease_id, num_tokens, since)
         JOIN jobs ON {_HELD} {_FREE}
     )
     UPDATE jobs SET completion_tokens = least(free.num_tokens, max_tokens),
@@ -139,25 +134,26 @@ _REPORT: Final = (
             AND follower.tenant_id = jobs.tenant_id AND follower.family = jobs.family
     )
     """)  # noqa: S608  # built from constants
-    .bindparams(*_LEASES, *array_parameters(num_tokens=Integer(), since=Interval()))
-    .execution_options(**PREPARED)
+_SAVED: Final = (
+    "output",
+    "output_ids",
+    "num_tokens",
+    "fingerprint",
+    "replaced",
+    "reasoning",
+    "reasoning_tokens",
+    "log_probs",
+    "tool_calls",
 )
-_SAVED: Final[dict[str, Any]] = {
-    "output": OUTPUT,
-    "output_ids": OUTPUT_IDS,
-    "num_tokens": Integer(),
-    "fingerprint": Text(),
-    "replaced": Boolean(),
-    "reasoning": REASONING,
-    "reasoning_tokens": Integer(),
-    "log_probs": LOG_PROBS,
-    "tool_calls": TOOL_CALLS,
-}
-_CHECKPOINT: Final = (
-    text(f"""
+_CHECKPOINT: Final = Statement(
+    f"""
     WITH given AS (
-        SELECT * FROM unnest(:job_ids, :lease_ids, {", ".join(f":{name}" for name in _SAVED)})
-            AS given(id, lease_id, {", ".join(_SAVED)})
+        SELECT * FROM unnest(
+            %(job_ids)s::uuid[], %(lease_ids)s::uuid[], %(output)s::text[], %(output_ids)s::bytea[],
+            %(num_tokens)s::integer[], %(fingerprint)s::text[], %(replaced)s::boolean[],
+            %(reasoning)s::text[], %(reasoning_tokens)s::integer[], %(log_probs)s::bytea[],
+            %(tool_calls)s::text[]
+        ) AS given(id, lease_id, {", ".join(_SAVED)})
     ), free AS (
         SELECT jobs.id, given.num_tokens FROM given JOIN jobs ON {_HELD} {_FREE}
     ), reported AS (
@@ -169,15 +165,17 @@ _CHECKPOINT: Final = (
         ON CONFLICT (job_id) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _SAVED)}
     )
     SELECT id, lease_id FROM reported
-    """)  # noqa: S608  # built from constants
-    .bindparams(*_LEASES, *array_parameters(**_SAVED))
-    .execution_options(**PREPARED)
+    """,  # noqa: S608  # built from constants
+    sealed={
+        "output": OUTPUT,
+        "output_ids": OUTPUT_IDS,
+        "reasoning": REASONING,
+        "log_probs": LOG_PROBS,
+        "tool_calls": TOOL_CALLS,
+    },
 )
-_READ_STOPS: Final = (
-    text(f"""
-    SELECT jobs.lease_id, jobs.stop_reason FROM unnest(:job_ids, :lease_ids) AS given(id, lease_id)
+_READ_STOPS: Final = Statement(f"""
+    SELECT jobs.lease_id, jobs.stop_reason
+    FROM unnest(%(job_ids)s::uuid[], %(lease_ids)s::uuid[]) AS given(id, lease_id)
     JOIN jobs ON {_HELD} WHERE jobs.lease_expires_at > clock_timestamp()
     """)  # noqa: S608  # built from constants
-    .bindparams(*_LEASES)
-    .execution_options(**PREPARED)
-)

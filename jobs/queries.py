@@ -15,17 +15,15 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
-    text,
     union_all,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Session
 
-from jobs.database import direct, paging
-from jobs.database.direct import Query
+from jobs.database import paging, statements
 from jobs.database.paging import FoundRows, Page, Range, SearchRange
-from jobs.database.row_sets import array_parameters
 from jobs.database.rows import matches, require
+from jobs.database.statements import Statement
 from jobs.engines import registry, reservations, workers
 from jobs.ids import first_uuid7
 from jobs.job_rows import JOB_ROW, job_of
@@ -98,25 +96,17 @@ def find_jobs(session: Session, *, job_ids: Sequence[UUID], ended_ids: Sequence[
     """Read the jobs in `job_ids`, and those in `ended_ids` that have ended.
 
     The session's binding decides which tenants are visible; callers that serve several compare `tenant_id`.
-    Later statements of the transaction keep their plans, too.
     """
     tenant_ids = isolation.tenants_of(session)
     given = {"job_ids": job_ids, "ended_ids": ended_ids, "tenant_ids": tenant_ids and list(tenant_ids)}
-    _, rows = direct.fetch_all(session, [direct.KEEP_PLANS, Query(_FOUND, given)])
-    return {job.id: job for job in map(job_of, rows)}
+    return {job.id: job for job in map(job_of, statements.fetch(session, _FOUND, given))}
 
 
-# The ids are keys, so one plan is right for all of them; Postgres would plan for fifteen times as long as it
-# reads, as it expects more of them than there are.
-_FOUND: Final = (
-    text(f"""
+_FOUND: Final = Statement(f"""
     SELECT {", ".join(each.name for each in JOB_ROW.values())} FROM jobs
-    WHERE (id = ANY(:job_ids) OR id = ANY(:ended_ids) AND finalized_at IS NOT NULL)
-        AND (:tenant_ids IS NULL OR tenant_id = ANY(:tenant_ids))
+    WHERE (id = ANY(%(job_ids)s::uuid[]) OR id = ANY(%(ended_ids)s::uuid[]) AND finalized_at IS NOT NULL)
+        AND (%(tenant_ids)s::uuid[] IS NULL OR tenant_id = ANY(%(tenant_ids)s::uuid[]))
     """)  # noqa: S608  # built from constants
-    .bindparams(*array_parameters(job_ids=Uuid(), ended_ids=Uuid(), tenant_ids=Uuid()))
-    .columns(*JOB_ROW.values())
-)
 
 
 @dataclass(frozen=True, slots=True)

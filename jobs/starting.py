@@ -4,29 +4,18 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import (
-    Boolean,
-    DateTime,
-    Float,
-    Integer,
-    Interval,
-    LargeBinary,
-    Text,
-    Uuid,
-    bindparam,
     select,
-    text,
 )
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from jobs import job_rows
-from jobs.database import direct
-from jobs.database.hot import PREPARED
-from jobs.database.row_sets import array_parameters
+from jobs.database import statements
+from jobs.database.statements import Statement
 from jobs.engines import served_tokens
 from jobs.models import Job, JsonObject
 from jobs.models.tenant import HALTED_TENANTS
@@ -206,7 +195,7 @@ def _start_all(
         "worker": claimant.name,
         "worker_id": claimant.worker_id,
     }
-    rows = direct.fetch(session, START, given)
+    rows = statements.fetch(session, START, given)
     started = [StartedJob(*row[:-2]) for row in rows]
     job_rows.expire_loaded(session, [job.id for job in started])
     _activate(session, starts, {job.id: job for job, row in zip(started, rows, strict=True) if not row[-1]})
@@ -232,36 +221,36 @@ def _tell(session: Session, wanted: Sequence[UUID]) -> None:
 
 
 # What a claim checks of a job, by its id: the columns that decide the size of its reservation.
-_EXPECTED: Final[dict[str, Any]] = {
-    "id": Uuid(),
-    "prompt_tokens": Integer(),
-    "completion_tokens": Integer(),
-    "num_yields": Integer(),
-    "num_rescues": Integer(),
-    "started_at": DateTime(timezone=True),
+_EXPECTED: Final = {
+    "id": "uuid",
+    "prompt_tokens": "integer",
+    "completion_tokens": "integer",
+    "num_yields": "integer",
+    "num_rescues": "integer",
+    "started_at": "timestamptz",
 }
-_RESERVED: Final[dict[str, Any]] = {
-    "blocks": Integer(),
-    "output_tokens": Integer(),
-    "overtakes": Uuid(),
-    "alone": Boolean(),
-    "charge": Float(53),
-    "charged_prompt": Integer(),
-    "shared_blocks": Integer(),
-    "anchor": Uuid(),
-    "family": LargeBinary(),
-    "postponed_id": Uuid(),
-    "postponed_steps": Float(53),
+_RESERVED: Final = {
+    "blocks": "integer",
+    "output_tokens": "integer",
+    "overtakes": "uuid",
+    "alone": "boolean",
+    "charge": "float8",
+    "charged_prompt": "integer",
+    "shared_blocks": "integer",
+    "anchor": "uuid",
+    "family": "bytea",
+    "postponed_id": "uuid",
+    "postponed_steps": "float8",
 }
 _SAME: Final = " AND ".join(f"jobs.{name} IS NOT DISTINCT FROM given.{name}" for name in list(_EXPECTED)[1:])
 _COLUMNS: Final = ", ".join(f"jobs.{name}" for name in StartedJob._fields)
 _LAST: Final = "(array_agg(given.{0} ORDER BY given.place DESC) FILTER (WHERE given.{0} IS NOT NULL))[1]"
-START: Final = (
-    text(f"""
+START: Final = Statement(f"""
     WITH given AS (
         SELECT * FROM unnest(
-            :lease_ids, {", ".join(f":expected_{name}" for name in _EXPECTED)},
-            {", ".join(f":{name}" for name in _RESERVED)}
+            %(lease_ids)s::uuid[],
+            {", ".join(f"%(expected_{name})s::{kind}[]" for name, kind in _EXPECTED.items())},
+            {", ".join(f"%({name})s::{kind}[]" for name, kind in _RESERVED.items())}
         ) WITH ORDINALITY AS given(lease_id, {", ".join([*_EXPECTED, *_RESERVED])}, place)
     ), free AS (
         SELECT jobs.id, given.lease_id, given.family FROM given JOIN jobs ON jobs.id = given.id
@@ -271,7 +260,8 @@ START: Final = (
         FOR UPDATE OF jobs SKIP LOCKED
     ), started AS (
         UPDATE jobs SET {job_rows.moves("claim")}, lease_id = free.lease_id,
-            lease_expires_at = clock_timestamp() + :lease_duration, engine_name = :engine_name,
+            lease_expires_at = clock_timestamp() + %(lease_duration)s::interval,
+            engine_name = %(engine_name)s::text,
             started_at = coalesce(jobs.started_at, clock_timestamp()), run_after = NULL,
             family = free.family
         FROM free WHERE jobs.id = free.id AND {job_rows.may("claim")}
@@ -280,9 +270,9 @@ START: Final = (
         INSERT INTO reservations
             (lease_id, engine_name, job_id, blocks, shared_blocks, output_tokens, output_before,
                 charged_prompt, overtakes, alone, worker, worker_id)
-        SELECT given.lease_id, :engine_name, given.id, given.blocks, given.shared_blocks,
+        SELECT given.lease_id, %(engine_name)s::text, given.id, given.blocks, given.shared_blocks,
             given.output_tokens, given.completion_tokens, given.charged_prompt, given.overtakes, given.alone,
-            :worker, :worker_id
+            %(worker)s::text, %(worker_id)s::uuid
         FROM started JOIN given USING (id)
     ), anchors AS (
         SELECT given.anchor, max(given.shared_blocks) AS shared FROM started JOIN given USING (id)
@@ -291,7 +281,7 @@ START: Final = (
         -- One that another transaction is just closing counts whole until it goes.
         SELECT reservations.lease_id, anchors.shared
         FROM anchors JOIN reservations ON reservations.lease_id = anchors.anchor
-        WHERE reservations.engine_name = :engine_name
+        WHERE reservations.engine_name = %(engine_name)s::text
         FOR UPDATE OF reservations SKIP LOCKED
     ), anchored AS (
         UPDATE reservations
@@ -300,7 +290,7 @@ START: Final = (
     ), charged AS (
         INSERT INTO account_shards AS shard
             (tenant_id, model, engine_name, served, overtaken_id, overtaken_steps)
-        SELECT started.tenant_id, started.model, :engine_name, sum(given.charge / tenants.weight),
+        SELECT started.tenant_id, started.model, %(engine_name)s::text, sum(given.charge / tenants.weight),
             {_LAST.format("postponed_id")}, {_LAST.format("postponed_steps")}
         FROM started JOIN given USING (id) JOIN tenants ON tenants.id = started.tenant_id
         GROUP BY 1, 2 ORDER BY 1, 2
@@ -313,17 +303,3 @@ START: Final = (
         WHERE accounts.tenant_id = started.tenant_id AND accounts.model = started.model AND accounts.is_active
     ) AS is_active FROM started
     """)  # noqa: S608  # built from constants
-    .bindparams(
-        *array_parameters(
-            lease_ids=Uuid(), **{f"expected_{name}": kind for name, kind in _EXPECTED.items()}, **_RESERVED
-        ),
-        bindparam("lease_duration", type_=Interval()),
-        bindparam("engine_name", type_=Text()),
-        bindparam("worker", type_=Text()),
-        bindparam("worker_id", type_=Uuid()),
-    )
-    .columns(
-        *(Job.__table__.c[name] for name in StartedJob._fields), is_start_wanted=Boolean, is_active=Boolean
-    )
-    .execution_options(**PREPARED)
-)

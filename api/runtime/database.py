@@ -69,14 +69,6 @@ class Transactions:
         bound_to = [request_tenant.get()] if tenant_ids is None else tenant_ids
         return await self._run(lambda session: isolation.enter(session, bound_to), verb)
 
-    async def run_directly(self, verb: Callable[[Session], T], *, tenant_ids: Collection[UUID]) -> T:
-        """Run `verb` as `run` does, a message sooner: `direct` must send its first statement.
-
-        Raises:
-            StorageFullError, UnavailableError: as `run`.
-        """
-        return await self._run(lambda session: isolation.enter_with_next(session, tenant_ids), verb)
-
     async def run_across(self, verb: Callable[[Session], T]) -> T:
         """Run `verb` read-only on the rows of all tenants, and return its result.
 

@@ -114,7 +114,7 @@ class GroupCommit:
         specs = [_marked(each, by) for each in together]
         try:
             submit = functools.partial(_submit, specs=specs, by=by)
-            jobs = await self._transactions.run_directly(submit, tenant_ids=[by.tenant_id])
+            jobs = await self._transactions.run(submit, tenant_ids=[by.tenant_id])
         except Exception as error:  # noqa: BLE001  # any error goes to the waiting callers
             await self._store_apart(together, error)
             return

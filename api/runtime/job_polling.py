@@ -146,7 +146,7 @@ class JobPoller:
             # Before the commit, which changes nothing: callers need not wait for Postgres to confirm it.
             self._resolve(asks, due, found)
 
-        await self._transactions.run_directly(read, tenant_ids=tenant_ids)
+        await self._transactions.run(read, tenant_ids=tenant_ids)
 
     def _resolve(self, asks: Sequence[_Ask], due: Sequence[_Ask], found: Mapping[UUID, Job]) -> None:
         for ask in asks:

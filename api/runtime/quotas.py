@@ -10,8 +10,8 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from jobs.database import direct
-from jobs.database.direct import Query
+from jobs.database import statements
+from jobs.database.statements import Query
 from jobs.tenants import allowances, key_quotas, quotas
 from jobs.tenants.key_quotas import KeyQuota
 from jobs.tenants.quotas import Admit, QuotaUsage, TenantLimits
@@ -66,7 +66,7 @@ class QuotaCache:
         together = then if (known.held + more).is_within(limits) else ()
         allowances.take(session, tenant_id, self._shard, more, limits=limits, then=together)
         if not together:
-            direct.fetch_all(session, then)
+            statements.fetch_all(session, then)
         self._keep(tenant_id, _Known(known.held + more, known.until))
         if of_key is not None and held is not None:
             self._keep(of_key.key_id, _Known(held, time.monotonic() + _SHOWN_SECONDS))

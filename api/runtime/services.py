@@ -187,7 +187,7 @@ class Services:
         if new := self.destinations.unnamed(urls, tenant_id=tenant_id):
             limit = self.settings.webhooks.max_destinations
             register = partial(webhook_destinations.register, tenant_id=tenant_id, urls=new, limit=limit)
-            await self.transactions.run_directly(register, tenant_ids=[tenant_id])
+            await self.transactions.run(register, tenant_ids=[tenant_id])
             self.destinations.note_named(new, tenant_id=tenant_id)
 
     def end_waits(self) -> None:

@@ -15,7 +15,7 @@ from api.runtime.quotas import QuotaCache
 from api.runtime.rate_limits import RateLimit
 from api.runtime.services import Services
 from jobs import job_rows
-from jobs.database import direct
+from jobs.database import statements
 from jobs.engines import registry
 from jobs.errors import AuthenticationError, LongbatchError
 from jobs.ids import uuid7
@@ -62,10 +62,8 @@ def store_nothing(session: Session, tenant_id: UUID) -> None:
         tenant_id: of a tenant that does not exist.
     """
     session.execute(_NO_WAITING)
-    registered = registry.ask_registered(session)
-    direct.fetch(session, *store.insertion({}, tenant_id))
-    registered()
+    registry.read_registered(session)
+    statements.fetch(session, *store.insertion({}, tenant_id))
     QuotaCache().admission(tenant_id, TenantLimits(_MANY, _MANY, _MANY))(session, QuotaUsage(), [])
     job_rows.rehearse(session)
     destinations.rehearse(session, tenant_id)
-    direct.fetch(session, *direct.KEEP_PLANS)

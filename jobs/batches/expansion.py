@@ -17,9 +17,9 @@ from jobs.batches import results
 from jobs.batches.context import BatchTools
 from jobs.batches.line_requests import LineReader, LineRequest
 from jobs.batches.lines import CANCELLED, EXPIRED, read_envelope, unanswered_line
-from jobs.database import database_now, direct
-from jobs.database.direct import Query
+from jobs.database import database_now, statements
 from jobs.database.sealed_columns import sealer_in
+from jobs.database.statements import Query
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
 from jobs.errors import LimitOf, LongbatchError, UnavailableError
@@ -142,7 +142,7 @@ class _Quota:
         if self.of_key is not None:
             key_quotas.admit(session, self.of_key, more)
         quotas.admit(session, self.tenant_id, more, limits=self.limits)
-        direct.fetch_all(session, then)
+        statements.fetch_all(session, then)
 
 
 def expand(

@@ -8,8 +8,10 @@ from enum import IntEnum
 from hashlib import sha256
 from typing import Final
 
-from sqlalchemy import ColumnElement, Integer, Text, bindparam, func, literal, select, text
+from sqlalchemy import ColumnElement, func, literal, select
 from sqlalchemy.orm import Session
+
+from jobs.database.statements import Statement
 
 
 class Lock(IntEnum):
@@ -50,9 +52,7 @@ def try_hold(session: Session, lock: Lock) -> bool:
 
 
 # What `hold` executes for one of many, as `direct` sends it: with `lock` and `of`.
-HOLD_ONE_OF: Final = text("SELECT pg_advisory_xact_lock(:lock, hashtext(:of))").bindparams(
-    bindparam("lock", type_=Integer()), bindparam("of", type_=Text())
-)
+HOLD_ONE_OF: Final = Statement("SELECT pg_advisory_xact_lock(%(lock)s::integer, hashtext(%(of)s::text))")
 
 
 def hold_key(session: Session, name: str) -> None:

@@ -18,8 +18,6 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from jobs import liveness, telemetry
-from jobs.database.direct import allow_direct
-from jobs.database.hot import ON_REQUEST, prepare_hot_statements
 from jobs.database.sealed_columns import use_sealer
 from jobs.sealing.content import PLAIN, ContentSealer
 from jobs.settings import DatabaseSettings
@@ -51,8 +49,6 @@ def make_engine(
     engine = create_engine(sqlalchemy_url(settings), **_options(settings, pool_size, name))
     _keep_limits(engine, settings)
     _test_idle(engine)
-    prepare_hot_statements(engine)
-    allow_direct(engine)
     use_sealer(engine, sealer)
     return engine
 
@@ -67,8 +63,6 @@ def make_async_engine(
     options = _options(settings, None, name)
     engine = create_async_engine(sqlalchemy_url(settings), **options)
     _keep_limits(engine.sync_engine, settings)
-    prepare_hot_statements(engine.sync_engine)
-    allow_direct(engine.sync_engine)
     use_sealer(engine.sync_engine, sealer)
     return engine
 
@@ -142,22 +136,16 @@ def _keep_limits(engine: Engine, settings: DatabaseSettings) -> None:
     limits = _limits(settings)
     names = ", ".join(f"'{name}'" for name in limits)
     asked_for = f"""
-        SELECT count(*), pg_backend_pid() FROM pg_settings WHERE name IN ({names}) AND source = 'client'
+        SELECT count(*) FROM pg_settings WHERE name IN ({names}) AND source = 'client'
     """  # noqa: S608
     set_limits = "; ".join(f"SET LOCAL {name} = {value}" for name, value in limits.items())
 
     def read_limits(connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
         cursor = connection.cursor()
         cursor.execute(asked_for)
-        number, process_id = cursor.fetchone() or (0, 0)
+        entry.info[_HAS_LIMITS] = cursor.fetchone() == (len(limits),)
         cursor.close()
         connection.rollback()
-        entry.info[_HAS_LIMITS] = has_limits = number == len(limits)
-        driver = entry.driver_connection
-        if not has_limits or not isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
-            return
-        if driver.info.backend_pid == process_id:
-            driver.prepare_threshold = ON_REQUEST  # it is ours alone, see `hot`
 
     def set_missing_limits(connection: Connection) -> None:
         if not connection.info[_HAS_LIMITS]:
@@ -211,7 +199,7 @@ def _options(settings: DatabaseSettings, pool_size: int | None, name: str) -> di
     return {
         "pool_size": pool_size or settings.pool_size,
         "max_overflow": 0,
-        # The connection used last has its plans, and needs no test: taking turns, each would be cold.
+        # The connection used last needs no test, and its server process is warm.
         "pool_use_lifo": True,
         "pool_timeout": settings.pool_timeout_seconds,
         "hide_parameters": True,  # prompts must not reach logs through error messages
@@ -222,7 +210,7 @@ def _options(settings: DatabaseSettings, pool_size: int | None, name: str) -> di
             "keepalives_interval": 5,
             "keepalives_count": 3,
             "tcp_user_timeout": 20_000,  # ms; notices a vanished server even while data is in flight
-            # Custom plans use partial indexes, and none stays in a session of a pooler; see `hot`.
+            # Each plan is made with the statistics of the moment, and none stays in a session of a pooler.
             "prepare_threshold": None,
             "options": options,
         },

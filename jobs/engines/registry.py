@@ -1,17 +1,17 @@
 """The engines that workers feed: registered with their capacity, seen ready, or paused."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Interval, Row, Text, bindparam, func, select, text, update
+from sqlalchemy import ColumnElement, Row, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs.database import database_now, direct
-from jobs.database.direct import Query
+from jobs.database import database_now, statements
+from jobs.database.statements import Statement
 from jobs.engines import reservations, workers
 from jobs.engines.capacity import Capacity
 from jobs.engines.identity import EngineIdentity, EngineNameTakenError
@@ -211,7 +211,7 @@ def _clock(at: datetime) -> str:
 
 def sharing_queue(session: Session, model: str, capacity: Capacity) -> Sequence[str]:
     """Return the names of the engines that now take any job of this model that one of this capacity can."""
-    rows = direct.fetch(session, _SHARING_QUEUE, {"model": model, "silent": SILENT})
+    rows = statements.fetch(session, _SHARING_QUEUE, {"model": model, "silent": SILENT})
     return [name for name, *sizes in rows if _holds_all(Capacity(*sizes), capacity)]
 
 
@@ -223,10 +223,11 @@ def _holds_all(capacity: Capacity, other: Capacity) -> bool:
     )
 
 
-_SHARING_QUEUE: Final = text(f"""
+_SHARING_QUEUE: Final = Statement(f"""
     SELECT name, {", ".join(each.name for each in fields(Capacity))} FROM engines
-    WHERE model = :model AND paused_reason IS NULL AND halt IS NULL AND seen_at > now() - :silent
-""").bindparams(bindparam("model", type_=Text()), bindparam("silent", type_=Interval()))  # noqa: S608  # built from constants
+    WHERE model = %(model)s::text AND paused_reason IS NULL AND halt IS NULL
+        AND seen_at > now() - %(silent)s::interval
+""")  # noqa: S608  # built from constants
 
 
 def capacity_of(engine: Engine | EngineRow) -> Capacity:
@@ -270,29 +271,18 @@ class RegisteredEngines:
     capacities: Mapping[str, Sequence[Capacity]]
 
 
-def ask_registered(session: Session) -> Callable[[], RegisteredEngines]:
-    """Ask for the database's clock and what every registered engine can hold.
-
-    Goes to the database with the session's next message.
-
-    Returns:
-        The function that returns them.
-    """
-    ask = direct.later(session, Query(_CLOCK_AND_CAPACITIES, {}))
-
-    def found() -> RegisteredEngines:
-        rows = ask()
-        capacities: dict[str, list[Capacity]] = {}
-        for _, model, *sizes in rows:
-            if model is not None:
-                capacities.setdefault(model, []).append(Capacity(**dict(zip(_SIZES, sizes, strict=True))))
-        return RegisteredEngines(rows[0][0], capacities)
-
-    return found
+def read_registered(session: Session) -> RegisteredEngines:
+    """Read the database's clock and what every registered engine can hold."""
+    rows = statements.fetch(session, _CLOCK_AND_CAPACITIES, {})
+    capacities: dict[str, list[Capacity]] = {}
+    for _, model, *sizes in rows:
+        if model is not None:
+            capacities.setdefault(model, []).append(Capacity(**dict(zip(_SIZES, sizes, strict=True))))
+    return RegisteredEngines(rows[0][0], capacities)
 
 
 _SIZES: Final = tuple(each.name for each in fields(Capacity))
-_CLOCK_AND_CAPACITIES: Final = text(
+_CLOCK_AND_CAPACITIES: Final = Statement(
     f"SELECT clock_timestamp(), model, {', '.join(_SIZES)} FROM (SELECT) AS once LEFT JOIN engines ON true"  # noqa: S608  # nothing in it comes from outside
 )
 

@@ -11,7 +11,6 @@ from typing import Final
 from uuid import UUID
 
 from sqlalchemy import (
-    BigInteger,
     Float,
     Select,
     Text,
@@ -24,10 +23,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.orm import Session
 
-from jobs.database import advisory_locks, direct
+from jobs.database import advisory_locks, statements
 from jobs.database.advisory_locks import Lock
-from jobs.database.direct import Query
-from jobs.database.hot import PREPARED
+from jobs.database.statements import Statement
 from jobs.models import AccountShard, Tenant, TenantAccount
 
 _CHARGE = text("""
@@ -115,10 +113,7 @@ def fold(session: Session, *, before: datetime, limit: int = 1000) -> int:
 
 
 def activate_free(session: Session, model: str, lifted_by: Mapping[UUID, float]) -> None:
-    """Mark these tenants' accounts active and lift them, unless another transaction does so.
-
-    With the session's next message: each tenant that comes to an idle engine waits for it.
-    """
+    """Mark these tenants' accounts active and lift them, unless another transaction does so."""
     tenants = sorted(lifted_by)
     given = {
         "key": Lock.ACCOUNTS.value,
@@ -126,26 +121,18 @@ def activate_free(session: Session, model: str, lifted_by: Mapping[UUID, float])
         "model": model,
         "lifted_by": [lifted_by[each] for each in tenants],
     }
-    direct.later(session, Query(_ACTIVATE, given))
+    statements.fetch(session, _ACTIVATE, given)
 
 
-_ACTIVATE: Final = (
-    text("""
-    WITH held AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(:key) AS is_held)
+_ACTIVATE: Final = Statement("""
+    WITH held AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(%(key)s::bigint) AS is_held)
     INSERT INTO accounts AS account (tenant_id, model, served, is_active)
-    SELECT given.tenant_id, :model, given.lifted_by, true
-    FROM held, unnest(:tenant_ids, :lifted_by) AS given(tenant_id, lifted_by) WHERE held.is_held
+    SELECT given.tenant_id, %(model)s::text, given.lifted_by, true
+    FROM held, unnest(%(tenant_ids)s::uuid[], %(lifted_by)s::float8[]) AS given(tenant_id, lifted_by)
+    WHERE held.is_held
     ON CONFLICT (tenant_id, model) DO UPDATE SET served = account.served + excluded.served, is_active = true
         WHERE NOT account.is_active
     """)
-    .bindparams(
-        bindparam("key", type_=BigInteger()),
-        bindparam("tenant_ids", type_=ARRAY(Uuid())),
-        bindparam("model", type_=Text()),
-        bindparam("lifted_by", type_=ARRAY(Float(53))),
-    )
-    .execution_options(**PREPARED)
-)
 
 
 def activate(session: Session, tenant_id: UUID, model: str, *, lifted_by: float) -> None:

@@ -13,8 +13,8 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from jobs import ids
-from jobs.database import database_now
-from jobs.database.row_sets import insert_set
+from jobs.database import database_now, statements
+from jobs.database.statements import insert_set
 from jobs.engines.tensors import NO_TENSORS, TensorFile, TensorRequest
 from jobs.errors import InvalidRequestError
 from jobs.models import EngineOutput, File, Job, JobTensors, PromptText
@@ -58,7 +58,7 @@ def insert(
         "tenant_id": [tenant_id] * len(given),
         "text_id": [text_ids[each.sha256] for each in given.values()],
     }
-    session.execute(*insert_set(JobTensors, values))
+    statements.fetch(session, *insert_set(JobTensors, values))
 
 
 def load(session: Session, job_id: UUID) -> TensorRequest:

@@ -1,7 +1,7 @@
 """Stored prompts: one row per tenant and content, with its token ids."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import InitVar, dataclass, field
 from hashlib import sha256
@@ -10,29 +10,20 @@ from uuid import UUID
 
 import zstandard
 from sqlalchemy import (
-    Integer,
     LargeBinary,
-    Text,
-    Uuid,
     and_,
-    bindparam,
     delete,
     exists,
     or_,
     select,
-    text,
     type_coerce,
     update,
 )
-from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.orm import Session
 
-from jobs.database import compiled, direct
-from jobs.database.direct import Query, Rows
-from jobs.database.hot import PREPARED
-from jobs.database.packed_arrays import PackedArrayType
-from jobs.database.row_sets import insert_set
+from jobs.database import statements
 from jobs.database.sealed_columns import has_key, plain_length, sealer_in
+from jobs.database.statements import Query, Statement, insert_set
 from jobs.ids import uuid7
 from jobs.models import Job, JobTensors, PromptText, StoredResponse, Summary
 from jobs.models.prompt import BODY, TOKEN_IDS
@@ -136,7 +127,7 @@ def store(session: Session, texts: Sequence[NewText], *, tenant_id: UUID) -> Sto
     # In a fixed order, so that two transactions with the same texts cannot deadlock.
     while missing := sorted(wanted.keys() - found.ids.keys()):
         asked = insertion({digest: wanted[digest] for digest in missing}, tenant_id)
-        found.ids |= (new := dict[bytes, UUID](direct.fetch(session, *asked)))
+        found.ids |= (new := dict[bytes, UUID](statements.fetch(session, *asked)))
         found.num_new_bytes += sum(wanted[digest].stored_bytes(sealer) for digest in new)
         if existing := [digest for digest in missing if digest not in new]:
             found.ids |= _lock_existing(session, {digest: wanted[digest] for digest in existing}, tenant_id)
@@ -207,27 +198,11 @@ def counted(session: Session, text: PromptText, counter: Counter) -> CountedProm
 
 
 def load_counted(session: Session, text_ids: Sequence[UUID], counter: Counter) -> dict[UUID, CountedPrompt]:
-    """Read the ids of those of these texts that this counter has counted, by the texts' ids."""
-    return ask_counted(session, text_ids, counter)()
-
-
-def ask_counted(
-    session: Session, text_ids: Sequence[UUID], counter: Counter
-) -> Callable[[], dict[UUID, CountedPrompt]]:
-    """Ask for what `load_counted` reads with the session's next message.
-
-    Returns:
-        The function that returns it.
-    """
-    ask = direct.later(session, Query(_COUNTED, {"ids": text_ids, "fingerprint": counter.fingerprint}))
-    return lambda: _opened_counts(session, ask(), counter)
-
-
-def _opened_counts(session: Session, rows: Rows, counter: Counter) -> dict[UUID, CountedPrompt]:
-    """Return what this counter has counted, by the texts' ids, from rows of id, ids, number and body.
+    """Read the ids of those of these texts that this counter has counted, by the texts' ids.
 
     What cannot be decrypted is left out: its job reads it alone, and fails.
     """
+    rows = statements.fetch(session, _COUNTED, {"ids": text_ids, "fingerprint": counter.fingerprint})
     sealer, prompts = sealer_in(session), dict[UUID, CountedPrompt]()
     for text_id, stored_ids, num_tokens, stored_body in rows:
         with suppress(ContentUnreadableError):
@@ -247,14 +222,11 @@ def _opened(sealer: ContentSealer, body: bytes, token_ids: bytes | None) -> tupl
     return sealer.open_bytes(body, BODY.place), ids
 
 
-_COUNTED: Final = (
-    text("""
+_COUNTED: Final = Statement("""
     SELECT id, token_ids, num_tokens, body FROM texts
-    WHERE id = ANY(:ids) AND fingerprint = :fingerprint AND token_ids IS NOT NULL AND num_tokens IS NOT NULL
+    WHERE id = ANY(%(ids)s::uuid[]) AND fingerprint = %(fingerprint)s::text
+        AND token_ids IS NOT NULL AND num_tokens IS NOT NULL
     """)
-    .bindparams(bindparam("ids", type_=PackedArrayType(Uuid())), bindparam("fingerprint", type_=Text()))
-    .execution_options(**PREPARED)
-)
 
 
 def unpacked(body: bytes, name: str) -> Any:  # noqa: ANN401  # JSON
@@ -304,29 +276,24 @@ def keep_counts(
         "fingerprints": [each.fingerprint for each in found],
     }
     if counts:
-        session.connection().execute(_KEEP_COUNTS, values)
+        statements.fetch(session, _KEEP_COUNTS, values)
 
 
 # In the order in which `store` and `drop_unused` lock rows.
-_KEEP_COUNTS: Final = text(
+_KEEP_COUNTS: Final = Statement(
     """
     WITH held AS (
-        SELECT id FROM texts WHERE id = ANY(:ids) ORDER BY sha256 FOR NO KEY UPDATE
+        SELECT id FROM texts WHERE id = ANY(%(ids)s::uuid[]) ORDER BY sha256 FOR NO KEY UPDATE
     )
     UPDATE texts
     SET token_ids = given.token_ids, num_tokens = given.num_tokens, fingerprint = given.fingerprint,
         prefixes = given.prefixes
-    FROM held, unnest(CAST(:ids AS uuid[]), CAST(:token_ids AS bytea[]), CAST(:num_tokens AS integer[]),
-        CAST(:fingerprints AS text[]), CAST(:prefixes AS bytea[]))
+    FROM held, unnest(%(ids)s::uuid[], %(token_ids)s::bytea[], %(num_tokens)s::integer[],
+        %(fingerprints)s::text[], %(prefixes)s::bytea[])
         AS given (id, token_ids, num_tokens, fingerprint, prefixes)
     WHERE texts.id = held.id AND given.id = held.id
-    """
-).bindparams(
-    bindparam("ids", type_=PackedArrayType(Uuid())),
-    bindparam("token_ids", type_=PackedArrayType(TOKEN_IDS)),
-    bindparam("num_tokens", type_=PackedArrayType(Integer())),
-    bindparam("fingerprints", type_=PackedArrayType(Text())),
-    bindparam("prefixes", type_=PackedArrayType(LargeBinary())),
+    """,
+    sealed={"token_ids": TOKEN_IDS},
 )
 
 
@@ -390,9 +357,5 @@ def insertion(texts: Mapping[bytes, NewText], tenant_id: UUID) -> Query:
         "fingerprint": [each and each.fingerprint for each in counts],
         "prefixes": [each and keyed(each.prefixes, tenant_id) for each in counts],
     }
-    return insert_set(PromptText, values, then=_unless_stored)
-
-
-def _unless_stored(statement: Insert) -> compiled.Statement:
-    free = statement.on_conflict_do_nothing(index_elements=["tenant_id", "sha256"])
-    return free.returning(*(PromptText.__table__.c[name] for name in ("sha256", "id")))
+    unless_stored = "ON CONFLICT (tenant_id, sha256) DO NOTHING RETURNING sha256, id"
+    return insert_set(PromptText, values, then=unless_stored)

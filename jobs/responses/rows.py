@@ -10,9 +10,10 @@ from pydantic_core import to_json
 from sqlalchemy import LargeBinary, select, type_coerce
 from sqlalchemy.orm import Session
 
+from jobs.database import statements
 from jobs.database.base import JsonObject
-from jobs.database.row_sets import insert_set
 from jobs.database.sealed_columns import sealer_in
+from jobs.database.statements import insert_set
 from jobs.errors import NotFoundError
 from jobs.models import Job, PromptText, Result, StoredResponse
 from jobs.models.prompt import BODY
@@ -89,7 +90,7 @@ def insert(
             "input_id": [each.input and text_ids[each.input.sha256] for each in found],
         },
     )
-    session.execute(*inserting)
+    statements.fetch(session, *inserting)
 
 
 def find(session: Session, response_id: UUID, *, tenant_id: UUID) -> KeptResponse:

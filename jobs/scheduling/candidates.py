@@ -6,24 +6,12 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import (
-    BindParameter,
-    DateTime,
-    Integer,
-    LargeBinary,
-    Text,
-    Uuid,
-    bindparam,
-    text,
-)
-from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
-from jobs.database import direct
-from jobs.database.direct import Query, Rows
-from jobs.database.hot import PREPARED
+from jobs.database import statements
+from jobs.database.statements import Query, Rows, Statement
 from jobs.engines.capacity import Capacity
-from jobs.models import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS, Job
+from jobs.models import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS
 from jobs.queries import QueuedJob
 from jobs.scheduling.prefixes.followers import Family
 from jobs.states import Lane
@@ -45,44 +33,47 @@ _NONE: Final[Mapping[Family, UUID | None]] = {}
 _MAX_FAMILIES: Final = 64
 
 
-CLASS: Final = FIT_CLASS.replace(":", r"\:")  # not a parameter
 # One tenant that waits, the only one perhaps.
 ONE_TENANT: Final = """(
-            SELECT tenant_id FROM jobs WHERE state = 'queued' AND model = :model AND lane = :lane
+            SELECT tenant_id FROM jobs
+            WHERE state = 'queued' AND model = %(model)s::text AND lane = %(lane)s::text
             ORDER BY lane DESC, tenant_id DESC LIMIT 1
         )"""
 _COLUMNS: Final = ", ".join(QueuedJob._fields)
 # The literal state lets the planner use the partial indexes.
 _RUNNABLE: Final = """
-    state = 'queued' AND model = :model AND lane = :lane AND (run_after IS NULL OR run_after <= :now)
-    AND (expires_at IS NULL OR expires_at > :now)
-    AND max_tokens <= :max_tokens - prompt_tokens AND prompt_tokens <= :max_input_len
+    state = 'queued' AND model = %(model)s::text AND lane = %(lane)s::text
+    AND (run_after IS NULL OR run_after <= %(now)s::timestamptz)
+    AND (expires_at IS NULL OR expires_at > %(now)s::timestamptz)
+    AND max_tokens <= %(max_tokens)s::integer - prompt_tokens AND prompt_tokens <= %(max_input_len)s::integer
 """
 _FIRST_OF_CLASS: Final = f"""
             SELECT {_COLUMNS} FROM jobs
-            WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {CLASS} = possible.class
+            WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {FIT_CLASS} = possible.class
             ORDER BY rank DESC, id LIMIT (SELECT num_each FROM share)
 """  # noqa: S608  # built from constants
 # Finds the classes of a tenant's jobs one after the other, each by one index probe: there are few.
 _FIRST_SQL: Final = f"""
     WITH RECURSIVE existing(tenant_id, class) AS (
         SELECT tenant.id, (
-            SELECT {CLASS} FROM jobs
-            WHERE state = 'queued' AND model = :model AND lane = :lane AND tenant_id = tenant.id
-            ORDER BY {CLASS} LIMIT 1
-        ) FROM unnest(:tenants) AS tenant(id)
+            SELECT {FIT_CLASS} FROM jobs
+            WHERE state = 'queued' AND model = %(model)s::text AND lane = %(lane)s::text
+                AND tenant_id = tenant.id
+            ORDER BY {FIT_CLASS} LIMIT 1
+        ) FROM unnest(%(tenants)s::uuid[]) AS tenant(id)
         UNION ALL
         SELECT tenant_id, (
-            SELECT {CLASS} FROM jobs
-            WHERE state = 'queued' AND model = :model AND lane = :lane AND tenant_id = existing.tenant_id
-                AND {CLASS} > existing.class
-            ORDER BY {CLASS} LIMIT 1
+            SELECT {FIT_CLASS} FROM jobs
+            WHERE state = 'queued' AND model = %(model)s::text AND lane = %(lane)s::text
+                AND tenant_id = existing.tenant_id AND {FIT_CLASS} > existing.class
+            ORDER BY {FIT_CLASS} LIMIT 1
         ) FROM existing WHERE class IS NOT NULL
     ), possible AS (
         SELECT tenant_id, class FROM existing
-        WHERE class / {NEED_CLASSES} <= :max_size_class AND class % {NEED_CLASSES} <= :max_need_class
+        WHERE class / {NEED_CLASSES} <= %(max_size_class)s::integer
+            AND class %% {NEED_CLASSES} <= %(max_need_class)s::integer
     ), share AS (
-        SELECT greatest(:num_each, :max_rows / greatest(count(*), 1)) AS num_each
+        SELECT greatest(%(num_each)s::integer, %(max_rows)s::integer / greatest(count(*), 1)) AS num_each
         FROM (SELECT DISTINCT tenant_id, class / {NEED_CLASSES} FROM possible) AS sizes
     )
     SELECT {_COLUMNS} FROM (
@@ -96,79 +87,44 @@ _FIRST_SQL: Final = f"""
     (SELECT urgent.* FROM possible, LATERAL (
         SELECT {_COLUMNS} FROM jobs
         WHERE {_RUNNABLE} AND expires_at IS NOT NULL
-            AND tenant_id = possible.tenant_id AND {CLASS} = possible.class
-        ORDER BY expires_at LIMIT :num_urgent_each
-    ) AS urgent ORDER BY urgent.expires_at LIMIT :num_urgent)
+            AND tenant_id = possible.tenant_id AND {FIT_CLASS} = possible.class
+        ORDER BY expires_at LIMIT %(num_urgent_each)s::integer
+    ) AS urgent ORDER BY urgent.expires_at LIMIT %(num_urgent)s::integer)
 """  # noqa: S608  # built from constants
-_GIVEN: Final[Sequence[BindParameter[Any]]] = (
-    *(bindparam(name, type_=Text()) for name in ("model", "lane")),
-    *(bindparam(name, type_=Integer()) for name in ("max_tokens", "max_input_len", "num_each")),
-    bindparam("now", type_=DateTime(timezone=True)),
-    bindparam("tenants", type_=ARRAY(Uuid)),
-)
-_GIVEN_FIRST: Final[Sequence[BindParameter[Any]]] = (
-    *_GIVEN,
-    *(bindparam(name, type_=Integer()) for name in ("max_rows", "max_size_class", "max_need_class")),
-    *(bindparam(name, type_=Integer()) for name in ("num_urgent", "num_urgent_each")),
-)
-_ROWS: Final = [Job.__table__.c[name] for name in QueuedJob._fields]
-FIRST: Final = text(_FIRST_SQL).bindparams(*_GIVEN_FIRST).columns(*_ROWS).execution_options(**PREPARED)
+FIRST: Final = Statement(_FIRST_SQL)
 # The same without jobs of some families, found among the first ones only: thousands may ask about a document.
-_FIRST_OTHERS: Final = (
-    text(
-        _FIRST_SQL.replace(
-            _FIRST_OF_CLASS,
-            f"""
+_FIRST_OTHERS: Final = Statement(
+    _FIRST_SQL.replace(
+        _FIRST_OF_CLASS,
+        f"""
             SELECT * FROM (
                 SELECT {_COLUMNS} FROM jobs
-                WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {CLASS} = possible.class
-                ORDER BY rank DESC, id LIMIT :num_passed
+                WHERE {_RUNNABLE} AND tenant_id = possible.tenant_id AND {FIT_CLASS} = possible.class
+                ORDER BY rank DESC, id LIMIT %(num_passed)s::integer
             ) AS passed WHERE family IS NULL
-                OR coalesce(id < (:readers)[array_position(:without, family)], true)
+                OR coalesce(id < (%(readers)s::uuid[])[array_position(%(without)s::bytea[], family)], true)
             ORDER BY rank DESC, id LIMIT (SELECT num_each FROM share)
 """,  # noqa: S608  # built from constants
-        )
     )
-    .bindparams(
-        *_GIVEN_FIRST,
-        bindparam("num_passed", type_=Integer()),
-        bindparam("without", type_=ARRAY(LargeBinary)),
-        bindparam("readers", type_=ARRAY(Uuid)),
-    )
-    .columns(*_ROWS)
-    .execution_options(**PREPARED)
 )
 # The same of one tenant that waits, the only one perhaps, with the message that tells who does.
-FIRST_OF_ONE: Final = (
-    text(
-        _FIRST_SQL.replace(
-            "unnest(:tenants) AS tenant(id)",
-            f"{ONE_TENANT} AS tenant(id)",
-        ).replace(":now", "statement_timestamp()")
-    )
-    .bindparams(*(each for each in _GIVEN_FIRST if each.key not in {"tenants", "now"}))
-    .columns(*_ROWS)
-    .execution_options(**PREPARED)
+FIRST_OF_ONE: Final = Statement(
+    _FIRST_SQL.replace(
+        "unnest(%(tenants)s::uuid[]) AS tenant(id)",
+        f"{ONE_TENANT} AS tenant(id)",
+    ).replace("%(now)s::timestamptz", "statement_timestamp()")
 )
-_FOLLOWERS: Final = (
-    text(f"""
-    SELECT following.* FROM unnest(:tenants, :families) AS here(tenant_id, family), LATERAL (
+_FOLLOWERS: Final = Statement(f"""
+    SELECT following.*
+    FROM unnest(%(tenants)s::uuid[], %(families)s::bytea[]) AS here(tenant_id, family), LATERAL (
         SELECT {_COLUMNS} FROM jobs
         WHERE {_RUNNABLE} AND tenant_id = here.tenant_id AND family = here.family
-        ORDER BY rank DESC, id LIMIT :num_each
+        ORDER BY rank DESC, id LIMIT %(num_each)s::integer
     ) AS following
     """)  # noqa: S608  # built from constants
-    .bindparams(*_GIVEN, bindparam("families", type_=ARRAY(LargeBinary)))
-    .columns(*_ROWS)
-    .execution_options(**PREPARED)
-)
 
 
-_STILL_QUEUED: Final = (
-    text("SELECT id FROM jobs WHERE state = 'queued' AND id = ANY(:ids)")
-    .bindparams(bindparam("ids", type_=ARRAY(Uuid)))
-    .execution_options(**PREPARED)
-)
+_STILL_QUEUED: Final = Statement("SELECT id FROM jobs WHERE state = 'queued' AND id = ANY(%(ids)s::uuid[])")
 
 
 def first_jobs(
@@ -209,7 +165,7 @@ def first_jobs(
             "num_passed": max(_MIN_PASSED, _MAX_PASSED // len(tenants)),
         }
     given |= _numbers(capacity, max_rows, num_tenants=len(tenants)) | {"tenants": sorted(tenants), "now": now}
-    return first_of(direct.fetch(session, statement, given | more))
+    return first_of(statements.fetch(session, statement, given | more))
 
 
 def asking_first_of_one(model: str, lane: Lane, *, capacity: Capacity, max_rows: int) -> Query:
@@ -247,12 +203,12 @@ def followers(
         "families": [each.digest for each in first],
         "num_each": capacity.max_batch_size,
     }
-    return [QueuedJob(*row) for row in direct.fetch(session, _FOLLOWERS, given)]
+    return [QueuedJob(*row) for row in statements.fetch(session, _FOLLOWERS, given)]
 
 
 def still_queued(session: Session, job_ids: Sequence[UUID]) -> frozenset[UUID]:
     """Return those of these jobs that no engine has started since they were read."""
-    return queued_of(direct.fetch(session, *asking_queued(job_ids)))
+    return queued_of(statements.fetch(session, *asking_queued(job_ids)))
 
 
 def asking_queued(job_ids: Sequence[UUID]) -> Query:

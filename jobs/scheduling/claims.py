@@ -7,7 +7,6 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from jobs.database import direct
 from jobs.engines.registry import EngineRow
 from jobs.queries import QueuedJob
 from jobs.scheduling import engine_load
@@ -130,5 +129,4 @@ def start_jobs(
             starting.limit = 1
             left = starting.start(queue.head(elsewhere=frozenset()))
         asked_for_room = bool(left) and not starting.is_done and starting.ask_for_room(left)
-    direct.send_later(session)  # accounts of tenants that came and had nothing started
     return ClaimResult(starting.claims, starting.load.budget.free_slots, asked_for_room, left)

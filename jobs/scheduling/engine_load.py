@@ -6,12 +6,10 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Text, bindparam, text
 from sqlalchemy.orm import Session
 
-from jobs.database import direct
-from jobs.database.direct import Query, Rows
-from jobs.database.hot import PREPARED
+from jobs.database import statements
+from jobs.database.statements import Query, Rows, Statement
 from jobs.engines import registry
 from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
 from jobs.engines.registry import EngineRow
@@ -50,7 +48,7 @@ class EngineLoad:
 
 def find(session: Session, engine_name: str) -> tuple[EngineRow, datetime] | None:
     """Read the engine's row and the database's clock. Returns None if the engine never registered."""
-    return _row(direct.fetch(session, _FIND, {"engine_name": engine_name}))
+    return _row(statements.fetch(session, _FIND, {"engine_name": engine_name}))
 
 
 def lock(session: Session, engine_name: str) -> tuple[EngineRow, datetime] | None:
@@ -62,7 +60,7 @@ def lock(session: Session, engine_name: str) -> tuple[EngineRow, datetime] | Non
     Returns:
         None if the engine never registered.
     """
-    return locked(direct.fetch(session, *locking(engine_name)))
+    return locked(statements.fetch(session, *locking(engine_name)))
 
 
 def locking(engine_name: str) -> Query:
@@ -77,7 +75,7 @@ def locked(found: Rows) -> tuple[EngineRow, datetime] | None:
 
 def read(session: Session, engine: Engine | EngineRow) -> EngineLoad:
     """Read what is reserved on this engine now."""
-    return load_of(engine, direct.fetch(session, *reading(engine.name)))
+    return load_of(engine, statements.fetch(session, *reading(engine.name)))
 
 
 def reading(engine_name: str) -> Query:
@@ -153,29 +151,23 @@ _FIRST_OF_JOB: Final = _Reserved._fields.index("lane")
 _OF_RESERVATION: Final = _Reserved._fields[:_FIRST_OF_JOB]
 _OF_JOB: Final = _Reserved._fields[_FIRST_OF_JOB:]
 _FIND_SQL: Final = f"""
-    SELECT {", ".join(EngineRow._fields)}, clock_timestamp() FROM engines WHERE name = :engine_name
+    SELECT {", ".join(EngineRow._fields)}, clock_timestamp() FROM engines WHERE name = %(engine_name)s::text
 """  # noqa: S608  # built from constants
-_FIND, _LOCK = (
-    text(sql).bindparams(bindparam("engine_name", type_=Text())).execution_options(**PREPARED)
-    for sql in (_FIND_SQL, f"{_FIND_SQL} FOR UPDATE")
-)
-_RESERVED: Final = (
-    text(f"""
+_FIND: Final = Statement(_FIND_SQL)
+_LOCK: Final = Statement(f"{_FIND_SQL} FOR UPDATE")
+_RESERVED: Final = Statement(f"""
     SELECT waiting.interactive,
         {", ".join(f"{'jobs' if name in _OF_JOB else 'reserved'}.{name}" for name in _Reserved._fields)}
     FROM (
         SELECT EXISTS (
             SELECT FROM jobs WHERE state = 'queued' AND lane = '{Lane.INTERACTIVE.value}'
-                AND model = (SELECT model FROM engines WHERE name = :engine_name)
+                AND model = (SELECT model FROM engines WHERE name = %(engine_name)s::text)
                 AND tenant_id <> ALL ({HALTED_TENANTS})
         ) AS interactive
     ) AS waiting
-    LEFT JOIN reservations AS reserved ON reserved.engine_name = :engine_name
+    LEFT JOIN reservations AS reserved ON reserved.engine_name = %(engine_name)s::text
     LEFT JOIN jobs ON jobs.id = reserved.job_id AND jobs.lease_id = reserved.lease_id
     """)  # noqa: S608  # built from constants
-    .bindparams(bindparam("engine_name", type_=Text()))
-    .execution_options(**PREPARED)
-)
 
 
 def _freed_by_end(rows: Sequence[_Reserved]) -> dict[UUID, Running]:

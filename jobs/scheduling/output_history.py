@@ -7,12 +7,10 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Text, Uuid, bindparam, text
-from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
-from jobs.database import direct
-from jobs.database.hot import PREPARED
+from jobs.database import statements
+from jobs.database.statements import Statement
 from jobs.scheduling.prediction import Peers
 
 # Enough for a 95th percentile, few enough to read at claims.
@@ -24,10 +22,10 @@ _LOOKED_AT: Final = 2000
 
 Group = tuple[UUID, str, str | None]  # a tenant, a task of its jobs, and the adapter that they ask for
 # The literal state lets the planner use the partial index. A row for each group: rows cost the driver most.
-_NEWEST: Final = (
-    text(f"""
+_NEWEST: Final = Statement(f"""
     SELECT wanted.tenant_id, wanted.task, wanted.adapter, newest.prompts, newest.outputs
-    FROM unnest(:tenants, :tasks, :adapters) AS wanted(tenant_id, task, adapter), LATERAL (
+    FROM unnest(%(tenants)s::uuid[], %(tasks)s::text[], %(adapters)s::text[])
+        AS wanted(tenant_id, task, adapter), LATERAL (
         SELECT array_agg(coalesce(prompt_tokens, 0)) AS prompts, array_agg(completion_tokens) AS outputs
         FROM (
             SELECT prompt_tokens, completion_tokens FROM (
@@ -39,13 +37,6 @@ _NEWEST: Final = (
         ) AS recent
     ) AS newest
     """)  # noqa: S608  # built from constants
-    .bindparams(
-        bindparam("tenants", type_=ARRAY(Uuid())),
-        bindparam("tasks", type_=ARRAY(Text())),
-        bindparam("adapters", type_=ARRAY(Text())),
-    )
-    .execution_options(**PREPARED)
-)
 
 
 class History:
@@ -74,7 +65,7 @@ class History:
         given = {"tenants": tenants, "tasks": tasks, "adapters": adapters}
         found = {
             (tenant_id, task, adapter): Peers.of(zip(prompts or (), outputs or (), strict=True))
-            for tenant_id, task, adapter, prompts, outputs in direct.fetch(session, _NEWEST, given)
+            for tenant_id, task, adapter, prompts, outputs in statements.fetch(session, _NEWEST, given)
         }
         if len(self._known) + len(found) > _MAX_KEPT:
             self._known.clear()

@@ -22,12 +22,12 @@ from jobs.scheduling.segments import next_segment, whole_blocks
 from jobs.settings import Settings
 from jobs.starting import UNKNOWN, Claimant
 
-# Reads prompts of jobs that are about to start, with the session's next message; what it returns keeps them.
-ReadPrompts = Callable[[Session, Sequence[QueuedJob]], Callable[[], object]]
+# Reads prompts of jobs that are about to start.
+ReadPrompts = Callable[[Session, Sequence[QueuedJob]], None]
 
 
-def _read_none(_session: Session, _jobs: Sequence[QueuedJob]) -> Callable[[], object]:
-    return lambda: None
+def _read_none(_session: Session, _jobs: Sequence[QueuedJob]) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)

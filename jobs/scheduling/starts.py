@@ -124,7 +124,7 @@ class Starts:
             How many are claimed.
         """
         policy, known = self.queue.policy, self.queue.known
-        keep_prompts = policy.read_prompts(self.queue.session, [each.ranked.job for each in chosen])
+        policy.read_prompts(self.queue.session, [each.ranked.job for each in chosen])
         started = lifecycle.claim(
             self.queue.session,
             [each.start() for each in chosen],
@@ -132,7 +132,6 @@ class Starts:
             engine_name=self.queue.engine.name,
             claimant=policy.claimant,
         )
-        keep_prompts()
         jobs = {job.id: job for job in started}
         for each in chosen:
             if job := jobs.get(each.lease.job_id):

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from jobs import completing
 from jobs.completing import Completed, JobCompletion
-from jobs.database import direct
-from jobs.database.direct import Query
+from jobs.database import statements
+from jobs.database.statements import Query
 from jobs.engines import registry, reservations
 from jobs.engines.capacity import Capacity
 from jobs.engines.registry import EngineRow
@@ -122,7 +122,7 @@ def _read(
     found, free_trees = [], list[UUID]()
     asked = [engine_load.locking(engine_name)]  # before any job's row, here as everywhere
     if trees := completing.trees_of(ended):  # they come between
-        found, asked = direct.fetch_all(session, asked), []
+        found, asked = statements.fetch_all(session, asked), []
         free_trees = tree_progress.lock_free(session, trees)
     if ended:
         asked.append(completing.completing(ended, free_trees=free_trees))
@@ -137,7 +137,7 @@ def _read(
     if policy is None or ended or preview is not None:
         expected = None
     asked += expected.asking(engine_name) if expected is not None else ()
-    rows = iter([*found, *direct.fetch_all(session, asked)])
+    rows = iter([*found, *statements.fetch_all(session, asked)])
     locked = engine_load.locked(next(rows))
     completed = completing.completed(session, next(rows)) if ended else Completed()
     if policy is None or locked is None:

@@ -5,60 +5,43 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Boolean, Float, Text, Uuid, bindparam, text
 from sqlalchemy.orm import Session
 
-from jobs.database import direct
-from jobs.database.direct import Query, Rows
-from jobs.database.hot import PREPARED
+from jobs.database import statements
+from jobs.database.statements import Query, Rows, Statement
 from jobs.scheduling.fair_share import Account
 from jobs.states import Lane
 
 # Without statistics on a queue that has just filled, the planner would read and sort all of it; an index
-# already has what a claim reads, in the right order. That plan is right for all values, and making it takes
-# five times as long as the reading: it is kept.
-_WAITING: Final = (
-    text("""
+# already has what a claim reads, in the right order.
+_WAITING: Final = Statement("""
     WITH RECURSIVE found(lane, tenant_id) AS (
-        (SELECT lane, tenant_id FROM jobs WHERE state = 'queued' AND model = :model
+        (SELECT lane, tenant_id FROM jobs WHERE state = 'queued' AND model = %(model)s::text
          ORDER BY lane DESC, tenant_id DESC LIMIT 1)
         UNION ALL
         SELECT following.* FROM found, LATERAL (
             SELECT lane, tenant_id FROM jobs
-            WHERE state = 'queued' AND model = :model AND (lane, tenant_id) < (found.lane, found.tenant_id)
+            WHERE state = 'queued' AND model = %(model)s::text
+                AND (lane, tenant_id) < (found.lane, found.tenant_id)
             ORDER BY lane DESC, tenant_id DESC LIMIT 1
         ) AS following
     )
     SELECT found.lane, tenants.id AS tenant_id, tenants.weight, account.served, account.is_active,
         tenants.halt IS NOT NULL AS is_halted, mine.overtaken_id, mine.overtaken_steps,
-        set_config('enable_sort', 'off', true) || set_config('plan_cache_mode', 'force_generic_plan', true)
+        set_config('enable_sort', 'off', true)
     FROM found
     FULL JOIN (
         SELECT tenant_id, is_active, served + (
             SELECT coalesce(sum(shard.served), 0) FROM account_shards AS shard
-            WHERE shard.tenant_id = accounts.tenant_id AND shard.model = :model
+            WHERE shard.tenant_id = accounts.tenant_id AND shard.model = %(model)s::text
         ) AS served
         FROM accounts
-        WHERE model = :model AND (is_active OR tenant_id IN (SELECT tenant_id FROM found))
+        WHERE model = %(model)s::text AND (is_active OR tenant_id IN (SELECT tenant_id FROM found))
     ) AS account USING (tenant_id)
     JOIN tenants ON tenants.id = tenant_id
     LEFT JOIN account_shards AS mine ON mine.tenant_id = tenants.id
-        AND mine.model = :model AND mine.engine_name = :engine_name
+        AND mine.model = %(model)s::text AND mine.engine_name = %(engine_name)s::text
 """)
-    .bindparams(bindparam("model", type_=Text()), bindparam("engine_name", type_=Text()))
-    .columns(
-        lane=Text,
-        tenant_id=Uuid,
-        weight=Float,
-        served=Float,
-        is_active=Boolean,
-        is_halted=Boolean,
-        overtaken_id=Uuid,
-        overtaken_steps=Float,
-        config=Text,
-    )
-    .execution_options(**PREPARED)
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +66,7 @@ def waiting_tenants(session: Session, model: str, engine_name: str | None = None
 
     A tenant whose queue is halted counts as one without queued jobs: it earns no credit meanwhile.
     """
-    return waiting_of(direct.fetch(session, *asking_waiting(model, engine_name)))
+    return waiting_of(statements.fetch(session, *asking_waiting(model, engine_name)))
 
 
 def asking_waiting(model: str, engine_name: str | None) -> Query:

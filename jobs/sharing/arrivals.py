@@ -6,11 +6,11 @@ from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import DateTime, LargeBinary, SmallInteger, text
 from sqlalchemy.orm import Session
 
 from jobs import job_rows
-from jobs.database.row_sets import array_parameters
+from jobs.database import statements
+from jobs.database.statements import Statement
 from jobs.models import Address
 from jobs.models.new_job import NewJob
 
@@ -72,14 +72,16 @@ def _hold_leaders(session: Session, twins: Sequence[NewJob]) -> None:
         "ranks": [job.rank for job in twins],
         "deadlines": [job.expires_at for job in twins],
     }
-    session.connection().execute(_HOLD_LEADERS, given)
+    statements.fetch(session, _HOLD_LEADERS, given)
 
 
 # A leader gets the best rank of its twins, and the highest if one of them has to be done earlier than itself.
-_HOLD_LEADERS: Final = text("""
+_HOLD_LEADERS: Final = Statement("""
     WITH given AS (
         SELECT digest, max(rank) AS rank, min(deadline) AS deadline
-        FROM unnest(:digests, :ranks, :deadlines) AS given(digest, rank, deadline) GROUP BY digest
+        FROM unnest(%(digests)s::bytea[], %(ranks)s::smallint[], %(deadlines)s::timestamptz[])
+            AS given(digest, rank, deadline)
+        GROUP BY digest
     ), held AS (
         SELECT jobs.id, CAST(CASE WHEN given.deadline < coalesce(jobs.expires_at, 'infinity') THEN 1
             ELSE greatest(jobs.rank, given.rank) END AS smallint) AS rank
@@ -90,6 +92,4 @@ _HOLD_LEADERS: Final = text("""
     UPDATE jobs SET has_twins = true, rank = held.rank FROM held
     WHERE jobs.id = held.id AND jobs.state IN ('preparing', 'queued', 'running')
         AND (NOT jobs.has_twins OR jobs.rank < held.rank)
-""").bindparams(
-    *array_parameters(digests=LargeBinary(), ranks=SmallInteger(), deadlines=DateTime(timezone=True))
-)
+""")

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from jobs import job_rows, transitions
-from jobs.database import advisory_locks, direct
+from jobs.database import advisory_locks, statements
 from jobs.database.advisory_locks import Lock
 from jobs.engines import registry, tensor_rows
 from jobs.engines.capacity import Capacity
@@ -156,9 +156,8 @@ def _find_refused(
 def _insert(
     session: Session, specs: Sequence[JobSpec], by: Submitter
 ) -> tuple[list[NewJob], dict[UUID, Job]]:
-    ask = registry.ask_registered(session)
+    registered = registry.read_registered(session)
     texts = store.store(session, [text for spec in specs for text in spec.texts], tenant_id=by.tenant_id)
-    registered = ask()
     now = registered.clock
     jobs = _new_jobs(specs, by, registered.capacities, text_ids=texts.ids, now=now)
     for job, spec in zip(jobs, specs, strict=True):
@@ -170,7 +169,7 @@ def _insert(
     if by.admit is not None and (taken := quotas.taken_by(jobs, texts.num_new_bytes)).jobs:
         by.admit(session, taken, inserting)
     else:
-        direct.fetch_all(session, inserting)
+        statements.fetch_all(session, inserting)
     ages = {job.id: spec.sharing.max_age for job, spec in zip(jobs, specs, strict=True) if spec.sharing}
     found = cache.find(session, jobs, ages, now=now)
     if shares:

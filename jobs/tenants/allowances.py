@@ -6,14 +6,13 @@ number of processes keep a quota exactly, and sum only when an allowance is used
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
-from sqlalchemy import BigInteger, BindParameter, SmallInteger, Uuid, bindparam, text
 from sqlalchemy.orm import Session
 
-from jobs.database import direct
-from jobs.database.direct import Query
+from jobs.database import statements
+from jobs.database.statements import Query, Statement
 from jobs.tenants import quotas
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
 
@@ -45,7 +44,7 @@ def take(
     if not _use_up(session, tenant_id, shard, more, limits=limits, then=then):
         _, free = quotas.admit_and_free(session, tenant_id, more, limits=limits)
         _add(session, tenant_id, shard, free, limits=limits)
-        direct.fetch_all(session, then)
+        statements.fetch_all(session, then)
 
 
 def _use_up(
@@ -68,9 +67,9 @@ def _use_up(
         "stored_bytes": more.stored_bytes if limits.max_stored_bytes else 0,
         **_part_of(limits),  # part of another limit, it may be more than is free
     }
-    _, used, *_ = direct.fetch_all(session, [Query(_BEFORE, {}), Query(_USE_UP, given), *then])
+    _, used, *_ = statements.fetch_all(session, [Query(_BEFORE, {}), Query(_USE_UP, given), *then])
     if not used:
-        direct.fetch(session, _UNDO, {})
+        statements.fetch(session, _UNDO, {})
     return bool(used)
 
 
@@ -79,29 +78,23 @@ def _part_of(limits: TenantLimits) -> dict[str, int]:
     return {name: getattr(limits, name) for name in ("max_enqueued_tokens", "max_jobs", "max_stored_bytes")}
 
 
-_PARAMETERS: Final[Sequence[BindParameter[Any]]] = (
-    bindparam("tenant_id", type_=Uuid()),
-    bindparam("shard", type_=SmallInteger()),
-    *(
-        bindparam(name, type_=BigInteger())
-        for name in ("tokens", "jobs", "stored_bytes", "max_enqueued_tokens", "max_jobs", "max_stored_bytes")
-    ),
-)
-_BEFORE: Final = text("SAVEPOINT before_allowance")
-_UNDO: Final = text("ROLLBACK TO SAVEPOINT before_allowance")
+_BEFORE: Final = Statement("SAVEPOINT before_allowance")
+_UNDO: Final = Statement("ROLLBACK TO SAVEPOINT before_allowance")
 # Results, which are always kept, may have taken the room for bytes since.
-_USE_UP: Final = text("""
-    UPDATE quota_allowances SET tokens = tokens - :tokens, jobs = jobs - :jobs,
-        stored_bytes = stored_bytes - :stored_bytes
-    WHERE tenant_id = :tenant_id AND shard = :shard
-        AND tokens >= :tokens AND jobs >= :jobs AND stored_bytes >= :stored_bytes
-        AND max_enqueued_tokens = :max_enqueued_tokens AND max_jobs = :max_jobs
-        AND max_stored_bytes = :max_stored_bytes
-        AND (:max_stored_bytes = 0 OR NOT EXISTS (
+_USE_UP: Final = Statement("""
+    UPDATE quota_allowances SET tokens = tokens - %(tokens)s::bigint, jobs = jobs - %(jobs)s::bigint,
+        stored_bytes = stored_bytes - %(stored_bytes)s::bigint
+    WHERE tenant_id = %(tenant_id)s::uuid AND shard = %(shard)s::smallint
+        AND tokens >= %(tokens)s::bigint AND jobs >= %(jobs)s::bigint
+        AND stored_bytes >= %(stored_bytes)s::bigint
+        AND max_enqueued_tokens = %(max_enqueued_tokens)s::bigint AND max_jobs = %(max_jobs)s::bigint
+        AND max_stored_bytes = %(max_stored_bytes)s::bigint
+        AND (%(max_stored_bytes)s::bigint = 0 OR NOT EXISTS (
             SELECT FROM stored_totals
-            WHERE stored_totals.tenant_id = :tenant_id AND num_bytes + :stored_bytes > :max_stored_bytes))
+            WHERE stored_totals.tenant_id = %(tenant_id)s::uuid
+                AND num_bytes + %(stored_bytes)s::bigint > %(max_stored_bytes)s::bigint))
     RETURNING tokens
-""").bindparams(*_PARAMETERS)
+""")
 
 
 def _add(session: Session, tenant_id: UUID, shard: int, free: QuotaUsage, *, limits: TenantLimits) -> None:
@@ -111,17 +104,18 @@ def _add(session: Session, tenant_id: UUID, shard: int, free: QuotaUsage, *, lim
         "jobs": max(0, free.jobs // _PART),
         "stored_bytes": max(0, free.stored_bytes // _PART) if limits.max_stored_bytes else 0,
     }
-    direct.fetch(session, _ADD, {"tenant_id": tenant_id, "shard": shard, **part, **_part_of(limits)})
+    statements.fetch(session, _ADD, {"tenant_id": tenant_id, "shard": shard, **part, **_part_of(limits)})
 
 
 # A tenant that does not exist gets nothing: thus this can be rehearsed.
-_ADD: Final = text("""
+_ADD: Final = Statement("""
     INSERT INTO quota_allowances AS mine
         (tenant_id, shard, tokens, jobs, stored_bytes, max_enqueued_tokens, max_jobs, max_stored_bytes)
-    SELECT id, :shard, :tokens, :jobs, :stored_bytes, :max_enqueued_tokens, :max_jobs, :max_stored_bytes
-    FROM tenants WHERE id = :tenant_id
+    SELECT id, %(shard)s::smallint, %(tokens)s::bigint, %(jobs)s::bigint, %(stored_bytes)s::bigint,
+        %(max_enqueued_tokens)s::bigint, %(max_jobs)s::bigint, %(max_stored_bytes)s::bigint
+    FROM tenants WHERE id = %(tenant_id)s::uuid
     ON CONFLICT (tenant_id, shard) DO UPDATE SET tokens = mine.tokens + excluded.tokens,
         jobs = mine.jobs + excluded.jobs, stored_bytes = mine.stored_bytes + excluded.stored_bytes,
         max_enqueued_tokens = excluded.max_enqueued_tokens, max_jobs = excluded.max_jobs,
         max_stored_bytes = excluded.max_stored_bytes
-""").bindparams(*_PARAMETERS)
+""")

@@ -6,15 +6,14 @@ of the API, whose policies read the tenants from a setting of the transaction.
 """
 
 from collections.abc import Collection
-from functools import cache
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Text, TextClause, bindparam, event, text
+from sqlalchemy import ColumnElement, event, text
 from sqlalchemy.orm import InstrumentedAttribute, Mapper, ORMExecuteState, Session, with_loader_criteria
 
-from jobs.database import direct
-from jobs.database.direct import Query
+from jobs.database import statements
+from jobs.database.statements import Statement
 from jobs.models import Base, Tenant
 
 # Roles of the database. The API takes one of them in each transaction. Workers log in as a member of the
@@ -26,8 +25,8 @@ TENANT_SETTING: Final = "app.tenant_ids"
 _BOUND_TO: Final = "longbatch.tenant_ids"
 _ROLES: Final = "longbatch.roles"
 _MAY_TAKE = text("SELECT rolname FROM pg_roles WHERE rolname = ANY(:roles) AND pg_has_role(oid, :right)")
-_SET_TENANTS: Final = f"SELECT set_config('{TENANT_SETTING}', :tenant_ids, true)"
-_SET_ROLE: Final = ", set_config('role', :role, true)"
+_SET_TENANTS: Final = f"SELECT set_config('{TENANT_SETTING}', %(tenant_ids)s::text, true)"
+_SET_ROLE: Final = ", set_config('role', %(role)s::text, true)"
 _SET_READ_ONLY: Final = ", set_config('transaction_read_only', 'on', true)"
 _SET_ROLE_SINCE: Final = (16, 0)  # before 16, every member of a role may take it
 
@@ -41,17 +40,8 @@ def enter(session: Session, tenant_ids: Collection[UUID]) -> None:
 
     Call it at the beginning.
     """
-    direct.fetch(session, *_binding(session, tenant_ids))
-
-
-def enter_with_next(session: Session, tenant_ids: Collection[UUID]) -> None:
-    """Bind the transaction in one message with its next statement, which `direct` must send."""
-    direct.later(session, _binding(session, tenant_ids))
-
-
-def _binding(session: Session, tenant_ids: Collection[UUID]) -> Query:
     session.info[_BOUND_TO] = frozenset(tenant_ids)
-    return _taking(session, APP_ROLE, _SET_TENANTS, tenant_ids=",".join(str(each) for each in tenant_ids))
+    _take(session, APP_ROLE, _SET_TENANTS, tenant_ids=",".join(str(each) for each in tenant_ids))
 
 
 def tenants_of(session: Session) -> frozenset[UUID] | None:
@@ -65,7 +55,7 @@ def enter_across(session: Session) -> None:
 
     Call it at the beginning.
     """
-    direct.fetch(session, *_taking(session, WORKER_ROLE, _SET_TENANTS + _SET_READ_ONLY, tenant_ids=""))
+    _take(session, WORKER_ROLE, _SET_TENANTS + _SET_READ_ONLY, tenant_ids="")
 
 
 def enter_as_operator(session: Session) -> None:
@@ -73,7 +63,7 @@ def enter_as_operator(session: Session) -> None:
 
     Call it at the beginning.
     """
-    direct.fetch(session, *_taking(session, WORKER_ROLE, _SET_TENANTS, tenant_ids=""))
+    _take(session, WORKER_ROLE, _SET_TENANTS, tenant_ids="")
 
 
 def is_bound(session: Session) -> bool:
@@ -91,18 +81,10 @@ def describe(is_bound: bool) -> str:  # noqa: FBT001  # what `is_bound` found
     )
 
 
-def _taking(session: Session, role: str, statement: str, *, tenant_ids: str) -> Query:
-    given = {"tenant_ids": tenant_ids}
+def _take(session: Session, role: str, sql: str, *, tenant_ids: str) -> None:
     if is_bound(session):
-        statement += _SET_ROLE
-        given["role"] = role
-    return Query(_setting(statement), given)
-
-
-@cache
-def _setting(statement: str) -> TextClause:
-    made = text(statement)
-    return made.bindparams(*(bindparam(name, type_=Text()) for name in made.compile().params))
+        sql += _SET_ROLE
+    statements.fetch(session, Statement(sql), {"tenant_ids": tenant_ids, "role": role})
 
 
 def _roles(session: Session) -> frozenset[str]:
@@ -123,7 +105,6 @@ def _add_conditions(state: ORMExecuteState) -> None:
 
     Tables that it only mentions have the second wall.
     """
-    direct.send_later(state.session)  # no statement goes before the binding
     tenant_ids = tenants_of(state.session)
     is_bound_kind = state.is_orm_statement and (state.is_select or state.is_update or state.is_delete)
     if tenant_ids is None or not is_bound_kind:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Uuid, bindparam, func, select, text
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from jobs.database import direct
+from jobs.database import statements
 from jobs.database.advisory_locks import HOLD_ONE_OF, Lock
-from jobs.database.direct import Query
+from jobs.database.statements import Query, Statement
 from jobs.errors import LimitOf
 from jobs.models import Job
 from jobs.models.tenant import ApiKey
@@ -61,7 +61,7 @@ def read(session: Session, key_id: UUID | None) -> KeyQuota | None:
 
 def current_usage(session: Session, quota: KeyQuota) -> QuotaUsage:
     """Sum what the key's unfinished jobs take at this moment."""
-    ((tokens, num_jobs),) = direct.fetch(session, _SUM, _named(quota))
+    ((tokens, num_jobs),) = statements.fetch(session, _SUM, _named(quota))
     return QuotaUsage(int(tokens), num_jobs)
 
 
@@ -79,7 +79,7 @@ def hold(session: Session, quota: KeyQuota) -> None:
 
     Always before the tenant's lock and its allowances, so that of two transactions none waits for the other.
     """
-    direct.fetch(session, HOLD_ONE_OF, _lock(quota))
+    statements.fetch(session, HOLD_ONE_OF, _lock(quota))
 
 
 def admit(session: Session, quota: KeyQuota, more: QuotaUsage) -> QuotaUsage:
@@ -92,7 +92,7 @@ def admit(session: Session, quota: KeyQuota, more: QuotaUsage) -> QuotaUsage:
     """
     # In one message. The sum sees what the last holder of the lock has committed, as it begins after that.
     queries = [Query(HOLD_ONE_OF, _lock(quota)), Query(_SUM, _named(quota))]
-    _, ((tokens, num_jobs),) = direct.fetch_all(session, queries)
+    _, ((tokens, num_jobs),) = statements.fetch_all(session, queries)
     more = QuotaUsage(more.tokens, more.jobs)
     together = QuotaUsage(int(tokens), num_jobs) + more
     quotas.check(together, more, limits=quota.limits, of=LimitOf.KEY)
@@ -107,7 +107,7 @@ def _lock(quota: KeyQuota) -> dict[str, object]:
     return {"lock": Lock.KEY_QUOTA.value, "of": str(quota.key_id)}
 
 
-_SUM: Final = text("""
+_SUM: Final = Statement("""
     SELECT CAST(coalesce(sum(reserved_tokens), 0) AS bigint), count(*) FROM jobs
-    WHERE tenant_id = :tenant_id AND api_key_id = :key_id AND finalized_at IS NULL
-""").bindparams(bindparam("tenant_id", type_=Uuid()), bindparam("key_id", type_=Uuid()))
+    WHERE tenant_id = %(tenant_id)s::uuid AND api_key_id = %(key_id)s::uuid AND finalized_at IS NULL
+""")

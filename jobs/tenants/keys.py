@@ -11,14 +11,14 @@ from hashlib import sha256
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Text, and_, func, or_, select, text, update
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from jobs import audit
 from jobs.audit import Action
-from jobs.database import database_now, direct, paging
+from jobs.database import database_now, paging, statements
 from jobs.database.paging import Page
-from jobs.database.row_sets import array_parameters
+from jobs.database.statements import Statement
 from jobs.errors import (
     AuthenticationError,
     ConflictError,
@@ -156,7 +156,7 @@ def look_up(session: Session, secrets: Collection[str]) -> dict[str, KeyRecord]:
     The public parts find them; the secrets are compared in constant time.
     """
     handles = {secret: handle_of(secret) for secret in secrets}
-    rows = direct.fetch(session, _LOOK_UP, {"handles": [each for each in handles.values() if each]})
+    rows = statements.fetch(session, _LOOK_UP, {"handles": [each for each in handles.values() if each]})
     known = {row[_HANDLE]: row for row in rows if row[_HANDLE] is not None}
     found = {}
     for secret, handle in handles.items():
@@ -170,12 +170,12 @@ def look_up(session: Session, secrets: Collection[str]) -> dict[str, KeyRecord]:
 _KEY_COLUMNS: Final = [each.name for each in ApiKey.__table__.columns]
 _LIMIT_COLUMNS: Final = [each.name for each in TenantLimit.__table__.columns]
 _HANDLE, _SHA256 = (1 + _KEY_COLUMNS.index(name) for name in ("handle", "secret_sha256"))
-_LOOK_UP: Final = text(f"""
+_LOOK_UP: Final = Statement(f"""
     SELECT clock_timestamp(), {", ".join(f"api_keys.{name}" for name in _KEY_COLUMNS)},
         {", ".join(f"own.{name}" for name in _LIMIT_COLUMNS)}
-    FROM (SELECT) AS once LEFT JOIN api_keys ON handle = ANY(:handles)
+    FROM (SELECT) AS once LEFT JOIN api_keys ON handle = ANY(%(handles)s::text[])
         LEFT JOIN tenant_limits AS own ON own.tenant_id = api_keys.tenant_id
-""").bindparams(*array_parameters(handles=Text()))  # noqa: S608  # built from constants
+""")  # noqa: S608  # built from constants  # built from constants
 
 
 def _record(row: Sequence[Any]) -> KeyRecord:

@@ -12,12 +12,12 @@ from dataclasses import astuple, dataclass, fields, replace
 from typing import Final, Protocol
 from uuid import UUID
 
-from sqlalchemy import Uuid, bindparam, select, text, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from jobs.database import direct
+from jobs.database import statements
 from jobs.database.advisory_locks import HOLD_ONE_OF, Lock
-from jobs.database.direct import Query
+from jobs.database.statements import Query, Statement
 from jobs.errors import (
     JobQuotaError,
     LimitOf,
@@ -137,16 +137,16 @@ def taken_by(jobs: Sequence[Unstored], stored_bytes: int) -> QuotaUsage:
 
 def current_usage(session: Session, tenant_id: UUID, *, limits: TenantLimits | None = None) -> QuotaUsage:
     """Sum what the tenant's unfinished jobs take at this moment, and what it keeps if `limits` bound that."""
-    ((tokens, jobs),) = direct.fetch(session, _HELD, {"tenant_id": tenant_id})
+    ((tokens, jobs),) = statements.fetch(session, _HELD, {"tenant_id": tenant_id})
     is_bounded = limits is not None and limits.max_stored_bytes
     stored = stored_bytes.read(session, tenant_id) if is_bounded else 0
     return QuotaUsage(int(tokens), jobs, stored)
 
 
-_HELD: Final = text("""
+_HELD: Final = Statement("""
     SELECT coalesce(sum(jobs.reserved_tokens), 0), count(*) FROM jobs
-    WHERE tenant_id = :tenant_id AND finalized_at IS NULL
-""").bindparams(bindparam("tenant_id", type_=Uuid()))
+    WHERE tenant_id = %(tenant_id)s::uuid AND finalized_at IS NULL
+""")
 
 
 def own_limits(session: Session, tenant_ids: Collection[UUID]) -> dict[UUID, TenantLimit]:
@@ -196,7 +196,7 @@ def admit_and_free(
     """
     # Before the sum: what is used up in between counts twice, and never not at all.
     held = Query(HOLD_ONE_OF, {"lock": Lock.QUOTA, "of": str(tenant_id)})
-    _, (found,) = direct.fetch_all(session, [held, Query(_ALLOWED, {"tenant_id": tenant_id})])
+    _, (found,) = statements.fetch_all(session, [held, Query(_ALLOWED, {"tenant_id": tenant_id})])
     allowed = QuotaUsage(*map(int, found))
     unsummed = replace(more, stored_bytes=0)
     together = current_usage(session, tenant_id, limits=limits) + unsummed
@@ -211,10 +211,10 @@ def admit_and_free(
     return together, free
 
 
-_ALLOWED: Final = text("""
+_ALLOWED: Final = Statement("""
     SELECT coalesce(sum(tokens), 0), coalesce(sum(jobs), 0), coalesce(sum(stored_bytes), 0)
-    FROM quota_allowances WHERE tenant_id = :tenant_id
-""").bindparams(bindparam("tenant_id", type_=Uuid()))
+    FROM quota_allowances WHERE tenant_id = %(tenant_id)s::uuid
+""")
 
 
 def _free(together: QuotaUsage, allowed: QuotaUsage, limits: TenantLimits) -> QuotaUsage:

@@ -12,7 +12,6 @@ from sqlalchemy.orm import Session
 
 from jobs import ids, telemetry
 from jobs.database.advisory_locks import Lock
-from jobs.database.hot import PREPARED
 from jobs.database.sealed_columns import sealer_in
 from jobs.models import JsonObject
 from jobs.models.output import OUTPUT
@@ -34,7 +33,7 @@ _LOCK_FIRST: Final = text("""
         SELECT id FROM webhook_dispatches WHERE state = 'sending' AND next_attempt_at <= clock_timestamp()
         LIMIT :most
     ) AS lost FROM locked
-""").execution_options(**PREPARED)
+""")
 
 # Costs no step of the schedule, but does not go on forever: the event itself may be what crashes its senders.
 _TAKE_BACK: Final = text(f"""
@@ -64,7 +63,7 @@ _TAKE: Final = text("""
     FROM taken JOIN webhook_events e ON e.id = taken.event_id
         LEFT JOIN webhook_endpoints p ON p.id = taken.endpoint_id
     ORDER BY array_position(CAST(:ids AS uuid[]), taken.id)
-""").execution_options(**PREPARED)
+""")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,12 @@ from typing import Final
 from urllib.parse import urlsplit
 from uuid import UUID, uuid5
 
-from sqlalchemy import Integer, Uuid, bindparam, text
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.database import direct
+from jobs.database import statements
 from jobs.database.advisory_locks import HOLD_ONE_OF, Lock
-from jobs.database.direct import Query
-from jobs.database.hot import PREPARED
-from jobs.database.row_sets import array_parameters
+from jobs.database.statements import Query, Statement
 from jobs.errors import DestinationLimitError
 
 # A destination whose server has no room is checked again after this, unless a sender reports room earlier.
@@ -30,21 +28,23 @@ _MIN_NOTICED: Final = 20
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 # A destination named this recently is not written again: submissions must not wait for each other.
-_KNOWN: Final = text("""
+_KNOWN: Final = Statement("""
     SELECT id, named_at < clock_timestamp() - interval '10 min' AS is_stale
-    FROM webhook_destinations WHERE id = ANY(:ids)
-""").bindparams(*array_parameters(ids=Uuid()))
-_REGISTER_AGAIN: Final = text("""
+    FROM webhook_destinations WHERE id = ANY(%(ids)s::uuid[])
+""")
+_REGISTER_AGAIN: Final = Statement("""
     UPDATE webhook_destinations SET named_at = clock_timestamp() WHERE id IN (
-        SELECT id FROM webhook_destinations WHERE id = ANY(:ids) FOR UPDATE SKIP LOCKED)
-""").bindparams(*array_parameters(ids=Uuid()))
-_COUNT: Final = text("""
-    SELECT count(*) FROM (SELECT FROM webhook_destinations WHERE tenant_id = :tenant_id LIMIT :most) counted
-""").bindparams(bindparam("tenant_id", type_=Uuid()), bindparam("most", type_=Integer()))
-_REGISTER: Final = text("""
+        SELECT id FROM webhook_destinations WHERE id = ANY(%(ids)s::uuid[]) FOR UPDATE SKIP LOCKED)
+""")
+_COUNT: Final = Statement("""
+    SELECT count(*) FROM (
+        SELECT FROM webhook_destinations WHERE tenant_id = %(tenant_id)s::uuid LIMIT %(most)s::integer
+    ) counted
+""")
+_REGISTER: Final = Statement("""
     INSERT INTO webhook_destinations (id, tenant_id, server_id)
-    SELECT id, :tenant_id, id FROM unnest(:ids) AS id ON CONFLICT DO NOTHING
-""").bindparams(bindparam("tenant_id", type_=Uuid()), *array_parameters(ids=Uuid()))
+    SELECT id, %(tenant_id)s::uuid, id FROM unnest(%(ids)s::uuid[]) AS id ON CONFLICT DO NOTHING
+""")
 
 # Also makes due the destinations that share a server with those whose exchanges have ended: only destinations
 # that wait for room are due within so short a time.
@@ -69,7 +69,7 @@ _UNNOTICED: Final = text("""
         WHERE tenant_id = tenants.id AND state = 'pending' AND NOT is_noticed
         ORDER BY id LIMIT greatest(:least, :most / (SELECT count(*) FROM tenants))
     ) d LEFT JOIN webhook_endpoints p ON p.id = d.endpoint_id
-""").execution_options(**PREPARED)
+""")
 
 _SCHEDULE: Final = text("""
     INSERT INTO webhook_destinations AS w (id, tenant_id, server_id, next_due_at)
@@ -77,7 +77,7 @@ _SCHEDULE: Final = text("""
         CAST(:due AS timestamptz[]))
     ON CONFLICT (id) DO UPDATE SET server_id = excluded.server_id,
         next_due_at = least(w.next_due_at, excluded.next_due_at)
-""").execution_options(**PREPARED)
+""")
 
 # A dispatch replayed meanwhile has another time, or a lock; the next claim notices it.
 _UPDATE_DUE_TIMES: Final = text("""
@@ -100,7 +100,7 @@ _UPDATE_DUE_TIMES: Final = text("""
         FROM unnest(CAST(:visited AS uuid[]), CAST(:not_before AS timestamptz[]))
             AS visited (id, not_before)
     ) found WHERE webhook_destinations.id = found.id
-""").execution_options(**PREPARED)
+""")
 
 _WAKE: Final = text("""
     UPDATE webhook_dispatches SET is_noticed = false WHERE id = (
@@ -181,9 +181,9 @@ def register(session: Session, tenant_id: UUID, urls: Collection[str], *, limit:
         DestinationLimitError: with them there would be more than `limit`; nothing was counted.
     """
     ids = sorted({server_id(tenant_id, url) for url in urls})
-    known: dict[UUID, bool] = dict(direct.fetch(session, _KNOWN, {"ids": ids}))
+    known: dict[UUID, bool] = dict(statements.fetch(session, _KNOWN, {"ids": ids}))
     if stale := [each for each, is_stale in known.items() if is_stale]:
-        direct.fetch(session, _REGISTER_AGAIN, {"ids": stale})
+        statements.fetch(session, _REGISTER_AGAIN, {"ids": stale})
     if new := [each for each in ids if each not in known]:
         _register_new(session, tenant_id, new, limit=limit)
 
@@ -196,7 +196,7 @@ def rehearse(session: Session, tenant_id: UUID) -> None:
 
 def _register_new(session: Session, tenant_id: UUID, new: Sequence[UUID], *, limit: int) -> None:
     counting = {"tenant_id": tenant_id, "most": limit + 1}
-    _, known, ((count,),) = direct.fetch_all(
+    _, known, ((count,),) = statements.fetch_all(
         session,
         [
             Query(HOLD_ONE_OF, {"lock": Lock.DESTINATIONS, "of": str(tenant_id)}),
@@ -213,7 +213,7 @@ def _register_new(session: Session, tenant_id: UUID, new: Sequence[UUID], *, lim
             remaining=limit - count,
             retry_after_seconds=60,
         )
-    direct.fetch(session, _REGISTER, {"tenant_id": tenant_id, "ids": new})
+    statements.fetch(session, _REGISTER, {"tenant_id": tenant_id, "ids": new})
 
 
 def schedule_new(session: Session, freed: Collection[UUID], *, now: datetime) -> Sequence[NewDispatch]:

@@ -19,7 +19,6 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from jobs.database.hot import PREPARED
 from jobs.settings import WebhookSettings
 from jobs.webhooks.destinations import RECHECK
 
@@ -65,7 +64,7 @@ LOOK: Final = text(f"""
         WHERE d.destination_id = ready.id AND d.state = 'pending' AND d.next_attempt_at <= :now
         ORDER BY d.next_attempt_at LIMIT ready.room
     ) AS due FROM ready ORDER BY next_due_at
-""").execution_options(**PREPARED)  # noqa: S608  # numbers of ours
+""")  # noqa: S608  # numbers of ours
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,11 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
-from sqlalchemy import Table, Uuid, func, select, text, update
+from sqlalchemy import Table, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from jobs.database.direct import Query, Rows
-from jobs.database.row_sets import array_parameters
+from jobs.database.statements import Query, Rows, Statement
 from jobs.ids import uuid7
 from jobs.models.webhook import WebhookEndpoint, WebhookEvent
 from jobs.models.webhook_delivery import WebhookDispatch
@@ -95,10 +94,9 @@ def endpoints_in(rows: Rows) -> defaultdict[UUID, list[Subscriber]]:
     return found
 
 
-_ENDPOINTS: Final = (
-    text(f"SELECT {', '.join(Subscriber._fields)} FROM webhook_endpoints WHERE tenant_id = ANY(:tenant_ids)")  # noqa: S608
-    .bindparams(*array_parameters(tenant_ids=Uuid()))
-    .columns(*(WebhookEndpoint.__table__.c[name] for name in Subscriber._fields))
+_ENDPOINTS: Final = Statement(
+    f"SELECT {', '.join(Subscriber._fields)} FROM webhook_endpoints"  # noqa: S608  # built from constants
+    " WHERE tenant_id = ANY(%(tenant_ids)s::uuid[])"
 )
 
 

@@ -5,14 +5,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import Boolean, Integer, LargeBinary, Text, Uuid, select, text, type_coerce
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import Text, select, type_coerce
 from sqlalchemy.orm import Session
 
-from jobs.database import direct
-from jobs.database.direct import Query
-from jobs.database.row_sets import array_parameters
+from jobs.database import statements
 from jobs.database.sealed_columns import plain_length
+from jobs.database.statements import Query, Statement, as_json
 from jobs.ids import uuid7
 from jobs.models import Result
 from jobs.webhooks import fanout
@@ -30,7 +28,6 @@ def publish(
     events: Sequence[Event],
     *,
     without_endpoints: Mapping[UUID, int] | None = None,
-    is_awaited: bool = True,
 ) -> bool:
     """Append these events, and queue their deliveries.
 
@@ -39,27 +36,21 @@ def publish(
         events: about subjects of one kind. One that exists already is skipped.
         without_endpoints: by job, how many tokens of its result were thinking, where none of their tenants
             has an endpoint; None: both are read.
-        is_awaited: they are there when this returns; False: with the next message or the commit, so the
-            caller opens no savepoint before.
 
     Returns:
-        True if there is anything to deliver, or may be.
+        True if there is anything to deliver.
     """
     has_deliveries = False
     for start in range(0, len(events), _MAX_ROWS):
-        query, may_have = _publishing(session, events[start : start + _MAX_ROWS], without_endpoints)
-        if is_awaited:
-            has_deliveries |= bool(direct.fetch(session, *query))
-        else:
-            direct.later(session, query)
-            has_deliveries |= may_have
+        given = _given(session, events[start : start + _MAX_ROWS], without_endpoints)
+        has_deliveries |= bool(statements.fetch(session, _APPEND, given))
     return has_deliveries
 
 
-def _publishing(
+def _given(
     session: Session, events: Sequence[Event], without_endpoints: Mapping[UUID, int] | None
-) -> tuple[Query, bool]:
-    """Return the statement that appends these events, and whether anybody gets one."""
+) -> dict[str, object]:
+    """Return the parameters of the statement that appends these events."""
     tenants = {event.subject.tenant_id for event in events if event.is_announced}
     # Jobs are many: the content of those that no endpoint could ever want is not kept.
     of_jobs = [event.subject.id for event in events if event.is_of_job and (event.own or event.is_announced)]
@@ -77,7 +68,7 @@ def _publishing(
         event.id: event.payload(reasoning_tokens=reasoning_tokens.get(event.subject.id, 0)) for event in kept
     }
     due = [(event.id, each) for event in events for each in to[event.id]]
-    given = {
+    return {
         "ids": [event.id for event in events],
         "tenant_ids": [event.subject.tenant_id for event in events],
         **{
@@ -85,7 +76,7 @@ def _publishing(
             for name in SUBJECT_COLUMNS
         },
         "types": [event.type for event in events],
-        "payloads": [payloads.get(event.id) for event in events],
+        "payloads": as_json([payloads.get(event.id) for event in events]),
         "outputs": [outputs.get(event.subject.id) for event in events],
         "traceparents": [event.traceparent for event in events],
         "due_ids": [uuid7() for _ in due],
@@ -96,18 +87,18 @@ def _publishing(
         "secrets": [each.secret for _, each in due],
         "include_output": [each.includes_output for _, each in due],
     }
-    return Query(_APPEND, given), bool(due)
 
 
 # The output is copied as it is stored: one that cannot be decrypted must not stop the others. Of the
 # dispatches of a destination only the first is marked unnoticed: that is enough for a claim to schedule it.
-_APPEND: Final = text(f"""
+_APPEND: Final = Statement(f"""
     WITH added AS (
         INSERT INTO webhook_events
             (id, tenant_id, {", ".join(SUBJECT_COLUMNS)}, type, payload, output, traceparent)
         SELECT * FROM unnest(
-            :ids, :tenant_ids, {", ".join(f":{name}s" for name in SUBJECT_COLUMNS)}, :types, :payloads,
-            :outputs, :traceparents
+            %(ids)s::uuid[], %(tenant_ids)s::uuid[],
+            {", ".join(f"%({name}s)s::uuid[]" for name in SUBJECT_COLUMNS)},
+            %(types)s::text[], %(payloads)s::jsonb[], %(outputs)s::text[], %(traceparents)s::text[]
         )
         ON CONFLICT DO NOTHING RETURNING id, tenant_id
     )
@@ -117,28 +108,12 @@ _APPEND: Final = text(f"""
     SELECT due.id, added.tenant_id, added.id, destination_id, endpoint_id, url, secret, includes_output,
         'pending', row_number() OVER (PARTITION BY destination_id ORDER BY due.id) > 1, clock_timestamp()
     FROM unnest(
-        :due_ids, :event_ids, :destination_ids, :to_endpoint_ids, :urls, :secrets, :include_output
+        %(due_ids)s::uuid[], %(event_ids)s::uuid[], %(destination_ids)s::uuid[], %(to_endpoint_ids)s::uuid[],
+        %(urls)s::text[], %(secrets)s::bytea[], %(include_output)s::boolean[]
     ) AS due(id, event_id, destination_id, endpoint_id, url, secret, includes_output)
         JOIN added ON added.id = due.event_id
     RETURNING event_id
-""").bindparams(  # noqa: S608  # built from constants
-    *array_parameters(
-        ids=Uuid(),
-        tenant_ids=Uuid(),
-        **{f"{name}s": Uuid() for name in SUBJECT_COLUMNS},
-        types=Text(),
-        payloads=JSONB(none_as_null=True),
-        outputs=Text(),
-        traceparents=Text(),
-        due_ids=Uuid(),
-        event_ids=Uuid(),
-        destination_ids=Uuid(),
-        to_endpoint_ids=Uuid(),
-        urls=Text(),
-        secrets=LargeBinary(),
-        include_output=Boolean(),
-    )
-)
+""")  # noqa: S608  # built from constants
 
 
 def _ask(
@@ -148,14 +123,12 @@ def _ask(
     if not tenant_ids and not job_ids:
         return defaultdict(list), {}
     asked = [fanout.asking_endpoints(tenant_ids), Query(_REASONING, {"job_ids": job_ids})]
-    endpoints, reasoning_tokens = direct.fetch_all(session, asked)
+    endpoints, reasoning_tokens = statements.fetch_all(session, asked)
     return fanout.endpoints_in(endpoints), dict(reasoning_tokens)
 
 
-_REASONING: Final = (
-    text("SELECT job_id, reasoning_tokens FROM results WHERE job_id = ANY(:job_ids)")
-    .bindparams(*array_parameters(job_ids=Uuid()))
-    .columns(job_id=Uuid, reasoning_tokens=Integer)
+_REASONING: Final = Statement(
+    "SELECT job_id, reasoning_tokens FROM results WHERE job_id = ANY(%(job_ids)s::uuid[])"
 )
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 
 from jobs import audit, ids
 from jobs.audit import Action
-from jobs.database import direct
+from jobs.database import statements
 from jobs.database.rows import require
 from jobs.errors import ConflictError
 from jobs.models.webhook import WebhookEndpoint, WebhookEvent
@@ -76,7 +76,7 @@ def replay_event(session: Session, event_id: UUID, *, tenant_id: UUID) -> Replay
         .tuples()
         .all()
     )
-    rows = direct.fetch(session, *fanout.asking_endpoints([tenant_id]))
+    rows = statements.fetch(session, *fanout.asking_endpoints([tenant_id]))
     endpoints = fanout.endpoints_in(rows)[tenant_id]
     new = [to for to in fanout.subscribed(endpoints, event.type) if to.id not in {*again, *known}]
     num_over_limit = sum(known.values())

@@ -117,20 +117,15 @@ class PromptPrefetcher:
         for start in range(0, len(text_ids), _TOGETHER):
             self._keep_all(partial(self._load, text_ids[start : start + _TOGETHER]))
 
-    def read_with(self, session: Session, jobs: Sequence[QueuedJob]) -> Callable[[], object]:
-        """Read those of these jobs' prompts that are not ready with the session's next message.
+    def read_with(self, session: Session, jobs: Sequence[QueuedJob]) -> None:
+        """Make those of these jobs' prompts ready that are not yet, in the session's transaction.
 
         Long ones are left to `load`, after the transaction: it holds the engine's row.
-
-        Returns:
-            The function that makes them ready.
         """
         short = _first_short(jobs)
         missing = self.missing(each.text_id for each in short)
-        if not missing:
-            return lambda: None
-        read = store.ask_counted(session, missing, self._counter)
-        return lambda: self._keep_all(read)
+        if missing:
+            self._keep_all(partial(store.load_counted, session, missing, self._counter))
 
     def candidates(self) -> Preview | None:
         """Return the jobs that a claim may choose from without reading the queue.

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import LargeBinary, Text, Uuid, bindparam, text
 from sqlalchemy.orm import Session
 
-from jobs.database import direct
-from jobs.database.hot import PREPARED
+from jobs.database import statements
+from jobs.database.statements import Statement
 from jobs.prompts.prefixes import (
     StoredPrefixes,
     adapted,
@@ -238,22 +237,18 @@ def elsewhere(session: Session, engine_name: str, model: str) -> set[Family]:
     One that starts no more jobs keeps none of them from others.
     """
     given = {"engine_name": engine_name, "model": model}
-    return {Family(*row) for row in direct.fetch(session, _ELSEWHERE, given)}
+    return {Family(*row) for row in statements.fetch(session, _ELSEWHERE, given)}
 
 
-_ELSEWHERE: Final = (
-    text("""
+_ELSEWHERE: Final = Statement("""
     SELECT DISTINCT jobs.tenant_id, jobs.family
-    FROM engines JOIN engines AS mine ON mine.name = :engine_name
+    FROM engines JOIN engines AS mine ON mine.name = %(engine_name)s::text
         AND engines.max_input_len >= mine.max_input_len AND engines.max_seq_len >= mine.max_seq_len
         AND (engines.max_blocks - engines.blocks_per_sequence) * engines.tokens_per_block
             >= (mine.max_blocks - mine.blocks_per_sequence) * mine.tokens_per_block
     JOIN reservations ON reservations.engine_name = engines.name
     JOIN jobs ON jobs.id = reservations.job_id AND jobs.lease_id = reservations.lease_id
-    WHERE engines.model = :model AND engines.name <> :engine_name AND engines.paused_reason IS NULL
-        AND engines.halt IS NULL AND reservations.state = 'held' AND jobs.family IS NOT NULL
+    WHERE engines.model = %(model)s::text AND engines.name <> %(engine_name)s::text
+        AND engines.paused_reason IS NULL AND engines.halt IS NULL
+        AND reservations.state = 'held' AND jobs.family IS NOT NULL
     """)
-    .bindparams(bindparam("engine_name", type_=Text()), bindparam("model", type_=Text()))
-    .columns(tenant_id=Uuid, family=LargeBinary)
-    .execution_options(**PREPARED)
-)

@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 
 from api.runtime.database import Transactions
 from jobs import database
-from jobs.database import direct
-from jobs.database.hot import PREPARED
+from jobs.database import statements
+from jobs.database.statements import Query, Statement
 from jobs.models import DEFAULT_TENANT
 from jobs.settings import DatabaseSettings
 
@@ -123,17 +123,13 @@ def test_nothing_of_a_transaction_stays_in_its_session(pooled: DatabaseSettings)
     made.dispose()
 
 
-@pytest.mark.parametrize("is_pooled", [True, False])
-def test_statements_are_prepared_only_where_the_connection_is_ours_alone(
-    database_settings: DatabaseSettings, pooled: DatabaseSettings, *, is_pooled: bool
-) -> None:
-    made = database.make_engine(pooled if is_pooled else database_settings, pool_size=1)
-    for _ in range(2):
+def test_nothing_is_prepared_in_a_session_that_serves_others_next(pooled: DatabaseSettings) -> None:
+    made = database.make_engine(pooled, pool_size=1)
+    asked = [Query(Statement("SELECT %(number)s::integer"), {"number": each}) for each in (1, 2)]
+    for _ in range(20):
         with Session(made) as session, session.begin():
-            session.execute(text("SELECT 1").execution_options(**PREPARED))
-            assert direct.fetch(session, text("SELECT 2").execution_options(**PREPARED), {}) == [(2,)]
-            prepared = session.scalar(text("SELECT count(*) FROM pg_prepared_statements"))
-            assert prepared == (0 if is_pooled else 2)
+            assert statements.fetch_all(session, asked) == [[(1,)], [(2,)]]
+            assert session.scalar(text("SELECT count(*) FROM pg_prepared_statements")) == 0
     made.dispose()
 
 

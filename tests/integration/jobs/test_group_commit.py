@@ -14,12 +14,10 @@ from sqlalchemy.orm import Session, sessionmaker
 from api.runtime.database import Transactions
 from api.runtime.group_commit import GroupCommit
 from api.runtime.quotas import QuotaCache
-from api.runtime.warm_up import store_nothing
 from jobs import tenants
-from jobs.database import direct, transaction
-from jobs.database.direct import Query
+from jobs.database import statements, transaction
+from jobs.database.statements import Query
 from jobs.errors import LimitError
-from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.models.new_job import NewJob
 from jobs.prompts.store import NewText
@@ -29,7 +27,6 @@ from jobs.submission import Submitter
 from jobs.tenants import allowances
 from jobs.tenants.key_quotas import KeyQuota
 from jobs.tenants.quotas import QuotaUsage, TenantLimits
-from jobs.webhooks import destinations
 from submitting.group_commits import running
 from support import CAPACITY, PATIENCE, refusing, register_engine, spec
 
@@ -146,40 +143,6 @@ def test_a_keys_quota_bounds_its_own_jobs_among_those_that_arrive_together(
     assert counts == {limited: 2, other: 4, None: 4}
 
 
-def test_the_first_submission_finds_its_statements_prepared(
-    sessions: sessionmaker[Session], database_settings: DatabaseSettings
-) -> None:
-    async def prepared_before_and_after() -> list[int]:
-        transactions = Transactions(database_settings.model_copy(update={"pool_size": 1}))
-        group_commit = GroupCommit(transactions)
-        storing = asyncio.create_task(group_commit.run())
-        found = []
-        nobody = uuid7()
-        await transactions.run(partial(store_nothing, tenant_id=nobody), tenant_ids=[nobody])
-        found.append(await transactions.run(_num_prepared, tenant_ids=[DEFAULT_TENANT]))
-        admission = QuotaCache().admission(DEFAULT_TENANT, TenantLimits(10**6, 100, 10))
-        us = Submitter(DEFAULT_TENANT, CAPACITY, admission)
-        for url in (None, "https://example.com/", None, "https://example.com/"):
-            register = partial(
-                destinations.register, tenant_id=DEFAULT_TENANT, urls=[url or "http://a/"], limit=9
-            )
-            await transactions.run_directly(register, tenant_ids=[DEFAULT_TENANT])
-            await group_commit.submit(spec(webhook_url=url), us)
-        found.append(await transactions.run(_num_prepared, tenant_ids=[DEFAULT_TENANT]))
-        storing.cancel()
-        await transactions.close()
-        return found
-
-    before, after = asyncio.run(prepared_before_and_after())
-    assert before == after > 10
-    assert len(custom_ids(sessions)) == 4
-
-
-def _num_prepared(session: Session) -> int:
-    counting = "SELECT count(*) FROM pg_prepared_statements"
-    return session.scalar(text(counting)) or 0
-
-
 def test_a_caller_that_leaves_harms_no_other(
     sessions: sessionmaker[Session], database_settings: DatabaseSettings
 ) -> None:
@@ -231,4 +194,4 @@ _HOLD = text("SELECT pg_advisory_xact_lock(4711)")
 def _wait_for(begun: Callable[[], None], session: Session, _more: object, then: Sequence[Query]) -> None:
     begun()
     session.execute(_HOLD)
-    direct.fetch_all(session, then)
+    statements.fetch_all(session, then)

@@ -9,9 +9,8 @@ import pytest
 from sqlalchemy import delete
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs.database import direct
-from jobs.database.compiled import Statement
-from jobs.database.direct import Rows
+from jobs.database import statements
+from jobs.database.statements import Rows, Statement
 from jobs.models import DEFAULT_TENANT, Reservation
 from jobs.scheduling import output_history, ticks
 from jobs.scheduling.output_history import Group, History
@@ -24,7 +23,7 @@ from support import CAPACITY, ENGINE, MODEL, POLICY, job_in, new_tenant, registe
 def num_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows each reading of a history took."""
     found: list[int] = []
-    fetch = direct.fetch
+    fetch = statements.fetch
 
     def noted(session: Session, statement: Statement, given: Mapping[str, Any]) -> Rows:
         rows = fetch(session, statement, given)
@@ -32,7 +31,7 @@ def num_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             found.append(len(rows))
         return rows
 
-    monkeypatch.setattr(direct, "fetch", noted)
+    monkeypatch.setattr(statements, "fetch", noted)
     return found
 
 
@@ -69,11 +68,9 @@ def test_however_many_jobs_a_group_has_its_outputs_are_one_row(session: Session,
 def test_of_many_jobs_the_newest_count(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     group: Group = (DEFAULT_TENANT, "generate", None)
     completed(session, *range(10, 40))
-    sql = output_history._NEWEST.text.replace("LIMIT 200", "LIMIT 4")
-    assert sql != output_history._NEWEST.text
-    few = output_history._NEWEST._clone()
-    few.text = sql
-    monkeypatch.setattr(output_history, "_NEWEST", few)
+    sql = output_history._NEWEST.sql.replace("LIMIT 200", "LIMIT 4")
+    assert sql != output_history._NEWEST.sql
+    monkeypatch.setattr(output_history, "_NEWEST", Statement(sql))
     assert list(History().peers(session, [group])[group].near(100)) == [10, 11, 12, 13]
 
 
@@ -93,7 +90,7 @@ def test_outputs_are_read_again_only_once_they_are_old(session: Session, num_row
 def test_who_waits_for_an_idle_engine_is_read_with_the_message_that_locks_it(
     sessions: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send = direct._send
+    send = statements._send
     sent: list[int] = []
 
     def noted(*given: Any, **named: Any) -> Any:  # noqa: ANN401  # as it takes and returns them
@@ -111,7 +108,7 @@ def test_who_waits_for_an_idle_engine_is_read_with_the_message_that_locks_it(
     with sessions.begin() as session:
         register_engine(session)
         job = submit_one(session)
-    monkeypatch.setattr(direct, "_send", noted)
+    monkeypatch.setattr(statements, "_send", noted)
     at_best = num_messages(Expected(MODEL, CAPACITY))
     assert at_best == num_messages(None) - 2
     smaller = replace(CAPACITY, max_input_len=CAPACITY.max_input_len - 1)

@@ -12,19 +12,17 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
-    bindparam,
     func,
     select,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from jobs import database
-from jobs.database import direct
-from jobs.database.hot import PREPARED
-from jobs.database.packed_arrays import PackedArrayType
-from jobs.database.sealed_columns import SealedBytes, SealedJson, SealedText, plain_length
+from jobs.database import statements
+from jobs.database.sealed_columns import Sealed, SealedBytes, SealedJson, SealedText, plain_length
+from jobs.database.statements import Statement
 from jobs.sealing.content import ESCAPE, SEALED, ContentSealer, ContentUnreadableError
 from jobs.settings import DatabaseSettings
 
@@ -64,11 +62,7 @@ ROWS: list[tuple[Any, ...]] = [
 ]
 NAMES = ("id", "note", "packed", "facts")
 KINDS = {"id": Integer(), "note": Kept.note.type, "packed": Kept.packed.type, "facts": Kept.facts.type}
-READ = (
-    text("SELECT id, note, packed, facts FROM kept_content ORDER BY id")
-    .columns(**KINDS)
-    .execution_options(**PREPARED)
-)
+READ = text("SELECT id, note, packed, facts FROM kept_content ORDER BY id").columns(**KINDS)
 
 
 @pytest.fixture(params=["sealed", "plain"])
@@ -93,24 +87,22 @@ def write_by_statement(session: Session) -> None:
     session.execute(insert(Kept), [dict(zip(NAMES, row, strict=True)) for row in ROWS])
 
 
-def write_directly(session: Session) -> None:
-    arrays = ", ".join(f":{name}" for name in NAMES)
-    inserting = (
-        text(f"INSERT INTO kept_content SELECT * FROM unnest({arrays})")  # noqa: S608
-        .bindparams(*(bindparam(name, type_=ARRAY(kind)) for name, kind in KINDS.items()))
-        .execution_options(**PREPARED)
+def write_by_sets(session: Session) -> None:
+    arrays = ", ".join(
+        f"%({name})s::{kind}[]"
+        for name, kind in zip(NAMES, ("integer", "text", "bytea", "jsonb"), strict=True)
     )
-    direct.fetch(session, inserting, dict(zip(NAMES, zip(*ROWS, strict=True), strict=True)))
+    sealed = {name: kind for name, kind in KINDS.items() if isinstance(kind, Sealed)}
+    inserting = Statement(f"INSERT INTO kept_content SELECT * FROM unnest({arrays})", sealed)  # noqa: S608
+    statements.fetch(session, inserting, dict(zip(NAMES, zip(*ROWS, strict=True), strict=True)))
 
 
-def write_packed(session: Session) -> None:
-    arrays = func.unnest(*(bindparam(name, type_=PackedArrayType(kind)) for name, kind in KINDS.items()))
-    rows = arrays.table_valued(*NAMES, name="given").render_derived()
-    inserting = insert(STORED).from_select(NAMES, select(*(rows.c[name] for name in NAMES)))
-    session.connection().execute(inserting, dict(zip(NAMES, map(list, zip(*ROWS, strict=True)), strict=True)))
+def write_inserted_set(session: Session) -> None:
+    values = dict(zip(NAMES, map(list, zip(*ROWS, strict=True)), strict=True))
+    statements.fetch(session, *statements.insert_set(Kept, values))
 
 
-WRITERS = [write_by_rows, write_by_statement, write_directly, write_packed]
+WRITERS = [write_by_rows, write_by_statement, write_by_sets, write_inserted_set]
 
 
 @pytest.mark.parametrize("write", WRITERS)
@@ -123,9 +115,7 @@ def test_all_ways_write_what_all_ways_read(made: Engine, write: Any) -> None:  #
             (each.id, each.note, each.packed, each.facts)
             for each in session.scalars(select(Kept).order_by(Kept.id))
         ] == ROWS
-        assert direct.fetch(session, READ, {}) == ROWS
         assert [tuple(row) for row in session.execute(READ)] == ROWS
-        assert direct.later(session, direct.Query(READ, {}))() == ROWS
 
 
 @pytest.mark.parametrize("write", WRITERS)
@@ -169,10 +159,10 @@ def test_an_engine_without_the_key_reads_what_is_plain_and_names_the_missing_key
         session.commit()
     with Session(engine) as session:
         if not seals:
-            assert direct.fetch(session, READ, {}) == ROWS
+            assert [tuple(row) for row in session.execute(READ)] == ROWS
             return
         with pytest.raises(ContentUnreadableError, match="not configured"):
-            direct.fetch(session, READ, {})
+            session.execute(READ).all()
         with pytest.raises(ContentUnreadableError, match="not configured"):
             session.get(Kept, 1)
         assert session.scalar(select(func.count()).select_from(Kept)) == len(ROWS)  # goes on

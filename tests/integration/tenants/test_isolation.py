@@ -14,7 +14,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import database, lifecycle, queries, tenants
-from jobs.database import direct, schema
+from jobs.database import schema, statements
+from jobs.database.statements import Statement
 from jobs.models import DEFAULT_TENANT, Base, Job, PromptText, Tenant, WebhookEvent
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
@@ -140,17 +141,14 @@ def test_a_query_that_forgot_its_filter_gets_it(engine: Engine, mine: Job, their
         session.connection().info.pop("longbatch.roles", None)
 
 
-def test_a_binding_that_is_sent_with_the_next_statement_binds_that_whichever_way_it_takes(
+def test_a_statement_is_bound_whichever_way_it_takes(
     engine: Engine,
     mine: Job,
     theirs: Theirs,  # noqa: ARG001  # stored before
 ) -> None:
     with TenantSession(engine) as session:
-        isolation.enter_with_next(session, [DEFAULT_TENANT])
-        found = direct.fetch(session, text("SELECT id FROM jobs"), {})
-    assert found == [(mine.id,)]
-    with TenantSession(engine) as session:
-        isolation.enter_with_next(session, [DEFAULT_TENANT])
+        isolation.enter(session, [DEFAULT_TENANT])
+        assert statements.fetch(session, Statement("SELECT id FROM jobs"), {}) == [(mine.id,)]
         assert session.execute(text("SELECT current_user")).scalar_one() == isolation.APP_ROLE
         assert list(session.execute(text("SELECT id FROM jobs")).scalars()) == [mine.id]
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from api.runtime.quotas import QuotaCache
 from jobs import submission
 from jobs.database import transaction
-from jobs.database.direct import Query
+from jobs.database.statements import Query
 from jobs.errors import LimitError, LimitOf
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.submission import Refusal, Submitter

@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from api.runtime.quotas import QuotaCache
 from claiming import claims
 from jobs import deletion, files, fitting, lifecycle, submission
-from jobs.database import database_now, direct
-from jobs.database.direct import Query
+from jobs.database import database_now, statements
+from jobs.database.statements import Query, Statement
 from jobs.engines import reservations
 from jobs.errors import LimitError, StorageQuotaError
 from jobs.files.storage import RowStore
@@ -93,7 +93,7 @@ class Life(JobMachine):
             if of_key:
                 key_quotas.admit(session, of_key, more)
             quotas.admit(session, tenant_id, more, limits=LIMITS)
-            direct.fetch_all(session, then)
+            statements.fetch_all(session, then)
 
         with self.sessions() as session:
             before = quotas.current_usage(session, tenant_id), held_by_keys(session, tenant_id)
@@ -425,7 +425,7 @@ def test_far_below_its_limits_a_tenant_s_jobs_are_not_summed(
 
 def test_what_the_quota_refuses_was_not_written_before(session: Session) -> None:
     session.execute(text("CREATE TEMPORARY SEQUENCE written"))
-    writing = [Query(text("SELECT nextval('written')"), {})]
+    writing = [Query(Statement("SELECT nextval('written')"), {})]
     admit = QuotaCache().admission(DEFAULT_TENANT, LIMITS)
     admit(session, QuotaUsage(tokens=10, jobs=1), writing)
     before = session.scalar(text("SELECT last_value FROM written"))

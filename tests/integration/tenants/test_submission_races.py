@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import submission
 from jobs.database import transaction
-from jobs.database.direct import Query
+from jobs.database.statements import Query
 from jobs.models import DEFAULT_TENANT, Job, QuotaAllowance
 from jobs.submission import Refusal, Submitter
 from jobs.tenants import allowances

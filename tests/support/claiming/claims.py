@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import Integer, Uuid, text
 from sqlalchemy.orm import Session
 
-from jobs.database.row_sets import array_parameters
+from jobs.database import statements
+from jobs.database.statements import Statement
 from jobs.engines import reservations
 from jobs.scheduling import engine_load
 from jobs.scheduling.claims import ClaimResult, FreedSlot, start_jobs
@@ -46,11 +46,12 @@ def _close(session: Session, ended: Sequence[FreedSlot]) -> None:
         "cached": [each.cached_tokens for each in ended],
     }
     if ended:
-        session.execute(_CLOSE, given)
+        statements.fetch(session, _CLOSE, given)
 
 
-_CLOSE: Final = text(f"""
+_CLOSE: Final = Statement(f"""
     WITH freed AS (
-        SELECT * FROM unnest(:lease_ids, :produced, :cached) AS freed(lease_id, produced, cached)
+        SELECT * FROM unnest(%(lease_ids)s::uuid[], %(produced)s::integer[], %(cached)s::integer[])
+            AS freed(lease_id, produced, cached)
     ), {reservations.CLOSED} {reservations.SETTLE}
-""").bindparams(*array_parameters(lease_ids=Uuid(), produced=Integer(), cached=Integer()))  # noqa: S608  # built from constants
+""")  # noqa: S608  # built from constants
