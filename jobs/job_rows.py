@@ -38,7 +38,7 @@ def insert_jobs(session: Session, new: Sequence[NewJob]) -> None:
 
 
 def rehearse(session: Session) -> None:
-    """Execute what inserts jobs, without and with a webhook, so that it is prepared; insert none."""
+    """Execute what inserts jobs, without and with a webhook; insert none."""
     for rare in (_RARE, _RARE - {"webhook_url"}):
         names = [name for name in _FIELDS if name not in rare]
         none = {_COLUMNS.get(name, name): list[object]() for name in names}

@@ -55,7 +55,7 @@ async def _rehearse(transactions: Transactions, tenant_id: UUID) -> None:
 
 
 def store_nothing(session: Session, tenant_id: UUID) -> None:
-    """Execute the statements of a tenant's first submission, which are thus compiled, prepared and planned.
+    """Execute the statements of a tenant's first submission, so that the server process has its caches.
 
     Args:
         session: of a transaction bound to that tenant.

@@ -51,7 +51,7 @@ def try_hold(session: Session, lock: Lock) -> bool:
     return bool(session.scalar(select(func.pg_try_advisory_xact_lock(*_key(lock, None)))))
 
 
-# What `hold` executes for one of many, as `direct` sends it: with `lock` and `of`.
+# What `hold` executes for one of many, as a statement: with `lock` and `of`.
 HOLD_ONE_OF: Final = Statement("SELECT pg_advisory_xact_lock(%(lock)s::integer, hashtext(%(of)s::text))")
 
 

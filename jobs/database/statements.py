@@ -77,7 +77,7 @@ def fetch_all(session: Session, queries: Sequence[Query]) -> list[Rows]:
     session.flush()
     connection = session.connection()
     sent = [_Sent(each.statement.sql, _stored(each, connection.dialect)) for each in queries]
-    for each in sent:
+    for each in sent:  # listeners of SQLAlchemy's statements hear of these too
         for listener in connection.dispatch.before_cursor_execute:
             listener(connection, None, *each, None, False)
     try:

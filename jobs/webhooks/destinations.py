@@ -189,7 +189,7 @@ def register(session: Session, tenant_id: UUID, urls: Collection[str], *, limit:
 
 
 def rehearse(session: Session, tenant_id: UUID) -> None:
-    """Execute what `register` does about new servers, so that it is prepared; register none."""
+    """Execute what `register` does about new servers; register none."""
     register(session, tenant_id, [], limit=0)
     _register_new(session, tenant_id, [], limit=0)
 

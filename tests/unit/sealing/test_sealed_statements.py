@@ -35,9 +35,10 @@ def places_written(sql: str) -> set[str]:
     written += [(table, re.findall(r"(\w+)\s*=", columns)) for table, columns in _UPDATED.findall(sql)]
     found = set()
     for table, columns in written:
-        types = Base.metadata.tables[table].c if table in Base.metadata.tables else {}
-        kinds = [types[name].type for each in columns if (name := each.strip()) in types]
-        found |= {kind.place for kind in kinds if isinstance(kind, Sealed)}
+        if table in Base.metadata.tables:
+            types = Base.metadata.tables[table].c
+            kinds = [types[name].type for each in columns if (name := each.strip()) in types]
+            found |= {kind.place for kind in kinds if isinstance(kind, Sealed)}
     return found
 
 
