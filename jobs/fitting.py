@@ -12,11 +12,10 @@ from jobs.database import database_now
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity, Excess, find_least_excess
 from jobs.models import Job, JsonObject
-from jobs.models.new_job import NewJob
 from jobs.states import TRANSITIONS
 
 
-def settle_count(job: Job | NewJob, *, num_tokens: int, limits: Sequence[Capacity], now: datetime) -> None:
+def settle_count(job: Job, *, num_tokens: int, limits: Sequence[Capacity], now: datetime) -> None:
     """Queue a job whose prompt is counted, or fail it if no engine can ever run it."""
     job.prompt_tokens = num_tokens
     job.reserved_tokens = num_tokens + job.max_tokens
@@ -27,7 +26,7 @@ def settle_count(job: Job | NewJob, *, num_tokens: int, limits: Sequence[Capacit
         reject(job, too_long_error(excess), now=now)
 
 
-def reject(job: Job | NewJob, error: JsonObject, *, now: datetime) -> None:
+def reject(job: Job, error: JsonObject, *, now: datetime) -> None:
     """Fail a job that no engine can ever run."""
     job.state = TRANSITIONS["reject"][1].value
     job.error, job.finalized_at = error, now

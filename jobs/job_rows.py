@@ -1,7 +1,6 @@
 """How rows of jobs begin and move: their only constructors, and the guarded UPDATE under every verb."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,40 +11,56 @@ from jobs.database import statements
 from jobs.database.statements import Query, insert_set
 from jobs.models import Job
 from jobs.models.job import LEADS, RequestColumns
-from jobs.models.new_job import NewJob
 from jobs.prompts.prefixes import ADAPTED_FAMILY, family_place
 from jobs.states import TERMINAL, TRANSITIONS, JobState, sources
 
-_FIELDS: Final = tuple(each.name for each in fields(NewJob))
-# Most jobs have none of these, which are then left to the table's defaults.
-_RARE: Final = frozenset(_FIELDS[_FIELDS.index("guide_id") :]) - {"api_key_id"}
-# Columns that no new job sets, as the table's defaults set them.
-_UNTOUCHED: Final[Mapping[str, Any]] = dict.fromkeys(set(Job.__mapper__.attrs.keys()) - {*_FIELDS}) | {
-    "completion_tokens": 0,
-    "attempt": 0,
-    "num_rescues": 0,
-    "num_yields": 0,
-    "num_preemptions": 0,
-    "num_preparations": 0,
-    "is_reported": False,
-    "has_twins": False,
+# Columns that every insertion of new jobs sets.
+_COMMON: Final = (
+    *("id", "tenant_id", "text_id", "state", "lane", "rank", "task", "model", "max_tokens", "prompt_tokens"),
+    *("reserved_tokens", "sampling", "created_at", "api_key_id"),
+)
+# Those of which most jobs have none; an insertion of such jobs leaves them to the table's defaults.
+_RARE: Final = (
+    *("guide_id", "adapter", "is_whole", "custom_id", "labels", "webhook_url", "webhook_secret"),
+    *("webhook_includes_output", "expires_at", "batch_id", "batch_line", "choice", "num_choices", "family"),
+    *("error", "finalized_at", "request_digest", "traceparent"),
+)
+# The columns of a row, by the attributes that they are of a job.
+JOB_ROW: Final = {each.key: each.columns[0] for each in Job.__mapper__.column_attrs}
+# Columns that are not null where nobody sets them, as the table's defaults are.
+_DEFAULTS: Final[Mapping[str, Any]] = dict.fromkeys(JOB_ROW) | {
+    **dict.fromkeys(("rank", "reserved_tokens", "completion_tokens", "attempt", "choice"), 0),
+    **dict.fromkeys(("num_rescues", "num_yields", "num_preemptions", "num_preparations"), 0),
+    **dict.fromkeys(("is_whole", "webhook_includes_output", "is_reported", "has_twins"), False),
+    "state": JobState.PREPARING.value,
 }
 
 
-def insert_jobs(session: Session, new: Sequence[NewJob]) -> None:
+def unstored(**columns: Any) -> Job:  # noqa: ANN401  # columns have many types
+    """Create a job that no session tracks, whole as its row will be; `insertion` inserts it."""
+    return _whole({**_DEFAULTS, "sampling": {}, "labels": {}, **columns})
+
+
+def _whole(columns: Mapping[str, Any]) -> Job:
+    """Create a job with all its columns. None is a change, which SQLAlchemy takes 50 us a job to record."""
+    job = new_job()
+    vars(job).update(columns)
+    return job
+
+
+def insert_jobs(session: Session, new: Sequence[Job]) -> None:
     """Insert jobs in one statement."""
     statements.fetch_all(session, [insertion(new)])
 
 
 def rehearse(session: Session) -> None:
     """Execute what inserts jobs, without and with a webhook; insert none."""
-    for rare in (_RARE, _RARE - {"webhook_url"}):
-        names = [name for name in _FIELDS if name not in rare]
-        none = {_COLUMNS.get(name, name): list[object]() for name in names}
+    for names in (_COMMON, (*_COMMON, "webhook_url")):
+        none = {JOB_ROW[name].name: list[object]() for name in names}
         statements.fetch(session, *insert_set(Job, none))
 
 
-def insert_leaders(session: Session, new: Sequence[NewJob]) -> set[UUID]:
+def insert_leaders(session: Session, new: Sequence[Job]) -> set[UUID]:
     """Insert those of these jobs that have no unfinished equal; return their ids.
 
     A unique index decides, so of two transactions that insert equal jobs one waits for the other.
@@ -57,39 +72,33 @@ def insert_leaders(session: Session, new: Sequence[NewJob]) -> set[UUID]:
 _UNLESS_ONE_LEADS: Final = f"ON CONFLICT (request_digest) WHERE {LEADS} DO NOTHING RETURNING id"
 
 
-def insert_twins(session: Session, new: Sequence[NewJob]) -> None:
+def insert_twins(session: Session, new: Sequence[Job]) -> None:
     """Insert jobs that wait for an equal one."""
     for job in new:
         job.state = JobState.BLOCKED.value
     insert_jobs(session, new)
 
 
-def insertion(new: Sequence[NewJob], *, then: str = "") -> Query:
+def insertion(new: Sequence[Job], *, then: str = "") -> Query:
     """Build the query that inserts jobs, at least one."""
     return insert_set(Job, _values(new), then=then)
 
 
-def _values(new: Sequence[NewJob]) -> dict[str, Sequence[object]]:
+def _values(new: Sequence[Job]) -> dict[str, Sequence[object]]:
     """Return the columns of these jobs."""
-    values = {name: [getattr(job, name) for job in new] for name in _FIELDS}
-    return {_COLUMNS.get(name, name): each for name, each in values.items() if name not in _RARE or any(each)}
+    values = {name: [getattr(job, name) for job in new] for name in (*_COMMON, *_RARE)}
+    return {JOB_ROW[name].name: each for name, each in values.items() if name in _COMMON or any(each)}
 
 
-_COLUMNS: Final = {"labels": "metadata"}
-
-
-def inserted(session: Session, new: NewJob) -> Job:
-    """Return the row of a job that this transaction inserted, without reading it."""
-    return _known(session, new_job(**{name: getattr(new, name) for name in _FIELDS}, **_UNTOUCHED))
-
-
-# The columns of a row, by the attributes that they are of a job.
-JOB_ROW: Final = {each.key: each.columns[0] for each in Job.__mapper__.column_attrs}
+def attach(session: Session, jobs: Iterable[Job]) -> None:
+    """Let the session track jobs that it has inserted with `insertion`."""
+    for job in jobs:
+        _known(session, job)
 
 
 def job_of(row: Sequence[Any]) -> Job:
     """Return the job of a row with the columns `JOB_ROW`; no session tracks it."""
-    return new_job(**dict(zip(JOB_ROW, row, strict=True)))
+    return _whole(dict(zip(JOB_ROW, row, strict=True)))
 
 
 def written(session: Session, row: Sequence[Any]) -> Job:

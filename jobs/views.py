@@ -13,7 +13,6 @@ from typing_extensions import TypedDict  # pydantic needs it below Python 3.12
 from jobs import ids
 from jobs.embeddings import EMBED_TASK
 from jobs.models import Job, JsonObject
-from jobs.models.new_job import NewJob
 from jobs.prompts.messages import Task
 from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK
 from jobs.states import FinishReason, JobState, StopReason, WaitReason
@@ -158,7 +157,7 @@ class JobWithQueueObject(JobObject):
     ]
 
 
-def job_object(job: Job | NewJob) -> JobObject:
+def job_object(job: Job) -> JobObject:
     """Convert a job to the shape that callers see."""
     return JobObject(
         id=ids.job_id(job.id),

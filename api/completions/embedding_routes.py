@@ -47,7 +47,7 @@ async def create_embeddings(
         ended = await unless_gone(request, embeddings.until_all_ended(services, jobs))
     finally:
         # Where one fails, the others are in vain; a caller that left may come back for all of them.
-        if len(ended) < len(jobs) if ended is not None else repetition is None:
+        if len(ended) < len(jobs) if ended is not None else repetition.guard is None:
             await give_up(services, *(job.id for job in jobs), tenant_id=jobs[0].tenant_id)
     if (error := error_of(ended[0])) is not None:
         raise error

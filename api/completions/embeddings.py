@@ -15,7 +15,7 @@ from pydantic_core import to_json
 from sqlalchemy.orm import Session
 
 from api.completions import interactive
-from api.completions.placement import WAITED_FOR, Repetition, meaning_sha256
+from api.completions.placement import WAITED_FOR, meaning_sha256
 from api.http.body import parse_object
 from api.runtime.api_keys import Caller
 from api.runtime.services import Services
@@ -41,6 +41,7 @@ from jobs.states import JobState
 from jobs.states.batch import Endpoint
 from jobs.submission import Submitter
 from jobs.submission.job_specs import JobSpec, inputs_of
+from jobs.submission.repetition import Repetition
 
 _NUMBER_BYTES: Final = 22  # of one of a vector, as JSON
 
@@ -73,7 +74,7 @@ async def parse(services: Services, raw: bytes | bytearray) -> ParsedEmbeddings:
 
 
 async def submit(
-    services: Services, parsed: ParsedEmbeddings, *, caller: Caller, repetition: Repetition | None
+    services: Services, parsed: ParsedEmbeddings, *, caller: Caller, repetition: Repetition
 ) -> tuple[list[Job], bool]:
     """Submit a job for each input, or find those that an earlier copy of the request submitted.
 
@@ -88,13 +89,7 @@ async def submit(
     """
     by, served = services.submitter(caller), services.settings.engine.model
     make = partial(_submit, parsed=parsed, by=by, served=served)
-
-    def run(session: Session) -> tuple[list[Job], bool]:
-        if repetition is None:
-            return make(session), False
-        return repetition.run(session, make, tenant_id=caller.tenant_id)
-
-    jobs, is_repeated = await services.submit(by, run)
+    jobs, is_repeated = await services.submit(by, repetition.run, make, tenant_id=caller.tenant_id)
     if not is_repeated:
         services.doorbell.ring_for(jobs)
     return jobs, is_repeated

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from api.completions.placement import WAITED_FOR, Placement, Repetition, meaning_sha256
+from api.completions.placement import WAITED_FOR, Placement, meaning_sha256
 from api.completions.requests import GenerateRequest
 from api.http.body import parse, parse_object
 from api.runtime.api_keys import Caller
@@ -40,6 +40,7 @@ from jobs.prompts.tools.calls import read_calls
 from jobs.states.batch import Endpoint
 from jobs.submission import Submitter
 from jobs.submission.job_specs import JobSpec, choices_of
+from jobs.submission.repetition import NO_REPETITION, Repetition
 
 _POLL_SECONDS: Final = 60.0
 
@@ -107,7 +108,7 @@ async def parse_plain_request(services: Services, raw: bytes | bytearray, *, str
 
 
 async def submit(
-    services: Services, parsed: ParsedRequest, *, caller: Caller, repetition: Repetition | None = None
+    services: Services, parsed: ParsedRequest, *, caller: Caller, repetition: Repetition = NO_REPETITION
 ) -> tuple[Job, bool]:
     """Submit a request of one choice, as `submit_choices` does."""
     (job,), is_repeated = await submit_choices(services, parsed, caller=caller, repetition=repetition)
@@ -115,7 +116,7 @@ async def submit(
 
 
 async def submit_choices(
-    services: Services, parsed: ParsedRequest, *, caller: Caller, repetition: Repetition | None = None
+    services: Services, parsed: ParsedRequest, *, caller: Caller, repetition: Repetition = NO_REPETITION
 ) -> tuple[list[Job], bool]:
     """Submit the request as a job for each choice, or find those that an earlier copy of it submitted.
 
@@ -138,13 +139,7 @@ async def submit_choices(
         default_max_tokens=services.settings.batches.default_max_tokens,
         served=services.settings.engine.model,
     )
-
-    def run(session: Session) -> tuple[list[Job], bool]:
-        if repetition is None:
-            return make(session), False
-        return repetition.run(session, make, tenant_id=caller.tenant_id)
-
-    jobs, is_repeated = await services.submit(by, run)
+    jobs, is_repeated = await services.submit(by, repetition.run, make, tenant_id=caller.tenant_id)
     if not is_repeated:
         services.doorbell.ring_for(jobs)
     return jobs, is_repeated

@@ -149,7 +149,7 @@ async def _answer(
         with services.event_streams.opening(caller) as stream:
             jobs, is_repeated = await submit()
             asked = _Asked(
-                jobs, include_usage=parsed.generation.include_usage, ends_with_reader=repetition is None
+                jobs, include_usage=parsed.generation.include_usage, ends_with_reader=repetition.guard is None
             )
             events = _events(request, services, asked, shape)
             answer: Response = EventResponse(stream, events, describe=_error_event)
@@ -161,7 +161,7 @@ async def _answer(
         ended = await unless_gone(request, choices.until_all_ended(services, jobs))
     finally:
         # Where one fails, the others are in vain; a caller that left may come back for all of them.
-        if len(ended) < len(jobs) if ended is not None else repetition is None:
+        if len(ended) < len(jobs) if ended is not None else repetition.guard is None:
             await _give_up_all(services, jobs)
     if (error := error_of(ended[0].job)) is not None:
         raise error

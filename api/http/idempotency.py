@@ -78,8 +78,6 @@ class IdempotencyHeaders:
             What was made, and True if an earlier request made it.
         """
         guard = self.for_request(request_sha256)
-        if guard is None:
-            return make(session), False
         return run_idempotently(session, guard, make, tenant_id=tenant_id, kind=kind)
 
 

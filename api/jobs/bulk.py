@@ -7,6 +7,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Final, TypeVar
+from uuid import UUID
+
+from sqlalchemy.exc import DatabaseError
+from sqlalchemy.orm import Session
 
 from api.http.body import Line, parse
 from api.http.idempotency import IdempotencyHeaders
@@ -26,10 +30,11 @@ from jobs.errors import (
     TooLargeError,
     UnavailableError,
 )
+from jobs.models import Job, JsonObject
 from jobs.states import TERMINAL
 from jobs.submission import Submitter
 from jobs.submission.job_specs import JobSpec
-from jobs.tenants.idempotency import IdempotencyGuard
+from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempotently
 
 # A slice is one transaction: large enough that the commit does not matter, small enough to hold in memory.
 _SLICE_LINES: Final = 300
@@ -202,20 +207,53 @@ async def _submit_slice(
         named_urls = {spec.webhook_url for spec in specs.values() if spec.webhook_url is not None}
         await services.register_destinations(named_urls, tenant_id=caller.tenant_id)
         by = _submitter(services, report, caller)
-        job_ids, new, refused = await services.submit(
-            by, submission.submit_slice_once, specs=list(specs.values()), guard=guard, by=by
-        )
+        job_ids, outcomes = await services.submit(by, _store, list(specs.values()), by=by, guard=guard)
     except (UnavailableError, LimitError, IdempotencyConflictError) as error:
         for number in specs:
             report.reject(number, error)
         return error
-    for each in refused:
-        number = next(number for number, spec in specs.items() if spec is each.spec)
-        report.reject(number, _unforeseen(number, each.error))
+    for number, outcome in zip(specs, outcomes, strict=False):
+        if isinstance(outcome, DatabaseError):
+            report.reject(number, _unforeseen(number, outcome))
+    new = [each for each in outcomes if isinstance(each, Job)]
     services.doorbell.ring_for(new)
     report.ids += [ids.job_id(job_id) for job_id in job_ids]
     report.since = report.since or next((job.created_at for job in new), None)
     return await _charge(services, caller, sum(job.state in TERMINAL for job in new))
+
+
+def _store(
+    session: Session, specs: Sequence[JobSpec], *, by: Submitter, guard: IdempotencyGuard | None
+) -> tuple[list[UUID], list[Job | DatabaseError]]:
+    """Submit these jobs, or find those that an earlier request made.
+
+    Returns:
+        The ids of the jobs, and what became of each specification; nothing if an earlier request made them.
+    """
+    outcomes: list[Job | DatabaseError] = []
+
+    def make(session: Session) -> list[UUID]:
+        outcomes.extend(submission.submit_each(session, specs, by))
+        return [each.id for each in outcomes if isinstance(each, Job)]
+
+    job_ids, _ = run_idempotently(session, guard, make, tenant_id=by.tenant_id, kind=_SLICE)
+    return job_ids, outcomes
+
+
+def _recorded(job_ids: list[UUID]) -> JsonObject:
+    return {"job_ids": [each.hex for each in job_ids]}
+
+
+def _found(_session: Session, recorded: UUID | JsonObject) -> list[UUID] | None:
+    """Read the ids that the key recorded, including those of jobs deleted since.
+
+    So a slice is never submitted again in part.
+    """
+    ids = recorded.get("job_ids") if isinstance(recorded, dict) else None
+    return [UUID(hex=each) for each in ids] if isinstance(ids, list) else None
+
+
+_SLICE: Final[RequestKind[list[UUID]]] = RequestKind("jobs", record=_recorded, find=_found)
 
 
 def _submitter(services: Services, report: BulkReport, caller: Caller) -> Submitter:

@@ -8,13 +8,10 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from jobs.models import Job
-from jobs.models.new_job import NewJob
 from jobs.views import JobObject, JobWithQueueObject, QueuePosition, job_object, queue_object
 
 
-def job_response(
-    job: Job | NewJob, *, status: int = 200, headers: Mapping[str, str] | None = None
-) -> Response:
+def job_response(job: Job, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Render the job with its entity tag."""
     body = _json(job_object(job))
     return Response(

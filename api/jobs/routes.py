@@ -1,5 +1,6 @@
 """Jobs over HTTP: submit, get, list, read the result, cancel, delete."""
 
+from functools import partial
 from typing import Annotated
 from uuid import UUID
 
@@ -32,12 +33,12 @@ from jobs.database.paging import Range
 from jobs.embeddings.vectors import unpack
 from jobs.errors import JobNotFinishedError, LongbatchError, NotFoundError
 from jobs.models import Job, JsonObject, Result
-from jobs.models.new_job import NewJob
 from jobs.prompts.openai import usage_object
 from jobs.prompts.tools.calls import call_objects, read_calls
 from jobs.queries import JobFilter
 from jobs.states import TERMINAL, JobState
 from jobs.submission.job_specs import JobSpec
+from jobs.submission.repetition import Repetition
 from jobs.tenants.idempotency import IdempotencyGuard
 from jobs.tenants.keys import Scope
 from jobs.views import job_object
@@ -206,7 +207,7 @@ def _parse_job(
 
 async def _submit(
     services: Services, spec: JobSpec, guard: IdempotencyGuard | None, caller: Caller
-) -> tuple[Job | NewJob, bool]:
+) -> tuple[Job, bool]:
     """Store the job; return it, and whether an earlier request had made it.
 
     Without an idempotency key it is stored together with others that arrive now. A worker hears of a new one.
@@ -214,7 +215,9 @@ async def _submit(
     by = services.submitter(caller)
     if guard is None:
         return await services.submit_one(spec, by), False
-    job, replayed = await services.submit(by, submission.submit_once, spec=spec, guard=guard, by=by)
+    once = Repetition(guard, is_submission=True)
+    make = partial(submission.submit, specs=[spec], by=by)
+    (job,), replayed = await services.submit(by, once.run, make, tenant_id=by.tenant_id)
     if not replayed:
         services.doorbell.ring_for([job])
     return job, replayed

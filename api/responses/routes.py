@@ -233,7 +233,7 @@ async def _streamed(
             services, accepted.parsed, caller=caller, repetition=repetition
         )
         found = ResponseStream(services, job, accepted.repeated, is_background=accepted.is_background)
-        goes_on = accepted.is_background or repetition is not None
+        goes_on = accepted.is_background or repetition.guard is not None
         events = found.events() if goes_on else _until_left(services, found, is_stored=accepted.is_stored)
         answer = EventResponse(stream, events)
         answer.headers.update(REPLAYED if is_repeated else {})
@@ -280,11 +280,11 @@ async def _answered(
         until = interactive.until_ended(services, job.id, tenant_id=caller.tenant_id)
         ended = await unless_gone(request, until)
     finally:
-        if ended is None and repetition is None:
+        if ended is None and repetition.guard is None:
             await give_up(services, job.id, tenant_id=caller.tenant_id)
     if (error := error_of(ended.job)) is not None:
         raise error
-    if not accepted.is_stored and repetition is None:
+    if not accepted.is_stored and repetition.guard is None:
         await _forget(services, ended.job, tenant_id=caller.tenant_id)
     deliveries.note(request, HandedOver([ended.job.id]))
     kept = KeptResponse(ended.job, accepted.repeated, ResponseOutput(ended.output, ended.reasoning_tokens))

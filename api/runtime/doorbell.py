@@ -11,7 +11,6 @@ import redis
 from jobs import doorbell, liveness
 from jobs.broker_line import BrokerLine
 from jobs.models import Job
-from jobs.models.new_job import NewJob
 from jobs.settings import BrokerSettings
 from jobs.states import TERMINAL, JobState
 
@@ -52,7 +51,7 @@ class Doorbell:
         """Wake the workers of this doorbell, if the broker works; return at once."""
         self._want({name})
 
-    def ring_for(self, accepted: Iterable[Job | NewJob]) -> None:
+    def ring_for(self, accepted: Iterable[Job]) -> None:
         """Wake the workers of these new jobs, if the broker works; return at once."""
         self._want({name for job in accepted if (name := _doorbell_for(job)) is not None})
 
@@ -114,7 +113,7 @@ class Doorbell:
         return [name for name, is_heard in zip(self._sent, answers, strict=True) if not is_heard]
 
 
-def _doorbell_for(job: Job | NewJob) -> str | None:
+def _doorbell_for(job: Job) -> str | None:
     if job.state == JobState.QUEUED:
         return doorbell.INFERENCE
     if job.state == JobState.PREPARING:

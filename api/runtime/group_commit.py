@@ -13,15 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
-
 from api.runtime.database import Transactions
 from jobs import submission
 from jobs.errors import UnavailableError
 from jobs.models import Job
-from jobs.models.new_job import NewJob
-from jobs.states import JobState
 from jobs.submission import Submitter
 from jobs.submission.job_specs import JobSpec
 
@@ -31,15 +26,13 @@ NUM_LANES: Final = 2
 NUM_LANES_OF_KEYS: Final = 4
 _MAX_JOBS: Final = 100
 _MAX_BYTES: Final = 4 * 2**20  # of compressed text in one transaction
-# Others may have ended, with an equal job's result or since they never fit.
-_AS_INSERTED: Final = frozenset({JobState.QUEUED, JobState.PREPARING})
 
 
 @dataclass(eq=False, slots=True)
 class _Entry:
     spec: JobSpec
     by: Submitter
-    future: asyncio.Future[Job | NewJob]
+    future: asyncio.Future[Job]
 
 
 class GroupCommit:
@@ -49,7 +42,7 @@ class GroupCommit:
         self,
         transactions: Transactions,
         *,
-        on_stored: Callable[[Sequence[Job | NewJob]], object] = lambda _: None,
+        on_stored: Callable[[Sequence[Job]], object] = lambda _: None,
     ) -> None:
         """Set up without storing anything.
 
@@ -64,7 +57,7 @@ class GroupCommit:
         self._storing: set[UUID] = set()
         self._changed = asyncio.Event()
 
-    async def submit(self, spec: JobSpec, by: Submitter) -> Job | NewJob:
+    async def submit(self, spec: JobSpec, by: Submitter) -> Job:
         """Store the job and return it, committed.
 
         Raises:
@@ -113,7 +106,7 @@ class GroupCommit:
         by = replace(together[0].by, trace=None, api_key_id=keys.pop() if len(keys) == 1 else None)
         specs = [_marked(each, by) for each in together]
         try:
-            submit = functools.partial(_submit, specs=specs, by=by)
+            submit = functools.partial(submission.submit, specs=specs, by=by)
             jobs = await self._transactions.run(submit, tenant_ids=[by.tenant_id])
         except Exception as error:  # noqa: BLE001  # any error goes to the waiting callers
             await self._store_apart(together, error)
@@ -132,18 +125,6 @@ class GroupCommit:
         for entry in together:
             if not entry.future.done():
                 entry.future.set_exception(error)
-
-
-def _submit(session: Session, specs: Sequence[JobSpec], by: Submitter) -> Sequence[Job | NewJob]:
-    """Store the jobs; return what was inserted, and the rows of those to which more happened.
-
-    To make each one's row would take as long as all else that small jobs need here.
-    """
-    new = submission.submit_set(session, specs, by)
-    changed = [job.id for job in new if job.state not in _AS_INSERTED]
-    rows = session.scalars(select(Job).where(Job.id.in_(changed))) if changed else ()
-    found = {row.id: row for row in rows}
-    return [found.get(job.id, job) for job in new]
 
 
 def _marked(entry: _Entry, by: Submitter) -> JobSpec:

@@ -39,7 +39,6 @@ from jobs.engines.tensors import ModelTensors
 from jobs.erasure import zero_retention
 from jobs.errors import LongbatchError
 from jobs.models import Job
-from jobs.models.new_job import NewJob
 from jobs.prompts.abilities import Takes
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.queries import JobStatus
@@ -212,7 +211,7 @@ class Services:
         async with self.key_places.place(by.key_quota):
             return await self.transact(verb, *args, **kwargs)
 
-    async def submit_one(self, spec: JobSpec, by: Submitter) -> Job | NewJob:
+    async def submit_one(self, spec: JobSpec, by: Submitter) -> Job:
         """Submit a job, together with others that arrive now; see `GroupCommit.submit`."""
         commit = self.group_commit if by.key_quota is None else self.key_commit
         return await commit.submit(spec, by)

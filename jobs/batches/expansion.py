@@ -29,10 +29,9 @@ from jobs.files.storage import BytesLostError
 from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.models.batch import Batch
-from jobs.models.new_job import NewJob
 from jobs.sealing.content import ContentSealer, ContentUnreadableError
 from jobs.states.batch import BatchState, Endpoint
-from jobs.submission import Refusal, Submitter
+from jobs.submission import Submitter
 from jobs.submission.job_specs import JobSpec
 from jobs.tenants import key_quotas, quotas
 from jobs.tenants.key_quotas import KeyQuota
@@ -145,9 +144,7 @@ class _Quota:
         statements.fetch_all(session, then)
 
 
-def expand(
-    session: Session, batch_id: UUID, tools: BatchTools, *, full: set[UUID]
-) -> Sequence[NewJob] | None:
+def expand(session: Session, batch_id: UUID, tools: BatchTools, *, full: set[UUID]) -> Sequence[Job] | None:
     """Turn the batch's next lines into jobs, or into lines of its error file.
 
     Lines that exceed the quota of the tenant or the key wait until there is room. Once the batch is being
@@ -188,7 +185,7 @@ def expand(
         if not is_stopping:
             raise
         return _give_up(session, batch, has_failed=False)
-    jobs: Sequence[NewJob] = ()
+    jobs: Sequence[Job] = ()
     if quota is None:
         _stop(session, batch, [line for line in lines if not line.is_blank], tools)
     else:
@@ -264,7 +261,7 @@ def _stop(session: Session, batch: Batch, lines: Sequence[FileLine], tools: Batc
     batch.num_stopped += len(ended)
 
 
-def _give_up(session: Session, batch: Batch, *, has_failed: bool) -> Sequence[NewJob]:
+def _give_up(session: Session, batch: Batch, *, has_failed: bool) -> Sequence[Job]:
     """Count unreadable lines as failed or stopped, so that the batch can end."""
     outstanding = select(func.count()).where(Job.batch_id == batch.id, ~Job.is_reported, Job.choice == 0)
     num_left = batch.num_lines - batch.num_ended - (session.scalar(outstanding) or 0)
@@ -283,7 +280,7 @@ def _submit(
     quota: _Quota,
     *,
     following: Sequence[FileLine],
-) -> tuple[Sequence[NewJob], int | None]:
+) -> tuple[Sequence[Job], int | None]:
     """Submit jobs for these lines, while a thread reads those that follow.
 
     Returns:
@@ -360,8 +357,8 @@ def _first_of(requests: Iterable[LineRequest]) -> list[LineRequest]:
 
 def _store(
     session: Session, specs: Sequence[JobSpec], reader: LineReader, by: Submitter
-) -> tuple[list[NewJob], list[bytes]]:
-    """Store the slice's jobs in sets.
+) -> tuple[list[Job], list[bytes]]:
+    """Store the slice's jobs.
 
     Returns:
         The jobs, and the error lines of those lines of which the database refuses a job.
@@ -369,12 +366,11 @@ def _store(
     Raises:
         LimitError: see `expand`.
     """
-    jobs: list[NewJob] = []
+    jobs: list[Job] = []
     refused: dict[int | None, bytes] = {}
-    for each in submission.submit_each(session, specs, by):
-        if not isinstance(each, Refusal):
-            jobs += each
-        elif each.spec.batch_line not in refused:  # of several jobs of a line, the first one speaks for it
-            line = each.spec.batch_line
-            refused[line] = reader.refusal(line, each.spec.custom_id or "", each.error)
+    for spec, outcome in zip(specs, submission.submit_each(session, specs, by), strict=True):
+        if isinstance(outcome, Job):
+            jobs.append(outcome)
+        elif (line := spec.batch_line) not in refused:
+            refused[line] = reader.refusal(line, spec.custom_id or "", outcome)
     return jobs, [*refused.values()]

@@ -11,11 +11,10 @@ from sqlalchemy.orm import Session
 from jobs import job_rows
 from jobs.database import statements
 from jobs.database.statements import Statement
-from jobs.models import Address
-from jobs.models.new_job import NewJob
+from jobs.models import Address, Job
 
 
-def digest_of(job: NewJob, asked_sha256: bytes) -> bytes | None:
+def digest_of(job: Job, asked_sha256: bytes) -> bytes | None:
     """Compute what equal requests of a tenant have in common: all that their answer depends on.
 
     Args:
@@ -33,7 +32,7 @@ def digest_of(job: NewJob, asked_sha256: bytes) -> bytes | None:
     return sha256(job.tenant_id.bytes + asked_sha256 + asked.encode()).digest()
 
 
-def insert(session: Session, new: Sequence[NewJob], *, answered: Collection[UUID] = ()) -> None:
+def insert(session: Session, new: Sequence[Job], *, answered: Collection[UUID] = ()) -> None:
     """Insert jobs; one that has an unfinished equal waits for it, `blocked`.
 
     Args:
@@ -49,12 +48,12 @@ def insert(session: Session, new: Sequence[NewJob], *, answered: Collection[UUID
         job_rows.insert_twins(session, waiting)
 
 
-def _first_of_each(new: Sequence[NewJob]) -> list[NewJob]:
+def _first_of_each(new: Sequence[Job]) -> list[Job]:
     """Pick the jobs that may run: of equal ones the first.
 
     They come in one order in all transactions, as each waits for others that insert the same digest.
     """
-    first: dict[bytes, NewJob] = {}
+    first: dict[bytes, Job] = {}
     for job in new:
         if job.request_digest is not None:
             first.setdefault(job.request_digest, job)
@@ -62,7 +61,7 @@ def _first_of_each(new: Sequence[NewJob]) -> list[NewJob]:
     return sorted(leaders, key=lambda job: job.request_digest or b"")
 
 
-def _hold_leaders(session: Session, twins: Sequence[NewJob]) -> None:
+def _hold_leaders(session: Session, twins: Sequence[Job]) -> None:
     """Hold the leaders of these jobs until this transaction ends; their ends then see that they have twins.
 
     One that has just ended leaves its twins to the next round of `ends.settle`.

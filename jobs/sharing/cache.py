@@ -9,12 +9,11 @@ from sqlalchemy.orm import Session
 
 from jobs.database.sealed_columns import sealer_in
 from jobs.models import Job
-from jobs.models.new_job import NewJob
 from jobs.sharing import ends
 
 
 def find(
-    session: Session, new: Sequence[NewJob], ages: Mapping[UUID, timedelta | None], *, now: datetime
+    session: Session, new: Sequence[Job], ages: Mapping[UUID, timedelta | None], *, now: datetime
 ) -> dict[UUID, Job]:
     """Find the results that these jobs may take, held until the transaction ends.
 

@@ -14,8 +14,8 @@ from jobs.database.advisory_locks import Lock
 from jobs.engines import registry, tensor_rows
 from jobs.engines.capacity import Capacity
 from jobs.fitting import settle_count
-from jobs.models import Job, JsonObject
-from jobs.models.new_job import NewJob
+from jobs.ids import uuid7
+from jobs.models import Job
 from jobs.prompts import store
 from jobs.prompts.prefixes import adapted, family_of
 from jobs.responses import rows as responses
@@ -23,7 +23,6 @@ from jobs.sharing import arrivals, cache
 from jobs.states import TERMINAL
 from jobs.submission.job_specs import JobSpec
 from jobs.tenants import key_quotas, quotas
-from jobs.tenants.idempotency import IdempotencyGuard, RequestKind, run_idempotently
 from jobs.tenants.key_quotas import KeyQuota
 from jobs.tenants.quotas import Admit
 from jobs.traces.context import JobsTrace
@@ -32,14 +31,6 @@ from jobs.traces.context import JobsTrace
 _TEMPLATE_TOKENS = 256
 # Jobs of one request that are stored so long after its first ones count as submitted with these.
 _TOGETHER = timedelta(minutes=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A job that the database refuses to store."""
-
-    spec: JobSpec
-    error: DatabaseError
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +61,9 @@ class Submitter:
 
 
 def submit(session: Session, specs: Sequence[JobSpec], by: Submitter) -> list[Job]:
-    """Insert jobs in the given order: queued, preparing, or failed if they never fit.
+    """Insert jobs in the given order: queued, preparing, or ended.
+
+    Those that never fit have failed, and those that take an equal job's result are complete.
 
     Args:
         session: the caller's transaction.
@@ -79,107 +72,35 @@ def submit(session: Session, specs: Sequence[JobSpec], by: Submitter) -> list[Jo
 
     Raises:
         LimitError: the quota has no room; the caller must roll its transaction back.
-    """
-    new, found = _insert(session, specs, by)
-    jobs = [job_rows.inserted(session, job) for job in new]
-    transitions.after_end(session, [job for job in jobs if job.state in TERMINAL])
-    cache.answer(session, found)
-    return jobs
-
-
-def submit_set(session: Session, specs: Sequence[JobSpec], by: Submitter) -> list[NewJob]:
-    """Insert jobs as `submit` does, for callers that need no more of each than what was inserted."""
-    new, found = _insert(session, specs, by)
-    ended = [job_rows.inserted(session, job) for job in new if job.state in TERMINAL]
-    transitions.after_end(session, ended)
-    cache.answer(session, found)
-    return new
-
-
-def submit_each(
-    session: Session, specs: Sequence[JobSpec], by: Submitter
-) -> Iterator[list[NewJob] | Refusal]:
-    """Submit jobs in sets; one that the database refuses fails alone, or with its line's other jobs.
-
-    What is refused is found in savepoints that are rolled back, one submission of a tenant at a time, and all
-    others are submitted together: so a transaction takes its tenant's allowance once.
-
-    Yields:
-        The jobs that were inserted together, in order, or one that was refused: of a line with several
-        jobs at least one, and none of them is inserted.
+        DatabaseError: the database refuses one; likewise, or see `submit_each`.
     """
     if not specs:
-        return
-    try:
-        with session.begin_nested():
-            new = submit_set(session, specs, by)
-    except (DataError, IntegrityError) as error:
-        if by.key_quota is not None:
-            key_quotas.hold(session, by.key_quota)
-        advisory_locks.hold(session, Lock.QUOTA, of=str(by.tenant_id))
-        refused = list(_find_refused(session, specs, by, error))
-        if not refused:
-            raise
-        yield from refused
-        bad = {_request_of(each.spec) for each in refused}
-        yield from submit_each(session, [spec for spec in specs if _request_of(spec) not in bad], by)
-    else:
-        yield new
-
-
-def _request_of(spec: JobSpec) -> tuple[UUID | None, int]:
-    """Identify the request that a job answers: the line that it has with others, or its own."""
-    if spec.num_choices is None or spec.batch_line is None:
-        return None, id(spec)
-    return spec.batch_id, spec.batch_line
-
-
-def _find_refused(
-    session: Session, specs: Sequence[JobSpec], by: Submitter, error: DatabaseError
-) -> Iterator[Refusal]:
-    """Halve a set that the database refuses until what it refuses is alone; submit nothing."""
-    if len(specs) == 1:
-        yield Refusal(specs[0], error)
-        return
-    middle = len(specs) // 2
-    for half in (specs[:middle], specs[middle:]):
-        attempt = session.begin_nested()
-        try:
-            submit_set(session, half, by)
-        except (DataError, IntegrityError) as reason:
-            attempt.rollback()
-            yield from _find_refused(session, half, by, reason)
-        else:
-            attempt.rollback()
-
-
-def _insert(
-    session: Session, specs: Sequence[JobSpec], by: Submitter
-) -> tuple[list[NewJob], dict[UUID, Job]]:
+        return []
     registered = registry.read_registered(session)
     texts = store.store(session, [text for spec in specs for text in spec.texts], tenant_id=by.tenant_id)
     now = registered.clock
     jobs = _new_jobs(specs, by, registered.capacities, text_ids=texts.ids, now=now)
-    for job, spec in zip(jobs, specs, strict=True):
-        if spec.sharing and job.state not in TERMINAL:
-            job.request_digest = arrivals.digest_of(job, spec.asked_sha256)
     # Those that have no equals go in one message with their quota.
     shares = any(job.request_digest for job in jobs)
-    inserting = [job_rows.insertion(jobs)] if jobs and not shares else []
+    inserting = [] if shares else [job_rows.insertion(jobs)]
     if by.admit is not None and (taken := quotas.taken_by(jobs, texts.num_new_bytes)).jobs:
         by.admit(session, taken, inserting)
     else:
         statements.fetch_all(session, inserting)
-    ages = {job.id: spec.sharing.max_age for job, spec in zip(jobs, specs, strict=True) if spec.sharing}
+    pairs = list(zip(jobs, specs, strict=True))
+    ages = {job.id: spec.sharing.max_age for job, spec in pairs if spec.sharing}
     found = cache.find(session, jobs, ages, now=now)
     if shares:
         arrivals.insert(session, jobs, answered=found)
-    if jobs:
-        kept = {job.id: spec.response for job, spec in zip(jobs, specs, strict=True) if spec.response}
-        passed = {job.id: spec.tensors for job, spec in zip(jobs, specs, strict=True) if spec.tensors}
-        tensor_rows.insert(session, passed, tenant_id=by.tenant_id, text_ids=texts.ids)
-        responses.insert(session, kept, tenant_id=by.tenant_id, text_ids=texts.ids)
-    return jobs, found
+    kept = {job.id: spec.response for job, spec in pairs if spec.response}
+    passed = {job.id: spec.tensors for job, spec in pairs if spec.tensors}
+    tensor_rows.insert(session, passed, tenant_id=by.tenant_id, text_ids=texts.ids)
+    responses.insert(session, kept, tenant_id=by.tenant_id, text_ids=texts.ids)
+    job_rows.attach(session, jobs)
+    if ended := [job for job in jobs if job.state in TERMINAL]:
+        transitions.after_end(session, ended)
+    cache.answer(session, found)
+    return jobs
 
 
 def _new_jobs(
@@ -189,7 +110,7 @@ def _new_jobs(
     *,
     text_ids: Mapping[bytes, UUID],
     now: datetime,
-) -> list[NewJob]:
+) -> list[Job]:
     """Make the jobs: queued, preparing, or failed if they fit none of their model's engines."""
     jobs = [_new_job(spec, by, text_ids=text_ids, now=now) for spec in specs]
     for job, spec in zip(jobs, specs, strict=True):
@@ -200,6 +121,8 @@ def _new_jobs(
             job.family = adapted(family, spec.adapter)
         else:
             job.reserved_tokens = demand(spec, limits)
+        if spec.sharing and job.state not in TERMINAL:
+            job.request_digest = arrivals.digest_of(job, spec.asked_sha256)
     if by.trace is not None:
         by.trace.mark(jobs)
     return jobs
@@ -217,68 +140,9 @@ def demand(spec: JobSpec, limits: Sequence[Capacity]) -> int:
     return min(spec.text.num_bytes + _TEMPLATE_TOKENS, longest) + spec.max_tokens
 
 
-def submit_once(
-    session: Session, spec: JobSpec, guard: IdempotencyGuard, *, by: Submitter
-) -> tuple[Job, bool]:
-    """Submit a job, or return the one that an earlier request with this key made.
-
-    Returns:
-        The job, and whether an earlier request made it.
-
-    Raises:
-        IdempotencyConflictError: the key was used with another body.
-        LimitError: as `submit`.
-    """
-
-    def make(session: Session) -> Job:
-        (job,) = submit(session, [spec], by)
-        return job
-
-    return run_idempotently(session, guard, make, tenant_id=by.tenant_id, kind=_ONE_JOB)
-
-
-def submit_slice_once(
-    session: Session,
-    specs: Sequence[JobSpec],
-    guard: IdempotencyGuard | None,
-    *,
-    by: Submitter,
-) -> tuple[list[UUID], list[NewJob], list[Refusal]]:
-    """Submit these jobs in sets, or find those that an earlier request made.
-
-    Args:
-        session: the caller's transaction.
-        specs: as `submit`.
-        guard: of the request; None: it has no key.
-        by: their owner.
-
-    Returns:
-        The jobs' ids in the order of `specs`, those of the jobs that are new (all or none), and the jobs
-        that the database refuses.
-
-    Raises:
-        IdempotencyConflictError: the key was used for other jobs.
-        LimitError: as `submit`.
-    """
-    new: list[NewJob] = []
-    refused: list[Refusal] = []
-
-    def make(session: Session) -> list[UUID]:
-        for each in submit_each(session, specs, by):
-            if isinstance(each, Refusal):
-                refused.append(each)
-            else:
-                new.extend(each)
-        return [job.id for job in new]
-
-    if guard is None:
-        return make(session), new, refused
-    job_ids, _ = run_idempotently(session, guard, make, tenant_id=by.tenant_id, kind=_SOME_JOBS)
-    return job_ids, new, refused
-
-
-def _new_job(spec: JobSpec, by: Submitter, *, text_ids: Mapping[bytes, UUID], now: datetime) -> NewJob:
-    return NewJob(
+def _new_job(spec: JobSpec, by: Submitter, *, text_ids: Mapping[bytes, UUID], now: datetime) -> Job:
+    return job_rows.unstored(
+        id=uuid7(),
         tenant_id=by.tenant_id,
         text_id=text_ids[spec.text.sha256],
         guide_id=None if spec.guide is None else text_ids[spec.guide.sha256],
@@ -306,20 +170,54 @@ def _new_job(spec: JobSpec, by: Submitter, *, text_ids: Mapping[bytes, UUID], no
     )
 
 
-def _find_ids(_session: Session, recorded: UUID | JsonObject) -> list[UUID] | None:
-    """Read the ids that the key recorded, including those of jobs deleted since.
+def submit_each(session: Session, specs: Sequence[JobSpec], by: Submitter) -> list[Job | DatabaseError]:
+    """Submit a slice of jobs, of which one that the database refuses fails alone.
 
-    So a slice is never submitted again in part.
+    Of a batch's line with several jobs, all are refused if one is. What is refused is found in savepoints
+    that are rolled back, one submission of a tenant at a time, and all others are submitted together: so a
+    transaction takes its tenant's allowance once.
+
+    Returns:
+        The jobs in the given order, or why the database refuses them.
+
+    Raises:
+        LimitError: as `submit`.
     """
-    ids = recorded.get("job_ids") if isinstance(recorded, dict) else None
-    return [UUID(hex=each) for each in ids] if isinstance(ids, list) else None
+    try:
+        with session.begin_nested():
+            return [*submit(session, specs, by)]
+    except (DataError, IntegrityError) as error:
+        if by.key_quota is not None:
+            key_quotas.hold(session, by.key_quota)
+        advisory_locks.hold(session, Lock.QUOTA, of=str(by.tenant_id))
+        refused = {_request_of(spec): reason for spec, reason in _find_refused(session, specs, by, error)}
+        if not refused:
+            raise
+    rest = iter(submit_each(session, [spec for spec in specs if _request_of(spec) not in refused], by))
+    return [refused.get(_request_of(spec)) or next(rest) for spec in specs]
 
 
-def _ids_to_record(job_ids: list[UUID]) -> JsonObject:
-    return {"job_ids": [each.hex for each in job_ids]}
+def _request_of(spec: JobSpec) -> tuple[UUID | None, int]:
+    """Identify the request that a job answers: the line that it has with others, or its own."""
+    if spec.num_choices is None or spec.batch_line is None:
+        return None, id(spec)
+    return spec.batch_id, spec.batch_line
 
 
-_ONE_JOB: RequestKind[Job] = RequestKind(
-    "job", record=lambda job: job.id, find=lambda session, job_id: session.get(Job, job_id)
-)
-_SOME_JOBS: RequestKind[list[UUID]] = RequestKind("jobs", record=_ids_to_record, find=_find_ids)
+def _find_refused(
+    session: Session, specs: Sequence[JobSpec], by: Submitter, error: DatabaseError
+) -> Iterator[tuple[JobSpec, DatabaseError]]:
+    """Halve a set that the database refuses until what it refuses is alone; submit nothing."""
+    if len(specs) == 1:
+        yield specs[0], error
+        return
+    middle = len(specs) // 2
+    for half in (specs[:middle], specs[middle:]):
+        attempt = session.begin_nested()
+        try:
+            submit(session, half, by)
+        except (DataError, IntegrityError) as reason:
+            attempt.rollback()
+            yield from _find_refused(session, half, by, reason)
+        else:
+            attempt.rollback()

@@ -57,7 +57,7 @@ class RequestKind(Generic[T]):
 
 def run_idempotently(
     session: Session,
-    guard: IdempotencyGuard,
+    guard: IdempotencyGuard | None,
     make: Callable[[Session], T],
     *,
     tenant_id: UUID,
@@ -67,6 +67,13 @@ def run_idempotently(
 
     A request that comes at the same time with the same key waits until this transaction ends.
 
+    Args:
+        session: the caller's transaction.
+        guard: of the request; None: it has no key, so it is always run.
+        make: runs it.
+        tenant_id: of the caller.
+        kind: of what it makes.
+
     Returns:
         What was made, and True if an earlier request made it.
 
@@ -74,6 +81,8 @@ def run_idempotently(
         IdempotencyConflictError: the key was used for another request.
         AlreadyDeliveredError: what it made is gone, and the tenant has no retention.
     """
+    if guard is None:
+        return make(session), False
     now = _lock(session, tenant_id, guard.key)
     earlier = session.get(IdempotencyKey, (tenant_id, guard.key), populate_existing=True)
     if earlier is not None and earlier.created_at >= now - guard.valid_for and not guard.is_first_try:

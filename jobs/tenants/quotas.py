@@ -9,7 +9,7 @@ each other, and would have to be right at every one of those ends.
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple, dataclass, fields, replace
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy import select, update
@@ -27,6 +27,7 @@ from jobs.errors import (
     StorageQuotaError,
     TokenQuotaError,
 )
+from jobs.models import Job
 from jobs.models.tenant import QuotaAllowance, TenantLimit
 from jobs.settings import LimitSettings
 from jobs.states import TERMINAL
@@ -113,15 +114,7 @@ def limits_of(settings: LimitSettings, own: TenantLimit | None) -> TenantLimits:
     return TenantLimits(**{name: choose(name) for name in LIMIT_NAMES})
 
 
-class Unstored(Protocol):
-    """What a quota asks of a job that is about to be stored."""
-
-    state: str
-    reserved_tokens: int
-    batch_id: UUID | None
-
-
-def taken_by(jobs: Sequence[Unstored], stored_bytes: int) -> QuotaUsage:
+def taken_by(jobs: Sequence[Job], stored_bytes: int) -> QuotaUsage:
     """Sum up what new jobs take of the quotas of their tenant and key.
 
     One that never fits counts as a job too, because it has a row.

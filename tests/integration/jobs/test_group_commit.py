@@ -19,7 +19,6 @@ from jobs.database import statements, transaction
 from jobs.database.statements import Query
 from jobs.errors import LimitError
 from jobs.models import DEFAULT_TENANT, Job
-from jobs.models.new_job import NewJob
 from jobs.prompts.store import NewText
 from jobs.settings import DatabaseSettings
 from jobs.states import JobState
@@ -40,9 +39,7 @@ async def committing(settings: DatabaseSettings) -> AsyncIterator[GroupCommit]:
         yield group_commit
 
 
-async def stored(
-    group_commit: GroupCommit, *names: str, by: Submitter = US
-) -> list[Job | NewJob | BaseException]:
+async def stored(group_commit: GroupCommit, *names: str, by: Submitter = US) -> list[Job | BaseException]:
     async with asyncio.timeout(PATIENCE):
         submitting = (group_commit.submit(spec(prompt=name, custom_id=name), by) for name in names)
         return await asyncio.gather(*submitting, return_exceptions=True)
@@ -56,14 +53,14 @@ def custom_ids(sessions: sessionmaker[Session]) -> list[str | None]:
 def test_what_arrives_together_is_stored_in_one_transaction(
     sessions: sessionmaker[Session], database_settings: DatabaseSettings
 ) -> None:
-    async def submit() -> list[Job | NewJob | BaseException]:
+    async def submit() -> list[Job | BaseException]:
         async with committing(database_settings) as group_commit:
             return await stored(group_commit, *map(str, range(30)))
 
     with transaction(sessions) as session:
         register_engine(session)
     jobs = asyncio.run(submit())
-    assert [job.state for job in jobs if isinstance(job, NewJob)] == [JobState.QUEUED] * 30
+    assert [job.state for job in jobs if isinstance(job, Job)] == [JobState.QUEUED] * 30
     with sessions() as session:
         assert (
             session.scalar(select(func.count(literal_column("xmin::text").distinct())).select_from(Job)) == 1
@@ -88,15 +85,15 @@ def test_a_transaction_is_bounded_by_all_that_its_jobs_bring(
 def test_one_that_the_database_refuses_fails_alone(
     sessions: sessionmaker[Session], database_settings: DatabaseSettings
 ) -> None:
-    async def submit() -> list[Job | NewJob | BaseException]:
+    async def submit() -> list[Job | BaseException]:
         async with committing(database_settings) as group_commit:
             return await stored(group_commit, "first", "poison", "last")
 
     with refusing(sessions, "BEFORE INSERT ON jobs FOR EACH ROW WHEN (NEW.custom_id = 'poison')"):
         first, poisoned, last = asyncio.run(submit())
-    assert isinstance(first, NewJob)
+    assert isinstance(first, Job)
     assert isinstance(poisoned, Exception)
-    assert isinstance(last, NewJob)
+    assert isinstance(last, Job)
     assert custom_ids(sessions) == ["first", "last"]
 
 
@@ -108,13 +105,13 @@ def test_a_quota_with_room_for_some_is_filled_exactly(
     def admit(session: Session, more: QuotaUsage, then: Sequence[Query]) -> None:
         allowances.take(session, DEFAULT_TENANT, 0, more, limits=limits, then=then)
 
-    async def submit() -> list[Job | NewJob | BaseException]:
+    async def submit() -> list[Job | BaseException]:
         async with committing(database_settings) as group_commit:
             by = Submitter(DEFAULT_TENANT, CAPACITY, admit)
             return await stored(group_commit, "a", "b", "c", by=by)
 
     found = asyncio.run(submit())
-    assert [type(each) is NewJob for each in found] == [True, True, False]
+    assert [isinstance(each, Job) for each in found] == [True, True, False]
     assert isinstance(found[2], LimitError)
     assert custom_ids(sessions) == ["a", "b"]
 
@@ -129,7 +126,7 @@ def test_a_keys_quota_bounds_its_own_jobs_among_those_that_arrive_together(
     by_limited = Submitter(DEFAULT_TENANT, CAPACITY, admit(of_key=quota), api_key_id=limited, key_quota=quota)
     others = [Submitter(DEFAULT_TENANT, CAPACITY, admit(), api_key_id=each) for each in (other, None)]
 
-    async def submit() -> list[Job | NewJob | BaseException]:
+    async def submit() -> list[Job | BaseException]:
         async with committing(database_settings) as group_commit, asyncio.timeout(PATIENCE):
             names = [(str(number), by) for number in range(4) for by in (by_limited, *others)]
             each = (group_commit.submit(spec(prompt=name, custom_id=name), by) for name, by in names)
@@ -146,10 +143,10 @@ def test_a_keys_quota_bounds_its_own_jobs_among_those_that_arrive_together(
 def test_a_caller_that_leaves_harms_no_other(
     sessions: sessionmaker[Session], database_settings: DatabaseSettings
 ) -> None:
-    async def cancel(task: "asyncio.Task[Job | NewJob]") -> None:
+    async def cancel(task: "asyncio.Task[Job]") -> None:
         task.cancel()
 
-    async def submit() -> list[Job | NewJob | BaseException]:
+    async def submit() -> list[Job | BaseException]:
         async with committing(database_settings) as group_commit:
             leaving = asyncio.create_task(
                 group_commit.submit(spec(prompt="leaving", custom_id="leaving"), US)
@@ -158,7 +155,7 @@ def test_a_caller_that_leaves_harms_no_other(
             return await stored(group_commit, "staying")
 
     (job,) = asyncio.run(submit())
-    assert isinstance(job, NewJob)
+    assert isinstance(job, Job)
     assert "staying" in custom_ids(sessions)
 
 
@@ -171,7 +168,7 @@ def test_a_tenant_whose_transaction_waits_holds_up_no_other(
 
     async def submit(
         holder: Session,
-    ) -> tuple[list[Job | NewJob | BaseException], list[Job | NewJob | BaseException]]:
+    ) -> tuple[list[Job | BaseException], list[Job | BaseException]]:
         waiting = Submitter(DEFAULT_TENANT, CAPACITY, partial(_wait_for, locked.set))
         async with committing(database_settings) as group_commit:
             first = [asyncio.create_task(stored(group_commit, "waiting", by=waiting))]
@@ -185,7 +182,7 @@ def test_a_tenant_whose_transaction_waits_holds_up_no_other(
     with sessions() as holder:
         holder.execute(_HOLD)
         ours, theirs = asyncio.run(submit(holder))
-    assert [type(each) for each in [*ours, *theirs]] == [NewJob] * 3
+    assert all(isinstance(each, Job) for each in [*ours, *theirs])
 
 
 _HOLD = text("SELECT pg_advisory_xact_lock(4711)")

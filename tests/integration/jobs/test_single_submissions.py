@@ -20,7 +20,6 @@ from api.runtime.quotas import QuotaCache
 from jobs.database import transaction
 from jobs.errors import JobQuotaError, UnavailableError
 from jobs.models import DEFAULT_TENANT, Job, PromptText
-from jobs.models.new_job import NewJob
 from jobs.models.tenant import QuotaAllowance
 from jobs.prompts import store
 from jobs.prompts.store import NewText
@@ -41,7 +40,7 @@ from support import (
 )
 
 WIDE = TenantLimits(max_enqueued_tokens=10**9, max_jobs=1000, max_requests=1)
-Submit = Callable[..., Coroutine[None, None, Job | NewJob]]
+Submit = Callable[..., Coroutine[None, None, Job]]
 
 
 @asynccontextmanager
@@ -51,7 +50,7 @@ async def submitting(settings: DatabaseSettings, limits: TenantLimits = WIDE) ->
 
     by = Submitter(DEFAULT_TENANT, CAPACITY, QuotaCache().admission(DEFAULT_TENANT, limits))
 
-    async def submit(name: str, **fields: Any) -> Job | NewJob:  # noqa: ANN401  # of each field's type
+    async def submit(name: str, **fields: Any) -> Job:  # noqa: ANN401  # of each field's type
         async with asyncio.timeout(PATIENCE):
             return await commits.submit(spec(**{"custom_id": name, "prompt": name} | fields), by)
 
@@ -69,7 +68,7 @@ def stored(sessions: sessionmaker[Session]) -> list[str | None]:
 def test_what_was_submitted_is_stored_whole(
     sessions: sessionmaker[Session], database_settings: DatabaseSettings
 ) -> None:
-    async def submit_two() -> Job | NewJob:
+    async def submit_two() -> Job:
         async with submitting(database_settings) as submit:
             job = await submit("quick", metadata={"a": "b"}, webhook_url="https://example.com/")
             await submit("besides", guide=NewText("{}"))
@@ -94,7 +93,7 @@ def test_what_was_submitted_is_stored_whole(
 def test_equal_prompts_share_a_text(
     sessions: sessionmaker[Session], database_settings: DatabaseSettings
 ) -> None:
-    async def submit_some() -> list[Job | NewJob]:
+    async def submit_some() -> list[Job]:
         async with submitting(database_settings) as submit:
             together = await asyncio.gather(*(submit(name, prompt="same") for name in "ab"))
             return [*together, await submit("c", prompt="same")]
@@ -113,9 +112,9 @@ def test_a_quota_is_exact_though_others_use_the_allowance_up(
 ) -> None:
     limits = replace(WIDE, max_jobs=40)
 
-    async def submit_many() -> list[Job | NewJob | BaseException]:
+    async def submit_many() -> list[Job | BaseException]:
         async with submitting(database_settings, limits) as submit:
-            found: list[Job | NewJob | BaseException] = []
+            found: list[Job | BaseException] = []
             for number in range(50):
                 if number % 7 == 0:
                     with transaction(sessions) as session:
@@ -131,7 +130,7 @@ def test_a_quota_is_exact_though_others_use_the_allowance_up(
 def test_a_job_that_never_fits_fails_as_ever(
     sessions: sessionmaker[Session], database_settings: DatabaseSettings
 ) -> None:
-    async def submit_one() -> Job | NewJob:
+    async def submit_one() -> Job:
         async with submitting(database_settings) as submit:
             return await submit("long", prompt_tokens=10**7)
 

@@ -17,6 +17,7 @@ from jobs.prompts.store import CountedPrompt
 from jobs.settings import DatabaseSettings, JobSettings
 from jobs.states import JobState
 from jobs.submission import Submitter
+from jobs.submission.repetition import Repetition
 from jobs.tenants.idempotency import IdempotencyGuard
 from support import (
     CAPACITY,
@@ -31,7 +32,7 @@ from support import (
 )
 from worker import maintenance
 
-GUARD = IdempotencyGuard(key="key", request_sha256=b"0" * 32, valid_for=timedelta(hours=1))
+ONCE = Repetition(IdempotencyGuard("key", b"0" * 32, timedelta(hours=1)), is_submission=True)
 
 
 class Panic(BaseException):
@@ -165,12 +166,13 @@ class Deletion:
 def test_a_key_whose_job_is_deleted_while_it_is_replayed_makes_a_new_job(
     sessions: sessionmaker[Session],
 ) -> None:
+    def make(session: Session) -> list[Job]:
+        return submission.submit(session, [spec()], Submitter(DEFAULT_TENANT, CAPACITY))
+
     with transaction(sessions) as session:
-        old, _ = submission.submit_once(session, spec(), GUARD, by=Submitter(DEFAULT_TENANT, CAPACITY))
+        (old,), _ = ONCE.run(session, make, tenant_id=DEFAULT_TENANT)
     with Deletion(sessions, old).open() as session, session.begin():
-        new, is_replay = submission.submit_once(
-            session, spec(), GUARD, by=Submitter(DEFAULT_TENANT, CAPACITY)
-        )
+        (new,), is_replay = ONCE.run(session, make, tenant_id=DEFAULT_TENANT)
         assert (new.id != old.id, is_replay) == (True, False)
 
 

@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -39,6 +40,7 @@ from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
 from jobs.states.file import FileState
 from jobs.submission import Submitter
+from jobs.submission.repetition import Repetition
 from jobs.summaries import queries
 from jobs.tenants import keys
 from jobs.tenants.idempotency import IdempotencyGuard
@@ -358,13 +360,14 @@ def test_a_key_of_what_was_delivered_makes_nothing_again(
     """Or a client that repeats its request would get a second answer, and a second webhook."""
     by = Submitter(tenant_id, CAPACITY)
     guard = IdempotencyGuard(key="key", request_sha256=b"0" * 32, valid_for=timedelta(hours=1))
+    once, make = Repetition(guard, is_submission=True), partial(submission.submit, specs=[spec()], by=by)
     with sessions.begin() as session:
-        job, _ = submission.submit_once(session, spec(prompt="once"), guard, by=by)
+        (job,), _ = once.run(session, make, tenant_id=tenant_id)
         lifecycle.complete(session, claim_one(session).lease, output_of("said"), FinishReason.STOP)
     with sessions.begin() as session:
         assert zero_retention.forget_jobs(session, [job.id], tenant_id=tenant_id) == [job.id]
     with sessions.begin() as session, pytest.raises(AlreadyDeliveredError):
-        submission.submit_once(session, spec(prompt="once"), guard, by=by)
+        once.run(session, make, tenant_id=tenant_id)
 
 
 def test_a_prompt_that_another_job_shares_stays_for_it(
