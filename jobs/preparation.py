@@ -1,6 +1,6 @@
 """Counts stored prompts: each job is then queued, or fails because it can never run."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
@@ -19,12 +19,12 @@ from jobs.errors import LongbatchError, PromptTooLongError, PromptUncountableErr
 from jobs.extractions.prompts import compose_extraction
 from jobs.fitting import reject, settle_count, too_long_error
 from jobs.job_rows import queue_counted
-from jobs.models import Job, JsonObject, PromptText
+from jobs.models import Job, JsonObject
 from jobs.models.turn import COUNTING, WorkKind
 from jobs.prompts import store
 from jobs.prompts.counter import SHORT_CHARS, TOGETHER_CHARS, count_some
 from jobs.prompts.prefixes import adapted, family, family_of
-from jobs.prompts.store import CountedPrompt, NewText, SetCounter, ShortText
+from jobs.prompts.store import CountedPrompt, NewText, SetCounter, StoredText
 from jobs.questions.prompts import compose_question
 from jobs.states import TERMINAL, JobState
 from jobs.states.summary import ANSWER_TASKS, EXTRACTION_TASKS
@@ -36,9 +36,9 @@ from jobs.turns.work import Interruption, Sessions
 _ROOM: Final = Room(num=500, size=TOGETHER_CHARS, small=SHORT_CHARS)
 _LOST_AGAIN: Final = "Counting the prompt failed or crashed its worker on every attempt."
 # A stored prompt or, in a tree, the canonical form of one that is written only now.
-_Prompt = PromptText | str
+_Prompt = StoredText | str
 # The prompt with its ids, or the error that it caused.
-_Count = tuple[PromptText | NewText, CountedPrompt] | BaseException
+_Count = tuple[StoredText | NewText, CountedPrompt] | BaseException
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,28 +71,25 @@ class Counting:
     def do_together(self, sessions: Sessions, turns: Sequence[Turn]) -> Collection[UUID]:
         """Count short prompts in one call, and queue those of their jobs that fit in one transaction."""
         with transaction(sessions) as session:
-            job_ids = [each.row_id for each in turns]
-            texts = store.load_short(session, job_ids, self.counter, max_bytes=self.room.small)
-        new = self._count_together(texts.values())
-        counts = new | {each.id: each.counted for each in texts.values() if each.counted is not None}
+            text_ids = _texts_of(session, turns)
+            texts = store.read(session, set(text_ids.values()), max_bytes=self.room.small)
+        counts = self._count_together(texts.values())
         with transaction(sessions) as session:
             held = _hold(session, turns)
-            lengths = {job: counts[text.id].num_tokens for job, text in texts.items() if text.id in counts}
+            lengths = {job: counts[text].num_tokens for job, text in text_ids.items() if text in counts}
             fitting = self._fitting(session, held, lengths)
-            kept = {texts[each].id for each in fitting}
-            tenants = {each.id: each.tenant_id for each in texts.values()}
-            store.keep_counts(
-                session, {each: found for each, found in new.items() if each in kept}, tenants=tenants
-            )
+            kept = {text_ids[each] for each in fitting}
+            store.keep_counts(session, [(texts[each], counts[each]) for each in kept])
             queue_counted(session, {each: lengths[each] for each in fitting})
         lost = {each.row_id for each in turns} - held.keys()
         return lost.union(fitting)
 
-    def _count_together(self, texts: Iterable[ShortText]) -> dict[UUID, CountedPrompt]:
-        """Count the texts that are not counted yet, each once."""
-        prompts = {each.id: each.canonical for each in texts if each.counted is None}
-        found = count_some(list(prompts.values()), self.counter, max_chars=self.room.small)
-        return {each: counted for each, counted in zip(prompts, found, strict=True) if counted is not None}
+    def _count_together(self, texts: Collection[StoredText]) -> dict[UUID, CountedPrompt]:
+        """Return the ids of these texts; those that must be counted alone are left out."""
+        counts = store.counts_of(texts, self.counter)
+        new = [each for each in texts if each.id not in counts]
+        found = count_some([each.canonical for each in new], self.counter, max_chars=self.room.small)
+        return counts | {text.id: each for text, each in zip(new, found, strict=True) if each is not None}
 
     def _fitting(
         self, session: Session, held: Mapping[UUID, tuple[str, int]], lengths: Mapping[UUID, int]
@@ -157,18 +154,24 @@ class Counting:
         return job
 
     def _keep(
-        self, session: Session, job: Job, text: PromptText | NewText, counted: CountedPrompt, *, now: datetime
+        self, session: Session, job: Job, text: StoredText | NewText, counted: CountedPrompt, *, now: datetime
     ) -> None:
         limits = registry.registered_capacities(session).get(job.model) or [self.default_capacity]
         if isinstance(text, NewText):
             job.text_id = store.store(session, [text], tenant_id=job.tenant_id).ids[text.sha256]
         else:
-            store.keep_count(session, text, counted)
+            store.keep_counts(session, [(text, counted)])
         settle_count(job, num_tokens=counted.num_tokens, limits=limits, now=now)
         found = family_of(counted.prefixes, counted.num_tokens, job.tenant_id)
-        if found is None and isinstance(text, PromptText):  # it was counted for another job
+        if found is None and isinstance(text, StoredText):  # it was counted for another job
             found = family(text.prefixes or b"", counted.num_tokens)
         job.family = adapted(found, job.adapter)
+
+
+def _texts_of(session: Session, turns: Sequence[Turn]) -> dict[UUID, UUID]:
+    """Read the ids of these jobs' texts, by job; a job of a tree may have none yet."""
+    query = select(Job.id, Job.text_id).where(Job.id.in_([each.row_id for each in turns]))
+    return {job_id: text_id for job_id, text_id in session.execute(query) if text_id is not None}
 
 
 def _hold(session: Session, turns: Sequence[Turn]) -> dict[UUID, tuple[str, int]]:

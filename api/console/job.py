@@ -31,7 +31,6 @@ from jobs.engines.attempts import Run
 from jobs.errors import NotFoundError
 from jobs.models import (
     Job,
-    PromptText,
     Reservation,
     Result,
     Summary,
@@ -40,6 +39,7 @@ from jobs.models import (
     WebhookEvent,
 )
 from jobs.prompts import messages, store
+from jobs.prompts.store import StoredText
 from jobs.prompts.tools.calls import read_calls
 from jobs.queries import JobStatus
 from jobs.states import ACTIVE, AttemptOutcome
@@ -218,8 +218,8 @@ def _held(session: Session, *, job_id: UUID, lease_id: UUID) -> tuple[Reservatio
     return session.get(Reservation, lease_id), attempts.present(session, job_id, tenant_id=None)
 
 
-def _prompt(text: PromptText) -> list[ShownText]:
-    canonical = store.canonical_of(text)
+def _prompt(text: StoredText) -> list[ShownText]:
+    canonical = text.canonical
     if (given := messages.embedded_input(canonical)) is not None:
         return [_shown("input", given if isinstance(given, str) else f"{len(given)} token ids")]
     plain = messages.plain_text(canonical)

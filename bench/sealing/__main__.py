@@ -111,7 +111,7 @@ def _round(sessions: sessionmaker[Session], options: argparse.Namespace) -> Part
             locked = engine_load.lock(session, _ENGINE)
             started = claims.start_jobs(session, locked, _POLICY, limit=_SET).claims
             text_ids = [each.job.text_id for each in started if each.job.text_id is not None]
-            loaded = store.load_counted(session, text_ids, _Counter())
+            loaded = store.counts_of(store.read(session, text_ids).values(), _Counter())
         if len(loaded) != _SET:
             raise RuntimeError(f"{len(loaded)} of {_SET} jobs started")
         held = [each.lease for each in started]

@@ -17,7 +17,7 @@ from jobs.database import database_now, statements
 from jobs.database.statements import insert_set
 from jobs.engines.tensors import NO_TENSORS, TensorFile, TensorRequest
 from jobs.errors import InvalidRequestError
-from jobs.models import EngineOutput, File, Job, JobTensors, PromptText
+from jobs.models import EngineOutput, File, Job, JobTensors
 from jobs.prompts import store
 from jobs.prompts.store import NewText
 from jobs.states.file import FileState
@@ -63,9 +63,8 @@ def insert(
 
 def load(session: Session, job_id: UUID) -> TensorRequest:
     """Read what the job passes to its engine and wants of it; most want nothing."""
-    wanted = select(PromptText).join(JobTensors, JobTensors.text_id == PromptText.id)
-    text = session.scalar(wanted.where(JobTensors.job_id == job_id))
-    return NO_TENSORS if text is None else TensorRequest.read(store.canonical_of(text))
+    text_id = session.scalar(select(JobTensors.text_id).where(JobTensors.job_id == job_id))
+    return NO_TENSORS if text_id is None else TensorRequest.read(store.load(session, text_id).canonical)
 
 
 def find_faults(

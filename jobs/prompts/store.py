@@ -1,7 +1,7 @@
 """Stored prompts: one row per tenant and content, with its token ids."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import InitVar, dataclass, field
 from hashlib import sha256
@@ -11,6 +11,7 @@ from uuid import UUID
 import zstandard
 from sqlalchemy import (
     LargeBinary,
+    Select,
     and_,
     delete,
     exists,
@@ -134,99 +135,85 @@ def store(session: Session, texts: Sequence[NewText], *, tenant_id: UUID) -> Sto
     return found
 
 
-def load(session: Session, text_id: UUID) -> PromptText:
-    """Return the stored row; its body and ids are compressed."""
-    return session.get_one(PromptText, text_id)
-
-
 @dataclass(frozen=True, slots=True)
-class ShortText:
-    """A stored prompt that may be counted together with others.
+class StoredText:
+    """A text as it is stored, opened.
 
     Attributes:
         tenant_id: the owner.
-        canonical: its canonical JSON.
-        counted: its stored ids, if the counter at hand made them.
+        body: the canonical JSON, compressed.
+        token_ids: of a prompt that `fingerprint` has counted; None: nobody has.
+        num_tokens: how many these are.
+        fingerprint: of the tokenizer and template that made them.
+        prefixes: keyed hashes of their beginnings, see `prompts.prefixes`.
     """
 
     id: UUID
     tenant_id: UUID
-    canonical: str
-    counted: CountedPrompt | None
+    body: bytes
+    token_ids: bytes | None
+    num_tokens: int | None
+    fingerprint: str | None
+    prefixes: bytes | None
+
+    @property
+    def canonical(self) -> str:
+        """The canonical JSON."""
+        return unpack_text(self.body)
+
+    def counted_by(self, counter: Counter) -> CountedPrompt | None:
+        """Return its ids; None if this counter has not counted it."""
+        if self.token_ids is None or self.num_tokens is None or self.fingerprint != counter.fingerprint:
+            return None
+        is_plain = messages.is_plain(begin_of_text(self.body))
+        return CountedPrompt(self.token_ids, self.num_tokens, self.fingerprint, is_plain=is_plain)
 
 
-def load_short(
-    session: Session, job_ids: Sequence[UUID], counter: Counter, *, max_bytes: int
-) -> dict[UUID, ShortText]:
-    """Read the texts of these jobs by job, except longer ones and those that cannot be decrypted."""
-    sealer = sealer_in(session)
-    body_column, ids_column = (type_coerce(each, LargeBinary) for each in _CONTENT)
-    columns = (PromptText.tenant_id, body_column, ids_column, PromptText.num_tokens)
-    query = select(Job.id, PromptText.fingerprint, PromptText.id, *columns).join(
-        PromptText, PromptText.id == Job.text_id
-    )
-    short = query.where(Job.id.in_(job_ids), plain_length(PromptText.body) <= max_bytes)
-    found: dict[UUID, ShortText] = {}
-    for job_id, fingerprint, text_id, tenant_id, stored, stored_ids, num_tokens in session.execute(short):
-        try:
-            body, token_ids = _opened(sealer, stored, stored_ids)
-        except ContentUnreadableError:  # its job is counted alone, and fails
-            continue
-        if num_text_bytes(body) > max_bytes:  # one letter, repeated, is short when compressed
-            continue
-        canonical, counted = unpack_text(body), None
-        if fingerprint == counter.fingerprint and token_ids is not None and num_tokens is not None:
-            is_plain = messages.is_plain(canonical)
-            counted = CountedPrompt(token_ids, num_tokens, fingerprint, is_plain=is_plain)
-        found[job_id] = ShortText(text_id, tenant_id, canonical, counted)
+def read(
+    session: Session, text_ids: Collection[UUID], *, max_bytes: int | None = None
+) -> dict[UUID, StoredText]:
+    """Read these texts by their ids, except those that are gone or cannot be decrypted.
+
+    Args:
+        session: the caller's transaction.
+        text_ids: of the texts.
+        max_bytes: of a text's canonical JSON; longer ones are left out, too. None: however long.
+    """
+    sealer, found = sealer_in(session), dict[UUID, StoredText]()
+    for row in session.execute(_rows(text_ids, max_bytes=max_bytes)):
+        with suppress(ContentUnreadableError):
+            text = _opened(sealer, row)
+            # One letter, repeated, is short when compressed.
+            if max_bytes is None or num_text_bytes(text.body) <= max_bytes:
+                found[text.id] = text
     return found
+
+
+def load(session: Session, text_id: UUID) -> StoredText:
+    """Read one text.
+
+    Raises:
+        NoResultFound: it is gone.
+        ContentUnreadableError: it cannot be decrypted.
+    """
+    return _opened(sealer_in(session), session.execute(_rows([text_id])).one())
 
 
 _CONTENT: Final = (PromptText.body, PromptText.token_ids)
 
 
-def canonical_of(text: PromptText) -> str:
-    """Unpack the prompt's canonical JSON."""
-    return unpack_text(text.body)
+def _rows(text_ids: Collection[UUID], *, max_bytes: int | None = None) -> Select[*tuple[Any, ...]]:
+    """Select texts as they are stored: in a set one that cannot be decrypted must not stop the others."""
+    columns = PromptText.num_tokens, PromptText.fingerprint, PromptText.prefixes
+    content = (type_coerce(each, LargeBinary) for each in _CONTENT)
+    rows = select(PromptText.id, PromptText.tenant_id, *content, *columns).where(PromptText.id.in_(text_ids))
+    return rows if max_bytes is None else rows.where(plain_length(PromptText.body) <= max_bytes)
 
 
-def counted(session: Session, text: PromptText, counter: Counter) -> CountedPrompt:
-    """Return the text's ids by this counter; count and store them if necessary."""
-    found = count(text, counter)
-    keep_count(session, text, found)
-    return found
-
-
-def load_counted(session: Session, text_ids: Sequence[UUID], counter: Counter) -> dict[UUID, CountedPrompt]:
-    """Read the ids of those of these texts that this counter has counted, by the texts' ids.
-
-    What cannot be decrypted is left out: its job reads it alone, and fails.
-    """
-    rows = statements.fetch(session, _COUNTED, {"ids": text_ids, "fingerprint": counter.fingerprint})
-    sealer, prompts = sealer_in(session), dict[UUID, CountedPrompt]()
-    for text_id, stored_ids, num_tokens, stored_body in rows:
-        with suppress(ContentUnreadableError):
-            body, ids = _opened(sealer, stored_body, stored_ids)
-            plain, counted_by = messages.is_plain(begin_of_text(body)), counter.fingerprint
-            prompts[text_id] = CountedPrompt(ids or b"", num_tokens, counted_by, is_plain=plain)
-    return prompts
-
-
-def _opened(sealer: ContentSealer, body: bytes, token_ids: bytes | None) -> tuple[bytes, bytes | None]:
-    """Open both columns as they are stored: in a set one that cannot be decrypted must not stop the others.
-
-    Raises:
-        ContentUnreadableError: one of them cannot be decrypted.
-    """
+def _opened(sealer: ContentSealer, row: Sequence[Any]) -> StoredText:
+    text_id, tenant_id, body, token_ids, *counted = row
     ids = None if token_ids is None else sealer.open_bytes(token_ids, TOKEN_IDS.place)
-    return sealer.open_bytes(body, BODY.place), ids
-
-
-_COUNTED: Final = Statement("""
-    SELECT id, token_ids, num_tokens, body FROM texts
-    WHERE id = ANY(%(ids)s::uuid[]) AND fingerprint = %(fingerprint)s::text
-        AND token_ids IS NOT NULL AND num_tokens IS NOT NULL
-    """)
+    return StoredText(text_id, tenant_id, sealer.open_bytes(body, BODY.place), ids, *counted)
 
 
 def unpacked(body: bytes, name: str) -> Any:  # noqa: ANN401  # JSON
@@ -235,47 +222,39 @@ def unpacked(body: bytes, name: str) -> Any:  # noqa: ANN401  # JSON
         return json.loads(unpack_text(body))[name]
 
 
-def count(text: PromptText, counter: Counter, *, limit: int | None = None) -> CountedPrompt:
+def count(text: StoredText, counter: Counter, *, limit: int | None = None) -> CountedPrompt:
     """Return the text's ids by this counter: the stored ones, or new ones, not stored.
 
     Raises:
         PromptTooLongError: the text has more than `limit` tokens.
     """
-    if text.token_ids is not None and text.num_tokens is not None and text.fingerprint == counter.fingerprint:
-        is_plain = messages.is_plain(begin_of_text(text.body))
-        return CountedPrompt(text.token_ids, text.num_tokens, text.fingerprint, is_plain=is_plain)
-    return counter.count_prompt(canonical_of(text), limit=limit)
+    return text.counted_by(counter) or counter.count_prompt(text.canonical, limit=limit)
 
 
-def keep_count(session: Session, text: PromptText, found: CountedPrompt) -> None:
-    """Store the ids with the text, unless they came from there."""
-    if text.token_ids is found.packed_ids:
-        return
-    session.execute(
-        update(PromptText)
-        .where(PromptText.id == text.id)
-        .values(
-            token_ids=found.packed_ids,
-            num_tokens=found.num_tokens,
-            fingerprint=found.fingerprint,
-            prefixes=keyed(found.prefixes, text.tenant_id),
-        )
-    )
+def counts_of(texts: Iterable[StoredText], counter: Counter) -> dict[UUID, CountedPrompt]:
+    """Return the stored ids of those texts that this counter has counted, by the texts' ids."""
+    stored = {text.id: text.counted_by(counter) for text in texts}
+    return {text_id: found for text_id, found in stored.items() if found is not None}
 
 
-def keep_counts(
-    session: Session, counts: Mapping[UUID, CountedPrompt], *, tenants: Mapping[UUID, UUID]
-) -> None:
-    """Store the ids with these texts, each of this tenant, in one statement."""
-    found = list(counts.values())
+def counted(session: Session, text: StoredText, counter: Counter) -> CountedPrompt:
+    """Return the text's ids by this counter; count and store them if necessary."""
+    found = count(text, counter)
+    keep_counts(session, [(text, found)])
+    return found
+
+
+def keep_counts(session: Session, counts: Iterable[tuple[StoredText, CountedPrompt]]) -> None:
+    """Store the ids with these texts, except those that came from there."""
+    new = [(text, found) for text, found in counts if text.token_ids is not found.packed_ids]
     values = {
-        "ids": list(counts),
-        "prefixes": [keyed(each.prefixes, tenants[text_id]) for text_id, each in counts.items()],
-        "token_ids": [each.packed_ids for each in found],
-        "num_tokens": [each.num_tokens for each in found],
-        "fingerprints": [each.fingerprint for each in found],
+        "ids": [text.id for text, _ in new],
+        "prefixes": [keyed(found.prefixes, text.tenant_id) for text, found in new],
+        "token_ids": [found.packed_ids for _, found in new],
+        "num_tokens": [found.num_tokens for _, found in new],
+        "fingerprints": [found.fingerprint for _, found in new],
     }
-    if counts:
+    if new:
         statements.fetch(session, _KEEP_COUNTS, values)
 
 

@@ -6,13 +6,10 @@ from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import LargeBinary, select, type_coerce
 from sqlalchemy.orm import Session
 
-from jobs.database.sealed_columns import sealer_in
 from jobs.errors import InvalidRequestError
-from jobs.models import JsonObject, PromptText, Summary
-from jobs.models.prompt import BODY
+from jobs.models import JsonObject, Summary
 from jobs.prompts import store
 from jobs.prompts.store import NewText, unpacked
 from jobs.sealing.content import ContentUnreadableError
@@ -37,7 +34,7 @@ def load(session: Session, summary: Summary) -> OwnTemplate | None:
     if summary.template_id is None:
         return None
     stored = store.load(session, summary.template_id)
-    return OwnTemplate.of(json.loads(store.canonical_of(stored))[_STORED])
+    return OwnTemplate.of(json.loads(stored.canonical)[_STORED])
 
 
 def read_each(session: Session, rows: Sequence[Summary]) -> dict[UUID, dict[str, str]]:
@@ -48,11 +45,10 @@ def read_each(session: Session, rows: Sequence[Summary]) -> dict[UUID, dict[str,
     wanted = {each.template_id for each in rows if each.template_id is not None}
     if not wanted:
         return {}
-    sealer, found = sealer_in(session), dict[UUID, dict[str, str]]()
-    query = select(PromptText.id, type_coerce(PromptText.body, LargeBinary))
-    for text_id, stored in session.execute(query.where(PromptText.id.in_(wanted))):
-        with suppress(ContentUnreadableError):
-            found[text_id] = unpacked(sealer.open_bytes(stored, BODY.place), _STORED)
+    found: dict[UUID, dict[str, str]] = {}
+    for text_id, stored in store.read(session, wanted).items():
+        with suppress(ContentUnreadableError):  # it is damaged
+            found[text_id] = unpacked(stored.body, _STORED)
     return found
 
 

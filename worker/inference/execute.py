@@ -203,7 +203,7 @@ class Runner:
             if prompt is None:
                 prompt = store.counted(session, store.load(session, text_id), self.counter)
             if job.guide_id is not None:
-                run.form = AnswerForm.read(store.canonical_of(store.load(session, job.guide_id)))
+                run.form = AnswerForm.read(store.load(session, job.guide_id).canonical)
             if job.adapter is not None:
                 row = adapters.read(session, job.model, job.adapter)
                 run.adapter = WantedAdapter(row.name, row.number, row.format, row.source, row.sha256)

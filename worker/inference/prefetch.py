@@ -125,7 +125,7 @@ class PromptPrefetcher:
         short = _first_short(jobs)
         missing = self.missing(each.text_id for each in short)
         if missing:
-            self._keep_all(partial(store.load_counted, session, missing, self._counter))
+            self._keep_all(partial(self._read, session, missing))
 
     def candidates(self) -> Preview | None:
         """Return the jobs that a claim may choose from without reading the queue.
@@ -152,7 +152,10 @@ class PromptPrefetcher:
 
     def _load(self, text_ids: Sequence[UUID]) -> Mapping[UUID, CountedPrompt]:
         with transaction(self._sessions) as session:
-            return store.load_counted(session, text_ids, self._counter)
+            return self._read(session, text_ids)
+
+    def _read(self, session: Session, text_ids: Sequence[UUID]) -> Mapping[UUID, CountedPrompt]:
+        return store.counts_of(store.read(session, text_ids).values(), self._counter)
 
     def _keep_all(self, read: Callable[[], Mapping[UUID, CountedPrompt]]) -> None:
         try:

@@ -13,8 +13,8 @@ from jobs.database.paging import Range
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, DocumentFinding, Job, PromptText, Summary, WebhookEvent
+from jobs.prompts import store
 from jobs.prompts.guides import Guide
-from jobs.prompts.store import canonical_of
 from jobs.questions.settling import ready_to_settle, settle
 from jobs.states.summary import JoinRule, Purpose
 from summary_support import failed_document, nodes_of, plan_all, ready_document, text_of
@@ -168,7 +168,8 @@ def test_engines_are_held_to_the_form_of_a_reply_where_they_guide(session: Sessi
         (made,) = extract(session, ready_document(session, f"{SHORT} {in_words}"), length=96)
         plan_all(session)
         ((_, job),) = nodes_of(session, made)
-        guide = Guide.read(canonical_of(session.get_one(PromptText, job.guide_id)))
+        assert job.guide_id is not None
+        guide = Guide.read(store.load(session, job.guide_id).canonical)
         assert (guide.in_words, job.is_whole) == (in_words, not in_words)
         assert [*guide.schema["properties"]] == [*SCHEMA["properties"]]
         rent = guide.schema["properties"]["rent"]["properties"]

@@ -35,9 +35,9 @@ def own(**parts: str) -> OwnTemplate:
 
 def prompts_of(session: Session, made: Summary) -> list[str]:
     """The user's messages of its jobs, in their order."""
-    query = select(PromptText).join(Job, Job.text_id == PromptText.id).where(Job.summary_id == made.id)
-    found = session.scalars(query.order_by(Job.id))
-    return [parse(store.canonical_of(each)).messages[-1].content for each in found]
+    query = select(PromptText.id).join(Job, Job.text_id == PromptText.id).where(Job.summary_id == made.id)
+    text_ids = session.scalars(query.order_by(Job.id)).all()
+    return [parse(store.load(session, each).canonical).messages[-1].content for each in text_ids]
 
 
 def test_every_prompt_of_a_summary_has_the_caller_s_words_and_its_part(session: Session) -> None:

@@ -85,7 +85,7 @@ def test_what_was_submitted_is_stored_whole(
         assert (row.labels, row.webhook_url) == ({"a": "b"}, "https://example.com/")
         assert row.text_id is not None
         assert row.text_id == job.text_id
-        assert store.canonical_of(store.load(session, row.text_id)) == "quick"
+        assert store.load(session, row.text_id).canonical == "quick"
         assert abs((row.created_at - first.created_at).total_seconds()) < PATIENCE
         assert quotas.current_usage(session, DEFAULT_TENANT).jobs == 4
 
@@ -225,7 +225,7 @@ def test_a_text_whose_key_is_gone_is_stored_anew(
     with sessions() as session:
         (row,) = session.scalars(select(Job).where(Job.custom_id == "new"))
         assert row.text_id is not None
-        assert store.canonical_of(store.load(session, row.text_id)) == "same"
+        assert store.load(session, row.text_id).canonical == "same"
 
 
 def test_prompts_that_are_deleted_meanwhile_are_locked_in_the_same_order(

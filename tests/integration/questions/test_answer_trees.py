@@ -12,8 +12,8 @@ from jobs.database import database_now
 from jobs.database.paging import Range
 from jobs.engines import registry
 from jobs.models import DEFAULT_TENANT, DocumentFinding, Job, PromptText, Summary, WebhookEvent
+from jobs.prompts import store
 from jobs.prompts.guides import Guide
-from jobs.prompts.store import canonical_of
 from jobs.questions.settling import ready_to_settle, settle
 from jobs.states.summary import Purpose
 from summary_support import (
@@ -160,7 +160,8 @@ def test_every_job_must_reply_in_the_form_and_is_asked_in_words_where_no_engine_
 ) -> None:
     def form_of(asked: Summary) -> tuple[Guide, bool]:
         (_, job), *_ = nodes_of(session, asked)
-        return Guide.read(canonical_of(session.get_one(PromptText, job.guide_id))), job.is_whole
+        assert job.guide_id is not None
+        return Guide.read(store.load(session, job.guide_id).canonical), job.is_whole
 
     now = database_now(session)
     registry.register(session, ENGINE, MODEL, SMALL, now=now, takes={"guided_json", "temperature"})

@@ -77,12 +77,12 @@ def read(sessions: Sessions, job_id: UUID) -> tuple[object, ...]:
         job = session.get_one(Job, job_id)
         assert job.text_id is not None
         prompt = store.load(session, job.text_id)
-        together = store.load_counted(session, [prompt.id], WordCounter())
+        together = store.counts_of(store.read(session, [prompt.id]).values(), WordCounter())
         result = queries.get_result(session, job_id)
         assert result is not None
         assert all(each.packed_ids == prompt.token_ids for each in together.values())
         return (
-            store.canonical_of(prompt),
+            prompt.canonical,
             prompt.token_ids,
             result.output,
             result.output_ids,

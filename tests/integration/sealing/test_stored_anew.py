@@ -47,8 +47,7 @@ def test_a_prompt_that_comes_again_can_be_read_again(
     prepare_all(sealed)
     assert states(sealed) == ["queued", "queued"]
     with sealed() as session:
-        (text,) = session.scalars(select(PromptText))
-        assert store.canonical_of(text) == ASKED
+        assert store.load(session, session.scalars(select(PromptText.id)).one()).canonical == ASKED
 
 
 def test_a_prompt_that_can_be_read_stays_as_it_is(connect: Connect, sealed: Sessions) -> None:

@@ -78,7 +78,7 @@ def run_jobs(
             return prompts
         job = session.get_one(Job, claimed.job.id)
         assert job.text_id is not None
-        prompts.append(store.canonical_of(store.load(session, job.text_id)))
+        prompts.append(store.load(session, job.text_id).canonical)
         said = script(*asked(prompts[-1]))
         if said is None:
             fail(session, claimed, "invalid_output")
