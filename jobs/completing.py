@@ -128,13 +128,11 @@ def _follow(session: Session, rows: Rows) -> bool:
     Returns:
         True if a webhook wants one of the ends.
     """
-    ended = [job_rows.written(session, row) for _, _, _, _, *row in rows]
-    has_endpoints = any(has for _, _, has, *_ in rows)
-    thinking = None if has_endpoints else {job_id: num for job_id, _, _, num, *_ in rows}
+    ended = [job_rows.written(session, row) for _, _, *row in rows]
     happened = [events.job_ended(job) for job in ended]
     tree_progress.advance(session, ended)
     has_shared = ends.share(session, ended)
-    return outbox.publish(session, happened, without_endpoints=thinking) or has_shared
+    return outbox.publish(session, happened) or has_shared
 
 
 _ROW: Final = {f"job_{each.name}": each for each in job_rows.JOB_ROW.values()}
@@ -169,7 +167,6 @@ COMPLETE: Final = Statement(
             completion_tokens, started_at, first_token_at, finalized_at, engine_name, choice, given.lease_id,
             given.cached AS cached_now, finalized_at - given.waited AS answered_at,
             summary_id IS NOT NULL OR has_twins OR {events.MAY_BE_WANTED} AS is_followed,
-            {events.HAS_ENDPOINTS} AS has_endpoints, given.reasoning_tokens AS thinking,
             {", ".join(f"jobs.{each.name} AS {name}" for name, each in _ROW.items())}
     ), dropped AS (
         DELETE FROM checkpoints USING ended WHERE checkpoints.job_id = ended.id
@@ -198,7 +195,7 @@ COMPLETE: Final = Statement(
         ) END AS produced, given.cached
         FROM given LEFT JOIN ended USING (id) WHERE is_done
     ), noted AS ({usage.NOTE_ENDED}), {reservations.CLOSED}, settled AS ({reservations.SETTLE_WITH_LATE})
-    SELECT id, is_followed, has_endpoints, thinking,
+    SELECT id, is_followed,
         {", ".join(f"CASE WHEN is_followed THEN {name} END" for name in _ROW)} FROM ended
     """,  # noqa: S608  # built from constants
     sealed={

@@ -23,42 +23,29 @@ _MAX_ROWS: Final = 1000
 MAX_OUTPUT_BYTES: Final = 16 * 1024
 
 
-def publish(
-    session: Session,
-    events: Sequence[Event],
-    *,
-    without_endpoints: Mapping[UUID, int] | None = None,
-) -> bool:
-    """Append these events, and queue their deliveries.
+def publish(session: Session, events: Sequence[Event]) -> bool:
+    """Append these events in the caller's transaction, and queue their deliveries.
 
     Args:
         session: the caller's transaction.
         events: about subjects of one kind. One that exists already is skipped.
-        without_endpoints: by job, how many tokens of its result were thinking, where none of their tenants
-            has an endpoint; None: both are read.
 
     Returns:
         True if there is anything to deliver.
     """
     has_deliveries = False
     for start in range(0, len(events), _MAX_ROWS):
-        given = _given(session, events[start : start + _MAX_ROWS], without_endpoints)
+        given = _given(session, events[start : start + _MAX_ROWS])
         has_deliveries |= bool(statements.fetch(session, _APPEND, given))
     return has_deliveries
 
 
-def _given(
-    session: Session, events: Sequence[Event], without_endpoints: Mapping[UUID, int] | None
-) -> dict[str, object]:
+def _given(session: Session, events: Sequence[Event]) -> dict[str, object]:
     """Return the parameters of the statement that appends these events."""
     tenants = {event.subject.tenant_id for event in events if event.is_announced}
     # Jobs are many: the content of those that no endpoint could ever want is not kept.
     of_jobs = [event.subject.id for event in events if event.is_of_job and (event.own or event.is_announced)]
-    endpoints: Mapping[UUID, Sequence[Subscriber]] = defaultdict(list)
-    if without_endpoints is None:
-        endpoints, reasoning_tokens = _ask(session, tenants, of_jobs)
-    else:
-        reasoning_tokens = without_endpoints
+    endpoints, reasoning_tokens = _read(session, tenants, of_jobs)
     near = {event.id: endpoints[event.subject.tenant_id] if event.is_announced else [] for event in events}
     to = {event.id: _destinations(event, near[event.id]) for event in events}
     kept = [event for event in events if to[event.id] or near[event.id] or not event.is_of_job]
@@ -116,7 +103,7 @@ _APPEND: Final = Statement(f"""
 """)  # noqa: S608  # built from constants
 
 
-def _ask(
+def _read(
     session: Session, tenant_ids: Collection[UUID], job_ids: Sequence[UUID]
 ) -> tuple[Mapping[UUID, Sequence[Subscriber]], Mapping[UUID, int]]:
     """Read all endpoints of these tenants, and how many tokens of these jobs' results were thinking."""
