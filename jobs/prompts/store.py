@@ -12,7 +12,6 @@ import zstandard
 from sqlalchemy import (
     LargeBinary,
     Select,
-    and_,
     delete,
     exists,
     or_,
@@ -23,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from jobs.database import statements
-from jobs.database.sealed_columns import has_key, plain_length, sealer_in
+from jobs.database.sealed_columns import plain_length, sealer_in
 from jobs.database.statements import Query, Statement, insert_set
 from jobs.ids import uuid7
 from jobs.models import Job, JobTensors, PromptText, StoredResponse, Summary
@@ -31,7 +30,8 @@ from jobs.models.prompt import BODY, TOKEN_IDS
 from jobs.prompts import messages
 from jobs.prompts.prefixes import NO_DIGESTS, Digests, keyed, num_kept_bytes
 from jobs.prompts.tokenizer import begin_of_text, num_text_bytes, pack_text, unpack_text
-from jobs.sealing.content import ContentSealer, ContentUnreadableError, intact
+from jobs.sealing.content import SEALED, ContentSealer, ContentUnreadableError, intact
+from jobs.sealing.keys import NAME_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,18 +295,25 @@ def drop_unused(session: Session, text_ids: Sequence[UUID]) -> int:
 
 
 def _lock_existing(session: Session, texts: Mapping[bytes, NewText], tenant_id: UUID) -> dict[bytes, UUID]:
-    sealer = sealer_in(session)
-    is_readable = and_(*(has_key(each, sealer) for each in _CONTENT))
-    rows = session.execute(
-        select(PromptText.sha256, PromptText.id, is_readable)
-        .where(PromptText.tenant_id == tenant_id, PromptText.sha256.in_(texts))
-        .order_by(PromptText.sha256)
-        .with_for_update(key_share=True, read=True)
-    ).all()
+    keys = [bytes.fromhex(each) for each in sealer_in(session).key_names]
+    given = {"tenant_id": tenant_id, "digests": list(texts), "sealed": SEALED.encode(), "keys": keys}
+    rows = statements.fetch(session, _LOCK_EXISTING, given)
     for digest, text_id, can_be_read in rows:
         if not can_be_read:
             _store_anew(session, text_id, texts[digest], tenant_id)
     return {digest: text_id for digest, text_id, _ in rows}
+
+
+# Whether a row can be read is what `sealed_columns.has_key` says of its columns.
+_LOCK_EXISTING: Final = Statement(f"""
+    SELECT sha256, id, (
+        SELECT bool_and(stored IS NULL OR substr(stored, 1, {len(SEALED)}) <> %(sealed)s::bytea
+            OR substr(stored, {len(SEALED) + 1}, {NAME_BYTES}) = ANY(%(keys)s::bytea[]))
+        FROM (VALUES (body), (token_ids)) AS content (stored)
+    )
+    FROM texts WHERE tenant_id = %(tenant_id)s::uuid AND sha256 = ANY(%(digests)s::bytea[])
+    ORDER BY sha256 FOR KEY SHARE
+""")  # noqa: S608  # built from constants
 
 
 def _store_anew(session: Session, text_id: UUID, text: NewText, tenant_id: UUID) -> None:
