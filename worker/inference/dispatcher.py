@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 
 from jobs import telemetry
-from jobs.scheduling.claims import ClaimResult
-from jobs.scheduling.sizing import ClaimPolicy
-from jobs.scheduling.starts import Claim
-from jobs.scheduling.ticks import Expected
+from jobs.scheduling.tick import Tick
 from jobs.settings import Settings
+from jobs.starting import Claim
 from jobs.states import StopReason
 from worker.engine import loop as engine_loop
 from worker.engine.client import EngineModel
@@ -26,8 +24,8 @@ class Dispatcher:
     """One ticking thread. Its runs are coroutines, however many slots the engine has.
 
     It ticks when a run ends, when the doorbell rings, and once a second anyway: messages may be lost and the
-    broker may be down. What ends during a tick is stored by the next one. Candidates for the slots of ended
-    runs were prefetched by a second thread.
+    broker may be down. What ends during a tick is stored by the next one. A second thread loads the prompts
+    of the jobs that a tick left at the head of the queue.
     """
 
     def __init__(
@@ -65,9 +63,10 @@ class Dispatcher:
         self._rung = threading.Event()
         self._runs: set[Future[None]] = set()
         self._ticking = threading.Lock()
-        self._prefetches_at = float("-inf")
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
-        self.prefetch_loop = Loop("prefetch", self._prefetch, interval=settings.jobs.claim_poll_seconds)
+        self.prefetch_loop = Loop(
+            "prefetch", runner.prefetcher.refresh, interval=settings.jobs.claim_poll_seconds
+        )
         desk.wake, desk.wake_within = self.loop.wake, self.loop.wake_within
 
     def ring(self) -> None:
@@ -110,17 +109,6 @@ class Dispatcher:
         self.loop.begin_stop()
         self.loop.join()
 
-    def _prefetch(self) -> None:
-        if self._monitor.model is not None:
-            self._runner.prefetcher.refresh()
-
-    def _prefetch_within(self, seconds: float) -> None:
-        """Prefetch after this time at the latest, as what has started changes what starts next."""
-        now = self._clock()
-        if not now < self._prefetches_at <= now + seconds:
-            self._prefetches_at = now + seconds
-            engine_loop.call_later(seconds, self.prefetch_loop.wake)
-
     def _tick(self) -> None:
         """Tick once."""
         model = self._monitor.model
@@ -128,24 +116,15 @@ class Dispatcher:
             self._desk.tick(None)
             self._metrics.idle(1, UNAVAILABLE if model is None else STOPPING)
             return
-        policy, preview = self._runner.policy(), self._runner.prefetcher.candidates()
         # Read the clock before the claim, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
         result = self._desk.tick(
-            policy,
-            preview,
-            expected=Expected(
-                self._settings.engine.model, model.capacity, is_free=self._has_room(policy, model)
-            ),
+            self._runner.policy(),
             start=lambda result: self._start_all(result, model, valid_until=valid_until),
         )
         self._note_idle(result, model)
 
-    def _has_room(self, policy: ClaimPolicy, model: EngineModel) -> bool:
-        """Return True if a slot is probably free, and no other engine takes from the queue."""
-        return len(self._keeper.running()) < model.capacity.max_batch_size and not policy.has_rivals
-
-    def _note_idle(self, result: ClaimResult, model: EngineModel) -> None:
+    def _note_idle(self, result: Tick, model: EngineModel) -> None:
         """Keep how many slots stay without a job, and why."""
         if result.free_slots:
             self._metrics.idle(result.free_slots, NO_ROOM if result.left else NO_JOBS)
@@ -153,18 +132,18 @@ class Dispatcher:
             num_idle = model.capacity.max_batch_size - len(self._keeper.running())
             self._metrics.idle(max(0, num_idle), NOT_GIVEN)
 
-    def _start_all(self, result: ClaimResult, model: EngineModel, *, valid_until: float) -> None:
+    def _start_all(self, result: Tick, model: EngineModel, *, valid_until: float) -> None:
         """Start the runs of what was claimed."""
         if result.asked_for_room:
             self._keeper.loop.wake()  # it delivers the stop requests
         self._start_in_order_of_readiness(
             [(claim, self._hold(claim, valid_until)) for claim in result.claims], model
         )
+        if result.missed:
+            self.loop.wake()
         if result.left is not None:
-            self._runner.prefetcher.keep(result.left)
-        self._runner.prefetcher.forget(claim.job.id for claim in result.claims)
-        if result.claims:
-            self._prefetch_within(self._runner.prefetcher.due_in())
+            self._runner.prefetcher.expect(result.left)
+            self.prefetch_loop.wake()
 
     def _hold(self, claim: Claim, valid_until: float) -> RunningJob:
         """Keep renewing the lease of this claim from now on."""
@@ -177,7 +156,7 @@ class Dispatcher:
         self, claimed: Sequence[tuple[Claim, RunningJob]], model: EngineModel
     ) -> None:
         """Start the jobs whose prompts are here, then the others, whose prompts are read together."""
-        text_ids = [claim.job.text_id for claim, _ in claimed if claim.job.text_id is not None]
+        text_ids = [claim.job.text_id for claim, _ in claimed]
         missing = set(self._runner.prefetcher.missing(text_ids))
         later = [each for each in claimed if each[0].job.text_id in missing]
         if len(later) < len(claimed):

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
 
-from sqlalchemy.exc import InterfaceError, NoResultFound, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -39,8 +39,8 @@ from jobs.prompts.tools.forms import AnswerForm
 from jobs.scheduling import growth
 from jobs.scheduling.growth import Granted, WaitForBlocks, Yielded
 from jobs.scheduling.sizing import ClaimPolicy
-from jobs.scheduling.starts import Claim
 from jobs.settings import Settings
+from jobs.starting import Claim
 from jobs.transitions import LeaseLost
 from worker.engine.client import EngineModel
 from worker.engine.deadlines import deadlines_for
@@ -136,8 +136,7 @@ class Runner:
         log = telemetry.logger().bind(
             job_id=ids.job_id(job.id), attempt=job.attempt, **telemetry.in_trace(job.traceparent)
         )
-        waited = job.started_at - job.created_at if claim.is_first and job.started_at else None
-        self.metrics.claimed(job.lane, waited=waited)
+        self.metrics.claimed(job.lane, waited=claim.waited if claim.is_first else None)
         log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=job.prompt_tokens)
         answer = self.requests.empty_answer(job, model)
         return JobRun(claim, running, answer, self.live.publisher(job, answer), log)
@@ -174,12 +173,10 @@ class Runner:
     async def _load(self, run: JobRun) -> CountedPrompt:
         """Load the prompt, and begin the answer with the tokens that an earlier run saved."""
         job = run.claim.job
-        if job.text_id is None:
-            raise NoResultFound  # the schema keeps such jobs from running
         prefetched, saved = self.prefetcher.take(job.text_id), None
         is_plain = job.guide_id is None and job.adapter is None and not job.is_whole
         if prefetched is None or job.completion_tokens or not is_plain:
-            prompt, saved = await self._in_thread(partial(self._read, run, job.text_id, prefetched))
+            prompt, saved = await self._in_thread(partial(self._read, run, prefetched))
         else:
             prompt = prefetched
         split(run.answer, run.form, prompt, self.counter.tokenizer)
@@ -190,9 +187,7 @@ class Runner:
         run.job.take_over(run.num_before)
         return prompt
 
-    def _read(
-        self, run: JobRun, text_id: UUID, prompt: CountedPrompt | None
-    ) -> tuple[CountedPrompt, Output | None]:
+    def _read(self, run: JobRun, prompt: CountedPrompt | None) -> tuple[CountedPrompt, Output | None]:
         """Read the prompt, unless it is here already, the checkpoint, and what else is asked.
 
         Raises:
@@ -201,7 +196,7 @@ class Runner:
         job = run.claim.job
         with transaction(self.sessions) as session:
             if prompt is None:
-                prompt = store.counted(session, store.load(session, text_id), self.counter)
+                prompt = store.counted(session, store.load(session, job.text_id), self.counter)
             if job.guide_id is not None:
                 run.form = AnswerForm.read(store.canonical_of(store.load(session, job.guide_id)))
             if job.adapter is not None:

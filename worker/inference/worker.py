@@ -104,8 +104,7 @@ class InferenceWorker:
             num_running=lambda: len(list(self.keeper.running())),
             is_up=lambda: self.monitor.model is not None,
         )
-        prefetcher = PromptPrefetcher(work, settings.engine.name, self.policy, counter)
-        self._policy = replace(self._policy, read_prompts=prefetcher.read_with)
+        prefetcher = PromptPrefetcher(work, counter)
         desk = Desk(settings, ticking, stopping=stopping)
         runner = Runner(
             settings=settings,

@@ -12,8 +12,8 @@ from jobs.database import transaction
 from jobs.models import Reservation
 from jobs.models.attempt import Attempt
 from jobs.prompts.store import CountedPrompt
+from jobs.queries import QueuedJob
 from jobs.settings import Settings
-from jobs.starting import StartedJob
 from support import eventually
 from worker.engine.client import EngineModel
 from worker.inference.execute import Runner
@@ -99,7 +99,7 @@ def test_the_lease_of_a_run_that_cannot_begin_runs_out(
 ) -> None:
     made = list[UUID]()
 
-    def fail(_requests: RequestMaker, job: StartedJob, _model: EngineModel) -> AnyAnswer:
+    def fail(_requests: RequestMaker, job: QueuedJob, _model: EngineModel) -> AnyAnswer:
         made.append(job.id)
         raise MemoryError
 
