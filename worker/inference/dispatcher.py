@@ -129,7 +129,7 @@ class Dispatcher:
             self._keeper.loop.wake()  # it delivers the stop requests
         if result.claims:
             self._slots.start(result.claims, model, valid_until=valid_until)
-        if result.missed:
+        if result.missed and result.free_slots:
             self.loop.wake()
         if result.left is not None:
             self._slots.prefetcher.expect(result.left)
