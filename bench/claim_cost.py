@@ -17,11 +17,11 @@ from bench.stand.stand import Stand
 from jobs import database, lifecycle
 from jobs.checkpoints import Output
 from jobs.engines import registry, reservations
-from jobs.scheduling import claims, engine_load
+from jobs.scheduling import tick
 from jobs.scheduling.output_history import History
 from jobs.scheduling.sizing import ClaimPolicy
-from jobs.scheduling.starts import Claim
 from jobs.settings import DatabaseSettings
+from jobs.starting import Claim
 from jobs.states import FinishReason
 
 _ENGINE = "bench-engine"
@@ -116,8 +116,7 @@ def _claim(sessions: sessionmaker[Session]) -> tuple[object, float]:
     """Time a claim without its commit, whose fsync costs the same everywhere."""
     with database.transaction(sessions) as session:
         began = time.perf_counter()
-        locked = engine_load.lock(session, _ENGINE)
-        found = claims.start_jobs(session, locked, _POLICY, limit=1).claims
+        found = tick.tick(session, _ENGINE, _POLICY, ended=[], limit=1).claims
         session.flush()
         return next(iter(found), None), time.perf_counter() - began
 

@@ -31,7 +31,7 @@ from jobs.engines import reservations
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT
 from jobs.prompts.store import CountedPrompt, NewText
-from jobs.scheduling import claims, engine_load
+from jobs.scheduling import tick
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import FinishReason
 from jobs.submission import Submitter
@@ -198,8 +198,7 @@ def _running_job(sessions: sessionmaker[Session]) -> Lease:
         submission.submit(session, [asked], Submitter(DEFAULT_TENANT, capacity))
     with transaction(sessions) as session:
         policy = ClaimPolicy(lease=timedelta(minutes=10), max_rescues=2)
-        locked = engine_load.lock(session, figures.MODEL)
-        (claim,) = claims.start_jobs(session, locked, policy, limit=1).claims
+        (claim,) = tick.tick(session, figures.MODEL, policy, ended=[], limit=1).claims
         return claim.lease
 
 

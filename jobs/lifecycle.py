@@ -20,7 +20,7 @@ from jobs.database.rows import require
 from jobs.engines import attempts, reservations
 from jobs.errors import EngineLostError
 from jobs.models import Engine, Job, JsonObject, Reservation
-from jobs.starting import UNKNOWN, Claimant, Start, StartedJob
+from jobs.starting import UNKNOWN, Claim, Claimant
 from jobs.states import TERMINAL, AttemptOutcome, FinishReason, JobState, StopReason
 from jobs.transitions import Lease, RunOutcome
 from jobs.trees import progress as tree_progress
@@ -28,28 +28,28 @@ from jobs.trees import progress as tree_progress
 
 def claim(
     session: Session,
-    starts: Sequence[Start],
+    claims: Sequence[Claim],
     *,
     lease_duration: timedelta,
     engine_name: str,
     claimant: Claimant = UNKNOWN,
-) -> list[StartedJob]:
+) -> list[Claim]:
     """Run queued jobs under these leases, reserve their blocks, and charge their tenants.
 
-    `claims` calls this while it holds the engine's row lock.
+    `tick` calls this while it holds the engine's row lock.
 
     Args:
         session: the caller's transaction.
-        starts: of different jobs.
+        claims: of different jobs.
         lease_duration: how long without renewal until they may be rescued.
         engine_name: where they run.
         claimant: the worker that runs them.
 
     Returns:
-        The jobs that run now. The others have changed since, or another engine has them.
+        Those of the jobs that run now. The others have changed since, or another engine has them.
     """
     return starting.start_all(
-        session, starts, lease_duration=lease_duration, engine_name=engine_name, claimant=claimant
+        session, claims, lease_duration=lease_duration, engine_name=engine_name, claimant=claimant
     )
 
 

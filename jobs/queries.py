@@ -27,7 +27,7 @@ from jobs.database.statements import Statement
 from jobs.engines import registry, reservations, workers
 from jobs.ids import first_uuid7
 from jobs.job_rows import JOB_ROW, job_of
-from jobs.models import Engine, Job, Result, WebhookDispatch, Worker
+from jobs.models import Engine, Job, JsonObject, Result, WebhookDispatch, Worker
 from jobs.states import TERMINAL, JobState, StopReason
 from jobs.tenants import isolation
 
@@ -305,7 +305,10 @@ def pending_webhooks(session: Session) -> int:
 
 
 class QueuedJob(NamedTuple):
-    """A queued job as a claim sees it: without prompt or text."""
+    """A job as a claim reads it from the queue, and as its run needs it; `Job` describes the fields.
+
+    Without its prompt, and without what changes while it runs. No session tracks it.
+    """
 
     id: UUID
     tenant_id: UUID
@@ -324,8 +327,14 @@ class QueuedJob(NamedTuple):
     text_id: UUID
     summary_id: UUID | None
     family: bytes | None
-    choice: int = 0
-    adapter: str | None = None
+    choice: int
+    adapter: str | None
+    model: str
+    guide_id: UUID | None
+    attempt: int
+    sampling: JsonObject
+    batch_id: UUID | None
+    traceparent: str | None
 
     def priority(self, now: datetime) -> int:
         """Return its rank, one higher near the end of its window."""

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -17,7 +17,7 @@ from jobs import job_rows
 from jobs.database import statements
 from jobs.database.statements import Statement
 from jobs.engines import served_tokens
-from jobs.models import Job, JsonObject
+from jobs.models import Job
 from jobs.models.tenant import HALTED_TENANTS
 from jobs.queries import QueuedJob
 from jobs.transitions import Lease
@@ -33,24 +33,26 @@ class StartRefusedError(Exception):
     """The database refuses to start a set of jobs, one of them at least. The transaction is lost.
 
     Attributes:
-        starts: the set.
+        claims: the set.
     """
 
-    def __init__(self, starts: Sequence["Start"]) -> None:
-        """Args: starts: the set."""
-        super().__init__(len(starts))
-        self.starts = starts
+    def __init__(self, claims: Sequence["Claim"]) -> None:
+        """Args: claims: the set."""
+        super().__init__(len(claims))
+        self.claims = claims
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """A queued job that is about to run.
+class Claim:
+    """A job that starts on an engine: what was chosen for it, and what its run then holds.
 
     Attributes:
-        lease: the new fence.
-        expected: the job for which blocks were sized; it may have run elsewhere since.
-        blocks: KV blocks to reserve.
-        output_tokens: output that they cover, that of earlier runs included.
+        lease: the fence for every later write.
+        job: its row when the queue was read. It starts only if its size has not changed since.
+        blocks: KV blocks reserved for it.
+        output_tokens: output that the blocks cover besides the prompt, including that of earlier runs.
+        steps: engine iterations until its expected end.
+        waited: since it was submitted.
         overtakes: a better ranked job that its growth must not postpone.
         alone: nothing else may start beside it.
         charge: tokens that its tenant pays now.
@@ -60,21 +62,35 @@ class Start:
         family: with which it shares what it reads; None: that counts for it alone, though others may have it.
         postponed_id: the job of its tenant that it overtakes as a follower; None: none.
         postponed_steps: for how many steps followers have overtaken that one in all.
+        reused_tokens: of its prompt, that the engine is expected to have.
+        likely_tokens: of the output, those that half of its peers needed.
+        is_awaited: others may begin like it, and wait until it is known to have read that. Once the reader
+            has ended, they wait for a follower.
     """
 
     lease: Lease
-    expected: QueuedJob
+    job: QueuedJob
     blocks: int
     output_tokens: int
-    overtakes: UUID | None
-    alone: bool
-    charge: int
+    steps: int = 0
+    waited: timedelta = timedelta(0)
+    overtakes: UUID | None = None
+    alone: bool = False
+    charge: int = 0
     charged_prompt: int | None = None
     shared_blocks: int = 0
     anchor: UUID | None = None
     family: bytes | None = None
     postponed_id: UUID | None = None
     postponed_steps: float | None = None
+    reused_tokens: int = 0
+    likely_tokens: int = 0
+    is_awaited: bool = False
+
+    @property
+    def is_first(self) -> bool:
+        """True if no engine had the job before."""
+        return self.job.started_at is None
 
 
 class Claimant(NamedTuple):
@@ -92,60 +108,33 @@ class Claimant(NamedTuple):
 UNKNOWN: Final = Claimant()
 
 
-class StartedJob(NamedTuple):
-    """A job as its run needs it; `Job` describes the fields. No session tracks it."""
-
-    id: UUID
-    tenant_id: UUID
-    text_id: UUID | None
-    guide_id: UUID | None
-    is_whole: bool
-    state: str
-    lane: str
-    task: str
-    model: str
-    adapter: str | None
-    attempt: int
-    prompt_tokens: int | None
-    completion_tokens: int
-    max_tokens: int
-    num_preemptions: int
-    stop_reason: str | None
-    sampling: JsonObject
-    batch_id: UUID | None
-    summary_id: UUID | None
-    started_at: datetime | None
-    created_at: datetime
-    traceparent: str | None
-
-
 def start_all(
     session: Session,
-    starts: Sequence[Start],
+    claims: Sequence[Claim],
     *,
     lease_duration: timedelta,
     engine_name: str,
     claimant: Claimant = UNKNOWN,
-) -> list[StartedJob]:
+) -> list[Claim]:
     """Start queued jobs; see `lifecycle.claim`.
 
     Raises:
         StartRefusedError: the database refuses; `find_refused` tells which.
     """
     excluded: Collection[UUID] = session.info.get(_LEFT_OUT, ())
-    starts = [each for each in starts if each.lease.job_id not in excluded]
-    if not starts:
+    claims = [each for each in claims if each.lease.job_id not in excluded]
+    if not claims:
         return []
     try:
         return _start_all(
-            session, starts, lease_duration=lease_duration, engine_name=engine_name, claimant=claimant
+            session, claims, lease_duration=lease_duration, engine_name=engine_name, claimant=claimant
         )
     except DBAPIError as error:
         if error.connection_invalidated or (getattr(error.orig, "sqlstate", None) or "08").startswith(
             _BLAMELESS
         ):
             raise
-        raise StartRefusedError(starts) from error
+        raise StartRefusedError(claims) from error
 
 
 def leave_out(session: Session, job_ids: Collection[UUID]) -> None:
@@ -154,21 +143,21 @@ def leave_out(session: Session, job_ids: Collection[UUID]) -> None:
 
 
 def find_refused(
-    session: Session, starts: Sequence[Start], *, lease_duration: timedelta, engine_name: str
-) -> list[tuple[Start, BaseException]]:
-    """Find those of these starts that the database refuses, and why; start none.
+    session: Session, claims: Sequence[Claim], *, lease_duration: timedelta, engine_name: str
+) -> list[tuple[Claim, BaseException]]:
+    """Find those of these claims that the database refuses, and why; start none.
 
     Halves the set until each of them is alone. The caller holds the engine's row.
     """
     attempt = session.begin_nested()
     try:
-        start_all(session, starts, lease_duration=lease_duration, engine_name=engine_name)
+        start_all(session, claims, lease_duration=lease_duration, engine_name=engine_name)
     except StartRefusedError as error:
         attempt.rollback()
-        if len(starts) == 1:
-            return [(starts[0], error.__cause__ or error)]
-        middle = len(starts) // 2
-        halves = (starts[:middle], starts[middle:])
+        if len(claims) == 1:
+            return [(claims[0], error.__cause__ or error)]
+        middle = len(claims) // 2
+        halves = (claims[:middle], claims[middle:])
         return [
             found
             for half in halves
@@ -180,35 +169,35 @@ def find_refused(
 
 def _start_all(
     session: Session,
-    starts: Sequence[Start],
+    claims: Sequence[Claim],
     *,
     lease_duration: timedelta,
     engine_name: str,
     claimant: Claimant,
-) -> list[StartedJob]:
+) -> list[Claim]:
     given = {
-        "lease_ids": [each.lease.lease_id for each in starts],
-        **{f"expected_{name}": [getattr(each.expected, name) for each in starts] for name in _EXPECTED},
-        **{name: [getattr(each, name) for each in starts] for name in _RESERVED},
+        "lease_ids": [each.lease.lease_id for each in claims],
+        **{f"expected_{name}": [getattr(each.job, name) for each in claims] for name in _EXPECTED},
+        **{name: [getattr(each, name) for each in claims] for name in _RESERVED},
         "lease_duration": lease_duration,
         "engine_name": engine_name,
         "worker": claimant.name,
         "worker_id": claimant.worker_id,
     }
     rows = statements.fetch(session, START, given)
-    started = [StartedJob(*row[:-2]) for row in rows]
-    job_rows.expire_loaded(session, [job.id for job in started])
-    _activate(session, starts, {job.id: job for job, row in zip(started, rows, strict=True) if not row[-1]})
-    _tell(session, [job.id for job, row in zip(started, rows, strict=True) if row[-2]])
-    return started
+    job_rows.expire_loaded(session, [job_id for job_id, *_ in rows])
+    started = {job_id: is_active for job_id, _, is_active in rows}
+    running = [each for each in claims if each.job.id in started]
+    _activate(session, [each for each in running if not started[each.job.id]])
+    _tell(session, [job_id for job_id, is_wanted, _ in rows if is_wanted])
+    return running
 
 
-def _activate(session: Session, starts: Sequence[Start], newcomers: dict[UUID, StartedJob]) -> None:
-    """Activate the accounts of these jobs: a prefetched one may start before any ranking reads the queue."""
+def _activate(session: Session, newcomers: Sequence[Claim]) -> None:
+    """Activate the accounts that another transaction held while the queue was ranked."""
     charges: Counter[tuple[UUID, str]] = Counter()
-    for each in starts:
-        if job := newcomers.get(each.lease.job_id):
-            charges[job.tenant_id, job.model] += each.charge
+    for each in newcomers:
+        charges[each.job.tenant_id, each.job.model] += each.charge
     for (tenant_id, model), num_tokens in charges.items():
         served_tokens.activate_charged(session, tenant_id, model, num_tokens=num_tokens)
 
@@ -220,7 +209,7 @@ def _tell(session: Session, wanted: Sequence[UUID]) -> None:
         outbox.publish(session, [events.job_started(job) for job in jobs])
 
 
-# What a claim checks of a job, by its id: the columns that decide the size of its reservation.
+# What a claim checks of a job, by its id: what decides the size of its reservation, and counts its runs.
 _EXPECTED: Final = {
     "id": "uuid",
     "prompt_tokens": "integer",
@@ -228,6 +217,7 @@ _EXPECTED: Final = {
     "num_yields": "integer",
     "num_rescues": "integer",
     "started_at": "timestamptz",
+    "attempt": "integer",
 }
 _RESERVED: Final = {
     "blocks": "integer",
@@ -243,7 +233,6 @@ _RESERVED: Final = {
     "postponed_steps": "float8",
 }
 _SAME: Final = " AND ".join(f"jobs.{name} IS NOT DISTINCT FROM given.{name}" for name in list(_EXPECTED)[1:])
-_COLUMNS: Final = ", ".join(f"jobs.{name}" for name in StartedJob._fields)
 _LAST: Final = "(array_agg(given.{0} ORDER BY given.place DESC) FILTER (WHERE given.{0} IS NOT NULL))[1]"
 START: Final = Statement(f"""
     WITH given AS (
@@ -265,7 +254,7 @@ START: Final = Statement(f"""
             started_at = coalesce(jobs.started_at, clock_timestamp()), run_after = NULL,
             family = free.family
         FROM free WHERE jobs.id = free.id AND {job_rows.may("claim")}
-        RETURNING {_COLUMNS}, {events.IS_START_WANTED} AS is_start_wanted
+        RETURNING jobs.id, jobs.tenant_id, jobs.model, {events.IS_START_WANTED} AS is_start_wanted
     ), reserved AS (
         INSERT INTO reservations
             (lease_id, engine_name, job_id, blocks, shared_blocks, output_tokens, output_before,
@@ -298,7 +287,7 @@ START: Final = Statement(f"""
             overtaken_id = coalesce(excluded.overtaken_id, shard.overtaken_id),
             overtaken_steps = coalesce(excluded.overtaken_steps, shard.overtaken_steps)
     )
-    SELECT started.*, EXISTS (
+    SELECT started.id, started.is_start_wanted, EXISTS (
         SELECT FROM accounts
         WHERE accounts.tenant_id = started.tenant_id AND accounts.model = started.model AND accounts.is_active
     ) AS is_active FROM started

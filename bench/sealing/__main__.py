@@ -35,7 +35,7 @@ from jobs.models import DEFAULT_TENANT, Job
 from jobs.prompts import store
 from jobs.prompts.store import CountedPrompt, NewText
 from jobs.prompts.tokenizer import pack_ids
-from jobs.scheduling import claims, engine_load
+from jobs.scheduling import tick
 from jobs.scheduling.output_history import History
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.sealing.content import PLAIN, ContentSealer
@@ -108,8 +108,7 @@ def _round(sessions: sessionmaker[Session], options: argparse.Namespace) -> Part
         with _timed(sessions, parts, "submit") as session:
             submission.submit(session, specs, Submitter(DEFAULT_TENANT, _CAPACITY))
         with _timed(sessions, parts, "claim and load") as session:
-            locked = engine_load.lock(session, _ENGINE)
-            started = claims.start_jobs(session, locked, _POLICY, limit=_SET).claims
+            started = tick.tick(session, _ENGINE, _POLICY, ended=[], limit=_SET).claims
             text_ids = [each.job.text_id for each in started if each.job.text_id is not None]
             loaded = store.counts_of(store.read(session, text_ids).values(), _Counter())
         if len(loaded) != _SET:

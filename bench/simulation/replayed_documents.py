@@ -5,8 +5,9 @@ from uuid import UUID
 
 from bench.simulation.shared_documents import SharedPacked
 from bench.simulation.world import SimulatedJob, World
-from jobs.scheduling.prefixes.followers import Family, Reader
-from jobs.scheduling.prefixes.prefix_replay import Answered, Guest, PrefixReplay
+from jobs.scheduling.packing import Family, Running
+from jobs.scheduling.prefixes.prefix_replay import Answered, PrefixReplay
+from jobs.scheduling.segments import Segment
 
 _TENANT = UUID(int=0)
 _WHOLE = 1 << 30  # blocks: no document has as many
@@ -39,33 +40,37 @@ class Replayed(SharedPacked):
         job = SharedPacked.pick(self, world)
         if job is not None:
             segment = self.book(world, job)
-            reader = _reader(job, blocks=segment.blocks)
-            guest = Guest(reader, segment.blocks, job.produced + segment.new_tokens)
-            self.replay.start(job.job_id, guest, reused_tokens=world.reusable_tokens(job))
+            started = _running(job, segment, frees=segment.blocks)
+            self.replay.start(job.job_id, started, reused_tokens=world.reusable_tokens(job))
         return job
 
     def _observe(self, world: World) -> None:
         own = world.own_blocks()
-        guests = {
-            job.job_id: Guest(
-                _reader(job, blocks=job.blocks), own[job.job_id], job.produced + job.segment.new_tokens
-            )
+        running = {
+            job.job_id: _running(job, Segment(job.segment.new_tokens, job.blocks), frees=own[job.job_id])
             for job in world.running
         }
         answered = {key: Answered(job.produced, job.found_tokens) for key, job in world.ended.items()}
         world.ended.clear()
-        self.replay.observe(guests, capacity=world.capacity, answered=answered)
+        self.replay.observe(running, capacity=world.capacity, answered=answered)
         here = {int.from_bytes(family.digest) for family in self.replay.ended()}
         here |= {job.document for job in world.running if job.document is not None and _has_said(job)}
         self.known.documents = here
         world.cache = self.known
 
 
-def _reader(job: SimulatedJob, *, blocks: int) -> Reader | None:
-    if job.document is None:
-        return None
-    family = Family(_TENANT, job.document.to_bytes(4))
-    return Reader(family, job.job_id, job.job_id, blocks, has_read=_has_said(job))
+def _running(job: SimulatedJob, segment: Segment, *, frees: int) -> Running:
+    """Describe a running job, and the blocks that its end frees."""
+    return Running(
+        job.job_id,
+        frees,
+        0,
+        output_tokens=job.produced + segment.new_tokens,
+        family=None if job.document is None else Family(_TENANT, job.document.to_bytes(4)),
+        text_id=job.job_id,
+        reserved_blocks=segment.blocks,
+        has_read=_has_said(job),
+    )
 
 
 def _has_said(job: SimulatedJob) -> bool:

@@ -11,8 +11,9 @@ from bench.simulation.policies import Packed, candidate, running
 from bench.simulation.workloads import Spec, make
 from bench.simulation.world import SimulatedJob, World
 from jobs.scheduling.fair_share import rank
+from jobs.scheduling.packing import Candidate, Reuse
 from jobs.scheduling.prediction import likely
-from jobs.scheduling.prefixes.followers import Reuse, Sharer, choose_sharer, postponement
+from jobs.scheduling.prefixes.followers import choose_follower, postponement
 
 QUESTION_TOKENS = 60
 
@@ -94,7 +95,7 @@ def limit_s(model: EngineModel, specs: Sequence[Spec]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SharedPacked(Packed):
-    """The product on an engine that reuses prefixes: `followers.choose_sharer`, on the values of its claims.
+    """The product on an engine that reuses prefixes: `choose_follower`, on the values of its claims.
 
     Claims see each tenant's first jobs, and the first followers of every document that the engine has.
     """
@@ -105,9 +106,9 @@ class SharedPacked(Packed):
             return None
         size = world.capacity.max_batch_size
         queue = self._ranked(world)
-        sharers = [self._sharer(world, job) for job in queue]
-        choice = choose_sharer(
-            sharers,
+        candidates = [self._candidate(world, job) for job in queue]
+        choice = choose_follower(
+            candidates,
             running(world),
             world.budget,
             postponed={job.job_id: job.postponed_steps for job in world.queue if job.postponed_steps},
@@ -117,18 +118,18 @@ class SharedPacked(Packed):
         by_id = {job.job_id: job for job in world.queue}
         if choice.start is None:
             return None
-        start, sharer = next(
-            each for each in zip(queue, sharers, strict=True) if each[0].job_id == choice.start
+        start, chosen = next(
+            each for each in zip(queue, candidates, strict=True) if each[0].job_id == choice.start
         )
         start.overtakes = by_id[choice.overtakes] if choice.overtakes is not None else None
-        overtaken = postponement(sharer, sharers, max_batch_size=size, policy=self.packing)
+        overtaken = postponement(chosen, candidates, max_batch_size=size, policy=self.packing)
         if overtaken is not None:
             start.delays = by_id[overtaken[0]]
             start.expected_output = (
-                start.produced + self.book(world, start).new_tokens - sharer.unlikely_tokens
+                start.produced + self.book(world, start).new_tokens - chosen.unlikely_tokens
             )
             start.delays.postponed_steps += overtaken[1]
-        world.share(start, sharer.reuse.blocks)
+        world.share(start, chosen.reuse.blocks)
         return start
 
     def _ranked(self, world: World) -> list[SimulatedJob]:
@@ -151,10 +152,10 @@ class SharedPacked(Packed):
             limit=len(world.queue),
         )
 
-    def _sharer(self, world: World, job: SimulatedJob) -> Sharer:
+    def _candidate(self, world: World, job: SimulatedJob) -> Candidate:
         account, segment = world.accounts[job.spec.tenant], self.book(world, job)
         likely_tokens = likely(world.peers(job), produced=job.produced) or segment.new_tokens
-        return Sharer(
+        return replace(
             candidate(self, world, job),
             tenant=job.spec.tenant,
             family=job.document,

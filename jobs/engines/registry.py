@@ -209,27 +209,6 @@ def _clock(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%H:%M:%S UTC")
 
 
-def sharing_queue(session: Session, model: str, capacity: Capacity) -> Sequence[str]:
-    """Return the names of the engines that now take any job of this model that one of this capacity can."""
-    rows = statements.fetch(session, _SHARING_QUEUE, {"model": model, "silent": SILENT})
-    return [name for name, *sizes in rows if _holds_all(Capacity(*sizes), capacity)]
-
-
-def _holds_all(capacity: Capacity, other: Capacity) -> bool:
-    return (
-        capacity.max_input_len >= other.max_input_len
-        and capacity.max_seq_len >= other.max_seq_len
-        and capacity.max_tokens_in_pool >= other.max_tokens_in_pool
-    )
-
-
-_SHARING_QUEUE: Final = Statement(f"""
-    SELECT name, {", ".join(each.name for each in fields(Capacity))} FROM engines
-    WHERE model = %(model)s::text AND paused_reason IS NULL AND halt IS NULL
-        AND seen_at > now() - %(silent)s::interval
-""")  # noqa: S608  # built from constants
-
-
 def capacity_of(engine: Engine | EngineRow) -> Capacity:
     """Read the capacity from an engine's row."""
     return Capacity(

@@ -79,8 +79,8 @@ def served(session: Session, tenant_id: UUID, model: str) -> float:
 def charge(session: Session, engine_name: str, charges: Mapping[tuple[UUID, str], float]) -> None:
     """Charge accounts, by tenant and model, with tokens on this engine; see `fair_share.charge`.
 
-    If an account is not active yet, this activates it: a prefetched job may start before any ranking reads
-    the queue.
+    If an account is not active yet, this activates it: another transaction may have held the accounts while
+    the queue was ranked.
     """
     if not charges:
         return

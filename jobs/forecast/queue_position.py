@@ -13,7 +13,7 @@ from jobs.forecast.simulation import EngineState, RemainingTokens
 from jobs.forecast.snapshot import QueueSnapshot
 from jobs.forecast.start_times import Forecast, forecast, later_s
 from jobs.models import Job
-from jobs.scheduling.ranking import head_of
+from jobs.scheduling.queue import head_of
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.states import JobState, Lane, WaitReason
 from jobs.views import QueuePosition
@@ -51,7 +51,8 @@ def forecast_queue(snapshot: QueueSnapshot, policy: ClaimPolicy) -> QueueForecas
     """Forecast from this snapshot; takes some 10 ms of computing."""
 
     def head_only(job_ids: Sequence[UUID]) -> Collection[UUID]:
-        return {each.job.id for each in head_of([snapshot.ranked[job_id] for job_id in job_ids])}
+        ranked = [snapshot.ranked[job_id] for job_id in job_ids]
+        return {each.job_id for each in head_of(ranked, snapshot.jobs)}
 
     states = [state for _, state in snapshot.up]
     found = forecast(states, snapshot.lengths, policy=policy.packing, horizon=HORIZON, head_only=head_only)

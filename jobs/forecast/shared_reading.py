@@ -11,8 +11,8 @@ from jobs.forecast.simulation import RemainingTokens
 from jobs.models import PromptText
 from jobs.prompts.prefixes import StoredPrefixes, family_tokens, shared_tokens
 from jobs.queries import QueuedJob
+from jobs.scheduling.packing import Family
 from jobs.scheduling.prefixes.engine_prefixes import family_of
-from jobs.scheduling.prefixes.followers import Family
 
 
 def read_once(

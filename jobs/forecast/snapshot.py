@@ -22,10 +22,10 @@ from jobs.queries import QueuedJob
 from jobs.scheduling import engine_load, halts
 from jobs.scheduling.halts import Halt
 from jobs.scheduling.output_history import PeersOnce
+from jobs.scheduling.packing import Candidate, Family
 from jobs.scheduling.prediction import PredictionPolicy
-from jobs.scheduling.prefixes.followers import Family
-from jobs.scheduling.ranking import Ranked, Ranking
-from jobs.scheduling.sizing import ClaimPolicy, Sizer, group_of
+from jobs.scheduling.queue import Ranking
+from jobs.scheduling.sizing import ClaimPolicy, group_of
 
 # Most queued jobs read of one lane: enough of each size to simulate a hundred starts.
 _MAX_ROWS: Final = 512
@@ -60,6 +60,7 @@ class QueueSnapshot:
         registered: every engine of the model.
         up: those that take jobs; each with its capacity and as a forecast sees it.
         ranked: the candidates by id.
+        jobs: their rows by id.
         lengths: what each candidate and each running job is expected to take from now on.
         halted: the tenants whose queues are halted. None of their jobs is a candidate.
         reading_share: of the work of reading the candidates' prompts, what is left if what they share is read
@@ -69,7 +70,8 @@ class QueueSnapshot:
     now: datetime
     registered: Sequence[Registered]
     up: Sequence[tuple[Capacity, EngineState]]
-    ranked: Mapping[UUID, Ranked]
+    ranked: Mapping[UUID, Candidate]
+    jobs: Mapping[UUID, QueuedJob]
     lengths: Mapping[UUID, RemainingTokens]
     halted: Mapping[UUID, Halt]
     reading_share: float = 1.0
@@ -94,22 +96,24 @@ def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasur
     ended = _ended(session, names)
     expected = _Expectations(session, policy, now)
     lengths: dict[UUID, RemainingTokens] = {}
-    ranked: dict[UUID, Ranked] = {}
-    queues: dict[Capacity, list[Ranked]] = {}
+    ranked: dict[UUID, Candidate] = {}
+    jobs: dict[UUID, QueuedJob] = {}
+    queues: dict[Capacity, list[Candidate]] = {}
     up_states = []
     for engine in up:
         load = engine_load.of(engine, reserved[engine.name])
         if load.capacity not in queues:  # engines of one model are mostly alike
-            queues[load.capacity] = _rank(session, model, load.capacity, policy, now)
-            expected.read_peers([*(each.job for each in queues[load.capacity]), *held_jobs])
+            ranking = Ranking(session, model, load.capacity, policy, now, max_rows=_MAX_ROWS)
+            queues[load.capacity] = [each for lane in ranking.lanes() for each in lane]
+            jobs |= ranking.jobs
+            expected.read_peers([*ranking.jobs.values(), *held_jobs])
         mine = queues[load.capacity]
         timings = [*ended[engine.name], *(_timing(*each, now=now) for each in held[engine.name])]
         speed = measure([each for each in timings if each is not None], otherwise=unmeasured)
         lengths |= {job.id: expected.rest(reservation, job, speed) for reservation, job in held[engine.name]}
-        lengths |= {each.job.id: expected.whole(each.job) for each in mine if each.job.id not in lengths}
-        ranked |= {each.job.id: each for each in mine}
-        candidates, running = [each.candidate for each in mine], list(load.running.values())
-        state = EngineState(candidates, running, load.budget, engine.max_batch_size, speed)
+        ranked |= {each.job_id: each for each in mine}
+        lengths |= {each: expected.whole(jobs[each]) for each in ranked if each not in lengths}
+        state = EngineState(mine, list(load.running.values()), load.budget, engine.max_batch_size, speed)
         up_states.append((load.capacity, state))
     registered = [
         Registered(
@@ -122,10 +126,11 @@ def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasur
     ]
     share = 1.0
     if up and all(each.shares_prefix for each in up):
-        once = shared_reading.read_once(session, [each.job for each in ranked.values()], _read(held), lengths)
+        once = shared_reading.read_once(session, [jobs[each] for each in ranked], _read(held), lengths)
         share = shared_reading.reading_share({each: lengths[each] for each in ranked}, once)
         lengths |= once
-    return QueueSnapshot(now, registered, up_states, ranked, lengths, halts.halted_queues(session), share)
+    halted = halts.halted_queues(session)
+    return QueueSnapshot(now, registered, up_states, ranked, jobs, lengths, halted, share)
 
 
 _Held = tuple[Reservation, Job]
@@ -137,15 +142,6 @@ def _engines(session: Session, model: str) -> tuple[datetime, Sequence[Engine]]:
     query = select(Engine, func.clock_timestamp()).where(Engine.model == model).order_by(Engine.name)
     found = session.execute(query).all()
     return (found[0][1] if found else database_now(session)), [engine for engine, _ in found]
-
-
-def _rank(
-    session: Session, model: str, capacity: Capacity, policy: ClaimPolicy, now: datetime
-) -> list[Ranked]:
-    """Rank the head of the queue for engines of this capacity."""
-    sizer = Sizer(session, capacity, policy)
-    ranking = Ranking(session, model, capacity, policy, sizer, now, syncs_tenants=False, max_rows=_MAX_ROWS)
-    return [each for lane in ranking.lanes() for each in lane]
 
 
 def _reserved(session: Session, names: Sequence[str]) -> Mapping[str, _Reserved]:

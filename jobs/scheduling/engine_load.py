@@ -1,7 +1,7 @@
 """An engine with its reservations, as the packing sees it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -9,15 +9,13 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from jobs.database import statements
-from jobs.database.statements import Query, Rows, Statement
+from jobs.database.statements import Statement
 from jobs.engines import registry
 from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
 from jobs.engines.registry import EngineRow
 from jobs.models import Engine, Job, Reservation
 from jobs.models.tenant import HALTED_TENANTS
-from jobs.scheduling.packing import Running
-from jobs.scheduling.prefixes.followers import Family, Reader
-from jobs.scheduling.prefixes.prefix_replay import Guest
+from jobs.scheduling.packing import Family, Running
 from jobs.scheduling.sizing import steps
 from jobs.states import Lane, StopReason
 
@@ -31,24 +29,12 @@ class EngineLoad:
         running: its reservations, including draining ones, by lease.
         budget: what they leave free.
         interactive_waits: an interactive job of its model is queued, and its tenant's queue is not halted.
-        guests: its reservations as the replay of its cache follows them, by lease.
     """
 
     capacity: Capacity
     running: dict[UUID, Running]
     budget: Budget
     interactive_waits: bool = False
-    guests: dict[UUID, Guest] = field(default_factory=dict)
-
-    @property
-    def readers(self) -> dict[UUID, Reader]:
-        """The running jobs that have a family, by lease."""
-        return {lease_id: each.reader for lease_id, each in self.guests.items() if each.reader is not None}
-
-
-def find(session: Session, engine_name: str) -> tuple[EngineRow, datetime] | None:
-    """Read the engine's row and the database's clock. Returns None if the engine never registered."""
-    return _row(statements.fetch(session, _FIND, {"engine_name": engine_name}))
 
 
 def lock(session: Session, engine_name: str) -> tuple[EngineRow, datetime] | None:
@@ -60,31 +46,13 @@ def lock(session: Session, engine_name: str) -> tuple[EngineRow, datetime] | Non
     Returns:
         None if the engine never registered.
     """
-    return locked(statements.fetch(session, *locking(engine_name)))
-
-
-def locking(engine_name: str) -> Query:
-    """Return the query of `lock`; `locked` takes its rows."""
-    return Query(_LOCK, {"engine_name": engine_name})
-
-
-def locked(found: Rows) -> tuple[EngineRow, datetime] | None:
-    """Return what `lock` does, from the rows of its query."""
-    return _row(found)
+    found = statements.fetch(session, _LOCK, {"engine_name": engine_name})
+    return (EngineRow(*found[0][:-1]), found[0][-1]) if found else None
 
 
 def read(session: Session, engine: Engine | EngineRow) -> EngineLoad:
     """Read what is reserved on this engine now."""
-    return load_of(engine, statements.fetch(session, *reading(engine.name)))
-
-
-def reading(engine_name: str) -> Query:
-    """Return the query of `read`; `load_of` takes its rows."""
-    return Query(_RESERVED, {"engine_name": engine_name})
-
-
-def load_of(engine: Engine | EngineRow, found: Rows) -> EngineLoad:
-    """Return what `read` does, from the rows of its query."""
+    found = statements.fetch(session, _RESERVED, {"engine_name": engine.name})
     rows = [_Reserved(*row[1:]) for row in found if row[1] is not None]
     return _load_of(engine, rows, interactive_waits=found[0][0])
 
@@ -112,14 +80,7 @@ def _load_of(
         running=running,
         budget=free_budget(capacity, held, spare_blocks=engine.spare_blocks),
         interactive_waits=interactive_waits,
-        guests={
-            row.lease_id: Guest(_reader(row), running[row.lease_id].blocks, row.output_tokens) for row in rows
-        },
     )
-
-
-def _row(found: Rows) -> tuple[EngineRow, datetime] | None:
-    return (EngineRow(*found[0][:-1]), found[0][-1]) if found else None
 
 
 class _Reserved(NamedTuple):
@@ -150,11 +111,10 @@ class _Reserved(NamedTuple):
 _FIRST_OF_JOB: Final = _Reserved._fields.index("lane")
 _OF_RESERVATION: Final = _Reserved._fields[:_FIRST_OF_JOB]
 _OF_JOB: Final = _Reserved._fields[_FIRST_OF_JOB:]
-_FIND_SQL: Final = f"""
+_LOCK: Final = Statement(f"""
     SELECT {", ".join(EngineRow._fields)}, clock_timestamp() FROM engines WHERE name = %(engine_name)s::text
-"""  # noqa: S608  # built from constants
-_FIND: Final = Statement(_FIND_SQL)
-_LOCK: Final = Statement(f"{_FIND_SQL} FOR UPDATE")
+    FOR UPDATE
+    """)  # noqa: S608  # built from constants
 _RESERVED: Final = Statement(f"""
     SELECT waiting.interactive,
         {", ".join(f"{'jobs' if name in _OF_JOB else 'reserved'}.{name}" for name in _Reserved._fields)}
@@ -194,31 +154,15 @@ def _family(row: _Reserved) -> Family | None:
     return Family(row.tenant_id, row.family)
 
 
-def _reader(row: _Reserved) -> Reader | None:
-    family = _family(row)
-    if family is None or row.text_id is None:
-        return None
-    # A follower that has said nothing may never have reached the engine.
-    has_read = row.completion_tokens > row.output_before
-    return Reader(
-        family,
-        row.job_id,
-        row.text_id,
-        row.blocks,
-        has_read=has_read,
-        rank=row.rank or 0,
-        prompt_tokens=row.prompt_tokens,
-    )
-
-
 def _running(row: _Reserved) -> Running:
     """Describe a reservation for the packing.
 
     A draining one has no owner and is leaving: its room needs no further preemption.
     """
     if row.lane is None or row.state != "held":
-        return Running(row.job_id, row.blocks, steps_left=0, is_leaving=True)
+        return Running(row.job_id, row.blocks, steps_left=0, is_leaving=True, output_tokens=row.output_tokens)
     held_tokens = row.prompt_tokens + row.completion_tokens
+    # A follower that has said nothing may never have reached the engine.
     has_read = row.completion_tokens > row.output_before
     return Running(
         job_id=row.job_id,
@@ -231,4 +175,11 @@ def _running(row: _Reserved) -> Running:
         new_tokens=row.completion_tokens - row.output_before,
         is_going=not row.is_waiting,
         is_leaving=row.stop_reason in (StopReason.CANCEL, StopReason.EXPIRE, StopReason.PREEMPT),
+        output_tokens=row.output_tokens,
+        family=None if row.text_id is None else _family(row),
+        text_id=row.text_id or row.job_id,
+        reserved_blocks=row.blocks,
+        has_read=has_read,
+        rank=row.rank or 0,
+        prompt_tokens=row.prompt_tokens,
     )

@@ -11,6 +11,7 @@ long that takes, so their ends can be compared without a clock.
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 from jobs.engines.capacity import Budget
@@ -40,13 +41,40 @@ class PackingPolicy:
     max_preemptions: int = 2
 
 
+class Family(NamedTuple):
+    """A tenant's prompts that begin alike for the most part; see `prompts.prefixes.family`."""
+
+    tenant_id: UUID
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """What of a queued job's prompt the engine has.
+
+    Attributes:
+        tokens: of the prompt's beginning.
+        blocks: full blocks of them that are certain to stay, as a running job refers to them too.
+        anchor: the lease of such a job. None: there is none, and `blocks` is 0.
+    """
+
+    tokens: int = 0
+    blocks: int = 0
+    anchor: UUID | None = None
+
+
+_NO_TEXT = UUID(int=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
     """One reservation on the engine.
 
+    The last attributes matter to jobs of its family alone.
+
     Attributes:
-        job_id: the job that holds it.
-        blocks: KV blocks reserved.
+        job_id: the job that holds it; a lower one is older.
+        blocks: KV blocks that its end frees.
         steps_left: engine iterations until its expected end.
         lane: of the job.
         is_whole: it would start over, so it is never asked to leave for others.
@@ -55,6 +83,13 @@ class Running:
         num_preemptions: times it made room for the interactive lane.
         is_going: it runs towards its end; False: it waits for blocks to continue.
         is_leaving: it was asked to end and will leave in a moment.
+        output_tokens: generated tokens that it covers, those of earlier runs included.
+        family: with which its job shares what it reads; None: it has none.
+        text_id: the prompt, if it has a family.
+        reserved_blocks: those that it shares with others included.
+        has_read: its whole prompt is in the cache, and stays there while it runs.
+        rank: of the job; a higher one goes first.
+        prompt_tokens: of the job.
     """
 
     job_id: UUID
@@ -67,11 +102,20 @@ class Running:
     num_preemptions: int = 0
     is_going: bool = True
     is_leaving: bool = False
+    output_tokens: int = 0
+    family: Family | None = None
+    text_id: UUID = _NO_TEXT
+    reserved_blocks: int = 0
+    has_read: bool = False
+    rank: int = 0
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One queued job.
+    """One queued job, in the place that its rank gives it among others.
+
+    The last attributes are for jobs that begin alike; see `prefixes.followers`.
 
     Attributes:
         job_id: the job.
@@ -83,6 +127,16 @@ class Candidate:
         alone: it is suspected of killing engines, so no other job may run with it.
         credited_blocks: of the blocks, those that a running job holds, too, and that need no room now. No
             promise counts on them, as that job may end first.
+        output_tokens: generated tokens that its reservation covers, those of earlier runs included.
+        unlikely_tokens: of these, those that half of its peers did not need.
+        tenant: its owner.
+        weight: of the owner.
+        lead: what the owner was served, in tokens divided by its weight.
+        priority: orders the jobs of a tenant; the higher goes first.
+        family: None: it begins like no other.
+        reuse: what the engine has of its prompt.
+        is_waiting: an earlier job is just reading what it begins with.
+        is_credited: the engine starts it without room for what it shares.
     """
 
     job_id: UUID
@@ -93,6 +147,16 @@ class Candidate:
     waited: timedelta = timedelta(0)
     alone: bool = False
     credited_blocks: int = 0
+    output_tokens: int = 0
+    unlikely_tokens: int = 0
+    tenant: Hashable = None
+    weight: float = 1.0
+    lead: float = 0.0
+    priority: int = 0
+    family: Hashable = None
+    reuse: Reuse = Reuse()
+    is_waiting: bool = False
+    is_credited: bool = False
 
     @property
     def room(self) -> int:

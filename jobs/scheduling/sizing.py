@@ -1,6 +1,6 @@
 """The size of a job's reservation: its prompt and the output that its peers make likely."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Protocol, Self
@@ -12,22 +12,13 @@ from jobs.engines import registry
 from jobs.engines.capacity import ITERATION_TOKENS, Capacity
 from jobs.engines.identity import EngineIdentity
 from jobs.engines.registry import EngineRow
-from jobs.queries import QueuedJob
 from jobs.scheduling.output_history import Group, History, PeersOnce
 from jobs.scheduling.packing import PackingPolicy
 from jobs.scheduling.prediction import PredictionPolicy, likely
 from jobs.scheduling.prefixes.prefix_replay import PrefixReplay
-from jobs.scheduling.rivals import Rivals
 from jobs.scheduling.segments import next_segment, whole_blocks
 from jobs.settings import Settings
 from jobs.starting import UNKNOWN, Claimant
-
-# Reads prompts of jobs that are about to start.
-ReadPrompts = Callable[[Session, Sequence[QueuedJob]], None]
-
-
-def _read_none(_session: Session, _jobs: Sequence[QueuedJob]) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +37,6 @@ class ClaimPolicy:
         claimant: who claims.
         identity: what the engine is, as the claimant found it; it claims nothing if the engine's row says
             otherwise. None: whatever that says.
-        rivals: whether other engines lately started what this one chose; None: nobody remembers.
-        read_prompts: called with the jobs of each message that starts some; by default none are read then.
     """
 
     lease: timedelta
@@ -59,13 +48,6 @@ class ClaimPolicy:
     replay: PrefixReplay | None = None
     claimant: Claimant = UNKNOWN
     identity: EngineIdentity | None = None
-    rivals: Rivals | None = None
-    read_prompts: ReadPrompts = _read_none
-
-    @property
-    def has_rivals(self) -> bool:
-        """True if another engine lately started a job that this one chose."""
-        return self.rivals is not None and self.rivals.are_near
 
     def may_feed(self, engine: EngineRow) -> bool:
         """Return True if the engine's row is of the engine that the claimant found."""
@@ -80,7 +62,6 @@ class ClaimPolicy:
             max_rescues=settings.jobs.max_rescues,
             prediction=prediction if settings.engine.reserve_predicted else None,
             history=history,
-            rivals=Rivals(),
         )
 
 

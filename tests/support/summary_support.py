@@ -19,8 +19,8 @@ from jobs.extractions.shape import SHAPES
 from jobs.models import DEFAULT_TENANT, Job, Summary, SummaryNode
 from jobs.models.document import Document, DocumentText
 from jobs.prompts.tokenizer import pack_text
-from jobs.scheduling.starts import Claim
 from jobs.settings import LimitSettings
+from jobs.starting import Claim
 from jobs.states import FinishReason
 from jobs.states.document import DocumentKind, DocumentState
 from jobs.summaries import SummarySpec

@@ -30,7 +30,7 @@ from jobs.preparation import Counting
 from jobs.prompts.abilities import ABILITIES, LORA, TOOLS, VECTORS
 from jobs.prompts.store import CountedPrompt, NewText, SetCounter
 from jobs.scheduling.sizing import ClaimPolicy
-from jobs.scheduling.starts import Claim
+from jobs.starting import Claim
 from jobs.states import FinishReason, JobState, StopReason
 from jobs.submission import Submitter
 from jobs.submission.job_specs import JobSpec

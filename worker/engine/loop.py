@@ -48,11 +48,6 @@ def call(work: Callable[[], object]) -> None:
     _engine_loop().call_soon_threadsafe(work)
 
 
-def call_later(seconds: float, work: Callable[[], object]) -> None:
-    """Call a function on the engine loop after this time; it must be quick."""
-    call(lambda: asyncio.get_running_loop().call_later(seconds, work))
-
-
 def _engine_loop() -> asyncio.AbstractEventLoop:
     """Start the loop at its first use."""
     with _starting:

@@ -12,11 +12,9 @@ from jobs import telemetry
 from jobs.checkpoints import Output
 from jobs.completing import JobCompletion
 from jobs.database import transaction
-from jobs.scheduling import ticks
-from jobs.scheduling.claims import ClaimResult
-from jobs.scheduling.previews import Preview
+from jobs.scheduling import tick
 from jobs.scheduling.sizing import ClaimPolicy
-from jobs.scheduling.ticks import Expected, TickResult
+from jobs.scheduling.tick import Tick
 from jobs.settings import Settings
 from jobs.starting import StartRefusedError
 from jobs.states import JobState
@@ -85,11 +83,9 @@ class Desk:
     def tick(
         self,
         policy: ClaimPolicy | None,
-        preview: Preview | None = None,
         *,
-        expected: Expected | None = None,
-        start: Callable[[ClaimResult], object] = lambda _: None,
-    ) -> ClaimResult:
+        start: Callable[[Tick], object] = lambda _: None,
+    ) -> Tick:
         """Store what was handed in, and start every job that fits then.
 
         An end that cannot be stored now stays for the next tick. Fails only if claims do and nothing else was
@@ -97,17 +93,15 @@ class Desk:
 
         Args:
             policy: of the claims; None: start nothing.
-            preview: as in `claims.start_jobs`; used only if a run has ended.
-            expected: of the engine, as in `ticks.tick`.
             start: called with what was claimed, once that is committed, and before ends that may have to wait
                 are stored.
         """
         with self._lock:
             together, self._waiting = self._waiting, []
-        result = ClaimResult()
+        result = Tick()
         try:
             if together or policy is not None:
-                result = self._store_together(together, policy, preview if together else None, expected)
+                result = self._store_together(together, policy)
             start(result)
             if result.claims:
                 self._refused.fail_all()
@@ -117,36 +111,28 @@ class Desk:
             with self._lock:
                 self._waiting[:0] = regrouped
 
-    def _store_together(
-        self,
-        together: Sequence[EndedRun],
-        policy: ClaimPolicy | None,
-        preview: Preview | None,
-        expected: Expected | None,
-    ) -> ClaimResult:
+    def _store_together(self, together: Sequence[EndedRun], policy: ClaimPolicy | None) -> Tick:
         try:
             with transaction(self._sessions) as session:
                 self._refused.leave_out(session)
-                result = ticks.tick(
+                result = tick.tick(
                     session,
                     self._settings.engine.name,
                     policy,
                     ended=[_completion(each) for each in together],
-                    preview=preview,
-                    expected=expected,
                 )
         except BaseException as error:
             self._apart.add(together)
-            if isinstance(error, StartRefusedError) and self._refused.set_aside(error.starts):
+            if isinstance(error, StartRefusedError) and self._refused.set_aside(error.claims):
                 self.wake()
             elif not together:
                 raise
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="tick", error=type(error).__name__)
-            return ClaimResult()
+            return Tick()
         self._tell(together, result)
-        return result.claimed
+        return result
 
-    def _tell(self, ended: Sequence[EndedRun], result: TickResult) -> None:
+    def _tell(self, ended: Sequence[EndedRun], result: Tick) -> None:
         """Tell runs that their ends are stored, and leave the others for later."""
         wants = result.completed.has_deliveries
         for each in ended:

@@ -2,22 +2,15 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable
 
-from jobs import telemetry
-from jobs.scheduling.claims import ClaimResult
-from jobs.scheduling.sizing import ClaimPolicy
-from jobs.scheduling.starts import Claim
-from jobs.scheduling.ticks import Expected
+from jobs.scheduling.tick import Tick
 from jobs.settings import Settings
-from jobs.states import StopReason
-from worker.engine import loop as engine_loop
 from worker.engine.client import EngineModel
 from worker.inference.desk import Desk
-from worker.inference.execute import Runner
-from worker.inference.leases import LeaseKeeper, RunningJob
+from worker.inference.leases import LeaseKeeper
 from worker.inference.monitor import EngineMonitor
+from worker.inference.slots import Slots
 from worker.loop import Loop
 from worker.metrics.runs import NO_JOBS, NO_ROOM, NOT_GIVEN, STOPPING, UNAVAILABLE, RunMetrics
 
@@ -26,8 +19,8 @@ class Dispatcher:
     """One ticking thread. Its runs are coroutines, however many slots the engine has.
 
     It ticks when a run ends, when the doorbell rings, and once a second anyway: messages may be lost and the
-    broker may be down. What ends during a tick is stored by the next one. Candidates for the slots of ended
-    runs were prefetched by a second thread.
+    broker may be down. What ends during a tick is stored by the next one. A second thread loads the prompts
+    of the jobs that a tick left at the head of the queue.
     """
 
     def __init__(
@@ -36,7 +29,7 @@ class Dispatcher:
         *,
         monitor: EngineMonitor,
         keeper: LeaseKeeper,
-        runner: Runner,
+        slots: Slots,
         desk: Desk,
         metrics: RunMetrics | None = None,
         pass_on: Callable[[], object] = lambda: None,
@@ -48,7 +41,7 @@ class Dispatcher:
             settings: of this worker.
             monitor: of its engine.
             keeper: of its leases.
-            runner: runs what the ticks start.
+            slots: run what the ticks start.
             desk: where the ticks happen.
             metrics: of this worker; None: of nobody.
             pass_on: called after the tick of a ring: it may have been for another engine too.
@@ -58,16 +51,16 @@ class Dispatcher:
         self._settings = settings
         self._monitor = monitor
         self._keeper = keeper
-        self._runner = runner
+        self._slots = slots
         self._desk = desk
         self._pass_on = pass_on
         self._clock = clock
         self._rung = threading.Event()
-        self._runs: set[Future[None]] = set()
         self._ticking = threading.Lock()
-        self._prefetches_at = float("-inf")
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
-        self.prefetch_loop = Loop("prefetch", self._prefetch, interval=settings.jobs.claim_poll_seconds)
+        self.prefetch_loop = Loop(
+            "prefetch", slots.prefetcher.refresh, interval=settings.jobs.claim_poll_seconds
+        )
         desk.wake, desk.wake_within = self.loop.wake, self.loop.wake_within
 
     def ring(self) -> None:
@@ -94,7 +87,7 @@ class Dispatcher:
 
     def begin_stop(self) -> None:
         """Stop claiming jobs. Returns at once."""
-        self._runner.stopping.set()
+        self._slots.stopping.set()
         self.prefetch_loop.begin_stop()
 
     def stop(self, *, grace_seconds: float) -> None:
@@ -102,50 +95,27 @@ class Dispatcher:
         self.begin_stop()
         self.prefetch_loop.join()
         with self._ticking:  # a tick that began before may start runs
-            running = set(self._runs)
-        wait(running, grace_seconds)
-        self._keeper.stop_all(StopReason.SHUTDOWN)
-        while running := set(self._runs):
-            wait(running)
+            pass
+        self._slots.stop(grace_seconds=grace_seconds)
         self.loop.begin_stop()
         self.loop.join()
-
-    def _prefetch(self) -> None:
-        if self._monitor.model is not None:
-            self._runner.prefetcher.refresh()
-
-    def _prefetch_within(self, seconds: float) -> None:
-        """Prefetch after this time at the latest, as what has started changes what starts next."""
-        now = self._clock()
-        if not now < self._prefetches_at <= now + seconds:
-            self._prefetches_at = now + seconds
-            engine_loop.call_later(seconds, self.prefetch_loop.wake)
 
     def _tick(self) -> None:
         """Tick once."""
         model = self._monitor.model
-        if model is None or self._runner.stopping.is_set():
+        if model is None or self._slots.stopping.is_set():
             self._desk.tick(None)
             self._metrics.idle(1, UNAVAILABLE if model is None else STOPPING)
             return
-        policy, preview = self._runner.policy(), self._runner.prefetcher.candidates()
         # Read the clock before the claim, so that we never believe a lease ends later than the database does.
         valid_until = time.monotonic() + self._settings.jobs.lease_seconds
         result = self._desk.tick(
-            policy,
-            preview,
-            expected=Expected(
-                self._settings.engine.model, model.capacity, is_free=self._has_room(policy, model)
-            ),
-            start=lambda result: self._start_all(result, model, valid_until=valid_until),
+            self._slots.policy(),
+            start=lambda result: self._start(result, model, valid_until=valid_until),
         )
         self._note_idle(result, model)
 
-    def _has_room(self, policy: ClaimPolicy, model: EngineModel) -> bool:
-        """Return True if a slot is probably free, and no other engine takes from the queue."""
-        return len(self._keeper.running()) < model.capacity.max_batch_size and not policy.has_rivals
-
-    def _note_idle(self, result: ClaimResult, model: EngineModel) -> None:
+    def _note_idle(self, result: Tick, model: EngineModel) -> None:
         """Keep how many slots stay without a job, and why."""
         if result.free_slots:
             self._metrics.idle(result.free_slots, NO_ROOM if result.left else NO_JOBS)
@@ -153,55 +123,14 @@ class Dispatcher:
             num_idle = model.capacity.max_batch_size - len(self._keeper.running())
             self._metrics.idle(max(0, num_idle), NOT_GIVEN)
 
-    def _start_all(self, result: ClaimResult, model: EngineModel, *, valid_until: float) -> None:
-        """Start the runs of what was claimed."""
+    def _start(self, result: Tick, model: EngineModel, *, valid_until: float) -> None:
+        """Start the runs of what was claimed, and prefetch what may start next."""
         if result.asked_for_room:
             self._keeper.loop.wake()  # it delivers the stop requests
-        self._start_in_order_of_readiness(
-            [(claim, self._hold(claim, valid_until)) for claim in result.claims], model
-        )
-        if result.left is not None:
-            self._runner.prefetcher.keep(result.left)
-        self._runner.prefetcher.forget(claim.job.id for claim in result.claims)
         if result.claims:
-            self._prefetch_within(self._runner.prefetcher.due_in())
-
-    def _hold(self, claim: Claim, valid_until: float) -> RunningJob:
-        """Keep renewing the lease of this claim from now on."""
-        running = RunningJob(claim.lease, valid_until, claim.job.summary_id, claim.job.batch_id)
-        running.on_first_token = self._keeper.loop.wake if claim.is_awaited else None
-        self._keeper.hold(running)
-        return running
-
-    def _start_in_order_of_readiness(
-        self, claimed: Sequence[tuple[Claim, RunningJob]], model: EngineModel
-    ) -> None:
-        """Start the jobs whose prompts are here, then the others, whose prompts are read together."""
-        text_ids = [claim.job.text_id for claim, _ in claimed if claim.job.text_id is not None]
-        missing = set(self._runner.prefetcher.missing(text_ids))
-        later = [each for each in claimed if each[0].job.text_id in missing]
-        if len(later) < len(claimed):
-            self._start([each for each in claimed if each[0].job.text_id not in missing], model)
-        if later:
-            self._runner.prefetcher.load([*missing])
-            self._start(later, model)
-
-    def _start(self, claimed: Sequence[tuple[Claim, RunningJob]], model: EngineModel) -> None:
-        ends = [Future[None]() for _ in claimed]
-        self._runs.update(ends)
-        engine_loop.start_all(
-            self._run(claim, running, model, ended)
-            for (claim, running), ended in zip(claimed, ends, strict=True)
-        )
-
-    async def _run(
-        self, claim: Claim, running: RunningJob, model: EngineModel, ended: "Future[None]"
-    ) -> None:
-        try:
-            await self._runner.run(claim, running, model)
-        except Exception:  # noqa: BLE001  # the coroutine's entry point; the lease runs out, and the job is rescued
-            telemetry.logger().exception(telemetry.LOOP_FAILED, loop="run")
-        finally:
-            self._keeper.drop(running)
-            self._runs.discard(ended)
-            ended.set_result(None)
+            self._slots.start(result.claims, model, valid_until=valid_until)
+        if result.missed and result.free_slots:
+            self.loop.wake()
+        if result.left is not None:
+            self._slots.prefetcher.expect(result.left)
+            self.prefetch_loop.wake()

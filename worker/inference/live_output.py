@@ -10,7 +10,7 @@ import redis
 
 from jobs import live_output, liveness
 from jobs.live_output import Delta, OutputPiece
-from jobs.starting import StartedJob
+from jobs.queries import QueuedJob
 from jobs.states import Lane
 from worker.inference.text_answer import AnyAnswer
 from worker.loop import Loop
@@ -30,7 +30,7 @@ class LiveOutput:
         self._waiting: queue.Queue[tuple[UUID, Delta]] = queue.Queue(_MAX_WAITING)
         self.loop = Loop("live-output", self.run_once, interval=3600)
 
-    def publisher(self, job: StartedJob, answer: AnyAnswer) -> "OutputPublisher":
+    def publisher(self, job: QueuedJob, answer: AnyAnswer) -> "OutputPublisher":
         """Create the publisher of this job's output."""
         return OutputPublisher(
             self._put, job.id, answer, interval=0 if job.lane == Lane.INTERACTIVE else _BATCH_SECONDS

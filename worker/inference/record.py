@@ -20,7 +20,7 @@ from jobs.errors import EngineError, InvalidOutputError, LongbatchError, ShownIn
 from jobs.prompts.confined.processes import CheckerLostError
 from jobs.prompts.tools.forms import ANY_FORM, AnswerForm
 from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK
-from jobs.scheduling.starts import Claim
+from jobs.starting import Claim
 from jobs.states import TERMINAL, FinishReason, JobState, Lane
 from jobs.transitions import Lease
 from worker.doorbell import RingBell

@@ -13,7 +13,7 @@ from jobs import lifecycle, starting, telemetry
 from jobs.database import transaction
 from jobs.scheduling import engine_load
 from jobs.settings import Settings
-from jobs.starting import Start
+from jobs.starting import Claim
 from worker.rounds import FailingRows
 
 # The tick waits for nobody's row or tree; what is locked is failed after a later tick.
@@ -34,19 +34,19 @@ class RefusedStarts:
         self._lease = timedelta(seconds=settings.jobs.lease_seconds)
         self._sessions = sessions
         self._aside = FailingRows("claim")
-        self._suspects: dict[UUID, Start] = {}
+        self._suspects: dict[UUID, Claim] = {}
 
     def leave_out(self, session: Session) -> None:
         """Start no job in this session that is set aside now."""
         starting.leave_out(session, self._aside.ids())
 
-    def set_aside(self, starts: Sequence[Start]) -> bool:
+    def set_aside(self, claims: Sequence[Claim]) -> bool:
         """Set aside those of these jobs that the database refuses to start.
 
         Returns:
             False if there is none: another claim would fail again.
         """
-        refused = self._find(starts)
+        refused = self._find(claims)
         for each, error in refused:
             self._aside.skip(each.lease.job_id, error)
             if isinstance(error, DataError | IntegrityError) and len(self._suspects) < _MAX_SUSPECTS:
@@ -66,9 +66,9 @@ class RefusedStarts:
         except SQLAlchemyError as error:  # tried again with the next start
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="claim", error=type(error).__name__)
 
-    def _find(self, starts: Sequence[Start]) -> list[tuple[Start, BaseException]]:
+    def _find(self, claims: Sequence[Claim]) -> list[tuple[Claim, BaseException]]:
         with transaction(self._sessions) as session:
             engine_load.lock(session, self._engine_name)
             return starting.find_refused(
-                session, starts, lease_duration=self._lease, engine_name=self._engine_name
+                session, claims, lease_duration=self._lease, engine_name=self._engine_name
             )

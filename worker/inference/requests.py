@@ -12,8 +12,8 @@ from jobs.prompts.estimates import turns_of
 from jobs.prompts.store import CountedPrompt
 from jobs.prompts.tokenizer import unpack_ids
 from jobs.prompts.tools.forms import ANY_FORM, AnswerForm
-from jobs.scheduling.starts import Claim
-from jobs.starting import StartedJob
+from jobs.queries import QueuedJob
+from jobs.starting import Claim
 from jobs.tenants.cache_salts import CacheSalts
 from worker.engine.client import EngineModel
 from worker.engine.request import Request, WantedAdapter, prompt_text
@@ -51,7 +51,7 @@ class RequestMaker:
     counter: PromptCounter
     salts: CacheSalts
 
-    def empty_answer(self, job: StartedJob, model: EngineModel) -> AnyAnswer:
+    def empty_answer(self, job: QueuedJob, model: EngineModel) -> AnyAnswer:
         """Return what takes the tokens of a job's answer."""
         tokenizer, stops = self.counter.tokenizer, stops_of(job)
         if job.task == EMBED_TASK:
@@ -101,7 +101,7 @@ class RequestMaker:
             is_embedding=claim.job.task == EMBED_TASK,
         )
 
-    def salted(self, request: Request, job: StartedJob, model: EngineModel) -> Request:
+    def salted(self, request: Request, job: QueuedJob, model: EngineModel) -> Request:
         """Return the request with its tenant's salt, where the engine takes one; the salts are ready."""
         if not model.served.abilities.takes_cache_salt:
             return request

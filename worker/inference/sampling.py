@@ -5,14 +5,14 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from jobs.models import Job
-from jobs.starting import StartedJob
+from jobs.queries import QueuedJob
 from worker.engine.request import Sampling
 
 _SEED_BYTES: Final = 8
 _VARIED: Final = 0.7  # other answers, of which most are as good
 
 
-def sampling_of(job: Job | StartedJob, *, start: int, max_tokens: int, varies: bool = False) -> Sampling:
+def sampling_of(job: Job | QueuedJob, *, start: int, max_tokens: int, varies: bool = False) -> Sampling:
     """Build the sampling parameters of the request that begins after `start` tokens.
 
     A minimum of tokens is that of the whole answer: the request needs what is left of it, up to its own
@@ -48,7 +48,7 @@ def sampling_of(job: Job | StartedJob, *, start: int, max_tokens: int, varies: b
     return replace(sampling, seed=seed_of(job, start=start, is_random=not sampling.is_greedy))
 
 
-def seed_of(job: Job | StartedJob, *, start: int, is_random: bool) -> int | None:
+def seed_of(job: Job | QueuedJob, *, start: int, is_random: bool) -> int | None:
     """Derive the seed of the request that begins after `start` tokens.
 
     An engine resets its random generator for each request, and a real one uses the same seed for all requests
@@ -67,23 +67,23 @@ def seed_of(job: Job | StartedJob, *, start: int, is_random: bool) -> int | None
     return int.from_bytes(digest, "little") >> 1  # engines treat the highest bit differently
 
 
-def stops_of(job: Job | StartedJob) -> tuple[str, ...]:
+def stops_of(job: Job | QueuedJob) -> tuple[str, ...]:
     """Return the job's stop strings."""
     stops = job.sampling.get("stop") or []
     return (stops,) if isinstance(stops, str) else tuple(stops) if isinstance(stops, list) else ()
 
 
-def num_top_of(job: Job | StartedJob) -> int | None:
+def num_top_of(job: Job | QueuedJob) -> int | None:
     """Return how many tokens in the place of each one are to be scored; None: not even that one."""
     return _int(job.sampling.get("logprobs"))
 
 
-def dimensions_of(job: Job | StartedJob) -> int | None:
+def dimensions_of(job: Job | QueuedJob) -> int | None:
     """Return how many numbers the vector of the job's input is to have; None: all."""
     return _int(job.sampling.get("dimensions"))
 
 
-def stop_ids_of(job: Job | StartedJob) -> tuple[int, ...]:
+def stop_ids_of(job: Job | QueuedJob) -> tuple[int, ...]:
     """Return the tokens before which the job's answer ends, besides the model's own."""
     return tuple(_list(job.sampling.get("stop_token_ids")))
 

@@ -27,7 +27,6 @@ from worker.guides.checker import FormChecker
 from worker.heartbeat import Heartbeat
 from worker.inference.desk import Desk
 from worker.inference.dispatcher import Dispatcher
-from worker.inference.execute import Runner
 from worker.inference.leases import LeaseKeeper
 from worker.inference.live_output import LiveOutput
 from worker.inference.monitor import EngineMonitor, credits_reuse, shares_prefix
@@ -35,6 +34,7 @@ from worker.inference.prefetch import PromptPrefetcher
 from worker.inference.record import Recorder
 from worker.inference.refusals import Patience, Refusals
 from worker.inference.requests import RequestMaker
+from worker.inference.slots import Slots
 from worker.inference.tensors.outputs import OutputFiles
 from worker.metrics.process import ProcessMetrics
 from worker.metrics.runs import RunMetrics
@@ -104,10 +104,9 @@ class InferenceWorker:
             num_running=lambda: len(list(self.keeper.running())),
             is_up=lambda: self.monitor.model is not None,
         )
-        prefetcher = PromptPrefetcher(work, settings.engine.name, self.policy, counter)
-        self._policy = replace(self._policy, read_prompts=prefetcher.read_with)
+        prefetcher = PromptPrefetcher(work, counter)
         desk = Desk(settings, ticking, stopping=stopping)
-        runner = Runner(
+        slots = Slots(
             settings=settings,
             policy=self.policy,
             sessions=work,
@@ -139,7 +138,7 @@ class InferenceWorker:
             settings,
             monitor=self.monitor,
             keeper=self.keeper,
-            runner=runner,
+            slots=slots,
             desk=desk,
             metrics=self._metrics,
             pass_on=doorbell.pass_on,

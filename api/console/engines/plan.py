@@ -75,8 +75,8 @@ def plan_of(engine: EngineActivity, queue: QueueForecast | None) -> Plan:
     following = [
         NextJob(
             job_id=job_id,
-            tenant_id=snapshot.ranked[job_id].job.tenant_id,
-            blocks=snapshot.ranked[job_id].size.blocks,
+            tenant_id=snapshot.jobs[job_id].tenant_id,
+            blocks=snapshot.ranked[job_id].blocks,
             starts_at=moment(found.starts[job_id]),
             ends_at=moment(found.ends.get(job_id, inf)),
             is_kept=job_id == kept,

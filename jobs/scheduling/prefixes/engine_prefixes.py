@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
@@ -23,8 +23,10 @@ from jobs.prompts.prefixes import (
 )
 from jobs.queries import QueuedJob
 from jobs.scheduling.engine_load import EngineLoad
-from jobs.scheduling.prefixes.followers import Family, Reader, Reuse
+from jobs.scheduling.packing import Candidate, Family, Reuse, Running
 from jobs.scheduling.prefixes.prefix_replay import PrefixReplay
+from jobs.starting import Claim
+from jobs.states import Lane
 
 
 @dataclass(slots=True)
@@ -42,7 +44,7 @@ class EnginePrefixes:
     session: Session
     replay: PrefixReplay
     load: EngineLoad
-    readers: dict[Family, dict[UUID, Reader]] = field(default_factory=dict)
+    readers: dict[Family, dict[UUID, Running]] = field(default_factory=dict)
     reading: dict[Family, UUID] = field(default_factory=dict)
     ranks: dict[Family, int] = field(default_factory=dict)
     ended: dict[Family, UUID] = field(default_factory=dict)
@@ -54,12 +56,12 @@ class EnginePrefixes:
 
     def __post_init__(self) -> None:
         """Sort the running jobs by what they have read."""
-        for lease_id, reader in self.load.readers.items():
-            if reader.has_read:
-                self.readers.setdefault(reader.family, {})[lease_id] = reader
-        for reader in sorted(self.load.readers.values(), key=lambda each: each.job_id):
-            if reader.family not in self.readers:
-                self._note_reading(reader.family, reader.job_id, reader.text_id, rank=reader.rank)
+        for lease_id, job in self.load.running.items():
+            if job.family is not None and job.has_read:
+                self.readers.setdefault(job.family, {})[lease_id] = job
+        for job in sorted(self.load.running.values(), key=lambda each: each.job_id):
+            if job.family is not None and job.family not in self.readers:
+                self._note_reading(job.family, job.job_id, job.text_id, rank=job.rank)
         self.ended = {
             family: text_id
             for family, text_id in self.replay.ended().items()
@@ -91,11 +93,11 @@ class EnginePrefixes:
         return list(dict.fromkeys([*families, *others]))
 
     def family_of(self, job: QueuedJob) -> Family | None:
-        """Return the family of a queued job, as `know` found it; None if it has none."""
+        """Return the family of a queued job, as `compare` found it; None if it has none."""
         return self._joined.get(job.id) or family_of(job)
 
-    def note_started(self, job: QueuedJob, *, num_charged: int) -> None:
-        """Note that this job starts: unless its document is here for certain, it reads it."""
+    def note_chosen(self, job: QueuedJob, *, num_charged: int) -> None:
+        """Note that this job is about to start: unless its document is here for certain, it reads it."""
         self.charged[job.tenant_id] += num_charged
         family = self.family_of(job)
         if family is not None and family not in self.readers:
@@ -103,7 +105,41 @@ class EnginePrefixes:
             self.ended.pop(family, None)
             self._reuses.clear()
 
-    def know(self, jobs: Collection[QueuedJob]) -> None:
+    def note_claimed(self, claim: Claim) -> None:
+        """Note that this job has started, for later transactions."""
+        job = claim.job
+        running = Running(
+            job.id,
+            claim.blocks,
+            claim.steps,
+            output_tokens=claim.output_tokens,
+            family=None if claim.family is None else Family(job.tenant_id, claim.family),
+            text_id=job.text_id,
+            reserved_blocks=claim.blocks,
+            rank=job.rank,
+            prompt_tokens=job.prompt_tokens,
+        )
+        self.replay.start(
+            claim.lease.lease_id,
+            running,
+            reused_tokens=claim.reused_tokens,
+            postpones=claim.postponed_id,
+            likely_tokens=claim.likely_tokens,
+        )
+
+    def described(self, candidate: Candidate, job: QueuedJob) -> Candidate:
+        """Return a candidate with what the engine has of its prompt now."""
+        charged = self.charged.get(job.tenant_id, 0)
+        return replace(
+            candidate,
+            family=self.family_of(job),
+            lead=candidate.lead + charged / candidate.weight,
+            reuse=self.reuse(job),
+            is_waiting=(job.choice > 0 or candidate.lane is Lane.BATCH) and self.is_waiting(job),
+            is_credited=self.replay.is_credited,
+        )
+
+    def compare(self, jobs: Collection[QueuedJob]) -> None:
         """Read what is needed to compare these jobs with what is here, and with each other.
 
         Their accounts have what was charged before.

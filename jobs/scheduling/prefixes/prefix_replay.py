@@ -9,7 +9,6 @@ thought. A worker that starts anew knows nothing, which costs no more than readi
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import count
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -20,25 +19,10 @@ from sqlalchemy.orm import Session
 from jobs.engines.capacity import Capacity
 from jobs.models import PromptText
 from jobs.prompts.prefixes import StoredPrefixes
-from jobs.scheduling.prefixes.followers import Family, Reader
+from jobs.scheduling.packing import Family, Running
 
 _MAX_TEXTS: Final = 4096  # of 1.5 KB each at most
 _MAX_POSTPONED: Final = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Guest:
-    """A job on the engine.
-
-    Attributes:
-        reader: what it is to its family; None: it has none.
-        blocks: that its end frees.
-        output_tokens: generated tokens that its reservation covers.
-    """
-
-    reader: Reader | None
-    blocks: int
-    output_tokens: int
 
 
 class Answered(NamedTuple):
@@ -70,7 +54,7 @@ class _Expected(NamedTuple):
     depth: int = 0
 
 
-class Overtaking(NamedTuple):
+class _Overtaking(NamedTuple):
     """A job that a follower overtakes, and the output of the follower that this was reckoned with."""
 
     job_id: UUID
@@ -87,63 +71,69 @@ class PrefixReplay:
     def __init__(self, *, is_credited: bool = False) -> None:
         self.is_credited = is_credited
         self._lock = threading.Lock()
-        self._running: dict[UUID, Guest] = {}
+        self._running: dict[UUID, Running] = {}
         self._expected: dict[UUID, _Expected] = {}
         # Least recently used first; of jobs that nobody follows only the room that they took counts.
         self._left: OrderedDict[Family | UUID, _Left] = OrderedDict()
         self._times = count(1)
         self._unseen = 0  # blocks that the cache holds less than the replay would give it
         self._postponed: OrderedDict[UUID, float] = OrderedDict()
-        self._overtaking: dict[UUID, Overtaking] = {}  # by lease
+        self._overtaking: dict[UUID, _Overtaking] = {}  # by lease
         self._texts: dict[UUID, StoredPrefixes] = {}
 
     def observe(
-        self, guests: Mapping[UUID, Guest], *, capacity: Capacity, answered: Mapping[UUID, Answered]
+        self, running: Mapping[UUID, Running], *, capacity: Capacity, answered: Mapping[UUID, Answered]
     ) -> None:
         """Note what runs on the engine now, and so what ended since the last time.
 
         Args:
-            guests: reservations by lease, read under the engine's lock.
+            running: reservations by lease, read under the engine's lock.
             capacity: of the engine.
             answered: by lease, jobs that ended with a whole answer.
         """
         with self._lock:
-            for lease_id, guest in self._running.items():
-                if lease_id not in guests:
-                    self._learn(lease_id, guest, answered.get(lease_id), capacity)
-                    self._settle(lease_id, answered.get(lease_id), capacity)
-            followed = {each.reader.family for each in guests.values() if each.reader is not None}
-            for lease_id, guest in self._running.items():
-                if lease_id not in guests:
-                    self._leave(lease_id, guest, answered.get(lease_id), followed, capacity)
-            self._running = dict(guests)
+            gone = {lease_id: job for lease_id, job in self._running.items() if lease_id not in running}
+            for lease_id, job in gone.items():
+                self._learn(lease_id, job, answered.get(lease_id), capacity)
+                self._settle(lease_id, answered.get(lease_id), capacity)
+            followed = {job.family for job in running.values() if job.family is not None}
+            for lease_id, job in gone.items():
+                self._leave(lease_id, job, answered.get(lease_id), followed, capacity)
+            self._running = dict(running)
             for family in followed:
                 self._left.pop(family, None)
-            used = sum(each.blocks for each in guests.values())
+            used = sum(job.blocks for job in running.values())
             self._drop(capacity.max_blocks - self._unseen - used)
 
     def start(
-        self, lease_id: UUID, guest: Guest, *, reused_tokens: int = 0, overtaking: Overtaking | None = None
+        self,
+        lease_id: UUID,
+        job: Running,
+        *,
+        reused_tokens: int = 0,
+        postpones: UUID | None = None,
+        likely_tokens: int = 0,
     ) -> None:
         """Note that a job starts; it may end before anything is observed again.
 
         Args:
             lease_id: of the job.
-            guest: the job.
+            job: it.
             reused_tokens: of its prompt, that the engine is expected to have.
-            overtaking: the job that it postpones, as `postpone` was told.
+            postpones: the job that it overtakes as a follower, as `postpone` was told. None: none.
+            likely_tokens: of its output, by which that was reckoned.
         """
         with self._lock:
-            if overtaking is not None:
-                self._overtaking[lease_id] = overtaking
-            left = None if guest.reader is None else self._left.get(guest.reader.family)
+            if postpones is not None:
+                self._overtaking[lease_id] = _Overtaking(postpones, likely_tokens)
+            left = None if job.family is None else self._left.get(job.family)
             if left is not None and reused_tokens:
                 later = sum(each.blocks for each in self._left.values() if each.at >= left.at)
                 depth = later + sum(each.blocks for each in self._running.values())
                 self._expected[lease_id] = _Expected(reused_tokens, left.at, depth)
-            elif guest.reader is not None and not reused_tokens:
+            elif job.family is not None and not reused_tokens:
                 self._expected[lease_id] = _Expected()
-            self._running[lease_id] = guest
+            self._running[lease_id] = job
 
     def ended(self) -> dict[Family, UUID]:
         """Return the families of which the engine probably has a prompt that no job refers to, with its text.
@@ -203,15 +193,15 @@ class PrefixReplay:
         if len(self._postponed) > _MAX_POSTPONED:
             self._postponed.popitem(last=False)
 
-    def _learn(self, lease_id: UUID, guest: Guest, answered: Answered | None, capacity: Capacity) -> None:
+    def _learn(self, lease_id: UUID, job: Running, answered: Answered | None, capacity: Capacity) -> None:
         """Compare what a job found with what was expected; forget what must have been dropped."""
         expected = self._expected.pop(lease_id, None)
-        if expected is None or answered is None or answered.cached_tokens is None or guest.reader is None:
+        if expected is None or answered is None or answered.cached_tokens is None or job.family is None:
             return
         found = answered.cached_tokens // capacity.tokens_per_block
         missing = expected.tokens // capacity.tokens_per_block - found
         if not expected.tokens:
-            if 2 * found >= guest.reader.blocks:  # it was there, though forgotten
+            if 2 * found >= job.reserved_blocks:  # it was there, though forgotten
                 self._unseen //= 2
         elif missing > 0:
             self._unseen = max(self._unseen, capacity.max_blocks - (expected.depth - missing))
@@ -232,7 +222,7 @@ class PrefixReplay:
     def _leave(
         self,
         lease_id: UUID,
-        guest: Guest,
+        job: Running,
         answered: Answered | None,
         followed: Collection[Family],
         capacity: Capacity,
@@ -241,14 +231,13 @@ class PrefixReplay:
 
         The document that it shares with running jobs stays theirs.
         """
-        unused = 0 if answered is None else max(0, guest.output_tokens - answered.generated_tokens)
+        unused = 0 if answered is None else max(0, job.output_tokens - answered.generated_tokens)
         unused //= capacity.tokens_per_block
-        reader = guest.reader
-        if reader is None or not (reader.has_read or answered) or reader.family in followed:
-            self._left[lease_id] = _Left(None, max(0, guest.blocks - unused), next(self._times))
+        if job.family is None or not (job.has_read or answered) or job.family in followed:
+            self._left[lease_id] = _Left(None, max(0, job.blocks - unused), next(self._times))
             return
-        self._left.pop(reader.family, None)
-        self._left[reader.family] = _Left(reader.text_id, reader.blocks - unused, next(self._times))
+        self._left.pop(job.family, None)
+        self._left[job.family] = _Left(job.text_id, job.reserved_blocks - unused, next(self._times))
 
     def _drop(self, room: int) -> None:
         """Drop what was used least recently until the rest has room."""

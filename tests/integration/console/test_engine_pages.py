@@ -23,7 +23,7 @@ from jobs.completing import JobCompletion
 from jobs.engines import reservations
 from jobs.models import DEFAULT_TENANT, Address, Job, Reservation
 from jobs.prompts.abilities import ABILITIES
-from jobs.scheduling import ticks
+from jobs.scheduling import tick
 from jobs.states import FinishReason
 from jobs.tenants.keys import Scope
 from jobs.transitions import Lease
@@ -216,7 +216,7 @@ def test_the_picture_moves_when_a_run_ends(
     output: Output = output_of("x")
     with sessions.begin() as session:
         ended = JobCompletion(running, output, FinishReason.STOP, timedelta(0), engine_is_done=True)
-        ticks.tick(session, ENGINE, POLICY, ended=[ended])
+        tick.tick(session, ENGINE, POLICY, ended=[ended])
     assert "Slots: 0 of 4" in str(following.result(PATIENCE))
 
 

@@ -14,8 +14,8 @@ from jobs.completing import JobCompletion
 from jobs.database import database_now, transaction
 from jobs.leases import JobProgress
 from jobs.models import Base
-from jobs.scheduling import ticks
-from jobs.scheduling.starts import Claim
+from jobs.scheduling import tick
+from jobs.starting import Claim
 from jobs.states import FinishReason
 from support import ENGINE, POLICY, eventually, output_of, register_engine, submit_one
 
@@ -36,14 +36,14 @@ def test_tables_are_stored_as_their_models_say(session: Session) -> None:
 
 
 def claimed(session: Session) -> list[Claim]:
-    return list(ticks.tick(session, ENGINE, POLICY, ended=[]).claimed.claims)
+    return list(tick.tick(session, ENGINE, POLICY, ended=[]).claims)
 
 
 def end(session: Session, *running: Claim) -> None:
     ended = [
         JobCompletion(each.lease, output_of("x"), FinishReason.STOP, engine_is_done=True) for each in running
     ]
-    assert len(ticks.tick(session, ENGINE, None, ended=ended).completed.job_ids) == len(running)
+    assert len(tick.tick(session, ENGINE, None, ended=ended).completed.job_ids) == len(running)
 
 
 def test_while_a_job_runs_its_row_changes_on_its_page_and_in_no_index(session: Session) -> None:

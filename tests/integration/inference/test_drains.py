@@ -13,7 +13,7 @@ from jobs.engines import reservations
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation
 from jobs.scheduling import growth
-from jobs.scheduling.starts import Claim
+from jobs.starting import Claim
 from jobs.transitions import Lease
 from support import CAPACITY, ENGINE, POLICY, claim_one, register_engine, spec, submit_one
 from worker.engine.gauges import Gauges

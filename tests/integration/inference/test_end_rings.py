@@ -17,8 +17,8 @@ from jobs.database import transaction
 from jobs.ids import uuid7
 from jobs.models import Job
 from jobs.prompts.tokenizer import Tokenizer
-from jobs.scheduling.starts import Claim
 from jobs.settings import Settings
+from jobs.starting import Claim
 from jobs.states import FinishReason
 from support import ENGINE, POLICY, register_engine, submit_one
 from worker.inference.answer import Answer

@@ -19,7 +19,7 @@ from jobs.engines.workers import WorkerReport
 from jobs.ids import uuid7
 from jobs.models import Engine, Worker
 from jobs.prompts.tokenizer import Tokenizer
-from jobs.scheduling import ticks
+from jobs.scheduling import tick
 from jobs.settings import DatabaseSettings, EngineSettings, EngineSide, Settings, TritonSettings
 from stand_in_engine import StandIn, standing_in
 from support import CAPACITY, ENGINE, PATIENCE, POLICY, eventually, register_engine, spec, submit_one
@@ -231,9 +231,9 @@ def test_a_tick_claims_nothing_for_an_engine_that_is_another_one_by_now(session:
         replace(LLAMA, address="x"),
         replace(LLAMA, model="x"),
     ):
-        found = ticks.tick(session, ENGINE, replace(POLICY, identity=stranger), ended=[])
-        assert not found.claimed.claims
-    assert len(ticks.tick(session, ENGINE, mine, ended=[]).claimed.claims) == 1
+        found = tick.tick(session, ENGINE, replace(POLICY, identity=stranger), ended=[])
+        assert not found.claims
+    assert len(tick.tick(session, ENGINE, mine, ended=[]).claims) == 1
 
 
 def test_an_engine_whose_worker_does_not_tick_is_not_ready(session: Session) -> None:
@@ -243,7 +243,7 @@ def test_an_engine_whose_worker_does_not_tick_is_not_ready(session: Session) -> 
     session.expire_all()
     (found,) = queries.engine_usages(session)
     assert "has not looked for jobs since" in str(found.not_ready_reason)
-    ticks.tick(session, ENGINE, POLICY, ended=[])
+    tick.tick(session, ENGINE, POLICY, ended=[])
     session.expire_all()
     (found,) = queries.engine_usages(session)
     assert found.not_ready_reason is None

@@ -12,14 +12,14 @@ from jobs.database import transaction
 from jobs.models import Reservation
 from jobs.models.attempt import Attempt
 from jobs.prompts.store import CountedPrompt
+from jobs.queries import QueuedJob
 from jobs.settings import Settings
-from jobs.starting import StartedJob
 from support import eventually
 from worker.engine.client import EngineModel
-from worker.inference.execute import Runner
 from worker.inference.record import JobRun
 from worker.inference.requests import RequestMaker
 from worker.inference.run_stream import RunStream
+from worker.inference.slots import Slots
 from worker.inference.text_answer import AnyAnswer
 from worker_support import Queue, running_worker
 
@@ -54,19 +54,21 @@ def test_nothing_is_sent_before_its_claim_commits(
     queue: Queue, feeding: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, started, is_booked = list[UUID](), list[RunStream](), list[bool]()
-    open_stream, start = Runner._open, RunStream.start
+    open_stream, start = Slots._open, RunStream.start
 
-    async def open_noted(runner: Runner, run: JobRun, prompt: CountedPrompt, model: EngineModel) -> RunStream:
+    async def open_noted(
+        slots: Slots, run: JobRun, prompt: CountedPrompt, model: EngineModel, *, until: int
+    ) -> RunStream:
         with queue.sessions() as session:  # another one than that of the claim
             is_booked.append(session.get(Reservation, run.claim.lease.lease_id) is not None)
         opened.append(run.claim.job.id)
-        return await open_stream(runner, run, prompt, model)
+        return await open_stream(slots, run, prompt, model, until=until)
 
     def start_noted(stream: RunStream) -> None:
         started.append(stream)
         start(stream)
 
-    monkeypatch.setattr(Runner, "_open", open_noted)
+    monkeypatch.setattr(Slots, "_open", open_noted)
     monkeypatch.setattr(RunStream, "start", start_noted)
     with failing_commits(queue.sessions, every=5), running_worker(feeding(), queue.tokenizer):
         asked = [queue.submit(f"Number {number}. [[tokens=2]]", max_tokens=8) for number in range(40)]
@@ -99,7 +101,7 @@ def test_the_lease_of_a_run_that_cannot_begin_runs_out(
 ) -> None:
     made = list[UUID]()
 
-    def fail(_requests: RequestMaker, job: StartedJob, _model: EngineModel) -> AnyAnswer:
+    def fail(_requests: RequestMaker, job: QueuedJob, _model: EngineModel) -> AnyAnswer:
         made.append(job.id)
         raise MemoryError
 

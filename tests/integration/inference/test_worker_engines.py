@@ -117,7 +117,7 @@ def dispatcher_of(
         settings,
         monitor=worker.monitor,
         keeper=worker.keeper,
-        runner=worker.dispatcher._runner,
+        slots=worker.dispatcher._slots,
         desk=Desk(settings, sessions, stopping=threading.Event()),
         pass_on=lambda: passed_on.append("ring"),
     )

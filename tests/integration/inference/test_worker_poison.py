@@ -15,10 +15,10 @@ from jobs.database import transaction
 from jobs.errors import EngineError
 from jobs.models import Job, JsonObject
 from jobs.prompts.tokenizer import Tokenizer
-from jobs.scheduling.starts import Claim
 from jobs.settings import Settings
+from jobs.starting import Claim
 from jobs.states import FinishReason, JobState
-from support import claim_one, eventually, register_engine, submit_one
+from support import claim_one, register_engine, submit_one
 from worker.inference.answer import Answer
 from worker.inference.desk import Desk
 from worker.inference.leases import LeaseKeeper, RunningJob
@@ -60,10 +60,9 @@ def test_a_prompt_that_cannot_be_read_fails_its_job_alone(
     with transaction(queue.sessions) as session:
         session.execute(text("UPDATE texts SET token_ids = 'not compressed', body = 'neither'"))
     whole = [queue.submit(f"Whole {number}.", max_tokens=400) for number in range(8)]
-    with running_worker(feeding(max_attempts=2), queue.tokenizer) as worker:
+    with running_worker(feeding(max_attempts=2), queue.tokenizer):
         assert {queue.ended(job_id).state for job_id in whole} == {"completed"}
         job = queue.ended(broken)
-        eventually(lambda: worker.dispatcher._runner.prefetcher.candidates() is not None)
     assert (job.state, job.attempt, job.num_rescues) == ("failed", 2, 0)
     assert job.error is not None
     assert job.error["code"] == "internal_error"

@@ -12,8 +12,8 @@ from jobs.scheduling import growth
 from jobs.scheduling.growth import Granted, WaitForBlocks, Yielded
 from jobs.scheduling.prediction import FEW
 from jobs.scheduling.sizing import ClaimPolicy
-from jobs.scheduling.starts import Claim
 from jobs.settings import Settings
+from jobs.starting import Claim
 from jobs.states import FinishReason
 from jobs.transitions import LeaseLost
 from support import ENGINE, POLICY, claim_one, output_of, register_engine, spec, submit_one

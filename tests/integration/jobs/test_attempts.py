@@ -17,7 +17,7 @@ from jobs.completing import JobCompletion
 from jobs.database import database_now
 from jobs.engines import attempts, reservations
 from jobs.models import DEFAULT_TENANT, Attempt, Job, Reservation
-from jobs.scheduling import ticks
+from jobs.scheduling import tick
 from jobs.starting import Claimant
 from jobs.states import FinishReason, StopReason
 from jobs.tenants import keys
@@ -63,7 +63,7 @@ def test_a_tick_that_stores_an_answer_keeps_its_run(session: Session, *, is_done
     lease = running(session)
     held = session.get_one(Reservation, lease.lease_id)
     began, blocks = held.created_at, held.blocks
-    ticks.tick(session, ENGINE, None, ended=[finished(lease, is_done=is_done)])
+    tick.tick(session, ENGINE, None, ended=[finished(lease, is_done=is_done)])
     (run,) = attempts.of_job(session, lease.job_id)
     job = session.get_one(Job, lease.job_id, populate_existing=True)
     assert (run.lease_id, run.engine_name, run.worker) == (lease.lease_id, ENGINE, "host-1:17")
@@ -145,7 +145,7 @@ def test_a_run_that_goes_on_counts_only_its_own_tokens(session: Session) -> None
     checkpoints.save(session, lease.job_id, output_of("one two …", 5))
     lifecycle.rescue(session, now=database_now(session) + timedelta(minutes=2), max_rescues=2)
     lease = again(session, lease)
-    ticks.tick(session, ENGINE, None, ended=[finished(lease, num_tokens=12)])
+    tick.tick(session, ENGINE, None, ended=[finished(lease, num_tokens=12)])
     generated = [run.completion_tokens for run in attempts.of_job(session, lease.job_id)]
     assert generated == [2, 7, 7], "what was lost since the checkpoint is generated again"
 
@@ -156,7 +156,7 @@ def test_a_stale_worker_leaves_no_row(session: Session) -> None:
     again(session, lease)
     lifecycle.fail(session, lease, ERROR)
     lifecycle.release(session, lease)
-    ticks.tick(session, ENGINE, None, ended=[finished(lease)])
+    tick.tick(session, ENGINE, None, ended=[finished(lease)])
     assert [run.outcome for run in attempts.of_job(session, lease.job_id)] == ["lost"]
 
 
@@ -168,11 +168,11 @@ def test_a_run_whose_reservation_was_closed_before_its_end_was_stored_is_kept(
         began = session.get_one(Reservation, lease.lease_id).created_at
     with sessions() as other, sessions.begin() as session:
         other.execute(select(Job).with_for_update())
-        ticks.tick(session, ENGINE, None, ended=[finished(lease)])
+        tick.tick(session, ENGINE, None, ended=[finished(lease)])
         assert attempts.of_job(session, lease.job_id) == []
     with sessions.begin() as session:
         assert session.get(Reservation, lease.lease_id) is None
-        ticks.tick(session, ENGINE, None, ended=[finished(lease)])
+        tick.tick(session, ENGINE, None, ended=[finished(lease)])
         (run,) = attempts.of_job(session, lease.job_id)
         assert run.outcome == "completed"
         assert abs(run.started_at - began) < timedelta(seconds=1), "by the id of its lease"

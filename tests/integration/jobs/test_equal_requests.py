@@ -19,9 +19,9 @@ from jobs.database import database_now
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, JsonObject, Result, Tenant, WebhookEvent
 from jobs.models.tenant import UsageEntry
-from jobs.scheduling import ticks
-from jobs.scheduling.starts import Claim
+from jobs.scheduling import tick
 from jobs.sharing import Sharing
+from jobs.starting import Claim
 from jobs.states import FinishReason, JobState
 from jobs.submission import Submitter
 from jobs.submission.job_specs import JobSpec
@@ -63,7 +63,7 @@ def complete(sessions: sessionmaker[Session], claim: Claim) -> None:
     """Store an answer as a worker does: in a tick."""
     ended = JobCompletion(claim.lease, output_of("answer"), FinishReason.STOP, engine_is_done=True)
     with sessions.begin() as session:
-        assert ticks.tick(session, ENGINE, None, ended=[ended]).completed.job_ids == {claim.job.id}
+        assert tick.tick(session, ENGINE, None, ended=[ended]).completed.job_ids == {claim.job.id}
 
 
 def states(sessions: sessionmaker[Session], job_ids: Sequence[UUID]) -> list[str]:
@@ -283,7 +283,7 @@ def test_leaders_that_end_together_end_no_more_twins_than_one(sessions: sessionm
         for each in claims
     ]
     with sessions.begin() as session:
-        ticks.tick(session, ENGINE, None, ended=ended)
+        tick.tick(session, ENGINE, None, ended=ended)
         completed = session.scalar(select(func.count()).where(Job.state == "completed"))
         assert completed == 2 + 32
     while settle(sessions):

@@ -14,9 +14,9 @@ from jobs.database.advisory_locks import Lock
 from jobs.engines import reservations, served_tokens
 from jobs.ids import uuid7
 from jobs.models import AccountShard, Tenant, TenantAccount
-from jobs.scheduling import previews, ticks
-from jobs.scheduling.previews import Preview
+from jobs.scheduling import tick
 from jobs.settings import JobSettings
+from jobs.starting import Claim
 from jobs.states import FinishReason
 from support import CAPACITY, ENGINE, MODEL, POLICY, output_of, register_engine, spec, submit_one
 from worker.maintenance import JobMaintenance
@@ -38,12 +38,12 @@ def newcomer(sessions: sessionmaker[Session]) -> Tenant:
     return new
 
 
-def foreseen_beside(sessions: sessionmaker[Session]) -> Preview:
-    """What is foreseen while another engine's claim holds the accounts."""
+def claims_beside(sessions: sessionmaker[Session], session: Session) -> list[Claim]:
+    """What is claimed if another transaction holds the accounts while the queue is read."""
     with transaction(sessions) as other:
         advisory_locks.hold(other, Lock.ACCOUNTS)
-        with transaction(sessions) as session:
-            return previews.preview_claims(session, ENGINE, POLICY)
+        start = claims.choose(session, ENGINE, POLICY)
+    return start()
 
 
 def account_of(session: Session, tenant: Tenant) -> TenantAccount | None:
@@ -57,18 +57,16 @@ def served_by_all(session: Session, tenant: Tenant) -> float:
 def test_a_new_tenant_s_first_prompt_is_charged_though_its_account_was_not_taken_up(
     sessions: sessionmaker[Session], newcomer: Tenant
 ) -> None:
-    preview = foreseen_beside(sessions)
     with transaction(sessions) as session:
-        assert account_of(session, newcomer) is None
-        found = claims.claim_all(session, ENGINE, POLICY, preview=preview).claims
+        found = claims_beside(sessions, session)
         (claim,) = (each for each in found if each.job.tenant_id == newcomer.id)
         account = account_of(session, newcomer)
         assert account is not None
         assert account.is_active
         least = 9000 + (100 + claim.output_tokens) / WEIGHT  # the other tenant, charged first
         assert served_by_all(session, newcomer) == least + (5000 + claim.output_tokens) / WEIGHT
-    with transaction(sessions) as session:  # a look that takes accounts up leaves the charge where it is
-        previews.preview_claims(session, ENGINE, POLICY)
+    with transaction(sessions) as session:  # a tick that takes accounts up leaves the charge where it is
+        claims.claim_all(session, ENGINE, POLICY)
         lifecycle.complete(session, claim.lease, output_of("x", 10), FinishReason.STOP)
         reservations.close(session, claim.lease.lease_id)
         assert served_by_all(session, newcomer) == least + 5010 / WEIGHT
@@ -79,13 +77,12 @@ def test_a_tenant_that_comes_back_is_lifted_before_it_is_charged(
 ) -> None:
     with transaction(sessions) as session:
         session.add(TenantAccount(tenant_id=newcomer.id, model=MODEL, served=40, is_active=False))
-    preview = foreseen_beside(sessions)
     with transaction(sessions) as session:
-        claims.claim_all(session, ENGINE, POLICY, preview=preview)
+        claims_beside(sessions, session)
         assert served_by_all(session, newcomer) > 9000 + 5000 / WEIGHT
 
 
-def test_a_tenant_that_leaves_is_marked_idle_by_the_next_look_and_not_by_the_tick_of_its_last_end(
+def test_a_tenant_that_leaves_is_marked_idle_by_the_tick_of_its_last_end(
     sessions: sessionmaker[Session],
 ) -> None:
     with transaction(sessions) as session:
@@ -97,12 +94,7 @@ def test_a_tenant_that_leaves_is_marked_idle_by_the_next_look_and_not_by_the_tic
         (claim,) = claims.claim_all(session, ENGINE, POLICY).claims
     end = JobCompletion(claim.lease, output_of("x"), FinishReason.STOP, engine_is_done=True)
     with transaction(sessions) as session:
-        assert ticks.tick(session, ENGINE, POLICY, ended=[end]).completed.job_ids == {claim.job.id}
-        account = account_of(session, tenant)
-        assert account is not None
-        assert account.is_active
-    with transaction(sessions) as session:
-        previews.preview_claims(session, ENGINE, POLICY)
+        assert tick.tick(session, ENGINE, POLICY, ended=[end]).completed.job_ids == {claim.job.id}
         account = account_of(session, tenant)
         assert account is not None
         assert not account.is_active

@@ -27,8 +27,9 @@ def test_a_claim_reserves_blocks_for_prompt_and_output(session: Session) -> None
     assert claimed.lease.job_id == job.id
     assert claimed.blocks == 17  # 1025 tokens in blocks of 64
     assert session.scalars(select(Reservation.blocks)).one() == 17
-    assert claimed.job.state == JobState.RUNNING
-    assert claimed.job.started_at is not None
+    session.refresh(job)
+    assert job.state == JobState.RUNNING
+    assert job.started_at is not None
 
 
 def test_two_prompts_of_90k_never_run_together(session: Session) -> None:

@@ -4,10 +4,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from claiming import claims
+from claiming.claims import FreedSlot
 from claiming.questions import SHARED, aged, ask, booked, claim_all, end, read, sharing, unpredicted
 from jobs import lifecycle
 from jobs.models import Reservation
-from jobs.scheduling.claims import FreedSlot
 from jobs.states import Lane
 from support import ENGINE, register_engine, spec, submit_one
 

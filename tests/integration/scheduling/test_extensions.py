@@ -13,7 +13,7 @@ from jobs.models import DEFAULT_TENANT, Job, Reservation
 from jobs.scheduling import growth
 from jobs.scheduling.growth import Granted
 from jobs.scheduling.prediction import PredictionPolicy
-from jobs.scheduling.starts import Claim
+from jobs.starting import Claim
 from jobs.states import FinishReason
 from support import CAPACITY, ENGINE, POLICY, claim_one, output_of, register_engine, spec, submit_one
 

@@ -17,7 +17,7 @@ from jobs.engines import registry, reservations
 from jobs.errors import NotFoundError
 from jobs.ids import uuid7
 from jobs.models import Engine, Job, Tenant, TenantAccount
-from jobs.scheduling import engine_load, growth, halts, previews
+from jobs.scheduling import engine_load, growth, halts
 from jobs.scheduling.growth import Granted
 from jobs.scheduling.halts import Operator
 from jobs.scheduling.prefixes import engine_prefixes
@@ -65,13 +65,10 @@ def theirs(session: Session) -> UUID:
 def test_a_halted_engine_starts_nothing_whatever_its_worker_does(session: Session) -> None:
     register_engine(session)
     job = submit_one(session)
-    preview = previews.preview_claims(session, ENGINE, POLICY)
-    assert [each.job.id for each in preview.candidates] == [job.id]
     halt_engine(session)
     register_engine(session)  # its worker restarts
     registry.mark_ready(session, ENGINE, now=database_now(session))
-    assert not claims.claim_all(session, ENGINE, POLICY, preview=preview).claims
-    assert not previews.preview_claims(session, ENGINE, POLICY).candidates
+    assert not claims.claim_all(session, ENGINE, POLICY).claims
     register_engine(session, OTHER)
     halts.resume_engine(session, ENGINE)
     assert claim_one(session).lease.job_id == job.id
@@ -205,19 +202,19 @@ def test_a_halted_queue_waits_and_reserves_nothing(session: Session, theirs: UUI
     assert claim_one(session).lease.job_id == slow.id
     assert claims.claim(session, ENGINE, POLICY) is None
     halts.resume_queue(session, theirs)
-    assert [each.job.id for each in previews.preview_claims(session, ENGINE, POLICY).candidates] == [head.id]
+    left = claims.claim_all(session, ENGINE, POLICY).left
+    assert left is not None
+    assert [each.id for each in left] == [head.id]
 
 
-def test_a_preview_from_before_starts_no_job_of_a_halted_queue(session: Session, theirs: UUID) -> None:
+def test_no_job_starts_whose_queue_was_halted_after_it_was_read(session: Session, theirs: UUID) -> None:
     halted = [submit_one(session, tenant_id=theirs).id for _ in range(3)]
     mine = submit_one(session)
-    preview = previews.preview_claims(session, ENGINE, POLICY)
-    assert {each.job.id for each in preview.candidates} == {*halted, mine.id}
+    start = claims.choose(session, ENGINE, POLICY)
     halt_queue(session, theirs)
-    found = claims.claim_all(session, ENGINE, POLICY, preview=preview)
-    assert [each.lease.job_id for each in found.claims] == [mine.id]
+    assert [each.lease.job_id for each in start()] == [mine.id]
     halts.resume_queue(session, theirs)
-    found = claims.claim_all(session, ENGINE, POLICY, preview=preview)
+    found = claims.claim_all(session, ENGINE, POLICY)
     assert {each.lease.job_id for each in found.claims} == {*halted}
 
 
@@ -238,11 +235,11 @@ def test_a_halted_queue_earns_no_credit(session: Session, theirs: UUID) -> None:
     for _ in range(9):
         submit_one(session, spec(1000))
     halt_queue(session, theirs)
-    for _ in range(4):
+    for _ in range(3):
         assert claim_one(session).job.tenant_id != theirs
     assert session.get(TenantAccount, (theirs, MODEL), populate_existing=True) is None
     halts.resume_queue(session, theirs)
-    previews.preview_claims(session, ENGINE, POLICY)
+    claims.claim_all(session, ENGINE, POLICY, limit=0)
     account = session.get_one(TenantAccount, (theirs, MODEL), populate_existing=True)
     assert account.is_active
     assert account.served > 0, "it was lifted to those that were served meanwhile"
@@ -255,12 +252,12 @@ def test_a_tenant_that_is_halted_while_its_jobs_run_becomes_idle_with_them(
         submit_one(session, tenant_id=theirs)
     running = claim_one(session)
     halt_queue(session, theirs)
-    previews.preview_claims(session, ENGINE, POLICY)
+    claims.claim_all(session, ENGINE, POLICY)
     assert halts.count_running(session, [theirs]) == {theirs: 1}
     assert is_active(session, theirs)
     lifecycle.complete(session, running.lease, output_of("x"), FinishReason.STOP)
     reservations.close(session, running.lease.lease_id)
-    previews.preview_claims(session, ENGINE, POLICY)
+    claims.claim_all(session, ENGINE, POLICY)
     assert not is_active(session, theirs)
     assert not halts.count_running(session, [theirs])
 

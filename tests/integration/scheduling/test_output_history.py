@@ -1,22 +1,20 @@
 """What peers generated is read in few rows, and remembered for as long as it may be."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import delete
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
 from jobs.database import statements
 from jobs.database.statements import Rows, Statement
 from jobs.models import DEFAULT_TENANT, Reservation
-from jobs.scheduling import output_history, ticks
+from jobs.scheduling import output_history
 from jobs.scheduling.output_history import Group, History
-from jobs.scheduling.ticks import Expected
 from jobs.states import JobState
-from support import CAPACITY, ENGINE, MODEL, POLICY, job_in, new_tenant, register_engine, submit_one
+from support import job_in, new_tenant
 
 
 @pytest.fixture
@@ -85,33 +83,3 @@ def test_outputs_are_read_again_only_once_they_are_old(session: Session, num_row
     assert len(num_rows) == 1, "only what forgets reads again"
     assert list(kept.peers(session, [group])[group].near(100)) == [5]
     assert list(forgotten.peers(session, [group])[group].near(100)) == [5, 6]
-
-
-def test_who_waits_for_an_idle_engine_is_read_with_the_message_that_locks_it(
-    sessions: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    send = statements._send
-    sent: list[int] = []
-
-    def noted(*given: Any, **named: Any) -> Any:  # noqa: ANN401  # as it takes and returns them
-        sent.append(1)
-        return send(*given, **named)
-
-    def num_messages(expected: Expected | None) -> int:
-        sent.clear()
-        with sessions() as session:
-            (claim,) = ticks.tick(session, ENGINE, POLICY, ended=[], expected=expected).claimed.claims
-            assert claim.job.id == job.id
-            session.rollback()
-        return len(sent)
-
-    with sessions.begin() as session:
-        register_engine(session)
-        job = submit_one(session)
-    monkeypatch.setattr(statements, "_send", noted)
-    at_best = num_messages(Expected(MODEL, CAPACITY))
-    assert at_best == num_messages(None) - 2
-    smaller = replace(CAPACITY, max_input_len=CAPACITY.max_input_len - 1)
-    assert num_messages(Expected("another", CAPACITY)) == at_best + 2
-    for less in (Expected(MODEL, smaller), Expected(MODEL, CAPACITY, is_free=False)):
-        assert num_messages(less) == at_best + 1

@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from claiming import claims
 from claiming.questions import (
     DOCUMENT,
     aged,
@@ -33,11 +32,9 @@ from jobs.leases import JobProgress
 from jobs.models import DEFAULT_TENANT, Job, PromptText, Reservation
 from jobs.prompts.prefixes import digests, family
 from jobs.prompts.store import CountedPrompt
-from jobs.scheduling import previews
-from jobs.scheduling.claims import FreedSlot
+from jobs.queries import QueuedJob
 from jobs.scheduling.prefixes.prefix_replay import PrefixReplay
-from jobs.scheduling.starts import Claim
-from jobs.starting import StartedJob
+from jobs.starting import Claim
 from jobs.states import FinishReason, Lane
 from jobs.transitions import Lease
 from support import (
@@ -64,8 +61,8 @@ def running_claim(session: Session, job_id: UUID) -> Claim:
     """The claim of a running job."""
     job = session.get_one(Job, job_id, populate_existing=True)
     held = session.scalars(select(Reservation).where(Reservation.job_id == job_id)).one()
-    started = StartedJob(*(getattr(job, name) for name in StartedJob._fields))
-    return Claim(Lease(job_id, held.lease_id), held.blocks, held.output_tokens, started)
+    started = QueuedJob(*(getattr(job, name) for name in QueuedJob._fields))
+    return Claim(Lease(job_id, held.lease_id), started, held.blocks, held.output_tokens)
 
 
 class LetterCounter(WordCounter):
@@ -108,20 +105,6 @@ def test_one_job_reads_a_document_and_the_others_wait_for_it(session: Session) -
     read(session, readers[1])
     (follower,) = claim_all(session, policy)
     assert documents[follower.lease.job_id] == documents[readers[1].lease.job_id]
-
-
-def test_a_claim_from_a_preview_overlooks_no_question_about_a_document_read_since(session: Session) -> None:
-    register_engine(session)
-    policy, documents = sharing(), interleaved(session, 6, 3)
-    readers = claim_all(session, policy)
-    seen = previews.preview_claims(session, ENGINE, policy)
-    assert {documents[each.job.id] for each in seen.candidates} == {5, 6}, "the others wait for their readers"
-    read(session, *readers)
-    first, *_ = readers
-    assert lifecycle.complete(session, first.lease, output_of("x"), FinishReason.STOP)
-    ended = [FreedSlot(first.lease.lease_id, 3)]
-    (follower,) = claims.claim_all(session, ENGINE, policy, ended=ended, preview=seen).claims
-    assert documents[follower.lease.job_id] in {documents[each.lease.job_id] for each in readers}
 
 
 def test_a_question_that_comes_while_its_document_is_read_shows_in_the_report_that_it_is(

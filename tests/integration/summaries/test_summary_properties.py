@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from jobs import leases, lifecycle, summaries
 from jobs.database import database_now
 from jobs.models import DEFAULT_TENANT, Job, Reservation, Summary, SummaryNode, WebhookEvent
-from jobs.scheduling.starts import Claim
+from jobs.starting import Claim
 from jobs.states import TERMINAL, StopReason
 from jobs.states.summary import TERMINAL as ENDED
 from jobs.states.summary import OnGap

@@ -14,7 +14,7 @@ from jobs import documents, lifecycle, summaries, turns
 from jobs.errors import ConflictError
 from jobs.models import DEFAULT_TENANT, Job, Summary, WebhookEvent
 from jobs.models.turn import PLANNING
-from jobs.scheduling.starts import Claim
+from jobs.starting import Claim
 from jobs.states import JobState
 from jobs.summaries import tree
 from summary_support import (

@@ -16,7 +16,7 @@ from jobs import lifecycle
 from jobs.completing import JobCompletion
 from jobs.database import database_now
 from jobs.models import Attempt, Job
-from jobs.scheduling import ticks
+from jobs.scheduling import tick
 from jobs.settings import TraceSettings
 from jobs.sharing import Sharing
 from jobs.states import FinishReason, JobState
@@ -80,7 +80,7 @@ def again(session: Session) -> Lease:
 def completed(session: Session, lease: Lease, *, since_answer: timedelta = timedelta(0)) -> None:
     answer = replace(output_of(f"{SECRET} is an island.", 5), cached_tokens=64)
     done = JobCompletion(lease, answer, FinishReason.STOP, timedelta(seconds=1), since_answer, None, True)
-    ticks.tick(session, ENGINE, None, ended=[done])
+    tick.tick(session, ENGINE, None, ended=[done])
 
 
 def spans_of(session: Session) -> dict[str, list[Span]]:

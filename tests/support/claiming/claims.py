@@ -1,18 +1,29 @@
 """Claims of their own, apart from the ticks in which workers make them."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from jobs import lifecycle
 from jobs.database import statements
 from jobs.database.statements import Statement
 from jobs.engines import reservations
-from jobs.scheduling import engine_load
-from jobs.scheduling.claims import ClaimResult, FreedSlot, start_jobs
-from jobs.scheduling.previews import Preview
+from jobs.scheduling import engine_load, queue, tick
+from jobs.scheduling.pack import pack
+from jobs.scheduling.prefixes.prefix_replay import Answered
 from jobs.scheduling.sizing import ClaimPolicy
-from jobs.scheduling.starts import Claim
+from jobs.scheduling.tick import Tick
+from jobs.starting import Claim
+
+
+class FreedSlot(NamedTuple):
+    """A job whose request is over: its reservation, tokens generated in all, and what the engine had."""
+
+    lease_id: UUID
+    generated_tokens: int
+    cached_tokens: int | None = None
 
 
 def claim(session: Session, engine_name: str, policy: ClaimPolicy) -> Claim | None:
@@ -30,13 +41,34 @@ def claim_all(
     policy: ClaimPolicy,
     *,
     ended: Sequence[FreedSlot] = (),
-    preview: Preview | None = None,
     limit: int | None = None,
-) -> ClaimResult:
-    """Close the reservations of `ended`, and start what fits then; see `start_jobs`."""
+) -> Tick:
+    """Close the reservations of `ended`, and start what fits then; see `tick.claim`."""
     locked = engine_load.lock(session, engine_name)
     _close(session, ended)
-    return start_jobs(session, locked, policy, preview=preview, limit=limit, ended=ended)
+    answered = {each.lease_id: Answered(each.generated_tokens, each.cached_tokens) for each in ended}
+    return tick.claim(session, *locked, policy, answered=answered, limit=limit) if locked else Tick()
+
+
+def choose(session: Session, engine_name: str, policy: ClaimPolicy) -> Callable[[], list[Claim]]:
+    """Choose from the queue as a claim does; return what starts the jobs then, unless they have changed."""
+    locked = engine_load.lock(session, engine_name)
+    assert locked is not None
+    engine, now = locked
+    load = engine_load.read(session, engine)
+    free_slots = load.budget.free_slots
+    found = queue.read(
+        session, engine, now, policy, free_slots=free_slots, prefixes=None, elsewhere=frozenset()
+    )
+
+    def start() -> list[Claim]:
+        while chosen := pack(found, load):
+            started = lifecycle.claim(session, chosen, lease_duration=policy.lease, engine_name=engine_name)
+            if started or not found.candidates:
+                return started
+        return []
+
+    return start
 
 
 def _close(session: Session, ended: Sequence[FreedSlot]) -> None:

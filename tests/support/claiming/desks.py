@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.checkpoints import Output
 from jobs.models import Job
-from jobs.scheduling.starts import Claim
+from jobs.starting import Claim
 from jobs.states import FinishReason, StopReason
 from support import output_of
 from worker.inference.desk import Desk

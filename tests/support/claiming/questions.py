@@ -10,6 +10,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from claiming import claims
+from claiming.claims import FreedSlot
 from jobs import leases, lifecycle
 from jobs.ids import uuid7
 from jobs.leases import JobProgress
@@ -17,11 +18,10 @@ from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation
 from jobs.prompts.prefixes import digests
 from jobs.prompts.store import CountedPrompt, NewText
 from jobs.scheduling import engine_load
-from jobs.scheduling.claims import FreedSlot
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.prefixes.prefix_replay import PrefixReplay
 from jobs.scheduling.sizing import ClaimPolicy
-from jobs.scheduling.starts import Claim
+from jobs.starting import Claim
 from jobs.states import FinishReason
 from support import CAPACITY, ENGINE, POLICY, output_of, spec, submit_one
 

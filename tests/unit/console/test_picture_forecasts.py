@@ -37,7 +37,7 @@ class Queue:
     async def make(self, _model: str) -> QueueForecast:
         self.num_made += 1
         registered = [Registered("e", Capacity(4, 100, 64, 1000, 1000), is_up=True)]
-        snapshot = QueueSnapshot(NOW, registered, [], {}, {}, {})
+        snapshot = QueueSnapshot(NOW, registered, [], {}, {}, {}, {})
         ends = dict.fromkeys(self.known, 1.0)
         found = Forecast(frozenset(), frozenset(), [], {}, None, 0.0, {}, ends)
         await self.all_look.wait()

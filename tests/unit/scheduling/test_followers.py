@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from jobs.engines.capacity import Budget
 from jobs.scheduling.fair_share import Account, charge, rank
-from jobs.scheduling.packing import Candidate, PackingPolicy, Running, choose
-from jobs.scheduling.prefixes.followers import Reuse, Sharer, choose_sharer, postponement
+from jobs.scheduling.packing import Candidate, PackingPolicy, Reuse, Running, choose
+from jobs.scheduling.prefixes.followers import choose_follower, postponement
 from jobs.states import Lane
 
 POLICY = PackingPolicy()
@@ -21,25 +21,23 @@ DOCUMENT_TOKENS = 12_800
 READ_STEPS = DOCUMENT_TOKENS / 128
 
 
-def candidate(number: int, blocks: int = 10, *, lane: Lane = Lane.BATCH, waited: int = 0) -> Candidate:
+def sharer(number: int, blocks: int = 10, *, reused: int = 0, waited: int = 0, **fields: object) -> Candidate:
+    """A candidate that may share what it reads."""
     return Candidate(
-        UUID(int=number), blocks, steps=20, lane=lane, group="x", waited=timedelta(seconds=waited)
-    )
-
-
-def sharer(number: int, blocks: int = 10, *, reused: int = 0, waited: int = 0, **fields: object) -> Sharer:
-    lane = fields.pop("lane", Lane.BATCH)
-    return Sharer(
-        candidate(number, blocks, lane=Lane(str(lane)), waited=waited),
+        UUID(int=number),
+        blocks,
+        steps=20,
+        group="x",
+        waited=timedelta(seconds=waited),
         tenant="x",
         reuse=Reuse(reused),
         **fields,  # type: ignore[arg-type]  # named by the caller
     )
 
 
-def chosen(*queue: Sharer, running: int = 0, postponed: dict[UUID, float] | None = None) -> int | None:
+def chosen(*queue: Candidate, running: int = 0, postponed: dict[UUID, float] | None = None) -> int | None:
     now = [Running(UUID(int=1000 + number), 10, 50) for number in range(running)]
-    choice = choose_sharer(
+    choice = choose_follower(
         queue,
         now,
         Budget(SLOTS - running, BLOCKS - 10 * running, idle=not running),
@@ -92,14 +90,14 @@ def test_what_ended_jobs_left_goes_before_what_running_ones_have_and_keeps_its_r
     wide = sharer(3, 80, family="b", reused=DOCUMENT_TOKENS)  # 70 are free
     assert chosen(wide, sharer(4, 30), running=3) is None
     assert chosen(sharer(4, 30), running=3) == 4
-    assert chosen(replace(wide, candidate=candidate(3, 101)), sharer(4, 30)) == 4, "nothing runs"
+    assert chosen(replace(wide, blocks=101), sharer(4, 30)) == 4, "nothing runs"
 
 
 def test_priority_interactive_jobs_and_the_turn_of_another_tenant_go_before_followers() -> None:
     follower = sharer(2, reused=DOCUMENT_TOKENS)
     assert chosen(sharer(1, priority=1), follower) == 1
     assert chosen(sharer(1, lane=Lane.INTERACTIVE), follower) == 1
-    other = replace(sharer(1, 5), tenant="y", candidate=replace(candidate(1, 5), group="y"))
+    other = replace(sharer(1, 5), tenant="y", group="y")
     assert chosen(other, replace(follower, lead=DOCUMENT_TOKENS)) == 2
     assert chosen(other, replace(follower, lead=DOCUMENT_TOKENS + 1)) == 1
 
@@ -119,9 +117,8 @@ def test_jobs_that_share_nothing_are_chosen_as_ever(jobs: list[tuple[int, bool, 
         for number, (blocks, is_asking, waited) in enumerate(sorted(jobs, key=lambda each: not each[1]))
     ]
     budget = Budget(SLOTS, BLOCKS, idle=True)
-    every = [each.candidate for each in queue]
-    now = choose_sharer(queue, [], budget, postponed={}, max_batch_size=SLOTS, policy=POLICY)
-    assert now == choose(every, [], budget, max_batch_size=SLOTS, policy=POLICY)
+    now = choose_follower(queue, [], budget, postponed={}, max_batch_size=SLOTS, policy=POLICY)
+    assert now == choose(queue, [], budget, max_batch_size=SLOTS, policy=POLICY)
 
 
 @dataclass
@@ -202,7 +199,7 @@ class Engine:
             queues[each.tenant].append(each)
         ranked = rank(queues, self.accounts, num_tokens=lambda each: each.steps, limit=len(self.queue))
         sharers = [self.sharer(each) for each in ranked]
-        choice = choose_sharer(
+        choice = choose_follower(
             sharers,
             [
                 Running(UUID(int=number), job.blocks, max(0, end - self.now))
@@ -222,7 +219,7 @@ class Engine:
             self.postponed[overtaken[0]] += overtaken[1]
         return ranked[place]
 
-    def sharer(self, job: Arrival) -> Sharer:
+    def sharer(self, job: Arrival) -> Candidate:
         readers = [each.number for each, _, _ in self.running.values() if each.family == job.family]
         reuse = Reuse()
         if job.family in self.here:
@@ -231,8 +228,12 @@ class Engine:
             reuse = Reuse(DOCUMENT_TOKENS)
         is_reading = job.family is not None and job.family not in self.here
         waited = timedelta(seconds=self.now - job.at)
-        return Sharer(
-            Candidate(UUID(int=job.number), job.blocks, job.steps, group=job.tenant, waited=waited),
+        return Candidate(
+            UUID(int=job.number),
+            job.blocks,
+            job.steps,
+            group=job.tenant,
+            waited=waited,
             tenant=job.tenant,
             family=job.family,
             lead=self.accounts[job.tenant].served,

@@ -20,7 +20,7 @@ from jobs.engines.tensor_rows import NewOutput
 from jobs.engines.tensors import ELEMENT_BYTES, described
 from jobs.errors import EngineError, LongbatchError
 from jobs.files.storage import PART_BYTES, RowStore
-from jobs.scheduling.starts import Claim
+from jobs.starting import Claim
 from jobs.transitions import Lease
 from worker.engine.deltas import OutputDelta
 

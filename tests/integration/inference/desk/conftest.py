@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from claiming import claims
 from claiming.desks import SLOTS
 from jobs.database import transaction
-from jobs.scheduling.starts import Claim
 from jobs.settings import Settings
+from jobs.starting import Claim
 from support import ENGINE, POLICY, register_engine, submit_one
 from worker.inference.desk import Desk
 

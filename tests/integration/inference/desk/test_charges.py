@@ -12,7 +12,7 @@ from jobs import leases, lifecycle
 from jobs.database import database_now, transaction
 from jobs.engines import served_tokens
 from jobs.models import Job, Summary
-from jobs.scheduling.starts import Claim
+from jobs.starting import Claim
 from jobs.states import FinishReason
 from summary_support import create, ready_document, text_of
 from support import output_of

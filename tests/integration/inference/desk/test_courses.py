@@ -19,13 +19,12 @@ from jobs import lifecycle
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Job, Reservation, Result
 from jobs.models.attempt import Attempt
-from jobs.scheduling import previews, ticks
-from jobs.scheduling.claims import ClaimResult
-from jobs.scheduling.previews import Preview
-from jobs.scheduling.starts import Claim
+from jobs.scheduling import tick
+from jobs.scheduling.tick import Tick
 from jobs.settings import Settings
+from jobs.starting import Claim
 from support import CAPACITY as TESTED
-from support import ENGINE, POLICY, register_engine, spec, submit_one
+from support import POLICY, register_engine, spec, submit_one
 from worker.inference.desk import Desk
 
 CAPACITY = replace(TESTED, max_blocks=60, max_input_len=1000, max_seq_len=1280)
@@ -43,14 +42,8 @@ class Course:
     def __init__(self, settings: Settings, sessions: sessionmaker[Session], rng: random.Random) -> None:
         self.sessions, self.rng = sessions, rng
         self.desk = Desk(settings, sessions, stopping=threading.Event())
-        self.preview = Preview()
         self.inside: list[Claim] = []
         self.over: list[Claim] = []
-
-    def look(self) -> None:
-        """The queue as it is now is what later ticks choose from first."""
-        with transaction(self.sessions) as session:
-            self.preview = previews.preview_claims(session, ENGINE, POLICY)
 
     def go_on(self) -> None:
         """What runs do meanwhile."""
@@ -73,17 +66,15 @@ class Course:
 
     def tick(self) -> None:
         with suppress(OperationalError):  # one that stores nothing fails as a whole
-            self.desk.tick(POLICY, self.preview, start=self.start)
+            self.desk.tick(POLICY, start=self.start)
         with self.sessions() as session:
             booked = {each.lease_id: each.blocks for each in session.scalars(select(Reservation))}
         assert len(booked) <= CAPACITY.max_batch_size
         assert sum(booked.values()) <= CAPACITY.max_blocks
         assert {each.lease.lease_id for each in self.inside} <= set(booked)
 
-    def start(self, result: ClaimResult) -> None:
+    def start(self, result: Tick) -> None:
         self.inside += result.claims
-        started = {each.job.id for each in result.claims}
-        self.preview = Preview([each for each in self.preview.candidates if each.job.id not in started])
         assert len(self.inside) <= CAPACITY.max_batch_size
         assert sum(each.blocks for each in self.inside) <= CAPACITY.max_blocks
 
@@ -95,20 +86,20 @@ def test_in_whatever_order_things_happen_every_job_ends_once_and_the_engine_has_
     monkeypatch: pytest.MonkeyPatch,
     seed: int,
 ) -> None:
-    rng, tick = random.Random(seed), ticks.tick  # noqa: S311
+    rng, as_ever = random.Random(seed), tick.tick  # noqa: S311
     course, num_ticks = Course(feeding(), sessions, rng), 0
 
-    def tick_or_fail(*given: Any, **named: Any) -> ticks.TickResult:  # noqa: ANN401  # as it takes them
+    def tick_or_fail(*given: Any, **named: Any) -> Tick:  # noqa: ANN401  # as it takes them
         nonlocal num_ticks
         num_ticks += 1
         course.go_on()
-        result = tick(*given, **named)
+        result = as_ever(*given, **named)
         course.go_on()
         if num_ticks % 5 == 0:
             raise OperationalError("", None, Exception())
         return result
 
-    monkeypatch.setattr(ticks, "tick", tick_or_fail)
+    monkeypatch.setattr(tick, "tick", tick_or_fail)
     with transaction(sessions) as session:
         register_engine(session, capacity=CAPACITY)
         asked = [
@@ -126,8 +117,6 @@ def test_in_whatever_order_things_happen_every_job_ends_once_and_the_engine_has_
             course.hand_in()
         elif action < 0.72:
             course.cancel(rng.choice(asked))
-        elif action < 0.8:
-            course.look()
         else:
             course.tick()
         with sessions() as session:

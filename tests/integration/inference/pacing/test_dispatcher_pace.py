@@ -26,7 +26,7 @@ def dispatcher_at(
         settings,
         monitor=worker.monitor,
         keeper=worker.keeper,
-        runner=worker.dispatcher._runner,
+        slots=worker.dispatcher._slots,
         desk=desk,
         pass_on=pass_on,
     )

@@ -1,7 +1,9 @@
-"""The rows that a claim reads: each waiting tenant's first jobs of each size, however long the queue is."""
+"""What a claim reads of a queue, however long it is: who waits, and the first jobs of each size."""
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -9,18 +11,90 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from jobs.database import statements
-from jobs.database.statements import Query, Rows, Statement
+from jobs.database.statements import Statement
 from jobs.engines.capacity import Capacity
 from jobs.models import FIT_CLASS, NEED_BOUNDS, NEED_CLASSES, NUM_SIZE_CLASSES, SIZE_BOUNDS
 from jobs.queries import QueuedJob
-from jobs.scheduling.prefixes.followers import Family
+from jobs.scheduling.fair_share import Account
+from jobs.scheduling.packing import Family
 from jobs.states import Lane
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTenants:
+    """The tenants with queued jobs of a model that may start, and the accounts that matter.
+
+    Attributes:
+        tenants: with a queued job, by lane. One whose queue is halted has none that may start.
+        accounts: theirs, and those of tenants that had a job when an engine last claimed.
+        idle: those of `tenants` that had none.
+        overtaken: by id, jobs that followers overtook on the engine, and for how many steps.
+    """
+
+    tenants: dict[Lane, set[UUID]]
+    accounts: dict[UUID, Account]
+    idle: set[UUID]
+    overtaken: dict[UUID, float]
+
+
+def waiting_tenants(session: Session, model: str, engine_name: str | None = None) -> WaitingTenants:
+    """Find the tenants that wait for this model: one index probe per tenant and lane.
+
+    A tenant whose queue is halted counts as one without queued jobs: it earns no credit meanwhile.
+    """
+    rows = statements.fetch(session, _WAITING, {"model": model, "engine_name": engine_name})
+    found = WaitingTenants(defaultdict(set), {}, set(), {})
+    for lane, tenant_id, weight, served, is_active, is_halted, overtaken_id, overtaken_steps, _ in rows:
+        if overtaken_id is not None:
+            found.overtaken[overtaken_id] = overtaken_steps
+        if is_halted and not is_active:
+            continue
+        found.accounts[tenant_id] = Account(weight=weight, served=served or 0.0)
+        if is_halted:
+            continue
+        if not is_active:
+            found.idle.add(tenant_id)
+        if lane is not None:
+            found.tenants[Lane(lane)].add(tenant_id)
+    return found
+
+
+# Without statistics on a queue that has just filled, the planner would read and sort all of it; an index
+# already has what a claim reads, in the right order.
+_WAITING: Final = Statement("""
+    WITH RECURSIVE found(lane, tenant_id) AS (
+        (SELECT lane, tenant_id FROM jobs WHERE state = 'queued' AND model = %(model)s::text
+         ORDER BY lane DESC, tenant_id DESC LIMIT 1)
+        UNION ALL
+        SELECT following.* FROM found, LATERAL (
+            SELECT lane, tenant_id FROM jobs
+            WHERE state = 'queued' AND model = %(model)s::text
+                AND (lane, tenant_id) < (found.lane, found.tenant_id)
+            ORDER BY lane DESC, tenant_id DESC LIMIT 1
+        ) AS following
+    )
+    SELECT found.lane, tenants.id AS tenant_id, tenants.weight, account.served, account.is_active,
+        tenants.halt IS NOT NULL AS is_halted, mine.overtaken_id, mine.overtaken_steps,
+        set_config('enable_sort', 'off', true)
+    FROM found
+    FULL JOIN (
+        SELECT tenant_id, is_active, served + (
+            SELECT coalesce(sum(shard.served), 0) FROM account_shards AS shard
+            WHERE shard.tenant_id = accounts.tenant_id AND shard.model = %(model)s::text
+        ) AS served
+        FROM accounts
+        WHERE model = %(model)s::text AND (is_active OR tenant_id IN (SELECT tenant_id FROM found))
+    ) AS account USING (tenant_id)
+    JOIN tenants ON tenants.id = tenant_id
+    LEFT JOIN account_shards AS mine ON mine.tenant_id = tenants.id
+        AND mine.model = %(model)s::text AND mine.engine_name = %(engine_name)s::text
+""")
 
 # Most waiting tenants that one claim considers: those that were served least.
 MAX_TENANTS: Final = 16
 # Most jobs read of one lane, and fewest of one tenant and size. Tenants and sizes that have jobs share it.
 MAX_ROWS: Final = 96
-# At least so many rows for each slot, so that one reading fills an engine with many of them.
+# At least so many rows for each free slot, so that one reading fills an engine with many of them.
 ROWS_OF_SLOT: Final = 12
 _MIN_EACH: Final = 2
 _MAX_URGENT: Final = 16
@@ -32,13 +106,6 @@ _NONE: Final[Mapping[Family, UUID | None]] = {}
 # Documents whose followers a claim reads: a pool holds few long ones.
 _MAX_FAMILIES: Final = 64
 
-
-# One tenant that waits, the only one perhaps.
-ONE_TENANT: Final = """(
-            SELECT tenant_id FROM jobs
-            WHERE state = 'queued' AND model = %(model)s::text AND lane = %(lane)s::text
-            ORDER BY lane DESC, tenant_id DESC LIMIT 1
-        )"""
 _COLUMNS: Final = ", ".join(QueuedJob._fields)
 # The literal state lets the planner use the partial indexes.
 _RUNNABLE: Final = """
@@ -107,13 +174,6 @@ _FIRST_OTHERS: Final = Statement(
 """,  # noqa: S608  # built from constants
     )
 )
-# The same of one tenant that waits, the only one perhaps, with the message that tells who does.
-FIRST_OF_ONE: Final = Statement(
-    _FIRST_SQL.replace(
-        "unnest(%(tenants)s::uuid[]) AS tenant(id)",
-        f"{ONE_TENANT} AS tenant(id)",
-    ).replace("%(now)s::timestamptz", "statement_timestamp()")
-)
 _FOLLOWERS: Final = Statement(f"""
     SELECT following.*
     FROM unnest(%(tenants)s::uuid[], %(families)s::bytea[]) AS here(tenant_id, family), LATERAL (
@@ -122,9 +182,6 @@ _FOLLOWERS: Final = Statement(f"""
         ORDER BY rank DESC, id LIMIT %(num_each)s::integer
     ) AS following
     """)  # noqa: S608  # built from constants
-
-
-_STILL_QUEUED: Final = Statement("SELECT id FROM jobs WHERE state = 'queued' AND id = ANY(%(ids)s::uuid[])")
 
 
 def first_jobs(
@@ -165,23 +222,12 @@ def first_jobs(
             "num_passed": max(_MIN_PASSED, _MAX_PASSED // len(tenants)),
         }
     given |= _numbers(capacity, max_rows, num_tenants=len(tenants)) | {"tenants": sorted(tenants), "now": now}
-    return first_of(statements.fetch(session, statement, given | more))
+    return [QueuedJob(*row) for row in statements.fetch(session, statement, given | more)]
 
 
-def asking_first_of_one(model: str, lane: Lane, *, capacity: Capacity, max_rows: int) -> Query:
-    """Return the query of `first_jobs` of one tenant that waits; `first_of` takes its rows."""
-    given = _limits(model, lane, capacity) | _numbers(capacity, max_rows, num_tenants=1)
-    return Query(FIRST_OF_ONE, given)
-
-
-def first_of(rows: Rows) -> list[QueuedJob]:
-    """Return what `first_jobs` does, from the rows of its query."""
-    return [QueuedJob(*row) for row in rows]
-
-
-def max_rows_on(capacity: Capacity) -> int:
-    """Return how many rows of one lane a claim on an engine reads at most."""
-    return max(MAX_ROWS, ROWS_OF_SLOT * capacity.max_batch_size)
+def max_rows(free_slots: int) -> int:
+    """Return how many rows of one lane a claim for so many slots reads at most."""
+    return max(MAX_ROWS, ROWS_OF_SLOT * free_slots)
 
 
 def followers(
@@ -204,21 +250,6 @@ def followers(
         "num_each": capacity.max_batch_size,
     }
     return [QueuedJob(*row) for row in statements.fetch(session, _FOLLOWERS, given)]
-
-
-def still_queued(session: Session, job_ids: Sequence[UUID]) -> frozenset[UUID]:
-    """Return those of these jobs that no engine has started since they were read."""
-    return queued_of(statements.fetch(session, *asking_queued(job_ids)))
-
-
-def asking_queued(job_ids: Sequence[UUID]) -> Query:
-    """Return the query of `still_queued`; `queued_of` takes its rows."""
-    return Query(_STILL_QUEUED, {"ids": job_ids})
-
-
-def queued_of(found: Rows) -> frozenset[UUID]:
-    """Return what `still_queued` does, from the rows of its query."""
-    return frozenset(job_id for (job_id,) in found)
 
 
 def _numbers(capacity: Capacity, max_rows: int, *, num_tenants: int) -> dict[str, Any]:

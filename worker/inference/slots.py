@@ -1,16 +1,20 @@
-"""One job from its claim to its end: load the prompt, stream the answer, record the outcome."""
+"""The slots of an engine: the life of a job there, from its claim to its recorded end.
+
+A run is a coroutine on the engine loop. It loads its prompt, opens a request and follows the stream. If its
+reservation is used up, it extends that and opens the next request. Then it records how it ended.
+"""
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
 
-from sqlalchemy.exc import InterfaceError, NoResultFound, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -39,9 +43,11 @@ from jobs.prompts.tools.forms import AnswerForm
 from jobs.scheduling import growth
 from jobs.scheduling.growth import Granted, WaitForBlocks, Yielded
 from jobs.scheduling.sizing import ClaimPolicy
-from jobs.scheduling.starts import Claim
 from jobs.settings import Settings
+from jobs.starting import Claim
+from jobs.states import StopReason
 from jobs.transitions import LeaseLost
+from worker.engine import loop as engine_loop
 from worker.engine.client import EngineModel
 from worker.engine.deadlines import deadlines_for
 from worker.engine.request import WantedAdapter
@@ -86,8 +92,8 @@ class UnexpectedError(LongbatchError):
 
 
 @dataclass(frozen=True)
-class Runner:
-    """The dependencies for running a job; shared by all runs. Its coroutines run on the engine loop.
+class Slots:
+    """The runs of one engine, and what they need.
 
     Attributes:
         policy: returns the present claim policy.
@@ -114,56 +120,82 @@ class Runner:
     requests: RequestMaker
     store: PartStore
     metrics: RunMetrics = field(default_factory=RunMetrics.of_nobody)
+    _ends: set[Future[None]] = field(init=False, default_factory=set)
 
-    async def run(self, claim: Claim, running: RunningJob, model: EngineModel) -> None:
+    def start(self, claims: Sequence[Claim], model: EngineModel, *, valid_until: float) -> None:
+        """Keep the leases of these claims and start their runs, once the prompts are here.
+
+        Args:
+            claims: that are committed.
+            model: the engine's model, abilities and capacity.
+            valid_until: monotonic time until which the leases hold.
+        """
+        jobs = [
+            RunningJob(each.lease, valid_until, each.job.summary_id, each.job.batch_id) for each in claims
+        ]
+        for claim, running in zip(claims, jobs, strict=True):
+            running.on_first_token = self.keeper.loop.wake if claim.is_awaited else None
+            self.keeper.hold(running)
+        self.prefetcher.load(self.prefetcher.missing(each.job.text_id for each in claims))
+        ends = [Future[None]() for _ in claims]
+        self._ends.update(ends)
+        engine_loop.start_all(
+            self._occupy(claim, running, model, ended)
+            for claim, running, ended in zip(claims, jobs, ends, strict=True)
+        )
+
+    def stop(self, *, grace_seconds: float) -> None:
+        """End all runs. Jobs that do not end within the grace go back to the queue."""
+        wait(set(self._ends), grace_seconds)
+        self.keeper.stop_all(StopReason.SHUTDOWN)
+        while running := set(self._ends):
+            wait(running)
+
+    def _keep_lease(self, claim: Claim, valid_until: float) -> RunningJob:
+        """Keep renewing the lease of this claim from now on."""
+        running = RunningJob(claim.lease, valid_until, claim.job.summary_id, claim.job.batch_id)
+        running.on_first_token = self.keeper.loop.wake if claim.is_awaited else None
+        self.keeper.hold(running)
+        return running
+
+    async def _occupy(
+        self, claim: Claim, running: RunningJob, model: EngineModel, ended: "Future[None]"
+    ) -> None:
+        """Run a job, and free what it holds in this process, whatever happens."""
+        try:
+            await self._run(claim, running, model)
+        except Exception:  # noqa: BLE001  # the coroutine's entry point; the lease runs out, and the job is rescued
+            telemetry.logger().exception(telemetry.LOOP_FAILED, loop="run")
+        finally:
+            self.keeper.drop(running)
+            self._ends.discard(ended)
+            ended.set_result(None)
+
+    async def _run(self, claim: Claim, running: RunningJob, model: EngineModel) -> None:
         """Run one job and record how its run ended.
 
         Afterwards the job has ended, is queued again, or its lease is lost; its reservation is deleted or
         draining.
-
-        Args:
-            claim: the job.
-            running: what the run and the keeper of the leases share about it.
-            model: the engine's model, abilities and capacity.
         """
         run = self._begin(claim, running, model)
-        end = await self._try(run, model)
+        try:
+            end = await self._generate(run, model)
+        except LongbatchError as error:
+            end = RunEnd(Failed(error), engine_is_done=True)
+        except (OperationalError, InterfaceError, PoolTimeoutError):
+            end = RunEnd(NotLoaded(), engine_is_done=True)
+        except Exception:
+            run.log.exception(telemetry.LOOP_FAILED, loop="run")
+            end = RunEnd(Failed(UnexpectedError()), engine_is_done=run.stream is None)
         running.is_ending = True
         await self.recorder.end(run, end)
 
-    def _begin(self, claim: Claim, running: RunningJob, model: EngineModel) -> JobRun:
-        job = claim.job
-        log = telemetry.logger().bind(
-            job_id=ids.job_id(job.id), attempt=job.attempt, **telemetry.in_trace(job.traceparent)
-        )
-        waited = job.started_at - job.created_at if claim.is_first and job.started_at else None
-        self.metrics.claimed(job.lane, waited=waited)
-        log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=job.prompt_tokens)
-        answer = self.requests.empty_answer(job, model)
-        return JobRun(claim, running, answer, self.live.publisher(job, answer), log)
-
-    async def _try(self, run: JobRun, model: EngineModel) -> RunEnd:
-        """Generate the answer; whatever goes wrong becomes the outcome."""
-        try:
-            return await self._generate(run, model)
-        except LongbatchError as error:
-            return RunEnd(Failed(error), engine_is_done=True)
-        except (OperationalError, InterfaceError, PoolTimeoutError):
-            return RunEnd(NotLoaded(), engine_is_done=True)
-        except Exception:
-            run.log.exception(telemetry.LOOP_FAILED, loop="run")
-            return RunEnd(Failed(UnexpectedError()), engine_is_done=run.stream is None)
-
     async def _generate(self, run: JobRun, model: EngineModel) -> RunEnd:
-        """Load the prompt and stream the answer, one segment after another."""
+        """Generate the answer, one segment after another."""
         prompt = await self._load(run)
         next_step = _outcome_without_engine(run, prompt) or Granted(run.claim.output_tokens)
         while isinstance(next_step, Granted):
-            run.is_first_request = run.claim.is_first and not run.answer.num_tokens
-            if not run.is_first_request:
-                run.resent_tokens += prompt.num_tokens + run.answer.num_tokens
-            run.answer.begin_segment(until=next_step.tokens)
-            stream = await self._open(run, prompt, model)
+            stream = await self._open(run, prompt, model, until=next_step.tokens)
             end = await self._follow(run, stream, model)
             if end != RunEnd(SegmentEnded(), engine_is_done=True):
                 return end
@@ -171,15 +203,23 @@ class Runner:
             next_step = await self._extend(run)
         return RunEnd(next_step, engine_is_done=True)
 
+    def _begin(self, claim: Claim, running: RunningJob, model: EngineModel) -> JobRun:
+        job = claim.job
+        log = telemetry.logger().bind(
+            job_id=ids.job_id(job.id), attempt=job.attempt, **telemetry.in_trace(job.traceparent)
+        )
+        self.metrics.claimed(job.lane, waited=claim.waited if claim.is_first else None)
+        log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=job.prompt_tokens)
+        answer = self.requests.empty_answer(job, model)
+        return JobRun(claim, running, answer, self.live.publisher(job, answer), log)
+
     async def _load(self, run: JobRun) -> CountedPrompt:
         """Load the prompt, and begin the answer with the tokens that an earlier run saved."""
         job = run.claim.job
-        if job.text_id is None:
-            raise NoResultFound  # the schema keeps such jobs from running
         prefetched, saved = self.prefetcher.take(job.text_id), None
         is_plain = job.guide_id is None and job.adapter is None and not job.is_whole
         if prefetched is None or job.completion_tokens or not is_plain:
-            prompt, saved = await self._in_thread(partial(self._read, run, job.text_id, prefetched))
+            prompt, saved = await self._in_thread(partial(self._read, run, prefetched))
         else:
             prompt = prefetched
         split(run.answer, run.form, prompt, self.counter.tokenizer)
@@ -190,9 +230,7 @@ class Runner:
         run.job.take_over(run.num_before)
         return prompt
 
-    def _read(
-        self, run: JobRun, text_id: UUID, prompt: CountedPrompt | None
-    ) -> tuple[CountedPrompt, Output | None]:
+    def _read(self, run: JobRun, prompt: CountedPrompt | None) -> tuple[CountedPrompt, Output | None]:
         """Read the prompt, unless it is here already, the checkpoint, and what else is asked.
 
         Raises:
@@ -201,7 +239,7 @@ class Runner:
         job = run.claim.job
         with transaction(self.sessions) as session:
             if prompt is None:
-                prompt = store.counted(session, store.load(session, text_id), self.counter)
+                prompt = store.counted(session, store.load(session, job.text_id), self.counter)
             if job.guide_id is not None:
                 run.form = AnswerForm.read(store.load(session, job.guide_id).canonical)
             if job.adapter is not None:
@@ -216,8 +254,15 @@ class Runner:
         """Run what may block, or compute for long, beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, work)
 
-    async def _open(self, run: JobRun, prompt: CountedPrompt, model: EngineModel) -> RunStream:
-        """Send the request. No other code sends the requests of jobs, and a run begins after its claim."""
+    async def _open(self, run: JobRun, prompt: CountedPrompt, model: EngineModel, *, until: int) -> RunStream:
+        """Send the request for the tokens up to `until`, those of earlier runs included.
+
+        No other code sends the requests of jobs, and a run begins after its claim is committed.
+        """
+        run.is_first_request = run.claim.is_first and not run.answer.num_tokens
+        if not run.is_first_request:
+            run.resent_tokens += prompt.num_tokens + run.answer.num_tokens
+        run.answer.begin_segment(until=until)
         abilities, wanted = model.served.abilities, Wanted(run.form, run.adapter, run.tensors)
         prepare = partial(self.requests.make, run.claim, prompt, run.answer, wanted, model)
         # Writing a long prompt as text takes as long as it is; ids are only copied.

@@ -1,0 +1,139 @@
+"""The choice of the jobs that start together on an engine, and what each of their claims needs."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from jobs.ids import uuid7
+from jobs.queries import QueuedJob
+from jobs.scheduling.engine_load import EngineLoad
+from jobs.scheduling.packing import Candidate, Packer, Reuse, Running
+from jobs.scheduling.prefixes.engine_prefixes import EnginePrefixes, family_of
+from jobs.scheduling.prefixes.followers import choose_follower, postponement
+from jobs.scheduling.queue import Queue, charge_of, prompt_charge_of
+from jobs.starting import Claim
+from jobs.states import Lane
+from jobs.transitions import Lease
+
+
+def pack(queue: Queue, load: EngineLoad, *, limit: int | None = None) -> list[Claim]:
+    """Choose jobs one after the other, each as if those before it had started; take them off the queue.
+
+    Args:
+        queue: its candidates in rank order.
+        load: of the engine.
+        limit: most jobs to choose; None: as many as fit.
+    """
+    claims = list[Claim]()
+    prefixes = queue.prefixes
+    if prefixes is not None and _may_share([queue.jobs[each.job_id] for each in queue.candidates], prefixes):
+        while (limit is None or len(claims) < limit) and (claim := _next_of_families(queue, prefixes, load)):
+            claims.append(claim)
+            load = with_started(load, claim)
+        return claims
+    packer = Packer(
+        queue.candidates,
+        list(load.running.values()),
+        load.budget,
+        max_batch_size=load.capacity.max_batch_size,
+        policy=queue.policy.packing,
+    )
+    while limit is None or len(claims) < limit:
+        choice = packer.choose()
+        if choice.start is None:
+            break
+        packer.start(choice.start)
+        claims.append(_claim(queue, queue.take(choice.start), choice.overtakes))
+    return claims
+
+
+def with_started(load: EngineLoad, claim: Claim) -> EngineLoad:
+    """Return the engine's load once this job has started."""
+    job, own_blocks = claim.job, claim.blocks - claim.shared_blocks
+    started = Running(
+        job.id,
+        own_blocks,
+        claim.steps,
+        lane=Lane(job.lane),
+        is_whole=job.is_whole,
+        recompute_tokens=None if job.num_yields or job.is_whole else job.prompt_tokens,
+    )
+    budget = replace(
+        load.budget,
+        free_slots=0 if claim.alone else load.budget.free_slots - 1,
+        free_blocks=load.budget.free_blocks - own_blocks,
+        idle=False,
+    )
+    return replace(load, running={**load.running, claim.lease.lease_id: started}, budget=budget)
+
+
+def _may_share(jobs: Sequence[QueuedJob], prefixes: EnginePrefixes) -> bool:
+    """Return True if any of these begins like another one, or with what the engine has or reads."""
+    families = [found for job in jobs if (found := prefixes.family_of(job)) is not None]
+    return len(set(families)) < len(families) or any(prefixes.concerns(job) for job in jobs)
+
+
+def _next_of_families(queue: Queue, prefixes: EnginePrefixes, load: EngineLoad) -> Claim | None:
+    """Choose the next job where some begin alike, or with what the engine has; None: none may start."""
+    candidates = [prefixes.described(each, queue.jobs[each.job_id]) for each in queue.candidates]
+    size, policy = load.capacity.max_batch_size, queue.policy.packing
+    choice = choose_follower(
+        candidates,
+        list(load.running.values()),
+        load.budget,
+        postponed=prefixes.replay.postponed(),
+        max_batch_size=size,
+        policy=policy,
+    )
+    if choice.start is None:
+        return None
+    chosen = next(each for each in candidates if each.job_id == choice.start)
+    overtaken = postponement(chosen, candidates, max_batch_size=size, policy=policy)
+    queue.take(chosen.job_id)
+    return _claim(queue, chosen, choice.overtakes, overtaken)
+
+
+def _claim(
+    queue: Queue,
+    chosen: Candidate,
+    overtakes: UUID | None,
+    overtaken: tuple[UUID, float] | None = None,
+) -> Claim:
+    """Describe what the claim of this candidate needs, and note that it is about to start.
+
+    Args:
+        queue: it was in.
+        chosen: the candidate.
+        overtakes: a better ranked job that its growth must not postpone.
+        overtaken: the job of its tenant that it postpones as a follower, and for how many steps.
+    """
+    job, prefixes = queue.jobs[chosen.job_id], queue.prefixes
+    family, reuse, is_awaited, postponed_steps = family_of(job), Reuse(), False, None
+    if prefixes is not None:
+        reuse = prefixes.reuse(job)
+        family = None if prefixes.reads_twice(job) else prefixes.family_of(job)
+        is_awaited = family is not None
+        postponed_steps = prefixes.replay.postpone(*overtaken) if overtaken else None
+    charge = charge_of(job, chosen.output_tokens, reused_tokens=reuse.tokens)
+    if prefixes is not None:
+        prefixes.note_chosen(job, num_charged=charge)
+    return Claim(
+        Lease(job.id, uuid7()),
+        job,
+        chosen.blocks,
+        chosen.output_tokens,
+        steps=chosen.steps,
+        waited=chosen.waited,
+        overtakes=overtakes,
+        alone=chosen.alone,
+        charge=charge,
+        charged_prompt=prompt_charge_of(job, reused_tokens=reuse.tokens),
+        shared_blocks=reuse.blocks,
+        anchor=reuse.anchor,
+        family=None if family is None else family.digest,
+        postponed_id=overtaken[0] if overtaken else None,
+        postponed_steps=postponed_steps,
+        reused_tokens=reuse.tokens,
+        likely_tokens=chosen.output_tokens - chosen.unlikely_tokens,
+        is_awaited=is_awaited,
+    )
