@@ -133,13 +133,21 @@ def free_budget(
     return Budget(free_slots, free_blocks, idle=not held, waiting_room=capacity.waiting_room)
 
 
-def waiting_room(max_batch_size: int) -> int:
+def room_of(max_batch_size: int, *, configured: int | None = None, num_ranks: int = 1) -> int:
     """Return how many requests may wait inside an engine, so that no slot stays empty between two.
 
     An eighth of the slots ends in an eighth of the time that a request takes, which is longer than we take to
-    send the next. An engine of few slots has none: its slots end rarely, and order matters more.
+    send the next. An engine of few slots has none: its slots end rarely, and order matters more. A server with
+    data parallelism has none either: a request waits for a slot of its own rank, even if another one has one.
+
+    Args:
+        max_batch_size: slots of the engine.
+        configured: what an operator has set. None: nothing.
+        num_ranks: engines behind the server that share its load.
     """
-    return max_batch_size // 8 if max_batch_size >= 16 else 0
+    if configured is not None:
+        return configured
+    return max_batch_size // 8 if max_batch_size >= 16 and num_ranks == 1 else 0
 
 
 def blocks_for(num_tokens: int, tokens_per_block: int) -> int:

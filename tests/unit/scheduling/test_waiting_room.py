@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget, waiting_room
+from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget, room_of
 from jobs.scheduling.packing import (
     Candidate,
     Packer,
@@ -17,6 +17,7 @@ from jobs.scheduling.packing import (
     shadow_of,
     with_slot_waits,
 )
+from jobs.scheduling.preemption import choose_preemptions
 from jobs.states import Lane
 
 SLOTS, ROOM, BLOCKS = 4, 2, 100
@@ -59,8 +60,10 @@ def packer_of(queue: Sequence[Candidate], running: Sequence[Running]) -> Packer:
     return Packer(queue, in_order, budget_beside(running), max_batch_size=SLOTS, policy=POLICY)
 
 
-def test_engines_of_few_slots_have_no_waiting_room() -> None:
-    assert [waiting_room(slots) for slots in (1, 4, 15, 16, 64, 256)] == [0, 0, 0, 2, 8, 32]
+def test_the_waiting_room_is_an_eighth_of_the_slots_of_one_large_engine() -> None:
+    assert [room_of(slots) for slots in (1, 4, 15, 16, 64, 256)] == [0, 0, 0, 2, 8, 32]
+    assert room_of(64, num_ranks=4) == 0
+    assert (room_of(4, configured=1), room_of(64, configured=0)) == (1, 0)
 
 
 @given(queues, engines)
@@ -111,6 +114,20 @@ def test_no_job_joins_many_unread_tokens_in_the_waiting_room() -> None:
     assert packer.choose().start == long.job_id  # whatever its own length: otherwise others would overtake it
     packer.start(long.job_id)
     assert packer.choose().start is None
+
+
+def test_jobs_in_the_waiting_room_leave_first_for_an_interactive_one() -> None:
+    in_slots = [
+        Running(UUID(int=n), 10, 500, recompute_tokens=tokens, new_tokens=1000)
+        for n, tokens in enumerate([700, 300, 800, 900])
+    ]
+    waiting = [Running(UUID(int=n), 10, 500, recompute_tokens=9000) for n in (7, 8)]
+    chat = Candidate(UUID(int=99), blocks=10, steps=10, lane=Lane.INTERACTIVE)
+    running = with_slot_waits([*in_slots, *waiting], SLOTS)
+    leaving = choose_preemptions(
+        chat, running, budget_beside(running), max_batch_size=SLOTS, policy=POLICY, batch_waits=True
+    )
+    assert sorted(each.int for each in leaving) == [1, 7, 8]
 
 
 def test_a_request_in_the_waiting_room_ends_after_the_first_slot_is_free() -> None:
