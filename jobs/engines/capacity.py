@@ -136,9 +136,9 @@ def free_budget(
 def room_of(max_batch_size: int, *, configured: int | None = None, num_ranks: int = 1) -> int:
     """Return how many requests may wait inside an engine, so that no slot stays empty between two.
 
-    An eighth of the slots ends in an eighth of the time that a request takes, which is longer than we take to
-    send the next. An engine of few slots has none: its slots end rarely, and order matters more. A server with
-    data parallelism has none either: a request waits for a slot of its own rank, even if another one has one.
+    An eighth of the slots ends in an eighth of the time that a request takes, which is longer than we take
+    to send the next. An engine of few slots has none: its slots end rarely, and order matters more. Nor has
+    a server with data parallelism: a request waits for a slot of its own rank, even if another has one free.
 
     Args:
         max_batch_size: slots of the engine.

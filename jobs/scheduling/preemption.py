@@ -20,8 +20,8 @@ def choose_preemptions(
 ) -> list[UUID]:
     """Choose the jobs that must leave so that this one may start.
 
-    The cheapest to read again leave first, and no more than needed. Those in the waiting room cost nothing, and
-    the engine would give them the next slot. A job that has a slot stays until it has read its prompt and
+    The cheapest to read again leave first, and no more than needed. Those in the waiting room cost nothing,
+    and the engine would give them the next slot. A job that has a slot stays until it has read its prompt and
     generated `policy.preempt_after` tokens, since otherwise it read its prompt in vain, and also after
     `policy.max_preemptions`, so that it finishes.
 
