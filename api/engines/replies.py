@@ -63,7 +63,7 @@ class RegisteredEngineReply(HaltReply):
     seen_at: datetime = Field(description="When its worker last found it ready.")
     slots: int
     slots_booked: int = Field(
-        description="Requests on it, those that may still run included; above `slots` while some wait for one."
+        description="Requests that it has or may still have; more than `slots` while some wait for one."
     )
     waiting_room: int = Field(description="Requests that may wait inside the engine for a slot.")
     blocks: int
