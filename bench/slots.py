@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,8 @@ from bench.figures import until
 from bench.report import Row, judge, print_table, write_json
 from bench.simulation.workloads import Spec
 from bench.stand import trace
-from bench.stand.stand import Stand, job_line
+from bench.stand.fill import MODEL
+from bench.stand.stand import Stand
 from jobs.engines.capacity import room_of
 
 _LONGEST_S = 900.0
@@ -95,20 +97,23 @@ def run(stand: Stand, slots: int, room: int, *, seed: int, num_jobs: int, chat_e
 
 @contextmanager
 def _chat(stand: Stand, *, seed: int, every_s: float) -> Iterator[list[float]]:
-    """Submit an interactive job from time to time, and record when."""
+    """Ask for a chat completion from time to time, and record when; the last ones are awaited."""
     asked: list[float] = []
     done = threading.Event()
     gaps = np.random.default_rng(seed)
 
-    def ask() -> None:
-        number = 0
-        while not done.wait(float(gaps.exponential(every_s))):
-            (prompt,) = stand.author.write([_CHAT], seed=100_000 + seed * 1000 + number)
-            asked.append(time.monotonic())
-            stand.post(job_line(prompt, lane="interactive"))
-            number += 1
+    def ask(text: str) -> None:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 64}
+        stand.http.post("/v1/chat/completions", json=body).raise_for_status()
 
-    thread = threading.Thread(target=ask, name="chat")
+    def keep_asking() -> None:
+        with ThreadPoolExecutor(64) as callers:
+            while not done.wait(float(gaps.exponential(every_s))):
+                (prompt,) = stand.author.write([_CHAT], seed=100_000 + seed * 1000 + len(asked))
+                asked.append(time.monotonic())
+                callers.submit(ask, prompt.text)
+
+    thread = threading.Thread(target=keep_asking, name="chat")
     if every_s:
         thread.start()
     try:
