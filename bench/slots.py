@@ -23,7 +23,6 @@ from bench.figures import until
 from bench.report import Row, judge, print_table, write_json
 from bench.simulation.workloads import Spec
 from bench.stand import trace
-from bench.stand.fill import MODEL
 from bench.stand.stand import Stand
 from jobs.engines.capacity import room_of
 
@@ -101,9 +100,10 @@ def _chat(stand: Stand, *, seed: int, every_s: float) -> Iterator[list[float]]:
     asked: list[float] = []
     done = threading.Event()
     gaps = np.random.default_rng(seed)
+    model = stand.http.get("/v1/models").raise_for_status().json()["data"][0]["id"]
 
     def ask(text: str) -> None:
-        body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 64}
+        body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 64}
         stand.http.post("/v1/chat/completions", json=body).raise_for_status()
 
     def keep_asking() -> None:
