@@ -127,7 +127,7 @@ def _chat(stand: Stand, *, seed: int, every_s: float) -> Iterator[list[float]]:
 def measured(asked: argparse.Namespace) -> Iterator[Row]:
     """Measure engines of these sizes, one after the other."""
     for slots in asked.slots:
-        rooms = {NO_ROOM: 0, ROOM: room_of(slots)}
+        rooms = {NO_ROOM: 0, ROOM: room_of(slots, counts_waiting=True)}
         runs: dict[str, list[Run]] = {name: [] for name in rooms}
         with (
             tempfile.TemporaryDirectory(prefix="longbatch-bench-") as directory,

@@ -108,6 +108,15 @@ class Budget:
         """True if every slot is taken: the next request waits inside the engine, if it may be sent at all."""
         return self.free_slots <= self.waiting_room
 
+    def after(self, blocks: int, *, alone: bool = False) -> "Budget":
+        """Return what is left once a request that takes these blocks was sent."""
+        left = replace(self, free_blocks=self.free_blocks - blocks, idle=False)
+        return (
+            replace(left, free_slots=0, waiting_room=0)
+            if alone
+            else replace(left, free_slots=self.free_slots - 1)
+        )
+
     def without_waiting_room(self) -> "Budget":
         """Return the budget of an engine that has none."""
         return replace(self, free_slots=self.free_slots - self.waiting_room, waiting_room=0)
@@ -133,21 +142,21 @@ def free_budget(
     return Budget(free_slots, free_blocks, idle=not held, waiting_room=capacity.waiting_room)
 
 
-def room_of(max_batch_size: int, *, configured: int | None = None, num_ranks: int = 1) -> int:
+def room_of(max_batch_size: int, *, configured: int | None = None, counts_waiting: bool) -> int:
     """Return how many requests may wait inside an engine, so that no slot stays empty between two.
 
     An eighth of the slots ends in an eighth of the time that a request takes, which is longer than we take
-    to send the next. An engine of few slots has none: its slots end rarely, and order matters more. Nor has
-    a server with data parallelism: a request waits for a slot of its own rank, even if another has one free.
+    to send the next. An engine of few slots has none: its slots end rarely, and order matters more.
 
     Args:
         max_batch_size: slots of the engine.
         configured: what an operator has set. None: nothing.
-        num_ranks: engines behind the server that share its load.
+        counts_waiting: its gauges count requests that wait. Otherwise nobody could prove that a cancelled
+            request has left it while others wait.
     """
     if configured is not None:
         return configured
-    return max_batch_size // 8 if max_batch_size >= 16 and num_ranks == 1 else 0
+    return max_batch_size // 8 if max_batch_size >= 16 and counts_waiting else 0
 
 
 def blocks_for(num_tokens: int, tokens_per_block: int) -> int:

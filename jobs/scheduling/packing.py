@@ -292,11 +292,16 @@ class Packer:
             if each.job_id == job_id
         )
         started = lane.pop(place)
-        steps = started.steps + _slot_wait(self._running, self._budget)
+        steps = started.steps + self.slot_wait
         self._running.append(Running(job_id, started.room, steps, lane=started.lane))
         self._num_interactive += started.lane is Lane.INTERACTIVE
         self._waiting_tokens += started.unread_tokens if self._budget.next_waits else 0
-        self._budget = with_start(self._budget, started)
+        self._budget = self._budget.after(started.room, alone=started.alone)
+
+    @property
+    def slot_wait(self) -> int:
+        """Steps until the next job that starts has a slot."""
+        return slot_wait(self._running, self._budget)
 
     def _has_full_waiting_room(self) -> bool:
         """Return True if the next job would have to wait behind too many tokens."""
@@ -311,14 +316,6 @@ class Packer:
         if batch and self._num_interactive >= self._max_interactive:
             return batch
         return self._interactive[: self._policy.window] + batch
-
-
-def with_start(budget: Budget, started: Candidate) -> Budget:
-    """Return what is left once this job has started."""
-    left = replace(budget, free_blocks=budget.free_blocks - started.room, idle=False)
-    if started.alone:
-        return replace(left, free_slots=0, waiting_room=0)
-    return replace(left, free_slots=budget.free_slots - 1)
 
 
 def with_slot_waits(running: Sequence[Running], max_batch_size: int) -> list[Running]:
@@ -338,7 +335,7 @@ def with_slot_waits(running: Sequence[Running], max_batch_size: int) -> list[Run
     return in_slots
 
 
-def _slot_wait(running: Sequence[Running], budget: Budget) -> int:
+def slot_wait(running: Sequence[Running], budget: Budget) -> int:
     """Return the steps until the next job that starts has a slot: 0 if one is free."""
     if not budget.waiting_room or not budget.next_waits:
         return 0
@@ -399,7 +396,7 @@ def shadow_of(candidate: Candidate, running: Iterable[Running], budget: Budget) 
 
 def _postpones(first: Candidate, second: Candidate, running: Sequence[Running], budget: Budget) -> bool:
     """Return True if starting the first job now delays the start of the second."""
-    started = Running(first.job_id, first.blocks, first.steps + _slot_wait(running, budget))
+    started = Running(first.job_id, first.blocks, first.steps + slot_wait(running, budget))
     left = replace(
         budget, free_slots=budget.free_slots - 1, free_blocks=budget.free_blocks - first.blocks, idle=False
     )

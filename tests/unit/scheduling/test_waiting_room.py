@@ -60,10 +60,11 @@ def packer_of(queue: Sequence[Candidate], running: Sequence[Running]) -> Packer:
     return Packer(queue, in_order, budget_beside(running), max_batch_size=SLOTS, policy=POLICY)
 
 
-def test_the_waiting_room_is_an_eighth_of_the_slots_of_one_large_engine() -> None:
-    assert [room_of(slots) for slots in (1, 4, 15, 16, 64, 256)] == [0, 0, 0, 2, 8, 32]
-    assert room_of(64, num_ranks=4) == 0
-    assert (room_of(4, configured=1), room_of(64, configured=0)) == (1, 0)
+def test_the_waiting_room_is_an_eighth_of_the_slots_of_an_engine_that_counts_who_waits() -> None:
+    assert [room_of(slots, counts_waiting=True) for slots in (1, 4, 15, 16, 64, 256)] == [0, 0, 0, 2, 8, 32]
+    assert room_of(64, counts_waiting=False) == 0
+    assert room_of(4, configured=1, counts_waiting=False) == 1
+    assert room_of(64, configured=0, counts_waiting=True) == 0
 
 
 @given(queues, engines)

@@ -20,7 +20,8 @@ class ReportedSizes:
         blocks_per_sequence: blocks that a sequence takes besides those of its text, at most: while its
             prompt is read.
         prompt: most tokens of a prompt; 0: all of the context but one.
-        ranks: engines behind the server that share its load (data parallelism).
+        counts_waiting: it is one engine whose gauges count the requests that wait inside. With data
+            parallelism a request waits for a slot of its own rank, even if another rank has one free.
     """
 
     slots: int = 0
@@ -29,7 +30,7 @@ class ReportedSizes:
     context: int = 0
     blocks_per_sequence: int = 0
     prompt: int = 0
-    ranks: int = 1
+    counts_waiting: bool = False
 
 
 class CapacityUnknownError(EngineError):
@@ -80,6 +81,6 @@ def capacity_of(overrides: EngineSettings, sizes: ReportedSizes, *, hint: str) -
         max_seq_len=longest,
         blocks_per_sequence=kept,
         waiting_room=room_of(
-            found["MAX_BATCH_SIZE"], configured=overrides.waiting_room, num_ranks=sizes.ranks
+            found["MAX_BATCH_SIZE"], configured=overrides.waiting_room, counts_waiting=sizes.counts_waiting
         ),
     )

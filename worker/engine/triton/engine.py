@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from jobs.engines.capacity import Capacity, room_of
+from jobs.engines.capacity import Capacity
 from jobs.errors import EngineError, EngineUnavailableError
 from jobs.settings import EngineSettings, TritonSettings
 from worker.engine.engine import ServedModel
@@ -212,5 +212,5 @@ def _capacity(offer: Offer, gauges: Gauges, overrides: EngineSettings) -> Capaci
         ),
         max_seq_len=min(overrides.max_seq_len, number(config, "max_seq_len") or overrides.max_seq_len),
         blocks_per_sequence=overrides.blocks_per_sequence or 0,
-        waiting_room=room_of(max_batch_size, configured=overrides.waiting_room),
+        waiting_room=overrides.waiting_room or 0,
     )
