@@ -51,7 +51,8 @@ class Claim:
         job: its row when the queue was read. It starts only if its size has not changed since.
         blocks: KV blocks reserved for it.
         output_tokens: output that the blocks cover besides the prompt, including that of earlier runs.
-        steps: engine iterations until its expected end.
+        steps: engine iterations from its start to its expected end.
+        slot_wait: those until it starts: it is sent to wait inside the engine until another one ends.
         waited: since it was submitted.
         overtakes: a better ranked job that its growth must not postpone.
         alone: nothing else may start beside it.
@@ -73,6 +74,7 @@ class Claim:
     blocks: int
     output_tokens: int
     steps: int = 0
+    slot_wait: int = 0
     waited: timedelta = timedelta(0)
     overtakes: UUID | None = None
     alone: bool = False

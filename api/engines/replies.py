@@ -24,6 +24,7 @@ _ENGINE: Final[dict[str, Any]] = {
     "seen_at": "2026-01-31T12:01:00.123456Z",
     "slots": 4,
     "slots_booked": 2,
+    "waiting_room": 0,
     "blocks": 2048,
     "blocks_booked": 1530,
     "tokens_per_block": 64,
@@ -61,7 +62,10 @@ class RegisteredEngineReply(HaltReply):
     )
     seen_at: datetime = Field(description="When its worker last found it ready.")
     slots: int
-    slots_booked: int = Field(description="Those of requests that may still run on it included.")
+    slots_booked: int = Field(
+        description="Requests that it has or may still have; more than `slots` while some wait for one."
+    )
+    waiting_room: int = Field(description="Requests that may wait inside the engine for a slot.")
     blocks: int
     blocks_booked: int
     tokens_per_block: int
@@ -97,6 +101,7 @@ def engine_object(usage: EngineUsage) -> dict[str, Any]:
         "seen_at": rfc3339(engine.seen_at),
         "slots": engine.max_batch_size,
         "slots_booked": usage.held_slots,
+        "waiting_room": engine.waiting_room,
         "blocks": engine.max_blocks,
         "blocks_booked": usage.held_blocks,
         "tokens_per_block": engine.tokens_per_block,

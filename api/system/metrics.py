@@ -103,7 +103,7 @@ def _queued_by_model(snapshot: MetricsSnapshot) -> Metric:
 def _engine_gauges(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     wanted = {
         "slots": "Requests that the engine runs at once.",
-        "slots_booked": "Reserved slots, including draining ones.",
+        "slots_booked": "Requests on the engine, draining and waiting ones included.",
         "blocks": "KV-cache blocks of the engine.",
         "blocks_booked": "Reserved KV-cache blocks, including draining ones.",
         "paused": "1 while no job is claimed for the engine.",

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from bench.simulation.world import SimulatedJob, World
 from jobs.scheduling.fair_share import rank
-from jobs.scheduling.packing import Candidate, PackingPolicy, Running, choose, shadow_of
+from jobs.scheduling.packing import Candidate, PackingPolicy, Running, choose, shadow_of, with_slot_waits
 from jobs.scheduling.prediction import PredictionPolicy
 from jobs.scheduling.segments import Segment, next_segment, whole_blocks
 
@@ -203,6 +203,7 @@ def candidate(policy: Policy, world: World, job: SimulatedJob) -> Candidate:
         blocks=segment.blocks,
         steps=world.steps(job, segment),
         group=job.spec.tenant,
+        unread_tokens=job.held_tokens,
         waited=timedelta(seconds=world.now - job.spec.arrives_at),
     )
 
@@ -210,7 +211,8 @@ def candidate(policy: Policy, world: World, job: SimulatedJob) -> Candidate:
 def running(world: World) -> list[Running]:
     """Describe the running jobs to the packing."""
     own = world.own_blocks()
-    return [replace(running_one(world, job), blocks=own[job.job_id]) for job in world.running]
+    described = [replace(running_one(world, job), blocks=own[job.job_id]) for job in world.running]
+    return with_slot_waits(described, world.capacity.max_batch_size)
 
 
 def running_one(world: World, job: SimulatedJob) -> Running:
@@ -221,6 +223,7 @@ def running_one(world: World, job: SimulatedJob) -> Running:
         steps_left=world.steps_left(job),
         recompute_tokens=None if job.num_yields else job.held_tokens,
         is_going=job.sequence is not None,
+        unread_tokens=0 if job.sequence is None else job.sequence.prompt_tokens - job.sequence.kv,
     )
 
 

@@ -7,7 +7,7 @@ next.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Prompt tokens that an engine reads in one iteration; affects only the order of expected ends, and estimates.
 ITERATION_TOKENS = 8192
@@ -24,6 +24,7 @@ class Capacity:
         max_input_len: most prompt tokens of one job.
         max_seq_len: most prompt + output tokens of one job.
         blocks_per_sequence: blocks that a sequence takes whatever its length.
+        waiting_room: requests that may wait inside the engine for a slot.
     """
 
     max_batch_size: int
@@ -32,6 +33,7 @@ class Capacity:
     max_input_len: int
     max_seq_len: int
     blocks_per_sequence: int = 0
+    waiting_room: int = 0
 
     @property
     def max_tokens_in_pool(self) -> int:
@@ -88,14 +90,36 @@ class Budget:
     """What may still start now.
 
     Attributes:
-        free_slots: batch slots without a reservation.
+        free_slots: requests that may still be sent: the slots without a reservation and the waiting room.
+            Negative after `without_waiting_room` while requests wait there.
         free_blocks: KV blocks without a reservation.
         idle: there is no reservation at all.
+        waiting_room: the last so many of the free slots are places in the waiting room: such a request waits
+            inside the engine until another one ends.
     """
 
     free_slots: int
     free_blocks: int
     idle: bool
+    waiting_room: int = 0
+
+    @property
+    def next_waits(self) -> bool:
+        """True if every slot is taken: the next request waits inside the engine, if it may be sent at all."""
+        return self.free_slots <= self.waiting_room
+
+    def after(self, blocks: int, *, alone: bool = False) -> "Budget":
+        """Return what is left once a request that takes these blocks was sent."""
+        left = replace(self, free_blocks=self.free_blocks - blocks, idle=False)
+        return (
+            replace(left, free_slots=0, waiting_room=0)
+            if alone
+            else replace(left, free_slots=self.free_slots - 1)
+        )
+
+    def without_waiting_room(self) -> "Budget":
+        """Return the budget of an engine that has none."""
+        return replace(self, free_slots=self.free_slots - self.waiting_room, waiting_room=0)
 
 
 def free_budget(
@@ -109,13 +133,30 @@ def free_budget(
         spare_blocks: free blocks by the engine's own gauge while it serves other clients too. It can only
             shrink the budget. None: no gauge, or no other client.
     """
-    free_slots = max(0, capacity.max_batch_size - len(held))
+    free_slots = max(0, capacity.max_batch_size + capacity.waiting_room - len(held))
     free_blocks = max(0, capacity.max_blocks - sum(each.blocks for each in held))
     if spare_blocks is not None:
         free_blocks = min(free_blocks, max(0, spare_blocks))
     if any(each.alone for each in held):
-        free_slots = 0
-    return Budget(free_slots=free_slots, free_blocks=free_blocks, idle=not held)
+        return Budget(free_slots=0, free_blocks=free_blocks, idle=False)
+    return Budget(free_slots, free_blocks, idle=not held, waiting_room=capacity.waiting_room)
+
+
+def room_of(max_batch_size: int, *, configured: int | None = None, counts_waiting: bool) -> int:
+    """Return how many requests may wait inside an engine, so that no slot stays empty between two.
+
+    An eighth of the slots ends in an eighth of the time that a request takes, which is longer than we take
+    to send the next. An engine of few slots has none: its slots end rarely, and order matters more.
+
+    Args:
+        max_batch_size: slots of the engine.
+        configured: what an operator has set. None: nothing.
+        counts_waiting: its gauges count requests that wait. Otherwise nobody could prove that a cancelled
+            request has left it while others wait.
+    """
+    if configured is not None:
+        return configured
+    return max_batch_size // 8 if max_batch_size >= 16 and counts_waiting else 0
 
 
 def blocks_for(num_tokens: int, tokens_per_block: int) -> int:

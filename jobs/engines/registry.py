@@ -37,6 +37,7 @@ class EngineRow(NamedTuple):
     max_blocks: int
     tokens_per_block: int
     blocks_per_sequence: int
+    waiting_room: int
     max_input_len: int
     max_seq_len: int
     spare_blocks: int | None
@@ -94,6 +95,7 @@ def register(  # noqa: PLR0913  # the columns of a row
         "max_blocks": capacity.max_blocks,
         "tokens_per_block": capacity.tokens_per_block,
         "blocks_per_sequence": capacity.blocks_per_sequence,
+        "waiting_room": capacity.waiting_room,
         "max_input_len": capacity.max_input_len,
         "max_seq_len": capacity.max_seq_len,
         "seen_at": now,
@@ -218,6 +220,7 @@ def capacity_of(engine: Engine | EngineRow) -> Capacity:
         max_input_len=engine.max_input_len,
         max_seq_len=engine.max_seq_len,
         blocks_per_sequence=engine.blocks_per_sequence,
+        waiting_room=engine.waiting_room,
     )
 
 

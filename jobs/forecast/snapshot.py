@@ -113,7 +113,8 @@ def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasur
         lengths |= {job.id: expected.rest(reservation, job, speed) for reservation, job in held[engine.name]}
         ranked |= {each.job_id: each for each in mine}
         lengths |= {each: expected.whole(jobs[each]) for each in ranked if each not in lengths}
-        state = EngineState(mine, list(load.running.values()), load.budget, engine.max_batch_size, speed)
+        budget = load.budget.without_waiting_room()
+        state = EngineState(mine, list(load.running.values()), budget, engine.max_batch_size, speed)
         up_states.append((load.capacity, state))
     registered = [
         Registered(

@@ -22,6 +22,7 @@ class Engine(Haltable, Base):
         tokens_per_block: tokens in one block.
         blocks_per_sequence: blocks that every sequence takes on top, at least 0: full windows, recurrent
             states.
+        waiting_room: requests that may wait inside it for a slot, at least 0.
         max_input_len: most prompt tokens of one job.
         max_seq_len: most prompt and output tokens of one job.
         spare_blocks: free blocks by the engine's own gauge while it serves other clients too. The
@@ -53,6 +54,7 @@ class Engine(Haltable, Base):
     __table_args__ = (
         CheckConstraint("max_batch_size >= 1 AND max_blocks >= 1", name="capacity"),
         CheckConstraint("blocks_per_sequence >= 0", name="blocks_per_sequence"),
+        CheckConstraint("waiting_room >= 0", name="waiting_room"),
         *halt_checks(),
     )
 
@@ -62,6 +64,7 @@ class Engine(Haltable, Base):
     max_blocks: Mapped[int]
     tokens_per_block: Mapped[int]
     blocks_per_sequence: Mapped[int] = mapped_column(server_default="0")
+    waiting_room: Mapped[int] = mapped_column(server_default="0")
     max_input_len: Mapped[int]
     max_seq_len: Mapped[int]
     spare_blocks: Mapped[int | None]

@@ -15,7 +15,7 @@ from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
 from jobs.engines.registry import EngineRow
 from jobs.models import Engine, Job, Reservation
 from jobs.models.tenant import HALTED_TENANTS
-from jobs.scheduling.packing import Family, Running
+from jobs.scheduling.packing import Family, Running, with_slot_waits
 from jobs.scheduling.sizing import steps
 from jobs.states import Lane, StopReason
 
@@ -73,7 +73,8 @@ def _load_of(
     engine: Engine | EngineRow, rows: "Sequence[_Reserved]", *, interactive_waits: bool = False
 ) -> EngineLoad:
     capacity = registry.capacity_of(engine)
-    running = _freed_by_end(rows)
+    rows = sorted(rows, key=lambda row: row.lease_id)  # UUIDs of version 7: in the order of their claims
+    running = _freed_by_end(rows, capacity.max_batch_size)
     held = [ReservedBlocks(blocks=running[row.lease_id].blocks, alone=row.alone) for row in rows]
     return EngineLoad(
         capacity=capacity,
@@ -130,12 +131,13 @@ _RESERVED: Final = Statement(f"""
     """)  # noqa: S608  # built from constants
 
 
-def _freed_by_end(rows: Sequence[_Reserved]) -> dict[UUID, Running]:
+def _freed_by_end(rows: Sequence[_Reserved], max_batch_size: int) -> dict[UUID, Running]:
     """Describe the reservations with the blocks that the end of each frees, in order of the rows.
 
     Shared blocks are freed with the last job that has them. Of a draining one nothing is known to be shared.
     """
-    found = {row.lease_id: _running(row) for row in rows}
+    described = with_slot_waits([_running(row) for row in rows], max_batch_size)
+    found = {row.lease_id: each for row, each in zip(rows, described, strict=True)}
     shared: dict[Family, int] = {}
     for row in rows:
         if (family := _family(row)) is not None and row.shared_blocks:
@@ -182,4 +184,5 @@ def _running(row: _Reserved) -> Running:
         has_read=has_read,
         rank=row.rank or 0,
         prompt_tokens=row.prompt_tokens,
+        unread_tokens=0 if has_read else held_tokens,
     )

@@ -7,7 +7,7 @@ from uuid import UUID
 from jobs.ids import uuid7
 from jobs.queries import QueuedJob
 from jobs.scheduling.engine_load import EngineLoad
-from jobs.scheduling.packing import Candidate, Packer, Reuse, Running
+from jobs.scheduling.packing import Candidate, Packer, Reuse, Running, slot_wait
 from jobs.scheduling.prefixes.engine_prefixes import EnginePrefixes, family_of
 from jobs.scheduling.prefixes.followers import choose_follower, postponement
 from jobs.scheduling.queue import Queue, charge_of, prompt_charge_of
@@ -42,8 +42,9 @@ def pack(queue: Queue, load: EngineLoad, *, limit: int | None = None) -> list[Cl
         choice = packer.choose()
         if choice.start is None:
             break
+        wait = packer.slot_wait
         packer.start(choice.start)
-        claims.append(_claim(queue, queue.take(choice.start), choice.overtakes))
+        claims.append(_claim(queue, queue.take(choice.start), choice.overtakes, slot_wait=wait))
     return claims
 
 
@@ -53,17 +54,14 @@ def with_started(load: EngineLoad, claim: Claim) -> EngineLoad:
     started = Running(
         job.id,
         own_blocks,
-        claim.steps,
+        claim.slot_wait + claim.steps,
         lane=Lane(job.lane),
         is_whole=job.is_whole,
         recompute_tokens=None if job.num_yields or job.is_whole else job.prompt_tokens,
+        unread_tokens=job.prompt_tokens + job.completion_tokens,
+        waits=load.budget.next_waits,
     )
-    budget = replace(
-        load.budget,
-        free_slots=0 if claim.alone else load.budget.free_slots - 1,
-        free_blocks=load.budget.free_blocks - own_blocks,
-        idle=False,
-    )
+    budget = load.budget.after(own_blocks, alone=claim.alone)
     return replace(load, running={**load.running, claim.lease.lease_id: started}, budget=budget)
 
 
@@ -90,7 +88,8 @@ def _next_of_families(queue: Queue, prefixes: EnginePrefixes, load: EngineLoad) 
     chosen = next(each for each in candidates if each.job_id == choice.start)
     overtaken = postponement(chosen, candidates, max_batch_size=size, policy=policy)
     queue.take(chosen.job_id)
-    return _claim(queue, chosen, choice.overtakes, overtaken)
+    wait = slot_wait(list(load.running.values()), load.budget)
+    return _claim(queue, chosen, choice.overtakes, overtaken, slot_wait=wait)
 
 
 def _claim(
@@ -98,6 +97,8 @@ def _claim(
     chosen: Candidate,
     overtakes: UUID | None,
     overtaken: tuple[UUID, float] | None = None,
+    *,
+    slot_wait: int,
 ) -> Claim:
     """Describe what the claim of this candidate needs, and note that it is about to start.
 
@@ -106,6 +107,7 @@ def _claim(
         chosen: the candidate.
         overtakes: a better ranked job that its growth must not postpone.
         overtaken: the job of its tenant that it postpones as a follower, and for how many steps.
+        slot_wait: steps until it has a slot.
     """
     job, prefixes = queue.jobs[chosen.job_id], queue.prefixes
     family, reuse, is_awaited, postponed_steps = family_of(job), Reuse(), False, None
@@ -123,6 +125,7 @@ def _claim(
         chosen.blocks,
         chosen.output_tokens,
         steps=chosen.steps,
+        slot_wait=slot_wait,
         waited=chosen.waited,
         overtakes=overtakes,
         alone=chosen.alone,

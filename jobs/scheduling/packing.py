@@ -4,6 +4,9 @@ No later job ever postpones the head of the ranking: while it does not fit, othe
 time stays the same (EASY backfill). Among jobs that waited about equally long, order does not matter, so the
 largest that fits starts: big jobs first, small ones into the holes.
 
+The last few requests wait inside the engine, which starts each in the very step in which a slot becomes free
+(the waiting room; engines of few slots have none). They hold their blocks, but do not advance yet.
+
 Time is counted in engine iterations ("steps"). Every running job advances one step per iteration, however
 long that takes, so their ends can be compared without a clock.
 """
@@ -11,6 +14,7 @@ long that takes, so their ends can be compared without a clock.
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from heapq import heapify, heapreplace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -31,6 +35,8 @@ class PackingPolicy:
         batch_patience: after this wait, the interactive lane leaves the first batch job the blocks it needs.
         preempt_after: tokens that a batch job generates before it may make room for an interactive one.
         max_preemptions: how often one job may have to make room.
+        waiting_tokens: no job joins so many prompt tokens in the waiting room: an interactive job that comes
+            next is read after them.
     """
 
     window: int = 96
@@ -39,6 +45,7 @@ class PackingPolicy:
     batch_patience: timedelta = timedelta(minutes=10)
     preempt_after: int = 256
     max_preemptions: int = 2
+    waiting_tokens: int = 16_384
 
 
 class Family(NamedTuple):
@@ -90,6 +97,8 @@ class Running:
         has_read: its whole prompt is in the cache, and stays there while it runs.
         rank: of the job; a higher one goes first.
         prompt_tokens: of the job.
+        unread_tokens: of its prompt, that the engine is not known to have read.
+        waits: it is in the waiting room.
     """
 
     job_id: UUID
@@ -109,6 +118,8 @@ class Running:
     has_read: bool = False
     rank: int = 0
     prompt_tokens: int = 0
+    unread_tokens: int = 0
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +148,7 @@ class Candidate:
         reuse: what the engine has of its prompt.
         is_waiting: an earlier job is just reading what it begins with.
         is_credited: the engine starts it without room for what it shares.
+        unread_tokens: that the engine reads first.
     """
 
     job_id: UUID
@@ -157,6 +169,7 @@ class Candidate:
     reuse: Reuse = Reuse()
     is_waiting: bool = False
     is_credited: bool = False
+    unread_tokens: int = 0
 
     @property
     def room(self) -> int:
@@ -204,7 +217,7 @@ def choose(
 
     Args:
         candidates: queued jobs in rank order: interactive ones first, then by `fair_share.rank`.
-        running: every reservation on the engine, including draining ones.
+        running: every reservation on the engine, including draining ones; see `with_slot_waits`.
         budget: what the engine has free, from `capacity.free_budget`.
         max_batch_size: slots of the engine.
         policy: what the packing may do to a job that waits.
@@ -235,13 +248,16 @@ class Packer:
         self._interactive = [each for each in possible if each.lane is Lane.INTERACTIVE]
         self._running = list(running)
         self._num_interactive = _num_interactive(running)
-        self._budget = budget
+        # Interactive jobs do not wait behind the waiting room, so it stays empty while there are any.
+        has_interactive = self._interactive or self._num_interactive
+        self._budget = budget.without_waiting_room() if has_interactive else budget
+        self._waiting_tokens = sum(each.unread_tokens for each in running if each.waits)
         self._max_interactive = _max_interactive(max_batch_size, policy)
         self._policy = policy
 
     def choose(self) -> Choice:
         """Choose the next job; it does not start before `start`."""
-        if self._budget.free_slots < 1:
+        if self._budget.free_slots < 1 or self._has_full_waiting_room():
             return Choice(start=None)
         policy, running, budget = self._policy, self._running, self._budget
         allowed = self._within_lanes()
@@ -276,13 +292,20 @@ class Packer:
             if each.job_id == job_id
         )
         started = lane.pop(place)
-        self._running.append(Running(job_id, started.room, started.steps, lane=started.lane))
+        steps = started.steps + self.slot_wait
+        self._running.append(Running(job_id, started.room, steps, lane=started.lane))
         self._num_interactive += started.lane is Lane.INTERACTIVE
-        self._budget = Budget(
-            free_slots=0 if started.alone else self._budget.free_slots - 1,
-            free_blocks=self._budget.free_blocks - started.room,
-            idle=False,
-        )
+        self._waiting_tokens += started.unread_tokens if self._budget.next_waits else 0
+        self._budget = self._budget.after(started.room, alone=started.alone)
+
+    @property
+    def slot_wait(self) -> int:
+        """Steps until the next job that starts has a slot."""
+        return slot_wait(self._running, self._budget)
+
+    def _has_full_waiting_room(self) -> bool:
+        """Return True if the next job would have to wait behind too many tokens."""
+        return self._budget.next_waits and self._waiting_tokens >= self._policy.waiting_tokens
 
     def _within_lanes(self) -> list[Candidate]:
         """Return each lane's window.
@@ -293,6 +316,31 @@ class Packer:
         if batch and self._num_interactive >= self._max_interactive:
             return batch
         return self._interactive[: self._policy.window] + batch
+
+
+def with_slot_waits(running: Sequence[Running], max_batch_size: int) -> list[Running]:
+    """Mark the requests that wait inside the engine, and add the steps until each gets a slot.
+
+    Args:
+        running: in the order in which they were sent, in which the engine starts them.
+        max_batch_size: slots of the engine.
+    """
+    in_slots, waiting = list(running[:max_batch_size]), running[max_batch_size:]
+    ends = [each.steps_left for each in in_slots]
+    heapify(ends)
+    for each in waiting:
+        ended = each.steps_left + ends[0]
+        heapreplace(ends, ended)
+        in_slots.append(replace(each, steps_left=ended, waits=True))
+    return in_slots
+
+
+def slot_wait(running: Sequence[Running], budget: Budget) -> int:
+    """Return the steps until the next job that starts has a slot: 0 if one is free."""
+    if not budget.waiting_room or not budget.next_waits:
+        return 0
+    num_waiting = budget.waiting_room - budget.free_slots
+    return sorted(each.steps_left for each in running)[num_waiting]
 
 
 def fits(candidate: Candidate, budget: Budget) -> bool:
@@ -348,8 +396,10 @@ def shadow_of(candidate: Candidate, running: Iterable[Running], budget: Budget) 
 
 def _postpones(first: Candidate, second: Candidate, running: Sequence[Running], budget: Budget) -> bool:
     """Return True if starting the first job now delays the start of the second."""
-    started = Running(first.job_id, first.blocks, first.steps)
-    left = Budget(budget.free_slots - 1, budget.free_blocks - first.blocks, idle=False)
+    started = Running(first.job_id, first.blocks, first.steps + slot_wait(running, budget))
+    left = replace(
+        budget, free_slots=budget.free_slots - 1, free_blocks=budget.free_blocks - first.blocks, idle=False
+    )
     after = shadow_of(second, [*running, started], left)
     return after.steps > shadow_of(second, running, budget).steps
 
@@ -367,5 +417,5 @@ def _spares_blocks(job: Candidate, kept_out: Candidate, running: Sequence[Runnin
 
     Ignores slots: the lanes share those by number.
     """
-    many_slots = replace(budget, free_slots=len(running) + 2)
+    many_slots = replace(budget, free_slots=len(running) + 2, waiting_room=0)
     return not _postpones(job, kept_out, running, many_slots)

@@ -20,8 +20,9 @@ def choose_preemptions(
 ) -> list[UUID]:
     """Choose the jobs that must leave so that this one may start.
 
-    The cheapest to read again leave first, and no more than needed. A job stays until it has read its prompt
-    and generated `policy.preempt_after` tokens, since otherwise it read its prompt in vain, and also after
+    The cheapest to read again leave first, and no more than needed. Those in the waiting room cost nothing,
+    and the engine would give them the next slot. A job that has a slot stays until it has read its prompt and
+    generated `policy.preempt_after` tokens, since otherwise it read its prompt in vain, and also after
     `policy.max_preemptions`, so that it finishes.
 
     Args:
@@ -37,12 +38,13 @@ def choose_preemptions(
     """
     if batch_waits and not may_join(waiting.lane, running, max_batch_size, policy):
         return []
-    room = _without(budget, [each for each in running if each.is_leaving], running)
+    slots = budget.without_waiting_room()
+    room = _without(slots, [each for each in running if each.is_leaving], running)
     if fits(waiting, room):
         return []
     able = sorted(
         (each for each in running if _may_be_preempted(each, policy)),
-        key=lambda each: (each.recompute_tokens or 0, each.job_id),
+        key=lambda each: (not each.waits, each.recompute_tokens or 0, each.job_id),
     )
     leaving: list[Running] = []
     for each in able:
@@ -59,13 +61,9 @@ def choose_preemptions(
 
 
 def _may_be_preempted(job: Running, policy: PackingPolicy) -> bool:
-    return (
-        job.lane is Lane.BATCH
-        and not job.is_leaving
-        and not job.is_whole
-        and job.new_tokens >= policy.preempt_after
-        and job.num_preemptions < policy.max_preemptions
-    )
+    has_paid = job.new_tokens >= policy.preempt_after and job.num_preemptions < policy.max_preemptions
+    is_movable = job.waits or (has_paid and not job.is_whole)
+    return job.lane is Lane.BATCH and not job.is_leaving and is_movable
 
 
 def _without(budget: Budget, leaving: Sequence[Running], running: Sequence[Running]) -> Budget:

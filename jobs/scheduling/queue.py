@@ -166,6 +166,7 @@ class Ranking:
             group=(job.tenant_id, priority, _tree(job)),
             waited=self.now - job.created_at,
             alone=job.num_rescues >= self.policy.max_rescues,
+            unread_tokens=job.prompt_tokens + job.completion_tokens,
             output_tokens=size.output_tokens,
             unlikely_tokens=size.unlikely_tokens,
             tenant=job.tenant_id,

@@ -1,7 +1,7 @@
 """A job runs in segments: what each asks of the engine, and how the job continues if one was too short."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from jobs.engines.capacity import Budget, Capacity
@@ -109,7 +109,12 @@ def _room_without_delay(
     Returns:
         None if the overtaken job waits for this one's end.
     """
-    ended = Budget(budget.free_slots + 1, budget.free_blocks + job.blocks, idle=not others)
+    ended = replace(
+        budget,
+        free_slots=budget.free_slots + 1,
+        free_blocks=budget.free_blocks + job.blocks,
+        idle=not others,
+    )
     shadow = shadow_of(waiting, others, budget)
     enough = waiting.blocks <= budget.free_blocks + sum(each.blocks for each in others)
     if waiting.alone or not enough or shadow.steps > shadow_of(waiting, others, ended).steps:

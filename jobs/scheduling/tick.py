@@ -119,7 +119,7 @@ def claim(
         waiting = claiming.start(frozenset())
     return Tick(
         claims=claiming.claims,
-        free_slots=claiming.load.budget.free_slots,
+        free_slots=max(0, claiming.load.budget.without_waiting_room().free_slots),
         asked_for_room=claiming.ask_for_room(waiting),
         left=[waiting.jobs[each.job_id] for each in waiting.candidates],
         missed=claiming.missed,

@@ -86,6 +86,12 @@ class EngineSettings(Group):
         " states; None: as many as the server reports while a prompt is read, 0 if it does not;"
         " docs/engines.md",
     )
+    waiting_room: int | None = Field(
+        default=None,
+        ge=0,
+        description="requests that may wait inside the engine for a slot, beyond max_batch_size; None: an"
+        " eighth of the slots, 0 below 16 slots or with data parallelism; docs/engines.md#the-waiting-room",
+    )
     max_input_len: int = Field(default=96_000, ge=1, description="tokens; the engine does not enforce it")
     max_seq_len: int = Field(default=131_072, ge=2, description="tokens; the engine clamps silently")
     reserve_predicted: bool = Field(

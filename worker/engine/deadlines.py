@@ -30,7 +30,7 @@ class Deadlines:
 
 
 def deadlines_for(
-    *, prompt_tokens: int, max_tokens: int, capacity: Capacity, time_scale: float = 1
+    *, prompt_tokens: int, max_tokens: int, capacity: Capacity, slot_wait: int = 0, time_scale: float = 1
 ) -> Deadlines:
     """Compute the deadlines of one job.
 
@@ -41,15 +41,17 @@ def deadlines_for(
         prompt_tokens: the job's prompt tokens.
         max_tokens: output tokens that it may generate.
         capacity: its engine's capacity.
+        slot_wait: tokens that another job is expected to generate before it leaves this one its slot.
         time_scale: how many times faster than an A6000 the engine runs.
     """
     other_tokens = max(0, capacity.max_tokens_in_pool - prompt_tokens)
     prefill = PREFILL_SECONDS_PER_TOKEN * (prompt_tokens + other_tokens) / time_scale
     gap = PREFILL_SECONDS_PER_TOKEN * other_tokens / time_scale
     decode = DECODE_SECONDS_PER_TOKEN * max_tokens / time_scale
+    wait = DECODE_SECONDS_PER_TOKEN * slot_wait / time_scale
     return Deadlines(
-        first_token=FLOOR_SECONDS + prefill,
+        first_token=FLOOR_SECONDS + wait + prefill,
         between_tokens=FLOOR_SECONDS + gap,
         # The prefill of small jobs that start later takes time too: at most as long as this job decodes.
-        total=FLOOR_SECONDS + 2 * (prefill + decode),
+        total=FLOOR_SECONDS + wait + 2 * (prefill + decode),
     )

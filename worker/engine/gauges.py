@@ -23,6 +23,7 @@ class Gauges:
         tokens_per_block: tokens in one block.
         blocks_per_sequence: blocks that every sequence takes besides those of its text; None where it does
             not tell.
+        num_ranks: engines behind the server that share its load (data parallelism).
     """
 
     active_requests: int = 0
@@ -33,6 +34,7 @@ class Gauges:
     waiting_requests: int | None = None
     num_preemptions: int | None = None
     blocks_per_sequence: int | None = None
+    num_ranks: int = 1
 
     @property
     def num_inside(self) -> int:

@@ -155,6 +155,8 @@ class DrainMonitor:
             return []
         if gauges.num_inside > len(ours.inside):  # one of ours may have just arrived: this shows nothing
             return []
+        if gauges.num_inside < len(ours.inside) and 0 < gauges.max_requests < len(ours.inside):
+            return []  # it does not count those that wait for a slot: another request may have that slot
         drained = set[UUID]()
         for first in self._readings:
             if now - first.at >= _APART_SECONDS and first.num_inside <= len(first.ours & ours.inside):

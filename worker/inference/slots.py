@@ -151,13 +151,6 @@ class Slots:
         while running := set(self._ends):
             wait(running)
 
-    def _keep_lease(self, claim: Claim, valid_until: float) -> RunningJob:
-        """Keep renewing the lease of this claim from now on."""
-        running = RunningJob(claim.lease, valid_until, claim.job.summary_id, claim.job.batch_id)
-        running.on_first_token = self.keeper.loop.wake if claim.is_awaited else None
-        self.keeper.hold(running)
-        return running
-
     async def _occupy(
         self, claim: Claim, running: RunningJob, model: EngineModel, ended: "Future[None]"
     ) -> None:
@@ -283,6 +276,7 @@ class Slots:
             prompt_tokens=(job.prompt_tokens or 0) + answer.num_tokens,
             max_tokens=answer.num_wanted,
             capacity=model.capacity,
+            slot_wait=run.claim.slot_wait,
             time_scale=self.settings.engine.time_scale,
         )
         # The weights of an adapter may have to be sent first.

@@ -70,6 +70,7 @@ class EngineActivity:
     name: str
     model: str
     slots: int
+    waiting_room: int
     blocks: int
     tokens_per_block: int
     at: datetime
@@ -78,6 +79,11 @@ class EngineActivity:
     halt: Halt | None
     bars: Sequence[Bar]
     is_cut: bool
+
+    @property
+    def lanes(self) -> int:
+        """Requests that it has at once: those in its slots and those that wait for one."""
+        return self.slots + self.waiting_room
 
     @property
     def held(self) -> list[Bar]:
@@ -145,6 +151,7 @@ def _activity(rows: Sequence[Row[Any]], most: int) -> EngineActivity:
         name=first.name,
         model=first.model,
         slots=first.max_batch_size,
+        waiting_room=first.waiting_room,
         blocks=first.max_blocks,
         tokens_per_block=first.tokens_per_block,
         at=at,

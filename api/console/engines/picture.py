@@ -75,11 +75,11 @@ class Shelves:
     @classmethod
     def of(cls, engine: EngineActivity) -> "Shelves":
         """Make empty ones for an engine of this size."""
-        return cls(Shelf(engine.slots), Shelf(engine.blocks))
+        return cls(Shelf(engine.lanes), Shelf(engine.blocks))
 
     def fits(self, engine: EngineActivity) -> bool:
         """Return True if the engine has the same size still."""
-        return (self.slots.room, self.blocks.room) == (engine.slots, engine.blocks)
+        return (self.slots.room, self.blocks.room) == (engine.lanes, engine.blocks)
 
 
 def draw(
@@ -109,7 +109,7 @@ def draw(
     pool = shelves.blocks.copy().place(every)
     top = max([engine.blocks, *(sum(pieces[-1]) for pieces in pool.values() if pieces)])
     return Picture(
-        slots=list(drawing.boxes(lanes, room=engine.slots)),
+        slots=list(drawing.boxes(lanes, room=engine.lanes)),
         blocks=list(drawing.boxes(pool, room=top, shows_reading=True)),
         limit=_HEIGHT * (1 - engine.blocks / top),
         ticks=_ticks(span),

@@ -136,6 +136,20 @@ def test_a_request_that_waits_inside_the_engine_has_not_ended(
     assert left(sessions) == {draining.lease.lease_id, generating.lease.lease_id}
 
 
+def test_an_engine_that_does_not_count_who_waits_proves_no_end_while_one_of_ours_may_wait(
+    sessions: sessionmaker[Session], drains: Drains
+) -> None:
+    draining, generating = reserved(sessions)
+    waiting = replace(generating, lease=Lease(uuid7(), uuid7()))
+    one_slot = replace(ONE_ACTIVE, max_requests=1)
+    for _ in range(3):
+        drains.look(one_slot, generating, waiting)
+    assert left(sessions) == {draining.lease.lease_id, generating.lease.lease_id}
+    for _ in range(2):
+        drains.look(one_slot, generating)
+    assert left(sessions) == {generating.lease.lease_id}
+
+
 def test_a_request_is_inside_once_it_has_output_or_was_sent_a_second_ago() -> None:
     running = RunningJob(Lease(uuid7(), uuid7()), valid_until=0.0)
     running.take_over(500)

@@ -21,7 +21,7 @@ def engine(*running: UUID, is_up: bool = True) -> EngineActivity:
     bars = [
         Bar(uuid7(), each, None, NOW, None, None, None, "held", False, 1, 0, None, 100, 0) for each in running
     ]
-    return EngineActivity("e", "m", 4, 100, 64, NOW, is_up, None, None, bars, is_cut=False)
+    return EngineActivity("e", "m", 4, 0, 100, 64, NOW, is_up, None, None, bars, is_cut=False)
 
 
 class Queue:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jobs.engines.capacity import Capacity
+from jobs.engines.capacity import Capacity, room_of
 from jobs.errors import EngineError
 from jobs.settings import EngineSettings
 
@@ -20,6 +20,8 @@ class ReportedSizes:
         blocks_per_sequence: blocks that a sequence takes besides those of its text, at most: while its
             prompt is read.
         prompt: most tokens of a prompt; 0: all of the context but one.
+        counts_waiting: it is one engine whose gauges count the requests that wait inside. With data
+            parallelism a request waits for a slot of its own rank, even if another rank has one free.
     """
 
     slots: int = 0
@@ -28,6 +30,7 @@ class ReportedSizes:
     context: int = 0
     blocks_per_sequence: int = 0
     prompt: int = 0
+    counts_waiting: bool = False
 
 
 class CapacityUnknownError(EngineError):
@@ -77,4 +80,7 @@ def capacity_of(overrides: EngineSettings, sizes: ReportedSizes, *, hint: str) -
         max_input_len=min(overrides.max_input_len, sizes.prompt or longest - 1, longest - 1),
         max_seq_len=longest,
         blocks_per_sequence=kept,
+        waiting_room=room_of(
+            found["MAX_BATCH_SIZE"], configured=overrides.waiting_room, counts_waiting=sizes.counts_waiting
+        ),
     )

@@ -58,6 +58,7 @@ async def _shown(_server: HttpServer, _overrides: EngineSettings, gauges: Gauges
         blocks=gauges.max_blocks,
         tokens_per_block=gauges.tokens_per_block,
         blocks_per_sequence=gauges.blocks_per_sequence or 0,
+        counts_waiting=gauges.waiting_requests is not None and gauges.num_ranks == 1,
     )
 
 

@@ -68,6 +68,7 @@ async def _sizes(server: HttpServer, _overrides: EngineSettings, gauges: Gauges)
         # sequence uses all but 2. What is asked beyond is cut off without a word.
         context=limit + 4 if limit else max(0, _number(known, "context_length") - 2),
         prompt=max(0, limit - 1),
+        counts_waiting=gauges.waiting_requests is not None and len(ranks) <= 1,
     )
 
 

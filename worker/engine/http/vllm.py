@@ -79,6 +79,7 @@ async def _gauges(server: HttpServer, _overrides: EngineSettings) -> Gauges | No
         tokens_per_block=_number(config, "block_size"),
         num_preemptions=_count(sums, "vllm:num_preemptions_total"),
         blocks_per_sequence=blocks_per_sequence(config, num_engines),
+        num_ranks=num_engines,
     )
 
 

@@ -202,8 +202,9 @@ def _capacity(offer: Offer, gauges: Gauges, overrides: EngineSettings) -> Capaci
         raise EngineError(_NO_LLMAPI_POOL if is_llmapi else _NO_POOL)
     sizes = (offer.entry.max_batch_size, config.max_batch_size, gauges.max_requests)
     slots = [each for each in sizes if each > 0]
+    max_batch_size = overrides.max_batch_size or min(slots, default=1)
     return Capacity(
-        max_batch_size=overrides.max_batch_size or min(slots, default=1),
+        max_batch_size=max_batch_size,
         max_blocks=max_blocks,
         tokens_per_block=tokens_per_block,
         max_input_len=min(
@@ -211,4 +212,5 @@ def _capacity(offer: Offer, gauges: Gauges, overrides: EngineSettings) -> Capaci
         ),
         max_seq_len=min(overrides.max_seq_len, number(config, "max_seq_len") or overrides.max_seq_len),
         blocks_per_sequence=overrides.blocks_per_sequence or 0,
+        waiting_room=overrides.waiting_room or 0,
     )
