@@ -14,11 +14,11 @@ depends_on = None
 def upgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
     op.execute(
-        "ALTER TABLE engines ADD COLUMN waiting_room integer NOT NULL DEFAULT 0"
+        "ALTER TABLE engines ADD COLUMN IF NOT EXISTS waiting_room integer NOT NULL DEFAULT 0"
         " CONSTRAINT ck_engines_waiting_room CHECK (waiting_room >= 0)"
     )
 
 
 def downgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
-    op.drop_column("engines", "waiting_room")
+    op.drop_column("engines", "waiting_room", if_exists=True)
