@@ -16,13 +16,14 @@ from bench.stand.fill import MODEL, fill
 from bench.stand.stand import Stand
 from jobs import database, lifecycle
 from jobs.checkpoints import Output
-from jobs.engines import registry, reservations
+from jobs.engines import registry
 from jobs.scheduling import tick
 from jobs.scheduling.output_history import History
 from jobs.scheduling.sizing import ClaimPolicy
-from jobs.settings import DatabaseSettings
+from jobs.settings import DatabaseSettings, JobSettings
 from jobs.starting import Claim
 from jobs.states import FinishReason
+from worker.inference.outcome import Finished, RunEnd, write_outcome
 
 _ENGINE = "bench-engine"
 # A worker remembers outputs for as long. Without that each claim from the deep table, which alone has any,
@@ -30,6 +31,7 @@ _ENGINE = "bench-engine"
 _HISTORY = History(keep=timedelta(seconds=2))
 _POLICY = ClaimPolicy(lease=timedelta(minutes=10), max_rescues=2, history=_HISTORY)
 _OUTPUT = Output(text="an answer", packed_ids=b"ids", num_tokens=64)
+_COMPLETE = RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
 _WARM_UP = 50  # claims
 
 
@@ -123,8 +125,7 @@ def _claim(sessions: sessionmaker[Session]) -> tuple[object, float]:
 
 def _end(sessions: sessionmaker[Session], claim: Claim) -> None:
     with database.transaction(sessions) as session:
-        lifecycle.complete(session, claim.lease, _OUTPUT, FinishReason.STOP)
-        reservations.close(session, claim.lease.lease_id)
+        lifecycle.finish(session, [write_outcome(claim.lease, _COMPLETE, _OUTPUT, settings=JobSettings())])
 
 
 @contextmanager

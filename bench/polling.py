@@ -27,24 +27,26 @@ from cli.stack.servers.engine_size import EngineSize
 from jobs import ids, lifecycle, submission
 from jobs.checkpoints import Output
 from jobs.database import transaction
-from jobs.engines import reservations
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT
 from jobs.prompts.store import CountedPrompt, NewText
 from jobs.scheduling import tick
 from jobs.scheduling.sizing import ClaimPolicy
+from jobs.settings import JobSettings
 from jobs.states import FinishReason
 from jobs.submission import Submitter
 from jobs.submission.job_specs import JobSpec
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
 from jobs.transitions import Lease
+from worker.inference.outcome import Finished, RunEnd, write_outcome
 
 _KEY: Final = "lb_0123456789abcdef_" + "b" * 43  # opens nothing outside this run
 _NUM_CLIENTS: Final = 16
 _NUM_WAITING: Final = 1000
 _NUM_ENDS: Final = 50  # jobs they wait for, ending one after another
 _SLOTS: Final = 64
+_COMPLETE: Final = RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
 _PEER: Final = """
 import sys, socket, fastapi, psycopg_pool, uvicorn
 from contextlib import asynccontextmanager
@@ -205,8 +207,7 @@ def _running_job(sessions: sessionmaker[Session]) -> Lease:
 def _complete(sessions: sessionmaker[Session], lease: Lease) -> None:
     with transaction(sessions) as session:
         output = Output(text="the end", packed_ids=b"ids", num_tokens=3)
-        lifecycle.complete(session, lease, output, FinishReason.STOP)
-        reservations.close(session, lease.lease_id)
+        lifecycle.finish(session, [write_outcome(lease, _COMPLETE, output, settings=JobSettings())])
 
 
 if __name__ == "__main__":

@@ -1,16 +1,27 @@
 """What unfinished jobs have generated: saved while they run, and turned into results when they end."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import case, delete, exists, func, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import ColumnElement, delete, func, select
 from sqlalchemy.orm import Session
 
-from jobs.models import Checkpoint, Job, Result
+from jobs.models import Checkpoint, Job
 from jobs.prompts.tools.calls import MadeCall, read_calls, write_calls
+
+# The columns of results and checkpoints: what a job generated.
+GENERATED: Final = (
+    "output",
+    "output_ids",
+    "replaced",
+    "reasoning",
+    "reasoning_tokens",
+    "log_probs",
+    "tool_calls",
+    "embedding",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +58,6 @@ class Output:
     log_probs: bytes | None = None
     has_files: bool = False
     embedding: bytes | None = None
-
-
-def save(session: Session, job_id: UUID, output: Output) -> None:
-    """Save the job's checkpoint; the caller holds the job's row by its fence."""
-    values = columns_of(output)
-    session.execute(
-        insert(Checkpoint)
-        .values(job_id=job_id, **values)
-        .on_conflict_do_update(index_elements=["job_id"], set_=values)
-    )
 
 
 def columns_of(output: Output) -> dict[str, Any]:
@@ -98,42 +99,12 @@ def load(session: Session, job_id: UUID) -> Output | None:
     )
 
 
-def drop(session: Session, job_id: UUID) -> None:
-    """Forget the job's checkpoint, if it has one: its next run starts over."""
-    session.execute(delete(Checkpoint).where(Checkpoint.job_id == job_id))
+def drop(session: Session, job_ids: Collection[UUID]) -> None:
+    """Forget the checkpoints of these jobs."""
+    session.execute(delete(Checkpoint).where(Checkpoint.job_id.in_(job_ids)))
 
 
-def told(output: Output | None) -> dict[str, Any]:
-    """Keep what an engine told of the job's prompt; the first to tell is right.
-
-    Returns:
-        Values for an UPDATE of `jobs`.
-    """
-    if output is None or output.cached_tokens is None:
-        return {}
-    return {"cached_tokens": func.coalesce(Job.cached_tokens, output.cached_tokens)}
-
-
-def into_results(session: Session, job_ids: Sequence[UUID]) -> None:
-    """Turn the checkpoints of these jobs into their results, whole or partial."""
-    if not job_ids:
-        return
-    names = ["job_id", "output", "output_ids", "replaced", "reasoning", "reasoning_tokens", "log_probs"]
-    names += ["tool_calls", "embedding"]
-    deletion = delete(Checkpoint).where(Checkpoint.job_id.in_(job_ids))
-    deleted = deletion.returning(*(getattr(Checkpoint, name) for name in names)).cte("deleted")
-    session.execute(insert(Result).from_select(names, select(*deleted.c)))
-
-
-def progress_kept() -> dict[str, Any]:
-    """Set the public progress of a requeued job to what its checkpoint holds.
-
-    Returns:
-        Values for an UPDATE of `jobs`.
-    """
+def num_saved() -> ColumnElement[int]:
+    """Select how many tokens the checkpoint of a job holds, for an UPDATE of `jobs`."""
     saved = select(Checkpoint.num_tokens).where(Checkpoint.job_id == Job.id).scalar_subquery()
-    kept = exists().where(Checkpoint.job_id == Job.id)
-    return {
-        "completion_tokens": func.coalesce(saved, 0),
-        "first_token_at": case((kept, Job.first_token_at), else_=None),
-    }
+    return func.coalesce(saved, 0)

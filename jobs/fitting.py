@@ -7,10 +7,10 @@ from uuid import UUID
 from sqlalchemy import Select, and_, false, literal_column, or_, select
 from sqlalchemy.orm import Session
 
-from jobs import transitions
-from jobs.database import database_now
+from jobs import lifecycle
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity, Excess, find_least_excess
+from jobs.finishing import JobEnd
 from jobs.models import Job, JsonObject
 from jobs.states import TRANSITIONS
 
@@ -68,14 +68,15 @@ def reject_misfits(session: Session, *, limit: int = 1000, only: Sequence[UUID] 
     query = misfits(capacities)
     if only is not None:
         query = query.where(Job.id.in_(only))
-    ids = session.scalars(query.limit(limit).with_for_update(skip_locked=True)).all()
-    now = database_now(session)
-    rejected = list(session.scalars(select(Job).where(Job.id.in_(ids)).order_by(Job.id)))
-    for job in rejected:
-        settle_count(job, num_tokens=job.prompt_tokens or 0, limits=capacities[job.model], now=now)
-    session.flush()
-    transitions.after_end(session, rejected)
-    return rejected
+    misfitting = query.with_only_columns(Job.id, Job.model, Job.prompt_tokens, Job.max_tokens)
+    ends = []
+    for row in session.execute(misfitting.limit(limit).with_for_update(skip_locked=True)):
+        limits = capacities[row.model]
+        excess = find_least_excess(limits, prompt_tokens=row.prompt_tokens, max_tokens=row.max_tokens)
+        if excess is not None:
+            ends.append(JobEnd(job_id=row.id, verb="reject", error=too_long_error(excess)))
+    rejected = select(Job).where(Job.id.in_(lifecycle.finish(session, ends))).order_by(Job.id)
+    return list(session.scalars(rejected))
 
 
 def misfits(capacities: Mapping[str, Sequence[Capacity]]) -> Select[UUID]:

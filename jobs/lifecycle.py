@@ -1,8 +1,8 @@
 """The verbs of a job from claim to end, in that order, in the caller's transaction.
 
-Every move is one guarded UPDATE, see `transitions`. Verbs that a worker calls return the job's new state, or
-None if the lease is lost; then they write nothing. Jobs enter through `submission` and leave through
-`deletion`; `leases` holds what a worker writes to the jobs it runs.
+Every move is one guarded UPDATE, which names the states it may start from and, for a worker's write, the
+lease that fences it. Jobs enter through `submission` and leave through `deletion`; `leases` holds what a
+worker writes to the jobs it runs.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,16 +13,15 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select, update
 from sqlalchemy.orm import Session
 
-from jobs import audit, checkpoints, completing, ids, job_rows, starting, transitions
-from jobs.checkpoints import Output
-from jobs.completing import Completed, JobCompletion
+from jobs import audit, finishing, ids, starting, transitions
 from jobs.database.rows import require
-from jobs.engines import attempts, reservations
-from jobs.errors import EngineLostError
+from jobs.engines import tensor_rows
+from jobs.finishing import JobEnd, StoredEnd
 from jobs.models import Engine, Job, JsonObject, Reservation
+from jobs.sharing import ends as twins
 from jobs.starting import UNKNOWN, Claim, Claimant
-from jobs.states import TERMINAL, AttemptOutcome, FinishReason, JobState, StopReason
-from jobs.transitions import Lease, RunOutcome
+from jobs.states import TERMINAL, AttemptOutcome, JobState, StopReason
+from jobs.transitions import Lease
 from jobs.trees import progress as tree_progress
 
 
@@ -53,15 +52,47 @@ def claim(
     )
 
 
-def fail_unstartable(session: Session, job_ids: Sequence[UUID]) -> list[Job]:
-    """Fail queued jobs that the database refuses to start.
+def finish(session: Session, ends: Sequence[JobEnd]) -> dict[UUID, StoredEnd]:
+    """Finish these jobs or queue them again, with all that follows from it; see `finishing`.
+
+    Waits for no row of a job. A run's end waits for no tree either. Other ends lock the rows of their
+    summaries after those of the jobs, as all code does; and no transaction that holds a summary's row waits
+    for a job's row that another can hold.
+
+    Args:
+        session: the caller's transaction.
+        ends: of different jobs or runs; all of runs, or none.
 
     Returns:
-        Those that failed. The others have changed since.
+        What became of each end. Of those that are absent, a row or a tree is locked: try again soon.
     """
-    return transitions.end(
-        session, "reject", Job.id.in_(job_ids), Job.state == literal_column("'queued'"), error=_UNSTARTABLE
-    )
+    trees = {each.summary_id for each in ends if each.summary_id is not None}
+    found = finishing.finish(session, ends, free_trees=tree_progress.lock_free(session, trees))
+    for each in ends:
+        is_complete = found.states.get(each.job_id) is JobState.COMPLETED
+        if is_complete and each.output is not None and each.output.has_files and each.lease_id is not None:
+            tensor_rows.publish(session, each.job_id, each.lease_id)
+    has_deliveries = finishing.publish(session, found.followed) | _follow(session, found.followed)
+    return {
+        job_id: StoredEnd(state, may_have_deliveries=state is None or has_deliveries)
+        for job_id, state in found.states.items()
+    }
+
+
+def after_end(session: Session, ended: Sequence[Job]) -> None:
+    """Do what follows from ends that are no moves: of jobs that were inserted, or counted, and never fit."""
+    finishing.record(session, ended)
+    _follow(session, ended)
+
+
+def _follow(session: Session, ended: Sequence[Job]) -> bool:
+    tree_progress.advance(session, ended)
+    return twins.follow(session, ended)
+
+
+def fail_unstartable(session: Session, job_ids: Sequence[UUID]) -> None:
+    """Fail queued jobs that the database refuses to start; skip those that have changed since."""
+    finish(session, [JobEnd(job_id=each, verb="reject", error=_UNSTARTABLE) for each in job_ids])
 
 
 _UNSTARTABLE: JsonObject = {"code": "internal_error", "message": "The job cannot be started."}
@@ -85,65 +116,6 @@ def report_progress(
     )
 
 
-def complete(session: Session, lease: Lease, output: Output, finish_reason: FinishReason) -> JobState | None:
-    """Complete the job with its result and event."""
-    return transitions.finish(session, "complete", lease, output, finish_reason=finish_reason.value)
-
-
-def complete_all(session: Session, completions: Sequence[JobCompletion]) -> Completed:
-    """Complete many jobs with their results and events in one statement, and close reservations.
-
-    Of the others, some leases are lost and some rows are locked; `complete` tells. The caller holds the
-    engine's row.
-    """
-    return completing.complete_all(session, completions) if completions else Completed()
-
-
-def fail(session: Session, lease: Lease, error: JsonObject, output: Output | None = None) -> JobState | None:
-    """Fail the job for good and keep its partial output."""
-    return transitions.finish(session, "fail", lease, output, error=error)
-
-
-def finish_stopped(
-    session: Session, lease: Lease, reason: StopReason, output: Output | None
-) -> JobState | None:
-    """Cancel or expire a running job as requested."""
-    return transitions.finish(session, transitions.ENDS[reason], lease, output)
-
-
-def release(
-    session: Session,
-    lease: Lease,
-    output: Output | None = None,
-    *,
-    wait: timedelta = timedelta(0),
-    error_code: str | None = None,
-) -> JobState | None:
-    """Queue the job again with its rank, or end it if a request asked for that.
-
-    Spends no attempt. The job is not claimed again before `wait` is over. `error_code` says why its engine
-    did not take it.
-    """
-    later = {"run_after": func.clock_timestamp() + wait} if wait else {}
-    run = RunOutcome(AttemptOutcome.RELEASED, error_code)
-    return transitions.requeue(session, "release", lease, output, run=run, **later)
-
-
-def yield_slot(session: Session, lease: Lease, output: Output) -> JobState | None:
-    """Release the job so that others can go on.
-
-    The next time, it reserves all that it may need, so that it never has to yield again.
-    """
-    run = RunOutcome(AttemptOutcome.YIELDED)
-    return transitions.requeue(session, "release", lease, output, run=run, num_yields=Job.num_yields + 1)
-
-
-def release_preempted(session: Session, lease: Lease, output: Output) -> JobState | None:
-    """Release the job for the interactive lane; counted, so that this has a limit."""
-    run, counted = RunOutcome(AttemptOutcome.PREEMPTED), Job.num_preemptions + 1
-    return transitions.requeue(session, "release", lease, output, run=run, num_preemptions=counted)
-
-
 def request_preemption(session: Session, job_ids: Sequence[UUID]) -> int:
     """Ask the workers of these running jobs to release them.
 
@@ -154,55 +126,6 @@ def request_preemption(session: Session, job_ids: Sequence[UUID]) -> int:
     """
     free = select(Job.id).where(Job.id.in_(job_ids)).with_for_update(skip_locked=True)
     return transitions.request_stop(session, StopReason.PREEMPT, [Job.id.in_(session.scalars(free).all())])
-
-
-def recount(session: Session, lease: Lease, *, prompt_tokens: int) -> JobState | None:
-    """Release the job with the length that its prompt really has.
-
-    If another tokenizer counted it, the worker would otherwise send more tokens than it reserved blocks for.
-    """
-    counted = {"prompt_tokens": prompt_tokens, "reserved_tokens": prompt_tokens + Job.max_tokens}
-    run = RunOutcome(AttemptOutcome.RECOUNTED)
-    return transitions.requeue(
-        session, "release", lease, None, run=run, **counted, cached_tokens=None, family=None
-    )
-
-
-def retry(
-    session: Session,
-    lease: Lease,
-    error: JsonObject,
-    *,
-    max_attempts: int,
-    backoff: timedelta,
-    output: Output | None = None,
-) -> JobState | None:
-    """Spend an attempt: queue the job for later, or fail it after its last one.
-
-    Ends the job instead if a request asked for that. A failed job keeps its partial output.
-    """
-    job = session.scalar(
-        select(Job).where(*transitions.fence(lease), Job.state == "running").with_for_update()
-    )
-    if job is None:
-        return None
-    spent = job.attempt + 1
-    if spent >= max_attempts:
-        return transitions.finish(session, "fail", lease, output, error=error, attempt=spent)
-    later = func.clock_timestamp() + backoff * 2 ** (spent - 1)
-    run = RunOutcome(AttemptOutcome.RETRIED, str(error["code"]))
-    return transitions.requeue(session, "retry", lease, output, run=run, attempt=spent, run_after=later)
-
-
-def release_after_engine_loss(session: Session, lease: Lease, *, max_rescues: int) -> JobState | None:
-    """Queue the job again, as after a rescue, because its engine was lost.
-
-    Spends no attempt, but records that the job was in flight: it may be what killed the engine.
-    """
-    job = session.scalar(
-        select(Job).where(*transitions.fence(lease), Job.state == "running").with_for_update()
-    )
-    return _rescue_one(session, job, max_rescues=max_rescues, lost=EngineLostError.code) if job else None
 
 
 def cancel(session: Session, job_id: UUID, *, tenant_id: UUID) -> Job:
@@ -242,8 +165,8 @@ def cancel_where(
     )
     free = session.scalars(matching.with_for_update(key_share=True, skip_locked=True)).all()
     mine = free or session.scalars(matching.with_for_update(key_share=True)).all()
-    ended = transitions.end(session, "cancel", Job.id.in_(mine), Job.state != "running")
-    return len(ended) + transitions.request_stop(session, StopReason.CANCEL, [Job.id.in_(mine)])
+    num_ended = _end_waiting(session, "cancel", mine)
+    return num_ended + transitions.request_stop(session, StopReason.CANCEL, [Job.id.in_(mine)])
 
 
 def count_cancellable(
@@ -304,8 +227,13 @@ def expire(session: Session, *, now: datetime, limit: int = 1000, only: Sequence
     """
     over = overdue(now) if only is None else overdue(now).where(Job.id.in_(only))
     due = session.scalars(over.limit(limit).with_for_update(skip_locked=True)).all()
-    ended = transitions.end(session, "expire", Job.id.in_(due), Job.state != "running")
-    return len(ended) + transitions.request_stop(session, StopReason.EXPIRE, [Job.id.in_(due)])
+    num_ended = _end_waiting(session, "expire", due)
+    return num_ended + transitions.request_stop(session, StopReason.EXPIRE, [Job.id.in_(due)])
+
+
+def _end_waiting(session: Session, verb: str, job_ids: Sequence[UUID]) -> int:
+    """End those of these jobs that do not run, whose rows the caller holds; return how many ended."""
+    return len(finish(session, [JobEnd(job_id=each, verb=verb) for each in job_ids]))
 
 
 class EndedLeases(NamedTuple):
@@ -366,9 +294,13 @@ def rescue(
     is_free = or_(Job.engine_name.is_(None), Job.engine_name.not_in(busy))
     still = query.where(Job.state == literal_column("'running'"), Job.lease_expires_at <= now, is_free)
     silent = session.scalars(still.with_for_update(skip_locked=True)).all()
-    free = tree_progress.lock_free(session, {job.summary_id for job in silent if job.summary_id is not None})
-    silent = [job for job in silent if job.summary_id is None or job.summary_id in free]
-    return [job for job in silent if _rescue_one(session, job, max_rescues=max_rescues, lost=WORKER_LOST)]
+    ends = [
+        lost(Lease(job.id, job.lease_id), WORKER_LOST, max_rescues=max_rescues, summary_id=job.summary_id)
+        for job in silent
+        if job.lease_id is not None
+    ]
+    rescued = select(Job).where(Job.id.in_(finish(session, ends))).order_by(Job.id)
+    return list(session.scalars(rescued))
 
 
 def _lock_engines(session: Session, names: Select[str | None]) -> Sequence[str]:
@@ -386,31 +318,22 @@ def _lock_engines(session: Session, names: Select[str | None]) -> Sequence[str]:
     return session.scalars(wanted.where(Engine.name.not_in(held))).all()
 
 
-def _rescue_one(session: Session, job: Job, *, max_rescues: int, lost: str) -> JobState | None:
-    if job.lease_id is None:
-        return None
-    lease = Lease(job.id, job.lease_id)
-    attempts.record(session, lease.lease_id, AttemptOutcome.LOST, job_id=job.id, error_code=lost)
-    state = _take_back(session, job, lease, max_rescues=max_rescues)
-    reservations.drain(session, lease.lease_id)
-    return state
+def lost(lease: Lease, code: str, *, max_rescues: int, summary_id: UUID | None = None) -> JobEnd:
+    """Return the end of a run whose worker or engine was lost.
 
-
-def _take_back(session: Session, job: Job, lease: Lease, *, max_rescues: int) -> JobState | None:
-    if job.stop_reason in (StopReason.CANCEL, StopReason.EXPIRE):
-        return finish_stopped(session, lease, StopReason(job.stop_reason), None)
-    if job.num_rescues >= max_rescues:
-        # It ran alone the last time (see claims), so no other job can have killed its worker.
-        return fail(session, lease, _LOST)
-    moved = job_rows.move(
-        session,
-        "rescue",
-        *transitions.fence(lease),
-        num_rescues=Job.num_rescues + 1,
-        **transitions.UNHELD,
-        **checkpoints.progress_kept(),
+    It spends no attempt, but records that the job was in flight: it may be what killed them. After
+    `max_rescues` it ran alone (see claims), so no other job can have done that, and it fails.
+    """
+    return JobEnd(
+        job_id=lease.job_id,
+        lease_id=lease.lease_id,
+        verb="rescue",
+        outcome=AttemptOutcome.LOST,
+        error=_LOST,
+        error_code=code,
+        limit=max_rescues,
+        summary_id=summary_id,
     )
-    return JobState.QUEUED if moved else None
 
 
 WORKER_LOST: Final = "worker_lost"

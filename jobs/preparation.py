@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import NoResultFound
 from sqlalchemy.orm import Session
 
-from jobs import ids, transitions, turns
+from jobs import ids, lifecycle, turns
 from jobs.database import database_now, transaction
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity, Excess, find_least_excess
@@ -150,7 +150,7 @@ class Counting:
         job.lease_id = job.lease_expires_at = None
         session.flush()
         if job.state in TERMINAL:
-            transitions.after_end(session, [job])
+            lifecycle.after_end(session, [job])
         return job
 
     def _keep(

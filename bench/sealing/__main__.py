@@ -26,9 +26,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from bench import figures
 from bench.figures import MODEL
-from jobs import completing, database, leases, submission
+from jobs import database, leases, lifecycle, submission
 from jobs.checkpoints import Output
-from jobs.completing import JobCompletion
 from jobs.engines import registry
 from jobs.engines.capacity import Capacity
 from jobs.models import DEFAULT_TENANT, Job
@@ -39,13 +38,15 @@ from jobs.scheduling import tick
 from jobs.scheduling.output_history import History
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.sealing.content import PLAIN, ContentSealer
-from jobs.settings import DatabaseSettings
+from jobs.settings import DatabaseSettings, JobSettings
 from jobs.states import FinishReason
 from jobs.submission import Submitter
 from jobs.submission.job_specs import JobSpec
+from worker.inference.outcome import Finished, RunEnd, write_outcome
 
 _ENGINE: Final = "bench-engine"
 _SET: Final = 64  # jobs in a transaction
+_COMPLETE: Final = RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
 _CAPACITY: Final = Capacity(
     max_batch_size=_SET, max_blocks=2**20, tokens_per_block=64, max_input_len=96_000, max_seq_len=131_072
 )
@@ -117,8 +118,9 @@ def _round(sessions: sessionmaker[Session], options: argparse.Namespace) -> Part
         with _timed(sessions, parts, "checkpoint") as session:
             leases.checkpoint_all(session, held, [output] * len(held))
         with _timed(sessions, parts, "record") as session:
-            ends = [JobCompletion(each, output, FinishReason.STOP, engine_is_done=True) for each in held]
-            completing.complete_all(session, ends)
+            lifecycle.finish(
+                session, [write_outcome(each, _COMPLETE, output, settings=JobSettings()) for each in held]
+            )
     with database.transaction(sessions) as session:
         session.execute(delete(Job))
     return {name: seconds * 1000 / options.jobs for name, seconds in parts.items()}

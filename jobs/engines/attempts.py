@@ -4,11 +4,11 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Integer, Text, Uuid, bindparam, select, text
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from jobs.models import Attempt, Job, Reservation
-from jobs.states import AttemptOutcome, JobState
+from jobs.states import JobState
 
 # Of one job. An engine may turn it away every few seconds for days.
 MOST_KEPT: Final = 100
@@ -44,38 +44,19 @@ def insertion(runs: str) -> str:
     """  # noqa: S608  # built from constants
 
 
-def record(
-    session: Session,
-    lease_id: UUID,
-    outcome: AttemptOutcome,
-    *,
-    job_id: UUID,
-    error_code: str | None = None,
-    produced: int | None = None,
-    cached_tokens: int | None = None,
-) -> None:
-    """Keep how the present run of a job ends; what was recorded of it first stays.
-
-    The caller holds the job's row and moves it out of `running` next. Nothing happens if the lease is lost.
+def pruning(runs: str) -> str:
+    """Write the statement that makes room for one more attempt of each of these jobs.
 
     Args:
-        session: the caller's transaction.
-        lease_id: that it runs under.
-        outcome: how it ends.
-        job_id: the job.
-        error_code: of the error that ends it.
-        produced: tokens that the job has generated in all; None: those reported.
-        cached_tokens: as in `Attempt`.
+        runs: a FROM item in SQL with the column `id`.
     """
-    given = {
-        "job_id": job_id,
-        "lease_id": lease_id,
-        "outcome": outcome.value,
-        "error_code": error_code,
-        "produced": produced,
-        "cached_tokens": cached_tokens,
-    }
-    session.execute(_RECORD, given)
+    return f"""
+    DELETE FROM attempts USING {runs} AS run
+    WHERE attempts.job_id = run.id AND attempts.lease_id < (
+        SELECT kept.lease_id FROM attempts AS kept WHERE kept.job_id = run.id
+        ORDER BY kept.lease_id DESC OFFSET {MOST_KEPT - 2} LIMIT 1
+    )
+    """  # noqa: S608  # built from constants
 
 
 class Run(NamedTuple):
@@ -140,26 +121,3 @@ def present(session: Session, job_id: UUID, *, tenant_id: UUID | None) -> Run | 
         completion_tokens=max(0, job.completion_tokens - reserved.output_before),
         blocks=reserved.blocks,
     )
-
-
-_RECORD: Final = text(f"""
-    WITH run AS (
-        SELECT id AS job_id, lease_id, engine_name, started_at, first_token_at,
-            CAST(NULL AS timestamptz) AS answered_at, clock_timestamp() AS ended_at, :outcome AS outcome,
-            :error_code AS error_code, prompt_tokens, :cached_tokens AS cached_tokens,
-            coalesce(:produced, completion_tokens) AS produced
-        FROM jobs WHERE id = :job_id AND lease_id = :lease_id AND state = 'running'
-    ), dropped AS (
-        DELETE FROM attempts WHERE job_id = :job_id AND lease_id < (
-            SELECT lease_id FROM attempts WHERE job_id = :job_id
-            ORDER BY lease_id DESC OFFSET {MOST_KEPT - 2} LIMIT 1
-        )
-    ) {insertion("run")}
-""").bindparams(  # noqa: S608  # built from constants
-    bindparam("job_id", type_=Uuid()),
-    bindparam("lease_id", type_=Uuid()),
-    bindparam("outcome", type_=Text()),
-    bindparam("error_code", type_=Text()),
-    bindparam("cached_tokens", type_=Integer()),
-    bindparam("produced", type_=Integer()),
-)

@@ -8,7 +8,6 @@ from uuid import UUID
 from sqlalchemy import (
     Integer,
     Subquery,
-    TextClause,
     Uuid,
     bindparam,
     case,
@@ -22,28 +21,28 @@ from sqlalchemy.orm import Session
 
 from jobs.models import Job, Reservation
 
-# Parts of a statement that has rows `freed(lease_id, produced, cached)`: delete their reservations, and
-# correct accounts from what was expected to what was generated.
-CLOSED: Final = """
+# Parts of a statement that has rows `freed(lease_id, produced, cached, is_done)`: delete the reservations of
+# those that are done, let the others drain, and return what they were.
+RELEASED: Final = """
     closed AS (
-        DELETE FROM reservations USING freed WHERE reservations.lease_id = freed.lease_id
-        RETURNING reservations.engine_name, job_id, output_tokens, charged_prompt, reservations.state,
-            freed.produced, freed.cached
+        DELETE FROM reservations USING freed
+        WHERE reservations.lease_id = freed.lease_id AND freed.is_done
+        RETURNING reservations.engine_name, job_id, output_tokens, charged_prompt, freed.produced,
+            freed.cached, reservations.state = 'held' AS was_held
+    ), drained AS (
+        UPDATE reservations SET state = 'draining', draining_since = clock_timestamp() FROM freed
+        WHERE reservations.lease_id = freed.lease_id AND NOT freed.is_done AND reservations.state = 'held'
+        RETURNING reservations.engine_name, job_id, output_tokens, charged_prompt, freed.produced,
+            freed.cached, true AS was_held
+    ), released AS (
+        SELECT * FROM closed UNION ALL SELECT * FROM drained
     )
 """
 _TO_SETTLE: Final = """
-    SELECT jobs.tenant_id, jobs.model, closed.engine_name, closed.produced - closed.output_tokens
-        + coalesce(jobs.prompt_tokens - closed.cached - closed.charged_prompt, 0) AS num_tokens
-    FROM closed JOIN jobs ON jobs.id = closed.job_id
-    WHERE closed.state = 'held'
-"""
-# Of jobs `ended(id, lease_id, tenant_id, model, engine_name)` that generated `given(id, produced)`: what
-# `charge_late` charges, before this statement deletes their checkpoints.
-_LATE: Final = """
-    SELECT ended.tenant_id, ended.model, ended.engine_name,
-        given.produced - coalesce(checkpoints.num_tokens, 0) AS num_tokens
-    FROM ended JOIN given USING (id) LEFT JOIN checkpoints ON checkpoints.job_id = ended.id
-    WHERE NOT EXISTS (SELECT FROM reservations WHERE reservations.lease_id = ended.lease_id)
+    SELECT jobs.tenant_id, jobs.model, released.engine_name, released.produced - released.output_tokens
+        + coalesce(jobs.prompt_tokens - released.cached - released.charged_prompt, 0) AS num_tokens
+    FROM released JOIN jobs ON jobs.id = released.job_id
+    WHERE released.was_held
 """
 
 
@@ -58,48 +57,27 @@ def _settling(rows: str) -> str:
 """  # noqa: S608  # built from constants
 
 
-SETTLE: Final = _settling(_TO_SETTLE)
-SETTLE_WITH_LATE: Final = _settling(f"{_TO_SETTLE} UNION ALL {_LATE}")
-_CHARGE_LATE: Final = text("""
-    INSERT INTO account_shards AS shard (tenant_id, model, engine_name, served)
-    SELECT jobs.tenant_id, jobs.model, jobs.engine_name,
-        (:produced - coalesce(checkpoints.num_tokens, 0)) / tenants.weight
-    FROM jobs JOIN tenants ON tenants.id = jobs.tenant_id
-        LEFT JOIN checkpoints ON checkpoints.job_id = jobs.id
-    WHERE jobs.id = :job_id AND jobs.lease_id = :lease_id
-        AND NOT EXISTS (SELECT FROM reservations WHERE reservations.lease_id = :lease_id)
-    ON CONFLICT (tenant_id, model, engine_name) DO UPDATE SET served = shard.served + excluded.served
-""").bindparams(bindparam("job_id", type_=Uuid()), bindparam("lease_id", type_=Uuid()))
+# With rows `late(tenant_id, model, engine_name, num_tokens)` too, of jobs whose reservations went before.
+SETTLE: Final = _settling(
+    f"{_TO_SETTLE} UNION ALL SELECT tenant_id, model, engine_name, num_tokens FROM late"  # noqa: S608
+)
 
 
-def _releasing(released: str) -> TextClause:
-    """Return the statement that corrects an account by reservations that are held no more.
-
-    Args:
-        released: takes them out of the state `held`, and returns what they were; executed in any case.
-    """
-    # Nothing is known of the prompt unless this paid for it and the engine told what it had of it.
-    settling = _settling("""
+# Nothing is known of the prompt unless this paid for it and the engine told what it had of it.
+_CLOSE: Final = text(f"""
+    WITH released AS (
+        DELETE FROM reservations WHERE lease_id = :lease_id
+        RETURNING engine_name, job_id, output_tokens, charged_prompt, state = 'held' AS was_held
+    ) {
+    _settling('''
         SELECT jobs.tenant_id, jobs.model, released.engine_name,
             coalesce(:produced, jobs.completion_tokens) - released.output_tokens
             + coalesce(jobs.prompt_tokens - jobs.cached_tokens - released.charged_prompt, 0) AS num_tokens
         FROM released JOIN jobs ON jobs.id = released.job_id
         WHERE released.was_held
-    """)
-    return text(f"WITH released AS ({released}) {settling}").bindparams(
-        bindparam("lease_id", type_=Uuid()), bindparam("produced", type_=Integer())
-    )
-
-
-_CLOSE: Final = _releasing("""
-    DELETE FROM reservations WHERE lease_id = :lease_id
-    RETURNING engine_name, job_id, output_tokens, charged_prompt, state = 'held' AS was_held
-""")
-_DRAIN: Final = _releasing("""
-    UPDATE reservations SET state = 'draining', draining_since = clock_timestamp()
-    WHERE lease_id = :lease_id AND state = 'held'
-    RETURNING engine_name, job_id, output_tokens, charged_prompt, true AS was_held
-""")
+    ''')
+}
+""").bindparams(bindparam("lease_id", type_=Uuid()), bindparam("produced", type_=Integer()))  # noqa: S608
 
 
 def booked() -> Subquery:
@@ -129,22 +107,6 @@ def close(session: Session, lease_id: UUID, *, produced: int | None = None) -> N
         produced: tokens that the job has generated in all; None: what its row says.
     """
     session.execute(_CLOSE, {"lease_id": lease_id, "produced": produced})
-
-
-def charge_late(session: Session, job_id: UUID, lease_id: UUID, *, produced: int) -> None:
-    """Charge what a job generated after its checkpoint, if its reservation was closed before its end.
-
-    A job that was rescued meanwhile generates that again, and is charged for it then.
-    """
-    session.execute(_CHARGE_LATE, {"job_id": job_id, "lease_id": lease_id, "produced": produced})
-
-
-def drain(session: Session, lease_id: UUID) -> None:
-    """Let the reservation drain: it still counts, but no worker holds it.
-
-    The engine may go on generating for a while.
-    """
-    session.execute(_DRAIN, {"lease_id": lease_id, "produced": None})
 
 
 def draining(session: Session, engine_name: str, *, before: datetime | None = None) -> Sequence[Reservation]:

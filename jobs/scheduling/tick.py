@@ -9,9 +9,9 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from jobs import lifecycle
-from jobs.completing import Completed, JobCompletion
-from jobs.engines import registry, reservations
+from jobs.engines import registry
 from jobs.engines.registry import EngineRow
+from jobs.finishing import JobEnd, StoredEnd
 from jobs.queries import QueuedJob
 from jobs.scheduling import engine_load, queue
 from jobs.scheduling.engine_load import EngineLoad
@@ -32,7 +32,7 @@ class Tick:
     """The outcome of one tick.
 
     Attributes:
-        completed: what became of the answers.
+        stored: what became of the ends, by job; those that are absent could not be stored now.
         claims: of the jobs that run now.
         free_slots: slots that the engine has left.
         asked_for_room: batch jobs were asked to leave for an interactive one.
@@ -40,7 +40,7 @@ class Tick:
         missed: other engines started jobs that this one chose: more may fit at once.
     """
 
-    completed: Completed = field(default_factory=Completed)
+    stored: Mapping[UUID, StoredEnd] = field(default_factory=dict)
     claims: Sequence[Claim] = ()
     free_slots: int = 0
     asked_for_room: bool = False
@@ -53,10 +53,10 @@ def tick(
     engine_name: str,
     policy: ClaimPolicy | None,
     *,
-    ended: Sequence[JobCompletion],
+    ended: Sequence[JobEnd],
     limit: int | None = None,
 ) -> Tick:
-    """Store the answers of these runs, free their slots, and start every job that fits then.
+    """Store the ends of these runs, free their slots, and start every job that fits then.
 
     Args:
         session: the caller's transaction.
@@ -66,18 +66,16 @@ def tick(
         limit: most jobs to start; None: as many as there are slots.
     """
     locked = engine_load.lock(session, engine_name)  # before any job's row, here as everywhere
-    completed = lifecycle.complete_all(session, ended)
-    for each in ended:
-        # A job that is not stored yet does not say what it generated; whoever stores it lets it drain.
-        if not each.engine_is_done and each.lease.job_id in completed.job_ids:
-            reservations.drain(session, each.lease.lease_id)
+    stored = lifecycle.finish(session, ended)
     if policy is None or locked is None or not policy.may_feed(locked[0]):
-        return Tick(completed)
+        return Tick(stored)
     registry.record_tick(session, *locked)
     answered = {
-        each.lease.lease_id: Answered(each.output.num_tokens, each.output.cached_tokens) for each in ended
+        each.lease_id: Answered(each.output.num_tokens, each.output.cached_tokens)
+        for each in ended
+        if each.verb == "complete" and each.lease_id is not None and each.output is not None
     }
-    return replace(claim(session, *locked, policy, answered=answered, limit=limit), completed=completed)
+    return replace(claim(session, *locked, policy, answered=answered, limit=limit), stored=stored)
 
 
 def claim(

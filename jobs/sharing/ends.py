@@ -30,68 +30,60 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, aliased
 
-from jobs import checkpoints
-from jobs.database import note_ended
+from jobs import checkpoints, finishing
+from jobs.checkpoints import GENERATED
 from jobs.database.sealed_columns import has_key
 from jobs.job_rows import move
 from jobs.models import Checkpoint, Job, Result
 from jobs.sealing.content import ContentSealer
 from jobs.states import JobState
-from jobs.tenants import usage
 from jobs.trees.progress import HOPELESS
-from jobs.webhooks import events, outbox
 
 # Twins that end in the transaction of their leaders: a claim may be waiting for it. The others take a moment.
 _AT_ONCE: Final = 32
 # Twins that one round ends.
 MOST_SETTLED: Final = 500
 
-_COPIED: Final = (
-    "output",
-    "output_ids",
-    "replaced",
-    "reasoning",
-    "reasoning_tokens",
-    "log_probs",
-    "tool_calls",
-    "embedding",
-)
 
-
-def share(session: Session, ended: Sequence[Job]) -> bool:
-    """Let twins of these jobs, which have just ended, end as they did, unless another run may do better.
+def follow(session: Session, ended: Sequence[Job]) -> bool:
+    """Let twins of these jobs, which have just ended, end as they did, or let one of them run in their place.
 
     A twin whose row cannot be changed does not keep its leader from ending.
 
     Returns:
         True if a webhook wants one of the ends.
     """
+    leaders = [job for job in ended if job.has_twins]
     has_deliveries, num_left = False, _AT_ONCE
-    for leader in _with_twins(ended):
-        if _is_for_all(leader) and num_left:
-            waiting = _twins_of(leader).limit(num_left).with_for_update(skip_locked=True)
-            try:
-                with session.begin_nested():
-                    num_ended, is_wanted = end_as(session, leader, session.scalars(waiting).all())
-            except DBAPIError as error:
-                if error.connection_invalidated:
-                    raise
-            else:
-                num_left -= num_ended
-                has_deliveries |= is_wanted
+    for leader in leaders:
+        if not _is_for_all(leader):
+            _hand_on(session, leader)
+        elif num_left:
+            num_ended, is_wanted = _share(session, leader, limit=num_left)
+            num_left -= num_ended
+            has_deliveries |= is_wanted
+    if kept := [job.id for job in leaders if job.state != JobState.COMPLETED]:
+        checkpoints.drop(session, kept)
     return has_deliveries
 
 
-def hand_on(session: Session, ended: Sequence[Job]) -> None:
-    """Let the oldest twin of each of these jobs run in its place, from where it stopped.
+def _share(session: Session, leader: Job, *, limit: int) -> tuple[int, bool]:
+    """End some twins of this job as it ended; see `end_as`."""
+    waiting = _twins_of(leader).limit(limit).with_for_update(skip_locked=True)
+    try:
+        with session.begin_nested():
+            return end_as(session, leader, session.scalars(waiting).all())
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise
+        return 0, False
 
-    The caller has ended the jobs, without what all equal requests get, and their checkpoints are still there.
-    """
-    for leader in _with_twins(ended):
-        if not _is_for_all(leader):
-            heir = session.scalar(_twins_of(leader).limit(1).with_for_update(skip_locked=True))
-            if heir is not None:
-                _promote(session, heir, leader)
+
+def _hand_on(session: Session, leader: Job) -> None:
+    """Let the oldest twin of this job run in its place, from its checkpoint."""
+    heir = session.scalar(_twins_of(leader).limit(1).with_for_update(skip_locked=True))
+    if heir is not None:
+        _promote(session, heir, leader)
 
 
 @cache
@@ -183,10 +175,7 @@ def end_as(session: Session, leader: Job, twin_ids: Sequence[UUID]) -> tuple[int
         How many ended, and whether a webhook wants one of the ends.
     """
     ended = _copy_end(session, leader, twin_ids)
-    if ended:
-        note_ended(session, [job.id for job in ended])
-    usage.record(session, ended)
-    return len(ended), outbox.publish(session, [events.job_ended(job) for job in ended])
+    return len(ended), finishing.record(session, ended)
 
 
 def _copy_end(session: Session, leader: Job, twin_ids: Sequence[UUID]) -> list[Job]:
@@ -208,10 +197,10 @@ def _copy_end(session: Session, leader: Job, twin_ids: Sequence[UUID]) -> list[J
         started_at=func.greatest(Job.created_at, leader.started_at),
         first_token_at=func.greatest(Job.created_at, leader.first_token_at),
     )
-    columns = [getattr(Result, name) for name in _COPIED]
+    columns = [getattr(Result, name) for name in GENERATED]
     ids = func.unnest(literal([twin.id for twin in twins], ARRAY(Uuid())))
     copies = select(ids, *columns).where(Result.job_id == leader.id)
-    session.execute(insert(Result).from_select(["job_id", *_COPIED], copies))
+    session.execute(insert(Result).from_select(["job_id", *GENERATED], copies))
     return twins
 
 
@@ -234,7 +223,7 @@ def _promote(session: Session, heir_id: UUID, leader: Job | None) -> int:
                 given |= {"prompt_tokens": length, "reserved_tokens": length + heir.max_tokens}
             others = select(func.max(Job.rank)).where(*_waits(Job), Job.request_digest == heir.request_digest)
             given |= {"has_twins": True, "rank": session.scalar(others)}
-            given["completion_tokens"] = checkpoints.progress_kept()["completion_tokens"]
+            given["completion_tokens"] = checkpoints.num_saved()
             return len(move(session, "unblock" if length is None else "promote", Job.id == heir_id, **given))
     except DBAPIError as error:
         is_late = isinstance(error.orig, UniqueViolation)
@@ -245,16 +234,12 @@ def _promote(session: Session, heir_id: UUID, leader: Job | None) -> int:
 
 def _take_over_output(session: Session, heir: Job, leader: Job) -> None:
     """Copy the leader's checkpoint, if a run can continue from it."""
-    names = [*_COPIED, "num_tokens", "fingerprint"]
+    names = [*GENERATED, "num_tokens", "fingerprint"]
     columns = [getattr(Checkpoint, name) for name in names]
     saved = select(literal(heir.id), *columns).where(
         Checkpoint.job_id == leader.id, Checkpoint.fingerprint != ""
     )
     session.execute(insert(Checkpoint).from_select(["job_id", *names], saved))
-
-
-def _with_twins(ended: Sequence[Job]) -> list[Job]:
-    return [job for job in ended if job.has_twins]
 
 
 def _is_for_all(leader: Job) -> bool:

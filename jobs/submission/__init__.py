@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
 from sqlalchemy.orm import Session
 
-from jobs import job_rows, transitions
+from jobs import job_rows, lifecycle
 from jobs.database import advisory_locks, statements
 from jobs.database.advisory_locks import Lock
 from jobs.engines import registry, tensor_rows
@@ -98,7 +98,7 @@ def submit(session: Session, specs: Sequence[JobSpec], by: Submitter) -> list[Jo
     responses.insert(session, kept, tenant_id=by.tenant_id, text_ids=texts.ids)
     job_rows.attach(session, jobs)
     if ended := [job for job in jobs if job.state in TERMINAL]:
-        transitions.after_end(session, ended)
+        lifecycle.after_end(session, ended)
     cache.answer(session, found)
     return jobs
 

@@ -3,18 +3,17 @@
 Each such transaction inserts rows of its own and changes none, so workers never wait for each other.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, timedelta
-from typing import Final, cast
+from datetime import date, timedelta
+from typing import Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Subquery, Table, func, select, union_all
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import ColumnElement, Subquery, func, select, union_all
 from sqlalchemy.orm import Session
 
-from jobs.database import note_outcomes
+from jobs.database import note_outcomes, statements
+from jobs.database.statements import Statement
 from jobs.embeddings import EMBED_TASK
 from jobs.errors import InvalidRequestError
 from jobs.ids import uuid7
@@ -67,38 +66,28 @@ class UsageTotal:
 def record(session: Session, ended: Sequence[Job]) -> None:
     """Record the usage of these jobs, which are in a terminal state now."""
     note_outcomes(session, [job.state for job in ended])
-    groups: dict[tuple[UUID, date, str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for job in ended:
-        if job.finalized_at is None:
-            continue
-        group = groups[job.tenant_id, job.finalized_at.astimezone(UTC).date(), job.model, job.state]
-        group[0] += 1
-        # The choices of a request share its prompt; inputs of embeddings are one each.
-        has_prompt = job.started_at and (not job.choice or job.task == EMBED_TASK)
-        group[1] += (job.prompt_tokens or 0) if has_prompt else 0
-        group[2] += (job.cached_tokens or 0) if has_prompt else 0
-        group[3] += job.completion_tokens
-    rows = [
-        dict(zip(_KEYS, key, strict=True)) | dict(zip(_SUMS, sums, strict=True)) | {"id": uuid7()}
-        for key, sums in groups.items()
-    ]
-    if rows:
-        session.execute(_NOTE, rows)
+    given = {"ids": [job.id for job in ended], "new_ids": [uuid7() for _ in ended]}
+    if ended:
+        statements.fetch(session, _RECORD, given)
 
 
-_NOTE: Final = insert(cast("Table", UsageEntry.__table__))  # past the ORM, which has nothing to add
-
-
-# The same as a part of a statement that has rows `ended` of jobs, and `given(id, new_id)`.
-_HAS_PROMPT: Final = f"(choice = 0 OR task = '{EMBED_TASK}')"
+# A part of a statement that has rows `ended`, with the columns of jobs and a `new_id` each. The choices of a
+# request share its prompt; inputs of embeddings are one each.
+_HAS_PROMPT: Final = f"(started_at IS NOT NULL AND (choice = 0 OR task = '{EMBED_TASK}'))"
 NOTE_ENDED: Final = f"""
     INSERT INTO usage_entries
         (id, tenant_id, day, model, state, num_jobs, prompt_tokens, cached_tokens, completion_tokens)
-    SELECT (array_agg(given.new_id))[1], tenant_id, (finalized_at AT TIME ZONE 'UTC')::date, model, state,
-        count(*), coalesce(sum(prompt_tokens) FILTER (WHERE started_at IS NOT NULL AND {_HAS_PROMPT}), 0),
+    SELECT (array_agg(new_id))[1], tenant_id, (finalized_at AT TIME ZONE 'UTC')::date, model, state,
+        count(*), coalesce(sum(prompt_tokens) FILTER (WHERE {_HAS_PROMPT}), 0),
         coalesce(sum(cached_tokens) FILTER (WHERE {_HAS_PROMPT}), 0), sum(completion_tokens)
-    FROM ended JOIN given USING (id) GROUP BY 2, 3, 4, 5
+    FROM ended GROUP BY 2, 3, 4, 5
 """  # noqa: S608  # built from constants
+_RECORD: Final = Statement(f"""
+    WITH ended AS (
+        SELECT jobs.*, given.new_id FROM unnest(%(ids)s::uuid[], %(new_ids)s::uuid[]) AS given(id, new_id)
+            JOIN jobs USING (id)
+    ) {NOTE_ENDED}
+""")  # noqa: S608  # built from constants
 
 
 def period(first: date | None, last: date | None, *, today: date) -> tuple[date, date]:

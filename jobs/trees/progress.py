@@ -18,13 +18,13 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, and_, exists, literal_column, select
 from sqlalchemy.orm import Session
 
-from jobs import ids, telemetry
+from jobs import finishing, ids, telemetry
 from jobs.database import database_now, note_ended
+from jobs.finishing import JobEnd
 from jobs.job_rows import move, replacement_of
 from jobs.models import Job, JsonObject, Summary, SummaryNode
 from jobs.states import JobState
 from jobs.states.summary import TERMINAL, OnGap, Purpose, SummaryState, SummaryStop
-from jobs.tenants import usage
 from jobs.trees import counts as tree_counts
 from jobs.webhooks import events, outbox
 
@@ -72,17 +72,18 @@ def lock_free(session: Session, summary_ids: Collection[UUID]) -> list[UUID]:
     """Lock those of these summaries that no other transaction holds; wait for none.
 
     The caller may then end their jobs without waiting, if it does not wait for the jobs' rows either.
+
+    Returns:
+        The locked summaries, and those that are gone.
     """
     if not summary_ids:
         return []
     query = select(Summary.id).where(Summary.id.in_(summary_ids)).order_by(Summary.id)
-    return list(session.scalars(query.with_for_update(key_share=True, skip_locked=True)))
-
-
-def is_held(session: Session, summary_id: UUID) -> bool:
-    """Lock this summary, like `lock_free`, and return True if another transaction holds it."""
-    is_free = lock_free(session, [summary_id])
-    return not is_free and session.scalar(select(Summary.id).where(Summary.id == summary_id)) is not None
+    locked = set(session.scalars(query.with_for_update(key_share=True, skip_locked=True)))
+    if len(locked) == len(set(summary_ids)):
+        return [*locked]
+    held = set(session.scalars(query)) - locked
+    return [each for each in set(summary_ids) if each not in held]
 
 
 def advance(session: Session, ended: Sequence[Job]) -> None:
@@ -112,10 +113,12 @@ def stop(session: Session, summary: Summary, reason: SummaryStop, *, error: Json
         summary.error = error
         session.flush()
     verb = "expire" if summary.stop_reason == SummaryStop.EXPIRE else "cancel"
-    waiting = move(session, verb, Job.summary_id == summary.id, Job.state == _BLOCKED)
-    usage.record(session, waiting)
-    tree_counts.note_blocked(session, summary, [job.id for job in waiting])
-    outbox.publish(session, [events.job_ended(job) for job in waiting])
+    waiting = select(Job.id).where(Job.summary_id == summary.id, Job.state == _BLOCKED)
+    waiting = waiting.with_for_update(key_share=True)
+    ends = [JobEnd(job_id=each, verb=verb) for each in session.scalars(waiting)]
+    ended = finishing.finish(session, ends).followed
+    finishing.publish(session, ended)
+    tree_counts.note_blocked(session, summary, [job.id for job in ended])
     _end_if_done(session, summary)
 
 

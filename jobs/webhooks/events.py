@@ -11,7 +11,7 @@ from jobs.ids import uuid7
 from jobs.models import Batch, Job, JsonObject, Summary, WebhookEndpoint
 from jobs.prompts.openai import usage_object
 from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK, ended_status
-from jobs.states import FinishReason, Lane
+from jobs.states import FinishReason, JobState, Lane
 from jobs.states.summary import Purpose
 from jobs.traces import subjects
 from jobs.views import job_object, optional_rfc3339, optional_seconds
@@ -35,14 +35,15 @@ IS_START_WANTED: Final = f"""({_IS_ANNOUNCED} AND jobs.task <> '{RESPONSE_TASK}'
         AND endpoint.disabled_reason IS NULL
 ))"""  # built from constants
 # Its tenant has endpoints, disabled ones included.
-HAS_ENDPOINTS: Final = """EXISTS (
+_HAS_ENDPOINTS: Final = """EXISTS (
     SELECT FROM webhook_endpoints AS endpoint WHERE endpoint.tenant_id = jobs.tenant_id
 )"""
 # A receiver may want to know of its end, or of its replay later.
-MAY_BE_WANTED: Final = f"""(jobs.webhook_url IS NOT NULL OR {_IS_ANNOUNCED} AND {HAS_ENDPOINTS})"""
+MAY_BE_WANTED: Final = f"""(jobs.webhook_url IS NOT NULL OR {_IS_ANNOUNCED} AND {_HAS_ENDPOINTS})"""
 # The type of the event of a row's end, of which `ended` has the columns.
 ENDED_TYPE: Final = f"""CASE WHEN ended.task = '{RESPONSE_TASK}' THEN 'response.' ||
-    CASE WHEN ended.finish_reason = '{FinishReason.LENGTH.value}' THEN 'incomplete' ELSE ended.state END
+    CASE WHEN ended.finish_reason = '{FinishReason.LENGTH.value}' THEN 'incomplete'
+        WHEN ended.state = '{JobState.EXPIRED.value}' THEN 'failed' ELSE ended.state END
     ELSE 'job.' || ended.state END"""  # built from constants
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from jobs import batches, files, lifecycle
 from jobs.batches import BatchSpec
 from jobs.batches.context import BatchTools
@@ -129,7 +130,7 @@ class Service:
                     return
                 lease = claim_one(session).lease
                 output = replace(output_of("said", num_tokens=3), cached_tokens=cached)
-                lifecycle.complete(session, lease, output, FinishReason.STOP)
+                ending.complete(session, lease, output, FinishReason.STOP)
                 reservations.close(session, lease.lease_id)
             if num is not None:
                 num -= 1

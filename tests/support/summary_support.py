@@ -10,8 +10,9 @@ import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from claiming.claims import claim
-from jobs import lifecycle, summaries
+from jobs import summaries
 from jobs.database import database_now
 from jobs.engines import reservations
 from jobs.engines.capacity import Capacity
@@ -157,13 +158,13 @@ def claim_next(session: Session) -> Claim | None:
 def complete(session: Session, claimed: Claim, text: str = "a summary") -> None:
     """The job has this output, its engine had a token of its prompt, and its reservation is gone."""
     output = replace(output_of(text), cached_tokens=1)
-    assert lifecycle.complete(session, claimed.lease, output, FinishReason.STOP)
+    assert ending.complete(session, claimed.lease, output, FinishReason.STOP)
     _drop_reservation(session, claimed)
 
 
 def fail(session: Session, claimed: Claim, code: str = "engine_error") -> None:
     """The job has failed for good."""
-    assert lifecycle.fail(session, claimed.lease, {"code": code, "message": "it broke"})
+    assert ending.fail(session, claimed.lease, {"code": code, "message": "it broke"})
     _drop_reservation(session, claimed)
 
 

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from sqlalchemy import text, update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from claiming import claims
 from jobs import lifecycle, submission
 from jobs.checkpoints import Output
@@ -236,13 +237,13 @@ def job_in(session: Session, state: JobState, **fields: Any) -> Job:  # noqa: AN
 def _leave_running(session: Session, lease: Lease, state: JobState) -> None:
     output = output_of("some text")
     if state is JobState.COMPLETED:
-        lifecycle.complete(session, lease, output, FinishReason.STOP)
+        ending.complete(session, lease, output, FinishReason.STOP)
     elif state is JobState.FAILED:
-        lifecycle.fail(session, lease, ERROR)
+        ending.fail(session, lease, ERROR)
     elif state is JobState.CANCELLED:
-        lifecycle.finish_stopped(session, lease, StopReason.CANCEL, output)
+        ending.finish_stopped(session, lease, StopReason.CANCEL, output)
     elif state is JobState.EXPIRED:
-        lifecycle.finish_stopped(session, lease, StopReason.EXPIRE, None)
+        ending.finish_stopped(session, lease, StopReason.EXPIRE, None)
 
 
 def output_of(text_: str, num_tokens: int = 3) -> Output:

@@ -2,35 +2,97 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Final
 
+from sqlalchemy import text
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    SQLAlchemyError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import telemetry
+from jobs import lifecycle, telemetry
 from jobs.checkpoints import Output
-from jobs.completing import JobCompletion
-from jobs.database import transaction
+from jobs.database import is_full, transaction
+from jobs.errors import LongbatchError
+from jobs.finishing import JobEnd, StoredEnd
 from jobs.scheduling import tick
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.scheduling.tick import Tick
 from jobs.settings import Settings
 from jobs.starting import StartRefusedError
-from jobs.states import JobState
 from worker.inference.leases import RunningJob
-from worker.inference.lone_ends import EndedRun, LoneEnds, StoredEnd
-from worker.inference.outcome import Finished, RunEnd
+from worker.inference.outcome import Failed, RunEnd, write_outcome
 from worker.inference.refused_starts import RefusedStarts
+
+# One thread stores the ends of all tenants and claims for them. A statement of a tick that stores ends gets
+# this long. So does that of an end alone at first, then twice as long each time it was tried.
+_TICK_STATEMENT_SECONDS: Final = 5.0
+_STATEMENT_SECONDS: Final = 1.0
+_WAIT_FOR_NOTHING: Final = "SET LOCAL lock_timeout = '1ms'"
+# An end that cannot be stored is tried again after this long, then after twice as long, up to a second.
+_RETRY_SECONDS: Final = 0.01
+_MAX_RETRY_SECONDS: Final = 1.0
+# What a tick spends on ends alone that were not tried before (claims wait meanwhile), and on the others. One
+# of each is always tried.
+_FIRST_TRIES_TAKE_SECONDS: Final = 1.0
+_RETRIES_TAKE_SECONDS: Final = 0.01
+# A worker that stops tries no end for longer. Then its lease runs out, and the job is rescued.
+_EXIT_SECONDS: Final = 5.0
+# Classes of SQLSTATE: connection lost, out of resources, shutting down.
+_AWAY: Final = ("08", "53", "57P")
+# How often an end is tried again at once that violated a constraint: what it refers to may just have gone.
+_MAX_VIOLATIONS: Final = 2
+_NOTHING: Final = Output(text="", packed_ids=b"", num_tokens=0)
+
+
+class UnrecordableError(LongbatchError):
+    """The answer cannot be stored."""
+
+    code = "internal_error"
+
+
+_UNRECORDABLE: Final = Failed(UnrecordableError())
+NOT_STORED: Final = StoredEnd(None)
+
+
+@dataclass(frozen=True, slots=True)
+class _EndedRun:
+    """A run that ended and is not stored yet.
+
+    Attributes:
+        running: the job; its lease is the fence.
+        end: how it ended.
+        output: what it generated, possibly nothing.
+        handed_in_at: by the clock of the desk; or later, when the database was last found away.
+        stored: gets what became of it.
+        num_tries: how often it could not be stored.
+    """
+
+    running: RunningJob
+    end: RunEnd
+    output: Output
+    handed_in_at: float
+    stored: "Future[StoredEnd]"
+    num_tries: int = 0
 
 
 class Desk:
     """The ended runs of one engine. Any thread hands in; one thread ticks.
 
-    Complete answers share a transaction, with each other and with the claims of the tick. Everything else has
-    one of its own: few answers have files of tensors, and an answer that the shared one did not store is
-    tried alone, so that whatever is wrong with one run, the others do not notice. Only if that finds the tree
-    held, the answer shares the next transaction, too.
+    All that ended shares a transaction with the claims of the tick. If it fails, each end is stored alone, so
+    that whatever is wrong with one run, the others do not notice. An end whose row or tree is locked shares
+    the next tick.
     A job that the database refuses to start is set aside, and the next tick starts the others.
     """
 
@@ -42,6 +104,7 @@ class Desk:
         stopping: threading.Event,
         wake: Callable[[], object] = lambda: None,
         wake_within: Callable[[float], object] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set up without ended runs.
 
@@ -51,13 +114,16 @@ class Desk:
             stopping: set when the process is shutting down.
             wake: called when there is work.
             wake_within: called in a tick when there will be work in so many seconds.
+            clock: a monotonic clock, in seconds.
         """
         self._settings = settings
         self._sessions = sessions
+        self._stopping = stopping
         self.wake = wake
         self.wake_within = wake_within
-        self._waiting: list[EndedRun] = []
-        self._apart = LoneEnds(settings, sessions, stopping=stopping)
+        self._clock = clock
+        self._waiting: list[_EndedRun] = []
+        self._alone: list[_EndedRun] = []  # used by the ticking thread
         self._refused = RefusedStarts(settings, sessions)
         self._lock = threading.Lock()
 
@@ -69,14 +135,9 @@ class Desk:
             end: how its run ended.
             output: what it generated.
         """
-        ended = EndedRun(running, end, output, time.monotonic(), Future())
+        ended = _EndedRun(running, end, output, self._clock(), Future())
         ended.stored.set_running_or_notify_cancel()  # a run that is cancelled must not fail the tick
-        is_shared = isinstance(end.outcome, Finished) and not output.has_files
-        if not is_shared:
-            self._apart.add([ended])
-        with self._lock:
-            if is_shared:
-                self._waiting.append(ended)
+        self._wait([ended])
         self.wake()
         return ended.stored
 
@@ -93,8 +154,7 @@ class Desk:
 
         Args:
             policy: of the claims; None: start nothing.
-            start: called with what was claimed, once that is committed, and before ends that may have to wait
-                are stored.
+            start: called with what was claimed, once that is committed, and before any end is stored alone.
         """
         with self._lock:
             together, self._waiting = self._waiting, []
@@ -107,51 +167,166 @@ class Desk:
                 self._refused.fail_all()
             return result
         finally:
-            regrouped = self._apart.store(wake=self.wake, wake_within=self.wake_within)
-            with self._lock:
-                self._waiting[:0] = regrouped
+            self._store_alone()
 
-    def _store_together(self, together: Sequence[EndedRun], policy: ClaimPolicy | None) -> Tick:
+    def _wait(self, ended: Sequence[_EndedRun]) -> None:
+        """Leave these ends for the next tick."""
+        with self._lock:
+            self._waiting += ended
+
+    def _store_together(self, together: Sequence[_EndedRun], policy: ClaimPolicy | None) -> Tick:
+        """Store these ends and start jobs in one transaction; if it fails, set the ends apart."""
         try:
             with transaction(self._sessions) as session:
+                if together:
+                    self._limit(session, _TICK_STATEMENT_SECONDS)
                 self._refused.leave_out(session)
                 result = tick.tick(
                     session,
                     self._settings.engine.name,
                     policy,
-                    ended=[_completion(each) for each in together],
+                    ended=[self._written(each) for each in together],
                 )
         except BaseException as error:
-            self._apart.add(together)
+            self._alone += together
             if isinstance(error, StartRefusedError) and self._refused.set_aside(error.claims):
                 self.wake()
             elif not together:
                 raise
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="tick", error=type(error).__name__)
             return Tick()
-        self._tell(together, result)
+        for each in together:
+            self._resolve(each, result.stored.get(each.running.lease.job_id))
         return result
 
-    def _tell(self, ended: Sequence[EndedRun], result: Tick) -> None:
-        """Tell runs that their ends are stored, and leave the others for later."""
-        wants = result.completed.has_deliveries
-        for each in ended:
-            if each.running.lease.job_id in result.completed.job_ids:
-                each.stored.set_result(StoredEnd(JobState.COMPLETED, may_have_deliveries=wants))
-            else:
-                self._apart.add([each])
+    def _resolve(self, ended: _EndedRun, stored: StoredEnd | None) -> None:
+        """Tell a run what became of its end; None: a row or tree is locked, so it shares the next tick."""
+        if stored is not None:
+            ended.stored.set_result(stored)
+        elif (again := self._again(ended)) is not None:
+            self._wait([again])
+
+    def _again(self, ended: _EndedRun) -> _EndedRun | None:
+        """Return the end as it is to be tried again, soon; None: another worker has the job by now."""
+        limit = _EXIT_SECONDS if self._stopping.is_set() else 2 * self._settings.jobs.lease_seconds
+        if self._clock() > ended.handed_in_at + limit:
+            ended.stored.set_result(NOT_STORED)
+            return None
+        self.wake_within(min(_MAX_RETRY_SECONDS, _RETRY_SECONDS * 2 ** min(ended.num_tries, 10)))
+        return replace(ended, num_tries=ended.num_tries + 1)
+
+    def _store_alone(self) -> None:
+        """Store every end that was set apart and can be stored now; the others stay, and hold up none."""
+        first = deque(each for each in self._alone if not each.num_tries)
+        again = deque(each for each in self._alone if each.num_tries)
+        self._alone = []
+        num_apart = len(first) + len(again)
+        is_reachable = self._try_some(first, seconds=_FIRST_TRIES_TAKE_SECONDS) and self._try_some(
+            again, seconds=_RETRIES_TAKE_SECONDS
+        )
+        self._alone[:0] = [*first, *again]  # before those that failed just now
+        if not is_reachable:  # which is no end's fault
+            self._wait([replace(each, handed_in_at=self._clock()) for each in self._alone])
+            self._alone = []
+        elif first or len(self._alone) < num_apart:  # no time for some, or a slot may be free
+            self.wake()
+
+    def _try_some(self, waiting: deque[_EndedRun], *, seconds: float) -> bool:
+        """Try one end, and more of them for as long as there is time.
+
+        Returns:
+            False if the database cannot be reached.
+        """
+        until = self._clock() + seconds
+        is_reachable, is_time = True, True
+        while waiting and is_reachable and is_time:
+            is_reachable = self._try(waiting.popleft())
+            is_time = self._clock() < until
+        return is_reachable
+
+    def _try(self, ended: _EndedRun) -> bool:
+        """Store one end, or keep it for later.
+
+        Returns:
+            False if the database cannot be reached.
+        """
+        try:
+            self._resolve(ended, self._store(ended))
+        except SQLAlchemyError as error:
+            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
+            is_stopping = self._stopping.is_set()
+            is_away = is_full(error) or (_is_away(error) and (is_stopping or not self._can_connect()))
+            if is_away and is_stopping:
+                ended.stored.set_result(NOT_STORED)
+            elif is_away:  # the fence decides if another worker got the job meanwhile
+                self._alone.append(ended)
+                return False
+            elif (again := self._again(ended)) is not None:
+                self._alone.append(again)
+        except BaseException:  # noqa: BLE001  # the lease runs out and the job is rescued
+            telemetry.logger().exception(telemetry.LOOP_FAILED, loop="record")
+            ended.stored.set_result(NOT_STORED)
+        return True
+
+    def _can_connect(self) -> bool:
+        """Return True if the database answers: then the end itself broke its connection."""
+        try:
+            with self._sessions() as session:
+                session.execute(text("SELECT 1"))
+        except SQLAlchemyError:
+            return False
+        return True
+
+    def _store(self, ended: _EndedRun, *, num_violations: int = 0) -> StoredEnd | None:
+        """Store one end. If the database rejects the data itself, the job fails instead.
+
+        It would be rejected wherever it ran. The fence makes retries safe even if the result of a commit is
+        unknown or another worker has the job by now.
+
+        Returns:
+            None if a row or tree is locked.
+        """
+        try:
+            with transaction(self._sessions) as session:
+                session.connection().exec_driver_sql(_WAIT_FOR_NOTHING)
+                self._limit(session, _STATEMENT_SECONDS * 2 ** min(ended.num_tries, 10))
+                end = self._written(ended)
+                return lifecycle.finish(session, [end]).get(end.job_id)
+        except (DataError, IntegrityError, UnicodeError) as error:
+            telemetry.logger().error(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
+            if isinstance(error, IntegrityError) and num_violations < _MAX_VIOLATIONS:
+                return self._store(ended, num_violations=num_violations + 1)
+            if ended.end.outcome == _UNRECORDABLE:
+                return NOT_STORED
+            failed = replace(ended.end, outcome=_UNRECORDABLE)
+            return self._store(replace(ended, end=failed, output=_NOTHING))
+
+    def _limit(self, session: Session, seconds: float) -> None:
+        """Limit the time of the transaction's statements."""
+        most = min(seconds, self._settings.database.statement_timeout_seconds)
+        session.connection().exec_driver_sql(f"SET LOCAL statement_timeout = {int(most * 1000)}")
+
+    def _written(self, ended: _EndedRun) -> JobEnd:
+        """Return what becomes of the job, with times as of now."""
+        running = ended.running
+        end = write_outcome(running.lease, ended.end, ended.output, settings=self._settings.jobs)
+        since_answer = timedelta(seconds=self._clock() - ended.handed_in_at)
+        since_first_token = running.unreported_since()
+        if since_first_token is not None:
+            since_answer = min(since_answer, since_first_token)
+        return replace(
+            end,
+            since_first_token=since_first_token,
+            since_answer=since_answer if end.verb == "complete" else None,
+            summary_id=running.summary_id,
+        )
 
 
-def _completion(ended: EndedRun) -> JobCompletion:
-    running, since_first_token = ended.running, ended.running.unreported_since()
-    since_answer = timedelta(seconds=time.monotonic() - ended.handed_in_at)
-    assert isinstance(ended.end.outcome, Finished), "nothing else shares a transaction"  # noqa: S101
-    return JobCompletion(
-        running.lease,
-        ended.output,
-        ended.end.outcome.reason,
-        since_first_token,
-        since_answer if since_first_token is None else min(since_answer, since_first_token),
-        running.summary_id,
-        engine_is_done=ended.end.engine_is_done,
-    )
+def _is_away(error: Exception) -> bool:
+    """Return True if this may be because the database cannot be reached."""
+    if not isinstance(error, DBAPIError):
+        return isinstance(error, PoolTimeoutError)
+    state = getattr(error.orig, "sqlstate", None)
+    if state is None:
+        return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
+    return error.connection_invalidated or state.startswith(_AWAY)

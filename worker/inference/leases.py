@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import ids, leases, lifecycle, telemetry
+from jobs import ids, leases, telemetry
 from jobs.checkpoints import Output
 from jobs.database import transaction
 from jobs.leases import JobProgress
@@ -183,14 +183,6 @@ class LeaseKeeper:
         due = [(each, each.snapshot) for each in running if each.snapshot is not None and _must_save(each)]
         for some in _in_sets(due):
             self._save_all(some)
-
-    @staticmethod
-    def report_first_token(session: Session, running: RunningJob) -> None:
-        """Report when the first token came, if the job ended before the keeper reported it."""
-        if (since := running.unreported_since()) is not None:
-            lifecycle.report_progress(
-                session, running.lease, completion_tokens=running.num_tokens, since_first_token=since
-            )
 
     @staticmethod
     def _progress_of(running: RunningJob, num_tokens: int) -> JobProgress:

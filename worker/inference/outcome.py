@@ -1,13 +1,11 @@
-"""The outcomes of a run, and recording its end in a fenced transaction."""
+"""The outcomes of a run, and what becomes of its job."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-
-from sqlalchemy.orm import Session
+from functools import partial
 
 from jobs import lifecycle
 from jobs.checkpoints import Output
-from jobs.engines import reservations, tensor_rows
 from jobs.errors import (
     EngineBusyError,
     EngineForbidsError,
@@ -15,10 +13,11 @@ from jobs.errors import (
     EngineUnavailableError,
     LongbatchError,
 )
+from jobs.finishing import JobEnd
 from jobs.models import JsonObject
 from jobs.scheduling.growth import Yielded
 from jobs.settings import JobSettings
-from jobs.states import FinishReason, JobState, StopReason
+from jobs.states import AttemptOutcome, FinishReason, StopReason
 from jobs.transitions import Lease, LeaseLost
 from worker.engine.storable import sanitize
 
@@ -77,74 +76,59 @@ class RunEnd:
     engine_is_done: bool = field(default=False, kw_only=True)
 
 
-def write_outcome(
-    session: Session, lease: Lease, end: RunEnd, output: Output, *, settings: JobSettings
-) -> JobState | None:
-    """Move the job to the outcome's state, and delete or drain its reservation.
+def write_outcome(lease: Lease, end: RunEnd, output: Output, *, settings: JobSettings) -> JobEnd:
+    """Return what becomes of a job whose run ended, for `lifecycle.finish`.
 
     Args:
-        session: the caller's transaction.
         lease: the fence.
         end: how the run ended.
         output: the generated output, possibly empty.
         settings: limits on attempts and rescues.
-
-    Returns:
-        The job's new state; None if the lease is lost.
     """
+    ended = partial(JobEnd, job_id=lease.job_id, lease_id=lease.lease_id, output=output)
     match end.outcome:
         case Finished(reason):
-            state = _complete(session, lease, output, reason)
+            written = ended(verb="complete", finish_reason=reason)
         case Stopped(StopReason.CANCEL | StopReason.EXPIRE as reason):
-            state = lifecycle.finish_stopped(session, lease, reason, output)
+            written = ended(verb=reason.value)
         case Stopped(StopReason.PREEMPT):
-            state = lifecycle.release_preempted(session, lease, output)
+            written = ended(verb="release", outcome=AttemptOutcome.PREEMPTED)
         case Yielded():
-            state = lifecycle.yield_slot(session, lease, output)
+            written = ended(verb="release", outcome=AttemptOutcome.YIELDED)
         case Stopped() | SegmentEnded() | NotLoaded():
-            state = lifecycle.release(session, lease, output)
+            written = ended(verb="release", outcome=AttemptOutcome.RELEASED)
         case Recounted(prompt_tokens):
-            state = lifecycle.recount(session, lease, prompt_tokens=prompt_tokens)
+            written = ended(verb="release", outcome=AttemptOutcome.RECOUNTED, prompt_tokens=prompt_tokens)
         case Failed(error):
-            state = _fail(session, lease, error, output, settings=settings)
+            written = _write_failure(lease, error, output, settings=settings)
         case LeaseLost():
-            state = None
-    if end.engine_is_done:
-        reservations.close(session, lease.lease_id)
-    else:
-        reservations.drain(session, lease.lease_id)
-    return state
+            written = ended(verb=None)
+    return replace(written, engine_is_done=end.engine_is_done)
 
 
-def _complete(session: Session, lease: Lease, output: Output, reason: FinishReason) -> JobState | None:
-    # A tick that could not store it may have closed its reservation.
-    reservations.charge_late(session, lease.job_id, lease.lease_id, produced=output.num_tokens)
-    state = lifecycle.complete(session, lease, output, reason)
-    if state is not None and output.has_files:
-        tensor_rows.publish(session, lease.job_id, lease.lease_id)
-    return state
-
-
-def _fail(
-    session: Session, lease: Lease, error: LongbatchError, output: Output, *, settings: JobSettings
-) -> JobState | None:
+def _write_failure(lease: Lease, error: LongbatchError, output: Output, *, settings: JobSettings) -> JobEnd:
+    """Return the same for a run that an error ended."""
     backoff = timedelta(seconds=settings.retry_backoff_seconds)
-    # Other jobs go first: their answers show what it means.
-    if isinstance(error, EngineForbidsError | EngineBusyError):
-        return lifecycle.release(session, lease, output, wait=backoff, error_code=error.code)
-    if isinstance(error, EngineUnavailableError):
-        return lifecycle.release(session, lease, output, error_code=error.code)
-    if isinstance(error, EngineLostError):
-        return lifecycle.release_after_engine_loss(session, lease, max_rescues=settings.max_rescues)
     reported: JsonObject = {"code": error.code, "message": sanitize(error.message)[0]}
-    partial = output if output.num_tokens else None
-    if not error.retryable:
-        return lifecycle.fail(session, lease, reported, partial)
-    return lifecycle.retry(
-        session,
-        lease,
-        reported,
-        max_attempts=settings.max_attempts,
-        backoff=backoff,
-        output=partial,
+    ended = partial(
+        JobEnd, job_id=lease.job_id, lease_id=lease.lease_id, output=output, error_code=error.code
     )
+    match error:
+        case (
+            EngineForbidsError() | EngineBusyError()
+        ):  # other jobs go first: their answers show what it means
+            return ended(verb="release", outcome=AttemptOutcome.RELEASED, wait=backoff)
+        case EngineUnavailableError():
+            return ended(verb="release", outcome=AttemptOutcome.RELEASED)
+        case EngineLostError():
+            return lifecycle.lost(lease, error.code, max_rescues=settings.max_rescues)
+        case LongbatchError(retryable=True):
+            return ended(
+                verb="retry",
+                outcome=AttemptOutcome.RETRIED,
+                error=reported,
+                limit=settings.max_attempts,
+                wait=backoff,
+            )
+        case _:
+            return ended(verb="fail", error=reported)

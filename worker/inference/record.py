@@ -17,6 +17,7 @@ from jobs import doorbell, telemetry
 from jobs.checkpoints import Output
 from jobs.engines.tensors import NO_TENSORS, TensorRequest
 from jobs.errors import EngineError, InvalidOutputError, LongbatchError, ShownInvalidOutputError
+from jobs.finishing import StoredEnd
 from jobs.prompts.confined.processes import CheckerLostError
 from jobs.prompts.tools.forms import ANY_FORM, AnswerForm
 from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK
@@ -33,7 +34,6 @@ from worker.inference.desk import Desk
 from worker.inference.follow import wait_for_end
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.live_output import OutputPublisher
-from worker.inference.lone_ends import StoredEnd
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, Stopped
 from worker.inference.run_stream import RunStream
 from worker.inference.tensors.outputs import EngineOutputs, OutputFiles, OutputsNotStoredError

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from batch_support import Service, tools
 from jobs import lifecycle
 from jobs.batches import expansion
@@ -64,7 +65,7 @@ class Story:
         with self.sessions.begin() as session:
             if session.scalar(select(Job.id).where(Job.state == JobState.QUEUED).limit(1)) is not None:
                 lease = claim_one(session).lease
-                lifecycle.fail(session, lease, ERROR)
+                ending.fail(session, lease, ERROR)
                 reservations.close(session, lease.lease_id)
 
     def cancel_job(self) -> None:

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Engine, event, func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from batch_support import Service, lines, tools, validate_next
 from jobs import deletion, files, ids, lifecycle, turns
 from jobs.batches.views import batch_object
@@ -241,7 +242,7 @@ def test_a_line_with_a_parameter_that_the_engine_does_not_take_is_a_bad_request_
     with service.sessions.begin() as session:
         register_engine(session)
     with service.sessions.begin() as session:
-        lifecycle.fail(session, claim_one(session).lease, {"code": error.code, "message": error.message})
+        ending.fail(session, claim_one(session).lease, {"code": error.code, "message": error.message})
     service.settle()
     (line,) = service.read(service.batch(batch_id).error_file_id)
     response: Any = line["response"]

@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from batch_support import Service, lines, tools
 from jobs import lifecycle
 from jobs.batches.ahead import Ahead
@@ -66,7 +67,7 @@ def test_a_line_has_one_answer_with_all_of_its_choices(
 
 
 def _fail(session: Session) -> None:
-    lifecycle.fail(session, claim_one(session).lease, {"code": "engine_error", "message": "It broke."})
+    ending.fail(session, claim_one(session).lease, {"code": "engine_error", "message": "It broke."})
 
 
 def _cancel(session: Session) -> None:

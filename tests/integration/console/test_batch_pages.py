@@ -12,6 +12,7 @@ from lxml.html import HtmlElement
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from api_server import ApiProcess
 from batch_support import Service, lines
 from console_pages.browser import (
@@ -25,7 +26,7 @@ from console_pages.browser import (
     new_tenant,
     words,
 )
-from jobs import batches, files, ids, lifecycle
+from jobs import batches, files, ids
 from jobs.batches import BatchSpec
 from jobs.batches.progress import read_progress
 from jobs.database import database_now
@@ -62,7 +63,7 @@ def ended_with_failures(service: Service, *, code: str = "engine_error") -> UUID
 def fail_next(service: Service, code: str) -> None:
     with service.sessions.begin() as session:
         register_engine(session)
-        lifecycle.fail(session, claim_one(session).lease, {"code": code, "message": PROBE})
+        ending.fail(session, claim_one(session).lease, {"code": code, "message": PROBE})
 
 
 def listed(browser: Browser, query: str = "") -> list[str]:

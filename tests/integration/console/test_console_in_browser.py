@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from api_server import ApiProcess
 from batch_support import Service, lines
 from browser_support import opened, violations
@@ -53,7 +54,7 @@ def test_rows_change_while_one_looks_and_pages_break_no_rule(
         page.get_by_role("button", name="Cancel this job").wait_for()
         looked_at(page, "job-running", look)
         with sessions.begin() as session:
-            lifecycle.complete(session, running, output_of(f"an answer {said}"), FinishReason.STOP)
+            ending.complete(session, running, output_of(f"an answer {said}"), FinishReason.STOP)
         page.locator("#job .state", has_text="completed").wait_for()
         page.get_by_role("button", name="Cancel this job").wait_for(state="detached")
         page.get_by_role("link", name="Show the result").click()
@@ -71,7 +72,7 @@ def test_the_overview_of_an_operator_breaks_no_rule(
     with sessions.begin() as session:
         register_engine(session)
         submit_one(session)
-        lifecycle.fail(session, claim_one(session).lease, {"code": said, "message": said})
+        ending.fail(session, claim_one(session).lease, {"code": said, "message": said})
         submit_one(session)
     operator = new_key(sessions, Scope.READ, Scope.OPERATOR)
     with opened(browser, **look) as page:
@@ -97,7 +98,7 @@ def test_lines_that_failed_are_retried_and_watched(
         looked_at(page, "batch-running", look)
         with sessions.begin() as session:
             register_engine(session)
-            lifecycle.fail(session, claim_one(session).lease, {"code": said, "message": said})
+            ending.fail(session, claim_one(session).lease, {"code": said, "message": said})
         service.settle()
         page.get_by_text("2 of 3").wait_for()
         service.complete()

@@ -12,19 +12,18 @@ import pytest
 from lxml.html import HtmlElement
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from api.console.engines.activity import engine_id, read_activities
 from api_server import ApiProcess
 from console_pages.browser import PROBE, Browser, browsing, new_key, new_tenant, words
-from jobs import ids, lifecycle
+from jobs import ids
 from jobs.adapters import registry as adapters
 from jobs.adapters.files import check
 from jobs.checkpoints import Output
-from jobs.completing import JobCompletion
 from jobs.engines import reservations
 from jobs.models import DEFAULT_TENANT, Address, Job, Reservation
 from jobs.prompts.abilities import ABILITIES
 from jobs.scheduling import tick
-from jobs.states import FinishReason
 from jobs.tenants.keys import Scope
 from jobs.transitions import Lease
 from support import (
@@ -73,7 +72,7 @@ def packed(sessions: sessionmaker[Session]) -> dict[str, str]:
         register_engine(session)
         for whose, tenant_id in (("mine", DEFAULT_TENANT), ("theirs", other)):
             over = run_one(session, tenant_id)
-            lifecycle.fail(session, over, ERROR)
+            ending.fail(session, over, ERROR)
             reservations.close(session, over.lease_id)
             running = run_one(session, tenant_id, 60_000)
             waiting = submit_one(session, spec(90_000), tenant_id=tenant_id)
@@ -215,7 +214,7 @@ def test_the_picture_moves_when_a_run_ends(
     assert opened.wait(PATIENCE)
     output: Output = output_of("x")
     with sessions.begin() as session:
-        ended = JobCompletion(running, output, FinishReason.STOP, timedelta(0), engine_is_done=True)
+        ended = ending.completed(running, output, since_first_token=timedelta(0))
         tick.tick(session, ENGINE, POLICY, ended=[ended])
     assert "Slots: 0 of 4" in str(following.result(PATIENCE))
 

@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from api_server import ApiProcess
 from browser_support import opened
 from console_pages.browser import new_key
 from console_pages.screenshots import looked_at, looks, probe
-from jobs import ids, lifecycle
+from jobs import ids
 from jobs.engines import reservations
 from jobs.states import FinishReason
 from jobs.tenants.keys import Scope
@@ -58,7 +59,7 @@ def test_an_engine_is_paused_says_why_jobs_wait_and_moves_while_one_looks(
         assert bars.count() == 0
         page.evaluate("window.isSamePage = true")
         with sessions.begin() as session:
-            lifecycle.complete(session, running, output_of("x"), FinishReason.STOP)
+            ending.complete(session, running, output_of("x"), FinishReason.STOP)
             reservations.close(session, running.lease_id)
         bars.first.wait_for(state="attached")
         page.get_by_role("region", name="Table of what ended lately").wait_for()

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from api.runtime.database import Transactions
 from api.runtime.row_changes import RowChanges
 from api_server import ApiProcess
@@ -212,7 +213,7 @@ def test_each_run_of_a_job_is_shown_and_its_worker_to_operators_alone(
     with sessions.begin() as session:
         session.execute(text("UPDATE reservations SET worker = :worker"), {"worker": PROBE})
         error: dict[str, object] = {"code": PROBE, "message": "broken"}
-        lifecycle.retry(session, running, error, max_attempts=3, backoff=timedelta(0))
+        ending.retry(session, running, error, max_attempts=3, backoff=timedelta(0))
         reservations.close(session, running.lease_id)
         session.execute(text("UPDATE jobs SET run_after = NULL"))
         claim_one(session)
@@ -266,7 +267,7 @@ def test_texts_are_shown_when_asked_for_and_markup_in_them_stays_text(
         register_engine(session)
         submit_one(session, spec(prompt=prompt, custom_id=PROBE[:60], metadata={PROBE[:60]: PROBE}))
         lease = claim_one(session).lease
-        lifecycle.complete(session, lease, output_of(f"an answer {PROBE}"), FinishReason.STOP)
+        ending.complete(session, lease, output_of(f"an answer {PROBE}"), FinishReason.STOP)
     address = f"/console/jobs/{ids.job_id(lease.job_id)}"
     plain = visitor.page(address)
     assert "a question" not in words(plain)
@@ -284,7 +285,7 @@ def test_markup_in_an_error_stays_text(
     visitor: Browser, sessions: sessionmaker[Session], running: Lease
 ) -> None:
     with sessions.begin() as session:
-        lifecycle.fail(session, running, {"code": PROBE, "message": PROBE})
+        ending.fail(session, running, {"code": PROBE, "message": PROBE})
     assert words(visitor.page(f"/console/jobs/{ids.job_id(running.job_id)}")).count("<b id=probe>") >= 2
     assert "<b id=probe>" in words(visitor.page("/console/jobs"))
 
@@ -306,7 +307,7 @@ def test_rows_follow_their_jobs(
     following = background(events, visitor, address, "completed", opened)
     assert opened.wait(PATIENCE)
     with sessions.begin() as session:
-        lifecycle.complete(session, running, output_of("x"), FinishReason.STOP)
+        ending.complete(session, running, output_of("x"), FinishReason.STOP)
     found = following.result(PATIENCE)
     assert f'id="state-{job_id}"' in str(found)
     assert is_over(visitor, address, "#job" if "{" in place else None)

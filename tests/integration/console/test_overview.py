@@ -5,9 +5,10 @@ from datetime import timedelta
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from api.console.overview import count_failures, find_oldest
 from console_pages.browser import PROBE, Browser, new_tenant, words
-from jobs import ids, lifecycle
+from jobs import ids
 from jobs.database import database_now
 from jobs.engines import registry
 from jobs.models import DEFAULT_TENANT, Engine
@@ -16,7 +17,7 @@ from support import CAPACITY, claim_one, register_engine, submit_one
 
 def fail_next(session: Session, code: str) -> None:
     """The next queued job failed with this code."""
-    lifecycle.fail(session, claim_one(session).lease, {"code": code, "message": PROBE})
+    ending.fail(session, claim_one(session).lease, {"code": code, "message": PROBE})
 
 
 def figures(browser: Browser) -> dict[str, str]:

@@ -8,15 +8,14 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from cli.stack.servers.postgres import EmbeddedPostgres
 from jobs import deletion, leases
-from jobs.completing import JobCompletion
 from jobs.database import database_now, transaction
 from jobs.leases import JobProgress
 from jobs.models import Base
 from jobs.scheduling import tick
 from jobs.starting import Claim
-from jobs.states import FinishReason
 from support import ENGINE, POLICY, eventually, output_of, register_engine, submit_one
 
 # The first threshold, 5,000 dead rows, is several times what this many jobs leave.
@@ -40,10 +39,8 @@ def claimed(session: Session) -> list[Claim]:
 
 
 def end(session: Session, *running: Claim) -> None:
-    ended = [
-        JobCompletion(each.lease, output_of("x"), FinishReason.STOP, engine_is_done=True) for each in running
-    ]
-    assert len(tick.tick(session, ENGINE, None, ended=ended).completed.job_ids) == len(running)
+    ended = [ending.completed(each.lease, output_of("x")) for each in running]
+    assert len(tick.tick(session, ENGINE, None, ended=ended).stored) == len(running)
 
 
 def test_while_a_job_runs_its_row_changes_on_its_page_and_in_no_index(session: Session) -> None:

@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import event, select, text, update
 from sqlalchemy.orm import Session
 
-from jobs import lifecycle, tenants
+import ending
+from jobs import tenants
 from jobs.database import database_now
 from jobs.engines import registry, reservations
 from jobs.engines.capacity import Capacity
@@ -283,7 +284,7 @@ def serve(session: Session, now: datetime, *, reading: timedelta, writing: timed
     session.expire_all()
     lease = claim_one(session, policy=WHOLE).lease
     assert lease.job_id == job.id
-    assert lifecycle.complete(session, lease, output_of("done", 61), FinishReason.STOP)
+    assert ending.complete(session, lease, output_of("done", 61), FinishReason.STOP)
     reservations.close(session, lease.lease_id)
     times = {"started_at": now, "first_token_at": now + reading, "finalized_at": now + reading + writing}
     session.execute(update(Job).where(Job.id == job.id).values(times))
@@ -356,7 +357,7 @@ def test_what_an_engine_had_of_a_prompt_is_not_counted_as_read(session: Session)
     register_engine(session)
     job = submit_one(session, spec(30_000))
     lease = claim_one(session, policy=WHOLE).lease
-    assert lifecycle.complete(session, lease, output_of("x"), FinishReason.STOP)
+    assert ending.complete(session, lease, output_of("x"), FinishReason.STOP)
     took = timedelta(seconds=10)
     session.execute(update(Job).values(first_token_at=Job.started_at + took, cached_tokens=25_000))
     ((_, state),) = snapshot_of(session).snapshot.up

@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from api_server import ApiProcess, error_of, serving
 from cli.stack.ports import free_port
 from cli.stack.servers.valkey import EmbeddedValkey
-from jobs import ids, lifecycle, tenants
+from jobs import ids, tenants
 from jobs.models import Job
 from jobs.settings import DatabaseSettings
 from jobs.states import FinishReason
@@ -286,8 +287,8 @@ def test_usage_counts_every_end_by_day_model_and_state_and_outlives_the_jobs(
     with sessions.begin() as session:
         register_engine(session, model=SERVED_MODEL)
         told = replace(output_of("x", 5), cached_tokens=1)
-        lifecycle.complete(session, claim_one(session).lease, told, FinishReason.STOP)
-        lifecycle.fail(session, claim_one(session).lease, ERROR, output_of("x", 2))
+        ending.complete(session, claim_one(session).lease, told, FinishReason.STOP)
+        ending.fail(session, claim_one(session).lease, ERROR, output_of("x", 2))
     http.post(f"/v1/jobs/{jobs[2]['id']}/cancel")
     http.post("/v1/jobs", json={"input": "a", "max_tokens": 131_072})
     (day,) = http.get("/v1/usage").json()["data"]

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from api_server import error_of
 from jobs import lifecycle
 from jobs.models import DEFAULT_TENANT, Job
@@ -38,9 +39,9 @@ def end_next(sessions: sessionmaker[Session], *, error: dict[str, object] | None
         register_engine(session, model=MODEL)
         lease = claim_one(session).lease
         if error is None:
-            lifecycle.complete(session, lease, output_of("It scatters."), FinishReason.STOP)
+            ending.complete(session, lease, output_of("It scatters."), FinishReason.STOP)
         else:
-            lifecycle.fail(session, lease, error)
+            ending.fail(session, lease, error)
 
 
 @pytest.mark.parametrize(("route", "body"), ROUTES)

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from jobs.database import database_now, transaction
-from jobs.engines import reservations
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation
 from jobs.scheduling import growth
@@ -70,7 +70,7 @@ def reserved(
         claims = [claim_one(session), claim_one(session)]
         created = database_now(session) - reserved_ago
         session.execute(update(Reservation).values(created_at=created))
-        reservations.drain(session, claims[0].lease.lease_id)
+        ending.drain(session, claims[0].lease.lease_id)
     return claims
 
 

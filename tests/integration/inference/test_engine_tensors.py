@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from api_server import ApiProcess, Serve
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import deletion, files, ids, lifecycle
@@ -229,7 +230,7 @@ def complete(sessions: sessionmaker[Session], lease: Lease) -> str | None:
     end = RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
     output = Output("yes", b"", 1, has_files=True)
     with transaction(sessions) as session:
-        return write_outcome(session, lease, end, output, settings=JobSettings())
+        return ending.store(session, write_outcome(lease, end, output, settings=JobSettings()))
 
 
 def visible(sessions: sessionmaker[Session], job_id: UUID) -> dict[str, int | None]:

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Engine, event, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from jobs import database, leases, lifecycle
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Checkpoint, Job
@@ -127,7 +128,7 @@ def test_a_lost_or_expired_lease_is_reported_to_its_slot_and_never_revived(
 ) -> None:
     lost, expired, kept = running
     with transaction(sessions) as session:
-        lifecycle.release(session, lost.lease)
+        ending.release(session, lost.lease)
         past = Job.lease_expires_at - timedelta(minutes=5)
         session.execute(update(Job).where(Job.id == expired.lease.job_id).values(lease_expires_at=past))
     (end,) = ends_of(sessions, [expired])

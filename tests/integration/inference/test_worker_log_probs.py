@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import text
 
 from cli.stack.servers.valkey import EmbeddedValkey
-from jobs import checkpoints, deletion, lifecycle
+from jobs import deletion, lifecycle
 from jobs.answers import log_probs
 from jobs.answers.log_probs import LogProbs
-from jobs.checkpoints import Output
+from jobs.checkpoints import Output, columns_of
 from jobs.database import transaction
-from jobs.models import DEFAULT_TENANT
+from jobs.models import DEFAULT_TENANT, Checkpoint
 from jobs.prompts.tokenizer import pack_ids
 from jobs.settings import DatabaseSettings, EngineSettings, Settings
 from jobs.sharing import Sharing
@@ -155,7 +155,7 @@ def test_a_checkpoint_of_the_release_before_is_started_over(
     job_id = queue.submit("Write.", max_tokens=20, sampling=SCORED)
     saved = Output("", pack_ids([1000, 1001]), 2, fingerprint=queue.tokenizer.fingerprint)
     with transaction(queue.sessions) as session:
-        checkpoints.save(session, job_id, saved)
+        session.add(Checkpoint(job_id=job_id, **columns_of(saved)))
         session.execute(text("UPDATE jobs SET completion_tokens = 2"))
     with running_worker(settings, queue.tokenizer):
         assert queue.ended(job_id).state == "completed"

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
-from jobs import lifecycle
+import ending
 from jobs.engines import reservations
 from jobs.models import Job, Reservation
 from jobs.scheduling import growth
@@ -80,7 +80,7 @@ def test_a_cold_reservation_covers_2048_tokens_and_a_long_prompt_s_warm_one_what
     assert 2048 <= cold.output_tokens < 2048 + 64
     for _ in range(4 * FEW):
         reservations.close(session, cold.lease.lease_id)
-        lifecycle.complete(session, cold.lease, output_of("x", 300), FinishReason.STOP)
+        ending.complete(session, cold.lease, output_of("x", 300), FinishReason.STOP)
         cold = running(session, 60_000, max_tokens=32_768)
     assert 300 <= cold.output_tokens < 300 + 64
 
@@ -105,7 +105,7 @@ def test_a_job_without_room_waits_and_the_cheapest_yields_when_nobody_can_go_on(
     assert granted == WaitForBlocks()
     assert extend(session, small) == Yielded()
     assert extend(session, large) == WaitForBlocks()
-    lifecycle.yield_slot(session, small.lease, output_of("part", 5))
+    ending.yield_slot(session, small.lease, output_of("part", 5))
     reservations.close(session, small.lease.lease_id)
     assert isinstance(extend(session, large), Granted)
     yielded = session.get_one(Job, small.lease.job_id, populate_existing=True)
@@ -120,7 +120,7 @@ def test_a_job_without_room_waits_and_the_cheapest_yields_when_nobody_can_go_on(
 def test_a_job_that_yielded_reserves_all_that_it_may_need(session: Session) -> None:
     register_engine(session)
     first = running(session, 1000, max_tokens=30_000)
-    lifecycle.yield_slot(session, first.lease, output_of("part", 5))
+    ending.yield_slot(session, first.lease, output_of("part", 5))
     reservations.close(session, first.lease.lease_id)
     assert claim_one(session).output_tokens == 30_000
 
@@ -128,5 +128,5 @@ def test_a_job_that_yielded_reserves_all_that_it_may_need(session: Session) -> N
 def test_a_lost_lease_gets_no_extension(session: Session) -> None:
     register_engine(session)
     claim = running(session, 1000, max_tokens=30_000)
-    lifecycle.release(session, claim.lease)
+    ending.release(session, claim.lease)
     assert extend(session, claim) == LeaseLost()

@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner, Result
 
+import ending
 from api_server import REPOSITORY, ApiProcess
 from claiming import claims
 from cli.stack.ports import free_port
-from jobs import ids, lifecycle
+from jobs import ids
 from jobs.database import database_now
 from jobs.engines.registry import register
 from jobs.states import FinishReason, JobState
@@ -96,7 +97,7 @@ def test_submit_waits_and_prints_the_output(run: Run, sessions: sessionmaker[Ses
         done = pool.submit(run, "submit", "-", "--wait", stdin="hello")
         lease = eventually(lambda: claim(sessions))
         with sessions.begin() as session:
-            lifecycle.complete(session, lease, output_of("the [bold]answer[/]"), FinishReason.STOP)
+            ending.complete(session, lease, output_of("the [bold]answer[/]"), FinishReason.STOP)
         assert (done.result().exit_code, done.result().stdout) == (0, "the [bold]answer[/]\n")
 
 

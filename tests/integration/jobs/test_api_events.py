@@ -7,8 +7,9 @@ import httpx2
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from api_server import ApiProcess
-from jobs import ids, lifecycle
+from jobs import ids
 from jobs.states import FinishReason
 from jobs.transitions import Lease
 from support import API_KEY, eventually, output_of
@@ -26,7 +27,7 @@ def test_a_thousand_readers_share_the_connections_and_all_see_the_end(
         )
         busiest = max(num_connections(sessions) for _ in range(20))
         with sessions.begin() as session:
-            assert lifecycle.complete(session, running, output_of("done"), FinishReason.STOP)
+            assert ending.complete(session, running, output_of("done"), FinishReason.STOP)
         assert ends.result(timeout=60) == [b'"state":"completed"'] * NUM_READERS
     assert busiest <= 12  # the API's pool is 10
 

@@ -10,9 +10,10 @@ import httpx2
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from api_server import SOFT_FILES, ApiProcess
 from cli.stack.servers.valkey import EmbeddedValkey
-from jobs import doorbell, ids, lifecycle, live_output
+from jobs import doorbell, ids, live_output
 from jobs.states import FinishReason
 from jobs.transitions import Lease
 from support import API_KEY, eventually, output_of
@@ -23,7 +24,7 @@ WELL_BEFORE_60 = 40
 
 def complete(sessions: sessionmaker[Session], lease: Lease) -> None:
     with sessions.begin() as session:
-        assert lifecycle.complete(session, lease, output_of("done"), FinishReason.STOP)
+        assert ending.complete(session, lease, output_of("done"), FinishReason.STOP)
 
 
 def num_busy_connections(sessions: sessionmaker[Session]) -> int:

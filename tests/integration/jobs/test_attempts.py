@@ -11,15 +11,16 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from api_server import ApiProcess
-from jobs import checkpoints, deletion, ids, lifecycle
-from jobs.completing import JobCompletion
+from jobs import deletion, ids, leases, lifecycle
 from jobs.database import database_now
 from jobs.engines import attempts, reservations
+from jobs.finishing import JobEnd
 from jobs.models import DEFAULT_TENANT, Attempt, Job, Reservation
 from jobs.scheduling import tick
 from jobs.starting import Claimant
-from jobs.states import FinishReason, StopReason
+from jobs.states import StopReason
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
 from jobs.transitions import Lease
@@ -53,9 +54,9 @@ def again(session: Session, lease: Lease) -> Lease:
     return claim_one(session, policy=KNOWN).lease
 
 
-def finished(lease: Lease, *, num_tokens: int = 3, is_done: bool = True) -> JobCompletion:
+def finished(lease: Lease, *, num_tokens: int = 3, is_done: bool = True) -> JobEnd:
     output = replace(output_of("all of it", num_tokens), cached_tokens=64)
-    return JobCompletion(lease, output, FinishReason.STOP, timedelta(0), engine_is_done=is_done)
+    return ending.completed(lease, output, since_first_token=timedelta(0), engine_is_done=is_done)
 
 
 @pytest.mark.parametrize("is_done", [True, False])
@@ -75,23 +76,23 @@ def test_a_tick_that_stores_an_answer_keeps_its_run(session: Session, *, is_done
 
 def test_each_way_out_of_a_run_is_told_apart(session: Session) -> None:
     lease = running(session)
-    lifecycle.release(session, lease)
+    ending.release(session, lease)
     lease = again(session, lease)
-    lifecycle.release(session, lease, error_code="engine_busy")
+    ending.release(session, lease, error_code="engine_busy")
     lease = again(session, lease)
-    lifecycle.yield_slot(session, lease, output_of("a", 1))
+    ending.yield_slot(session, lease, output_of("a", 1))
     lease = again(session, lease)
-    lifecycle.release_preempted(session, lease, output_of("ab", 5))
+    ending.release_preempted(session, lease, output_of("ab", 5))
     lease = again(session, lease)
-    lifecycle.recount(session, lease, prompt_tokens=101)
+    ending.recount(session, lease, prompt_tokens=101)
     lease = again(session, lease)
-    lifecycle.retry(session, lease, ERROR, max_attempts=3, backoff=SPAN)
+    ending.retry(session, lease, ERROR, max_attempts=3, backoff=SPAN)
     lease = again(session, lease)
     lifecycle.rescue(session, now=database_now(session) + timedelta(minutes=2), max_rescues=2)
     lease = again(session, lease)
-    lifecycle.release_after_engine_loss(session, lease, max_rescues=2)
+    ending.release_after_engine_loss(session, lease, max_rescues=2)
     lease = again(session, lease)
-    lifecycle.finish_stopped(session, lease, StopReason.CANCEL, None)
+    ending.finish_stopped(session, lease, StopReason.CANCEL, None)
     found = attempts.of_job(session, lease.job_id)
     assert [(run.outcome, run.error_code, run.completion_tokens) for run in found] == [
         ("released", None, 0),
@@ -115,9 +116,9 @@ def test_each_way_out_of_a_run_is_told_apart(session: Session) -> None:
 def test_a_run_that_ends_its_job_says_how(session: Session, reason: StopReason | None, outcome: str) -> None:
     lease = running(session)
     if reason is None:
-        lifecycle.fail(session, lease, ERROR, output_of("some", 2))
+        ending.fail(session, lease, ERROR, output_of("some", 2))
     else:
-        lifecycle.finish_stopped(session, lease, reason, output_of("some", 2))
+        ending.finish_stopped(session, lease, reason, output_of("some", 2))
     (run,) = attempts.of_job(session, lease.job_id)
     error_code = "engine_error" if reason is None else None
     assert (run.outcome, run.error_code, run.completion_tokens) == (outcome, error_code, 2)
@@ -139,10 +140,10 @@ def test_the_run_of_a_lost_worker_is_lost_even_if_its_job_ends_there(
 
 def test_a_run_that_goes_on_counts_only_its_own_tokens(session: Session) -> None:
     lease = running(session)
-    lifecycle.release(session, lease, output_of("one two", 2))
+    ending.release(session, lease, output_of("one two", 2))
     lease = again(session, lease)
+    leases.checkpoint(session, lease, output_of("one two …", 5))
     lifecycle.report_progress(session, lease, completion_tokens=9)
-    checkpoints.save(session, lease.job_id, output_of("one two …", 5))
     lifecycle.rescue(session, now=database_now(session) + timedelta(minutes=2), max_rescues=2)
     lease = again(session, lease)
     tick.tick(session, ENGINE, None, ended=[finished(lease, num_tokens=12)])
@@ -154,8 +155,8 @@ def test_a_stale_worker_leaves_no_row(session: Session) -> None:
     lease = running(session)
     lifecycle.rescue(session, now=database_now(session) + timedelta(minutes=2), max_rescues=2)
     again(session, lease)
-    lifecycle.fail(session, lease, ERROR)
-    lifecycle.release(session, lease)
+    ending.fail(session, lease, ERROR)
+    ending.release(session, lease)
     tick.tick(session, ENGINE, None, ended=[finished(lease)])
     assert [run.outcome for run in attempts.of_job(session, lease.job_id)] == ["lost"]
 
@@ -181,20 +182,23 @@ def test_a_run_whose_reservation_was_closed_before_its_end_was_stored_is_kept(
 
 def test_attempts_go_with_their_job(session: Session) -> None:
     lease = running(session)
-    lifecycle.fail(session, lease, ERROR)
+    ending.fail(session, lease, ERROR)
     assert deletion.prune_jobs(session, before=database_now(session) + timedelta(days=1)) == 1
     assert session.scalars(select(Attempt)).all() == []
 
 
 def test_of_a_job_that_its_engine_turns_away_for_days_the_newest_runs_are_kept(session: Session) -> None:
     lease = running(session)
-    leases = [lease]
+    given = [lease]
     for _ in range(attempts.MOST_KEPT + 2):
-        lifecycle.release(session, leases[-1], error_code="engine_busy")
-        leases.append(again(session, leases[-1]))
+        ending.release(session, given[-1], error_code="engine_busy")
+        given.append(again(session, given[-1]))
     kept = [run.lease_id for run in attempts.of_job(session, lease.job_id)]
-    assert kept == [each.lease_id for each in leases[2:-1]]
+    assert kept == [each.lease_id for each in given[2:-1]]
     assert len(kept) == attempts.MOST_KEPT
+    tick.tick(session, ENGINE, None, ended=[finished(given[-1])])
+    kept = [run.lease_id for run in attempts.of_job(session, lease.job_id)]
+    assert kept == [each.lease_id for each in given[3:]]
 
 
 def test_callers_list_the_runs_of_a_job_and_operators_see_the_worker(
@@ -202,7 +206,7 @@ def test_callers_list_the_runs_of_a_job_and_operators_see_the_worker(
 ) -> None:
     with sessions.begin() as session:
         lease = running(session)
-        lifecycle.retry(session, lease, ERROR, max_attempts=3, backoff=SPAN)
+        ending.retry(session, lease, ERROR, max_attempts=3, backoff=SPAN)
         current = again(session, lease)
         lifecycle.report_progress(session, current, completion_tokens=7)
         reading, other = (

@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import Engine, event, func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from batch_support import Service
 from jobs import checkpoints, deletion, lifecycle, submission
-from jobs.completing import JobCompletion
 from jobs.database import database_now
 from jobs.ids import uuid7
 from jobs.models import DEFAULT_TENANT, Job, JsonObject, Result, Tenant, WebhookEvent
@@ -22,7 +22,7 @@ from jobs.models.tenant import UsageEntry
 from jobs.scheduling import tick
 from jobs.sharing import Sharing
 from jobs.starting import Claim
-from jobs.states import FinishReason, JobState
+from jobs.states import JobState
 from jobs.submission import Submitter
 from jobs.submission.job_specs import JobSpec
 from openai_support import chat_line
@@ -61,9 +61,9 @@ def run(sessions: sessionmaker[Session], *, model: str = MODEL) -> Claim:
 
 def complete(sessions: sessionmaker[Session], claim: Claim) -> None:
     """Store an answer as a worker does: in a tick."""
-    ended = JobCompletion(claim.lease, output_of("answer"), FinishReason.STOP, engine_is_done=True)
+    ended = ending.completed(claim.lease, output_of("answer"))
     with sessions.begin() as session:
-        assert tick.tick(session, ENGINE, None, ended=[ended]).completed.job_ids == {claim.job.id}
+        assert tick.tick(session, ENGINE, None, ended=[ended]).stored.keys() == {claim.job.id}
 
 
 def states(sessions: sessionmaker[Session], job_ids: Sequence[UUID]) -> list[str]:
@@ -198,7 +198,7 @@ def test_the_oldest_twin_goes_on_where_a_cancelled_or_expired_leader_stopped(
             lifecycle.cancel(session, leader, tenant_id=DEFAULT_TENANT)
         else:
             lifecycle.expire(session, now=database_now(session) + timedelta(hours=1))
-        assert lifecycle.release(session, claim.lease, part) is not JobState.QUEUED
+        assert ending.release(session, claim.lease, part) is not JobState.QUEUED
     ended = "cancelled" if verb == "cancel" else "expired"
     assert states(sessions, [leader, *twins]) == [ended, "queued", "blocked"]
     with sessions() as session:
@@ -225,13 +225,13 @@ def test_a_failure_that_another_run_would_repeat_ends_all_and_any_other_does_not
     job_ids = submit(sessions, equal(), equal())
     claim = run(sessions)
     with sessions.begin() as session:
-        lifecycle.fail(session, claim.lease, hopeless)
+        ending.fail(session, claim.lease, hopeless)
     assert states(sessions, job_ids) == ["failed", "failed"]
     job_ids = submit(sessions, equal(), equal())
     claim = run(sessions)
     with sessions.begin() as session:
         session.execute(update(Job).where(Job.id == claim.job.id).values(num_rescues=2))
-        lifecycle.fail(session, claim.lease, ERROR)
+        ending.fail(session, claim.lease, ERROR)
     assert states(sessions, job_ids) == ["failed", "queued"]
     with sessions() as session:
         assert session.get_one(Job, job_ids[1]).num_rescues == 2
@@ -262,7 +262,7 @@ def test_a_failure_that_another_run_would_repeat_ends_any_number_without_one(
     job_ids = submit(sessions, *[equal() for _ in range(40)])
     claim = run(sessions)
     with sessions.begin() as session:
-        lifecycle.fail(session, claim.lease, {"code": "unsupported_parameter", "message": "No."})
+        ending.fail(session, claim.lease, {"code": "unsupported_parameter", "message": "No."})
     assert Counter(states(sessions, job_ids)) == {"failed": 33, "blocked": 7}
     later = submit(sessions, equal(), equal())
     assert [settle(sessions), settle(sessions)] == [7, 0]
@@ -278,10 +278,7 @@ def test_leaders_that_end_together_end_no_more_twins_than_one(sessions: sessionm
     for prompt in ("one", "other"):
         submit(sessions, *[equal(prompt) for _ in range(31)])
     claims = [run(sessions) for _ in range(2)]
-    ended = [
-        JobCompletion(each.lease, output_of("answer"), FinishReason.STOP, engine_is_done=True)
-        for each in claims
-    ]
+    ended = [ending.completed(each.lease, output_of("answer")) for each in claims]
     with sessions.begin() as session:
         tick.tick(session, ENGINE, None, ended=ended)
         completed = session.scalar(select(func.count()).where(Job.state == "completed"))
@@ -463,7 +460,7 @@ def test_killed_at_any_statement_a_stopped_leader_ends_once_and_so_do_its_twins(
 
     def release() -> None:
         with sessions.begin() as session:
-            lifecycle.release(session, claim.lease, output_of("half"))
+            ending.release(session, claim.lease, output_of("half"))
 
     for step in (stop, release, lambda: settle(sessions)):
         assert until_it_lives(engine, step) > 0

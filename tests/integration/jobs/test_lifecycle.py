@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+import ending
 from jobs import deletion, fitting, leases, lifecycle, queries, submission
 from jobs.database import database_now
 from jobs.engines import reservations
@@ -41,7 +42,7 @@ def state_of(session: Session, lease: Lease) -> str:
 
 def test_a_completed_job_has_its_result_and_one_event(session: Session) -> None:
     lease = running(session)
-    assert lifecycle.complete(session, lease, output_of("the summary"), FinishReason.STOP)
+    assert ending.complete(session, lease, output_of("the summary"), FinishReason.STOP)
     assert session.get_one(Result, lease.job_id).output == "the summary"
     assert session.scalars(select(WebhookEvent.type)).all() == ["job.completed"]
 
@@ -56,11 +57,11 @@ def test_a_stale_worker_can_write_nothing(session: Session, verb: str) -> None:
     assert current.job_id == lease.job_id
     before = dict(vars(session.get_one(Job, lease.job_id, populate_existing=True)))
     stale = {
-        "complete": lambda: lifecycle.complete(session, lease, output_of("zombie"), FinishReason.STOP),
-        "fail": lambda: lifecycle.fail(session, lease, ERROR),
-        "end": lambda: lifecycle.finish_stopped(session, lease, StopReason.CANCEL, output_of("zombie")),
-        "release": lambda: lifecycle.release(session, lease),
-        "retry": lambda: lifecycle.retry(session, lease, ERROR, max_attempts=3, backoff=RETRY_WAIT),
+        "complete": lambda: ending.complete(session, lease, output_of("zombie"), FinishReason.STOP),
+        "fail": lambda: ending.fail(session, lease, ERROR),
+        "end": lambda: ending.finish_stopped(session, lease, StopReason.CANCEL, output_of("zombie")),
+        "release": lambda: ending.release(session, lease),
+        "retry": lambda: ending.retry(session, lease, ERROR, max_attempts=3, backoff=RETRY_WAIT),
         "progress": lambda: lifecycle.report_progress(session, lease, completion_tokens=7),
     }[verb]()
     assert not stale
@@ -71,16 +72,29 @@ def test_a_stale_worker_can_write_nothing(session: Session, verb: str) -> None:
     assert session.scalar(select(func.count()).select_from(Result)) == 0
 
 
+def test_the_end_of_a_lost_run_beside_that_of_the_present_one_changes_nothing(session: Session) -> None:
+    stale = running(session)
+    lifecycle.rescue(session, now=database_now(session) + timedelta(minutes=2), max_rescues=2)
+    reservations.drained(session, [stale.lease_id])
+    current = claim_one(session).lease
+    ends = [ending.completed(current, output_of("present")), ending.completed(stale, output_of("zombie"))]
+    for each in (ends, ends[::-1]):
+        stored = lifecycle.finish(session, each)
+        assert stored[current.job_id].state == (JobState.COMPLETED if each is ends else None)
+    assert session.get_one(Result, current.job_id).output == "present"
+    assert session.scalars(select(WebhookEvent.type)).all() == ["job.completed"]
+
+
 def test_retry_spends_an_attempt_waits_and_fails_after_the_last(session: Session) -> None:
     lease = running(session)
-    assert lifecycle.retry(session, lease, ERROR, max_attempts=2, backoff=RETRY_WAIT) == JobState.QUEUED
+    assert ending.retry(session, lease, ERROR, max_attempts=2, backoff=RETRY_WAIT) == JobState.QUEUED
     reservations.close(session, lease.lease_id)
     job = session.get_one(Job, lease.job_id, populate_existing=True)
     assert (job.attempt, job.lease_id) == (1, None)
     assert job.run_after is not None
     session.execute(update(Job).values(run_after=None))
     second = claim_one(session).lease
-    assert lifecycle.retry(session, second, ERROR, max_attempts=2, backoff=RETRY_WAIT) == JobState.FAILED
+    assert ending.retry(session, second, ERROR, max_attempts=2, backoff=RETRY_WAIT) == JobState.FAILED
     job = session.get_one(Job, lease.job_id, populate_existing=True)
     assert (job.state, job.attempt, job.error) == ("failed", 2, ERROR)
 
@@ -88,7 +102,7 @@ def test_retry_spends_an_attempt_waits_and_fails_after_the_last(session: Session
 def test_release_gives_the_attempt_back(session: Session) -> None:
     lease = running(session)
     lifecycle.report_progress(session, lease, completion_tokens=9)
-    assert lifecycle.release(session, lease)
+    assert ending.release(session, lease)
     job = session.get_one(Job, lease.job_id, populate_existing=True)
     assert (job.state, job.attempt, job.completion_tokens, job.first_token_at) == ("queued", 0, 0, None)
 
@@ -104,7 +118,7 @@ def test_a_running_job_is_asked_to_stop_and_its_worker_ends_it(session: Session)
     job = lifecycle.cancel(session, lease.job_id, tenant_id=DEFAULT_TENANT)
     assert job.state == JobState.RUNNING
     assert leases.read_stops(session, [lease]) == {lease.lease_id: StopReason.CANCEL}
-    assert lifecycle.finish_stopped(session, lease, StopReason.CANCEL, output_of("part", 2))
+    assert ending.finish_stopped(session, lease, StopReason.CANCEL, output_of("part", 2))
     assert state_of(session, lease) == JobState.CANCELLED
     assert session.get_one(Result, lease.job_id).output == "part"
 

@@ -9,6 +9,7 @@ from hypothesis.stateful import invariant, rule
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from claiming import claims
 from jobs import deletion, lifecycle, submission
 from jobs.checkpoints import Output
@@ -128,12 +129,12 @@ class Life(JobMachine):
         with self.sessions.begin() as session:
             current, output = self.is_current(session, lease), self.output(lease, cached)
             done = {
-                "complete": lambda: lifecycle.complete(session, lease, output, FinishReason.STOP),
-                "fail": lambda: lifecycle.fail(session, lease, ERROR, output),
-                "cancel": lambda: lifecycle.finish_stopped(session, lease, StopReason.CANCEL, output),
-                "expire": lambda: lifecycle.finish_stopped(session, lease, StopReason.EXPIRE, None),
-                "release": lambda: lifecycle.release(session, lease, output),
-                "retry": lambda: lifecycle.retry(
+                "complete": lambda: ending.complete(session, lease, output, FinishReason.STOP),
+                "fail": lambda: ending.fail(session, lease, ERROR, output),
+                "cancel": lambda: ending.finish_stopped(session, lease, StopReason.CANCEL, output),
+                "expire": lambda: ending.finish_stopped(session, lease, StopReason.EXPIRE, None),
+                "release": lambda: ending.release(session, lease, output),
+                "retry": lambda: ending.retry(
                     session, lease, ERROR, max_attempts=2, backoff=timedelta(microseconds=1)
                 ),
                 "progress": lambda: lifecycle.report_progress(session, lease, completion_tokens=1),
@@ -171,7 +172,7 @@ class Life(JobMachine):
         lease = self.leases[place]
         with self.sessions.begin() as session:
             if self.is_current(session, lease):
-                lifecycle.release(session, lease, self.output(lease, None))
+                ending.release(session, lease, self.output(lease, None))
                 reservations.close(session, lease.lease_id)
 
     @rule()

@@ -10,6 +10,7 @@ from sqlalchemy import select, text, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from jobs import lifecycle
 from jobs.database import database_now, transaction
 from jobs.models import DEFAULT_TENANT, Engine, Job, Summary, WebhookEvent
@@ -49,10 +50,10 @@ def cancel(sessions: sessionmaker[Session], lease: Lease) -> str:
 
 
 BACK: dict[str, Callable[[Session, Lease], object]] = {
-    "release": lifecycle.release,
-    "recount": lambda session, lease: lifecycle.recount(session, lease, prompt_tokens=120),
-    "retry": lambda session, lease: lifecycle.retry(session, lease, ERROR, max_attempts=3, backoff=BACKOFF),
-    "lose": lambda session, lease: lifecycle.release_after_engine_loss(session, lease, max_rescues=2),
+    "release": ending.release,
+    "recount": lambda session, lease: ending.recount(session, lease, prompt_tokens=120),
+    "retry": lambda session, lease: ending.retry(session, lease, ERROR, max_attempts=3, backoff=BACKOFF),
+    "lose": lambda session, lease: ending.release_after_engine_loss(session, lease, max_rescues=2),
 }
 
 

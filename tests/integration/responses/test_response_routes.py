@@ -11,10 +11,10 @@ from openai.types.responses import Response
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from api_server import ApiProcess, error_of
 from jobs import ids, lifecycle
 from jobs.checkpoints import Output
-from jobs.completing import JobCompletion
 from jobs.ids import uuid7
 from jobs.models import Job, PromptText, StoredResponse, Tenant, WebhookEndpoint, WebhookEvent
 from jobs.prompts.tools.calls import MadeCall
@@ -55,7 +55,7 @@ def completed(sessions: sessionmaker[Session], reason: FinishReason = FinishReas
     """The job that an engine runs next, and completes."""
     lease = claimed(sessions)
     with sessions.begin() as session:
-        lifecycle.complete(session, lease, output_of("It scatters."), reason)
+        ending.complete(session, lease, output_of("It scatters."), reason)
 
 
 def count(sessions: sessionmaker[Session], table: type[Any]) -> int:
@@ -77,7 +77,7 @@ def test_a_response_is_queued_runs_and_completes(sdk: openai.OpenAI, sessions: s
     lease = claimed(sessions)
     assert sdk.responses.retrieve(made.id).status == "in_progress"
     with sessions.begin() as session:
-        lifecycle.complete(session, lease, output_of("It scatters."), FinishReason.STOP)
+        ending.complete(session, lease, output_of("It scatters."), FinishReason.STOP)
     found = sdk.responses.retrieve(made.id)
     assert (found.status, found.output_text) == ("completed", "It scatters.")
     assert found.usage is not None
@@ -101,7 +101,7 @@ def test_a_failure_of_the_engine_is_the_response_s_error(
     made = submitted(sdk)
     lease = claimed(sessions)
     with sessions.begin() as session:
-        lifecycle.fail(session, lease, ERROR)
+        ending.fail(session, lease, ERROR)
     found = sdk.responses.retrieve(made.id)
     assert found.status == "failed"
     assert found.error is not None
@@ -347,7 +347,7 @@ def test_one_event_tells_of_a_response_s_end_in_openai_s_words(
     made = submitted(sdk, service_tier=tier)
     lease = claimed(sessions)
     with sessions.begin() as session:
-        lifecycle.fail(session, lease, ERROR)
+        ending.fail(session, lease, ERROR)
     expected.append(("response.failed", {"id": made.id}))
     assert events(sessions) == expected
 
@@ -361,11 +361,11 @@ def test_ends_that_are_stored_together_are_told_of_as_responses(
             register_everything(session)
     made = [submitted(sdk, service_tier="flex") for _ in range(2)]
     ends = [
-        JobCompletion(claimed(sessions), output_of("a"), reason)
+        ending.completed(claimed(sessions), output_of("a"), reason, engine_is_done=False)
         for reason in (FinishReason.STOP, FinishReason.LENGTH)
     ]
     with sessions.begin() as session:
-        assert len(lifecycle.complete_all(session, ends).job_ids) == 2
+        assert len(lifecycle.finish(session, ends)) == 2
     told = [{"id": each.id} if is_wanted else None for each in made]
     assert sorted(events(sessions)) == [("response.completed", told[0]), ("response.incomplete", told[1])]
 
@@ -423,7 +423,7 @@ def test_thinking_is_an_item_before_the_message_and_is_streamed(
         text="Blue.", packed_ids=b"ids", num_tokens=5, reasoning="Let me see.", reasoning_tokens=3
     )
     with sessions.begin() as session:
-        lifecycle.complete(session, lease, output, FinishReason.STOP)
+        ending.complete(session, lease, output, FinishReason.STOP)
     found: Any = sdk.responses.retrieve(made.id)
     assert [item.type for item in found.output] == ["reasoning", "message"]
     assert (found.output[0].content[0].text, found.output_text) == ("Let me see.", "Blue.")
@@ -462,7 +462,7 @@ def test_a_function_is_called_and_its_result_goes_back(
     calls = (MadeCall(12, "weather", '{"city":"Oslo"}'), MadeCall(12, "weather", "{}"))
     with sessions.begin() as session:
         output = Output(text="Let me look.", packed_ids=b"ids", num_tokens=5, calls=calls)
-        lifecycle.complete(session, lease, output, FinishReason.TOOL_CALLS)
+        ending.complete(session, lease, output, FinishReason.TOOL_CALLS)
     made = waiting.result()
     found: Any = sdk.responses.retrieve(made.id)
     assert found == made or is_background

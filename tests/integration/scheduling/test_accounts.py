@@ -6,9 +6,8 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from claiming import claims
-from jobs import lifecycle
-from jobs.completing import JobCompletion
 from jobs.database import advisory_locks, database_now, transaction
 from jobs.database.advisory_locks import Lock
 from jobs.engines import reservations, served_tokens
@@ -67,7 +66,7 @@ def test_a_new_tenant_s_first_prompt_is_charged_though_its_account_was_not_taken
         assert served_by_all(session, newcomer) == least + (5000 + claim.output_tokens) / WEIGHT
     with transaction(sessions) as session:  # a tick that takes accounts up leaves the charge where it is
         claims.claim_all(session, ENGINE, POLICY)
-        lifecycle.complete(session, claim.lease, output_of("x", 10), FinishReason.STOP)
+        ending.complete(session, claim.lease, output_of("x", 10), FinishReason.STOP)
         reservations.close(session, claim.lease.lease_id)
         assert served_by_all(session, newcomer) == least + 5010 / WEIGHT
 
@@ -92,9 +91,9 @@ def test_a_tenant_that_leaves_is_marked_idle_by_the_tick_of_its_last_end(
         session.flush()
         submit_one(session, spec(100), tenant_id=tenant.id)
         (claim,) = claims.claim_all(session, ENGINE, POLICY).claims
-    end = JobCompletion(claim.lease, output_of("x"), FinishReason.STOP, engine_is_done=True)
+    end = ending.completed(claim.lease, output_of("x"))
     with transaction(sessions) as session:
-        assert tick.tick(session, ENGINE, POLICY, ended=[end]).completed.job_ids == {claim.job.id}
+        assert tick.tick(session, ENGINE, POLICY, ended=[end]).stored.keys() == {claim.job.id}
         account = account_of(session, tenant)
         assert account is not None
         assert not account.is_active

@@ -7,9 +7,9 @@ from uuid import UUID
 from sqlalchemy import update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from claiming import claims
 from claiming.claims import FreedSlot
-from jobs import lifecycle
 from jobs.database import transaction
 from jobs.engines import served_tokens
 from jobs.engines.capacity import Capacity
@@ -41,7 +41,7 @@ LARGE = Capacity(
 
 
 def complete(session: Session, claimed: Claim) -> FreedSlot:
-    assert lifecycle.complete(session, claimed.lease, output_of("x"), FinishReason.STOP)
+    assert ending.complete(session, claimed.lease, output_of("x"), FinishReason.STOP)
     return FreedSlot(claimed.lease.lease_id, 3)
 
 
@@ -79,7 +79,7 @@ def test_a_job_that_failed_since_it_was_read_waits_for_its_retry(session: Sessio
     job = submit_one(session)
     start = claims.choose(session, ENGINE, POLICY)
     elsewhere = claim_one(session, "engine-b")
-    lifecycle.retry(session, elsewhere.lease, ERROR, max_attempts=3, backoff=timedelta(minutes=5))
+    ending.retry(session, elsewhere.lease, ERROR, max_attempts=3, backoff=timedelta(minutes=5))
     assert start() == []
     session.execute(update(Job).where(Job.id == job.id).values(run_after=None))
     assert claim_one(session).lease.job_id == job.id
@@ -92,7 +92,7 @@ def test_a_job_that_ran_since_it_was_read_pays_for_its_prompt_once(session: Sess
     submit_one(session, spec(1000), tenant_id=tenant_id)
     start = claims.choose(session, ENGINE, POLICY)
     elsewhere = claim_one(session, "engine-b")
-    lifecycle.release(session, elsewhere.lease)
+    ending.release(session, elsewhere.lease)
     ended = [FreedSlot(elsewhere.lease.lease_id, 0)]
     claims.claim_all(session, "engine-b", POLICY, ended=ended, limit=0)
     assert start() == [], "its prompt was charged"

@@ -3,11 +3,10 @@
 from sqlalchemy import Connection, event, text
 from sqlalchemy.orm import Session
 
+import ending
 from claiming.claims import claim_all
-from jobs import completing
+from jobs import lifecycle
 from jobs.checkpoints import Output
-from jobs.completing import JobCompletion
-from jobs.states import FinishReason
 from jobs.transitions import Lease
 from support import ENGINE, POLICY, register_engine, submit_one
 
@@ -44,7 +43,7 @@ def test_a_tick_reads_jobs_by_indexes_after_many_came_since_the_last_analysis(se
     event.listen(connection, "before_cursor_execute", explain)
     output = Output(text="answer", packed_ids=b"ids", num_tokens=3)
     lease = Lease(first.job.id, first.lease.lease_id)
-    completing.complete_all(session, [JobCompletion(lease, output, FinishReason.STOP, engine_is_done=True)])
+    lifecycle.finish(session, [ending.completed(lease, output)])
     claimed = claim_all(session, ENGINE, POLICY).claims
     event.remove(connection, "before_cursor_execute", explain)
     assert claimed

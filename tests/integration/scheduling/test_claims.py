@@ -7,8 +7,9 @@ import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from claiming import claims
-from jobs import leases, lifecycle
+from jobs import leases
 from jobs.database import database_now, transaction
 from jobs.engines import registry, reservations
 from jobs.engines.capacity import Capacity
@@ -52,7 +53,7 @@ def test_a_later_job_starts_ahead_of_a_waiting_head_only_if_it_does_not_postpone
     slow = submit_one(session, spec(35_500, max_tokens=2048))
     assert claim_one(session).lease.job_id == quick.id
     assert claims.claim(session, ENGINE, POLICY) is None
-    lifecycle.complete(session, running.lease, output_of("x"), FinishReason.STOP)
+    ending.complete(session, running.lease, output_of("x"), FinishReason.STOP)
     reservations.close(session, running.lease.lease_id)
     assert claim_one(session).lease.job_id == head.id
     session.refresh(slow)
@@ -80,8 +81,8 @@ def test_draining_reservations_count_until_they_are_gone(session: Session) -> No
     submit_one(session, spec(BIG))
     submit_one(session, spec(BIG))
     first = claim_one(session)
-    lifecycle.fail(session, first.lease, {"code": "x", "message": "y"})
-    reservations.drain(session, first.lease.lease_id)
+    ending.fail(session, first.lease, {"code": "x", "message": "y"})
+    ending.drain(session, first.lease.lease_id)
     assert claims.claim(session, ENGINE, POLICY) is None
     assert reservations.drained(session, [first.lease.lease_id]) == 1
     claim_one(session)
@@ -178,7 +179,7 @@ def test_racing_workers_never_reserve_too_much_and_never_share_a_job(
             with lock:
                 claimed.append(mine.lease.job_id)
             with sessions.begin() as session:
-                assert lifecycle.complete(session, mine.lease, output_of("x"), FinishReason.STOP)
+                assert ending.complete(session, mine.lease, output_of("x"), FinishReason.STOP)
                 reservations.close(session, mine.lease.lease_id)
 
     with ThreadPoolExecutor(6) as pool:

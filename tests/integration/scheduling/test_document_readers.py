@@ -3,10 +3,10 @@
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+import ending
 from claiming import claims
 from claiming.claims import FreedSlot
 from claiming.questions import SHARED, aged, ask, booked, claim_all, end, read, sharing, unpredicted
-from jobs import lifecycle
 from jobs.models import Reservation
 from jobs.states import Lane
 from support import ENGINE, register_engine, spec, submit_one
@@ -53,7 +53,7 @@ def test_a_reader_that_fails_makes_way_for_the_next(session: Session) -> None:
     second = ask(session, 1)
     (reader,) = claim_all(session, policy)
     assert claim_all(session, policy) == []
-    lifecycle.fail(session, reader.lease, {"code": "x", "message": "y"})
+    ending.fail(session, reader.lease, {"code": "x", "message": "y"})
     ended = [FreedSlot(reader.lease.lease_id, 0)]
     (next_reader,) = claims.claim_all(session, ENGINE, policy, ended=ended).claims
     assert next_reader.lease.job_id == second.id

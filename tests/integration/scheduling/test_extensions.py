@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+import ending
 from jobs import lifecycle
 from jobs.engines import reservations
 from jobs.models import DEFAULT_TENANT, Job, Reservation
@@ -66,7 +67,7 @@ def test_an_extension_leaves_the_overtaken_job_the_blocks_that_it_will_start_wit
     assert isinstance(granted, Granted)
     assert overtaker.output_tokens < granted.tokens < 30_000
     assert reserved < blocks_of(session, overtaker) <= POOL.max_blocks - 1532  # of 98,048 tokens
-    lifecycle.complete(session, first.lease, output_of("x"), FinishReason.STOP)
+    ending.complete(session, first.lease, output_of("x"), FinishReason.STOP)
     reservations.close(session, first.lease.lease_id)
     assert claim_one(session).lease.job_id == head.id
 

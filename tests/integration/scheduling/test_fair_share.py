@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+import ending
 from claiming import claims
 from claiming.claims import FreedSlot
 from jobs import leases, lifecycle
@@ -38,7 +39,7 @@ def served(session: Session, tenant_id: UUID) -> float:
 
 def finish(session: Session, claimed: Claim, num_tokens: int, *, cached: int | None = None) -> None:
     output = replace(output_of("x", num_tokens), cached_tokens=cached)
-    assert lifecycle.complete(session, claimed.lease, output, FinishReason.STOP)
+    assert ending.complete(session, claimed.lease, output, FinishReason.STOP)
     reservations.close(session, claimed.lease.lease_id)
 
 
@@ -94,7 +95,7 @@ def test_a_job_in_two_runs_keeps_what_the_engine_had_of_its_prompt_at_the_first(
     tenant_id = new_tenant(session)
     job = submit_one(session, spec(1000, max_tokens=500), tenant_id=tenant_id)
     first = claim_one(session)
-    lifecycle.release(session, first.lease, replace(output_of("x", 120), cached_tokens=600))
+    ending.release(session, first.lease, replace(output_of("x", 120), cached_tokens=600))
     reservations.close(session, first.lease.lease_id)
     assert served(session, tenant_id) == 400 + 120
     again = claim_one(session)
@@ -110,7 +111,7 @@ def test_a_job_in_two_runs_pays_for_its_prompt_once_and_for_each_token_once(sess
     tenant_id = new_tenant(session)
     submit_one(session, spec(1000, max_tokens=500), tenant_id=tenant_id)
     first = claim_one(session)
-    lifecycle.release(session, first.lease, output_of("x", 120))
+    ending.release(session, first.lease, output_of("x", 120))
     reservations.close(session, first.lease.lease_id)
     assert served(session, tenant_id) == 1120
     again = claim_one(session)
@@ -230,7 +231,7 @@ def test_a_full_engine_makes_room_for_somebody_who_waits_for_an_answer(session: 
     reasons = leases.read_stops(session, [each.lease for each in running])
     (leaving,) = [each for each in running if reasons[each.lease.lease_id] == StopReason.PREEMPT]
     assert leaving.job.prompt_tokens == 500
-    lifecycle.release_preempted(session, leaving.lease, output_of("so far", 301))
+    ending.release_preempted(session, leaving.lease, output_of("so far", 301))
     (found,) = claims.claim_all(
         session, ENGINE, POLICY, ended=[FreedSlot(leaving.lease.lease_id, 301)], limit=1
     ).claims

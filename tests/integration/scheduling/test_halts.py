@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import event, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from claiming import claims
 from jobs import lifecycle, tenants
 from jobs.database import database_now, transaction
@@ -80,8 +81,8 @@ def test_what_runs_on_a_halted_engine_ends_and_then_it_is_drained(session: Sessi
     running = claim_one(session)
     halt_engine(session, kind=HaltKind.DRAIN)
     assert num_booked(session) == 1
-    assert lifecycle.complete(session, running.lease, output_of("x"), FinishReason.STOP)
-    reservations.drain(session, running.lease.lease_id)
+    assert ending.complete(session, running.lease, output_of("x"), FinishReason.STOP)
+    ending.drain(session, running.lease.lease_id)
     assert num_booked(session) == 1, "the engine may still run it"
     reservations.drained(session, [running.lease.lease_id])
     assert num_booked(session) == 0
@@ -255,7 +256,7 @@ def test_a_tenant_that_is_halted_while_its_jobs_run_becomes_idle_with_them(
     claims.claim_all(session, ENGINE, POLICY)
     assert halts.count_running(session, [theirs]) == {theirs: 1}
     assert is_active(session, theirs)
-    lifecycle.complete(session, running.lease, output_of("x"), FinishReason.STOP)
+    ending.complete(session, running.lease, output_of("x"), FinishReason.STOP)
     reservations.close(session, running.lease.lease_id)
     claims.claim_all(session, ENGINE, POLICY)
     assert not is_active(session, theirs)

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from claiming.questions import (
     DOCUMENT,
     aged,
@@ -25,7 +26,7 @@ from claiming.questions import (
     sharing,
     unpredicted,
 )
-from jobs import leases, lifecycle
+from jobs import leases
 from jobs.database import transaction
 from jobs.engines import reservations, served_tokens
 from jobs.leases import JobProgress
@@ -247,7 +248,7 @@ def test_a_follower_pays_for_its_tail_only_unless_the_engine_read_it_all(session
         DOCUMENT + 60 + reader.output_tokens + tail + follower.output_tokens
     )
     nothing_left = replace(output_of("x", follower.output_tokens), cached_tokens=0)
-    assert lifecycle.complete(session, follower.lease, nothing_left, FinishReason.STOP)
+    assert ending.complete(session, follower.lease, nothing_left, FinishReason.STOP)
     reservations.close(session, follower.lease.lease_id)
     assert served_tokens.served(session, DEFAULT_TENANT, MODEL) == (
         2 * (DOCUMENT + 60) + reader.output_tokens + follower.output_tokens

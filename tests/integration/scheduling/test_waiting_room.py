@@ -4,8 +4,9 @@ from datetime import timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+import ending
 from claiming import claims
-from jobs import leases, lifecycle
+from jobs import leases
 from jobs.engines import reservations
 from jobs.leases import JobProgress
 from jobs.models import Job
@@ -36,7 +37,7 @@ def test_an_engine_gets_requests_for_its_slots_and_its_waiting_room(session: Ses
 
 def test_the_end_of_one_job_brings_the_next_into_the_waiting_room(session: Session) -> None:
     first, *_ = full_engine(session).claims
-    lifecycle.complete(session, first.lease, output_of("x"), FinishReason.STOP)
+    ending.complete(session, first.lease, output_of("x"), FinishReason.STOP)
     reservations.close(session, first.lease.lease_id)
     (following,) = claims.claim_all(session, ENGINE, POLICY).claims
     assert following.slot_wait > 0

@@ -5,9 +5,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import checkpoints, completing, leases, lifecycle, queries
+import ending
+from jobs import checkpoints, leases, lifecycle, queries
 from jobs.checkpoints import Output
-from jobs.completing import JobCompletion
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.prompts import store
@@ -66,8 +66,8 @@ def completed(sessions: Sessions) -> UUID:
     with transaction(sessions) as session:
         assert leases.checkpoint(session, lease, OUTPUT)
     with transaction(sessions) as session:
-        done = completing.complete_all(session, [JobCompletion(lease, OUTPUT, FinishReason.STOP)])
-        assert done.job_ids == {lease.job_id}
+        stored = lifecycle.finish(session, [ending.completed(lease, OUTPUT, engine_is_done=False)])
+        assert stored.keys() == {lease.job_id}
     return lease.job_id
 
 
@@ -125,7 +125,7 @@ def test_what_runs_is_saved_sealed_and_goes_on(sessions: Sessions, sealed: Sessi
         saved = checkpoints.load(session, lease.job_id)
         assert saved is not None
         assert (saved.text, saved.packed_ids, saved.calls) == (OUTPUT.text, OUTPUT.packed_ids, OUTPUT.calls)
-        assert lifecycle.finish_stopped(session, lease, StopReason.CANCEL, None)
+        assert ending.finish_stopped(session, lease, StopReason.CANCEL, None)
     assert in_database(sessions, MARKS) == set()
     with sealed() as session:  # SQL made the result of the checkpoint
         result = queries.get_result(session, lease.job_id)
@@ -141,7 +141,7 @@ def test_sealing_can_begin_and_end_at_any_time(
     with transaction(sealed) as session:
         submit_one(session, asked())  # an equal prompt is there: its row stays plain
         lease = claim_one(session).lease
-        assert lifecycle.complete(session, lease, OUTPUT, FinishReason.STOP)
+        assert ending.complete(session, lease, OUTPUT, FinishReason.STOP)
     for each in (sealed, off):
         assert read(each, before) == ALL
         assert read(each, lease.job_id) == ALL
@@ -188,7 +188,7 @@ def test_a_webhook_measures_the_output_and_not_how_it_is_stored(sealed: Sessions
         lease = claimed(sealed)
         with transaction(sealed) as session:
             output = Output(text="x" * size, packed_ids=b"ids", num_tokens=3)
-            assert lifecycle.complete(session, lease, output, FinishReason.STOP)
+            assert ending.complete(session, lease, output, FinishReason.STOP)
     deliver_all(sealed)
     assert [len(each.event["data"]["output"] or "") for each in receiver.seen] == [16 * 1024, 0]
 
@@ -199,6 +199,6 @@ def test_an_equal_request_gets_the_sealed_answer(sessions: Sessions, sealed: Ses
         first, second = (submit_one(session, asked(sharing=Sharing())).id for _ in range(2))
         lease = claim_one(session).lease
         assert lease.job_id == first
-        assert lifecycle.complete(session, lease, OUTPUT, FinishReason.STOP)
+        assert ending.complete(session, lease, OUTPUT, FinishReason.STOP)
     assert read(sealed, second) == ALL
     assert in_database(sessions, MARKS) == set()

@@ -8,7 +8,7 @@ from sqlalchemy import select, type_coerce
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.types import LargeBinary
 
-from jobs import lifecycle
+import ending
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Job, PromptText
 from jobs.prompts import store
@@ -70,6 +70,6 @@ def test_a_result_that_cannot_be_read_answers_no_equal_request(
     submitted(sealed, given)
     with transaction({"sealed": sealed, "otherwise": otherwise}[under]) as session:
         lease = claim_one(session).lease
-        assert lifecycle.complete(session, lease, output_of("said"), FinishReason.STOP)
+        assert ending.complete(session, lease, output_of("said"), FinishReason.STOP)
     submitted(sealed, given)
     assert states(sealed) == ["completed", state]

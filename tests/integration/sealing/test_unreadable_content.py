@@ -8,9 +8,10 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from api_server import Serve, error_of
 from batch_support import Service, lines
-from jobs import leases, lifecycle
+from jobs import leases
 from jobs.batches.expansion import MAX_FAILURES
 from jobs.checkpoints import Output
 from jobs.database import transaction
@@ -47,7 +48,7 @@ MESSAGE = f"Stored content cannot be decrypted: the key {MISSING} that sealed it
 def complete_next(sessions: Sessions, text: str = "said") -> UUID:
     with transaction(sessions) as session:
         lease = claim_one(session).lease
-        assert lifecycle.complete(session, lease, output_of(text), FinishReason.STOP)
+        assert ending.complete(session, lease, output_of(text), FinishReason.STOP)
         return lease.job_id
 
 
@@ -97,7 +98,7 @@ def test_a_checkpoint_fails_its_own_job_alone(
         lease = claim_one(session).lease
         saved = Output("said", packed_ids=pack_ids([1, 2, 3]), num_tokens=3)
         assert leases.checkpoint(session, lease, saved)
-        assert lifecycle.release(session, lease, saved) == "queued"
+        assert ending.release(session, lease, saved) == "queued"
         reservations.close(session, lease.lease_id)
     whole = healthy.submit("Whole.", max_tokens=50)
     with running_worker(sealing(feeding()), queue.tokenizer):

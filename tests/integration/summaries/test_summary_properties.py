@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from jobs import leases, lifecycle, summaries
 from jobs.database import database_now
 from jobs.models import DEFAULT_TENANT, Job, Reservation, Summary, SummaryNode, WebhookEvent
@@ -171,7 +172,7 @@ class Trees(RuleBasedStateMachine):
         stops = leases.read_stops(session, [claimed.lease])
         stop = stops.get(claimed.lease.lease_id)
         if stop in {StopReason.CANCEL, StopReason.EXPIRE} and heeds_stop:
-            lifecycle.finish_stopped(session, claimed.lease, stop, None)
+            ending.finish_stopped(session, claimed.lease, stop, None)
             session.query(Reservation).filter_by(lease_id=claimed.lease.lease_id).delete()
         elif claimed.lease.lease_id in stops:
             end(session, claimed)

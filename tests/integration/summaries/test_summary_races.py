@@ -10,12 +10,13 @@ import pytest
 from sqlalchemy import Connection, Engine, event, func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from jobs import documents, lifecycle, summaries, turns
+import ending
+from jobs import documents, summaries, turns
 from jobs.errors import ConflictError
 from jobs.models import DEFAULT_TENANT, Job, Summary, WebhookEvent
 from jobs.models.turn import PLANNING
 from jobs.starting import Claim
-from jobs.states import JobState
+from jobs.states import FinishReason, JobState
 from jobs.summaries import tree
 from summary_support import (
     SMALL,
@@ -31,7 +32,14 @@ from summary_support import (
     run_to_end,
     text_of,
 )
-from support import PATIENCE, eventually, num_open_transactions, num_waiting_for_locks, register_engine
+from support import (
+    PATIENCE,
+    eventually,
+    num_open_transactions,
+    num_waiting_for_locks,
+    output_of,
+    register_engine,
+)
 
 Background = Callable[..., Future[object]]
 
@@ -41,29 +49,27 @@ class KilledError(SystemExit):
 
 
 def test_of_two_children_that_end_in_the_same_instant_the_second_frees_their_parent(
-    sessions: sessionmaker[Session], background: Background
+    sessions: sessionmaker[Session],
 ) -> None:
     first, second, parent_id = _two_last_children(sessions)
     with sessions() as one:
         complete(one, first)  # not committed yet
-        ending = background(_complete, sessions, second)
-        eventually(lambda: num_waiting_for_locks(sessions))
+        assert not _can_complete(sessions, second)
         assert _state(sessions, parent_id) == "blocked"
         one.commit()
-    ending.result(timeout=PATIENCE)
+    _complete(sessions, second)
     assert _state(sessions, parent_id) == "preparing"
 
 
 def test_when_the_first_of_two_children_dies_the_second_frees_nothing(
-    sessions: sessionmaker[Session], background: Background
+    sessions: sessionmaker[Session],
 ) -> None:
     first, second, parent_id = _two_last_children(sessions)
     with sessions() as one:
         complete(one, first)
-        ending = background(_complete, sessions, second)
-        eventually(lambda: num_waiting_for_locks(sessions))
+        assert not _can_complete(sessions, second)
         one.rollback()
-    ending.result(timeout=PATIENCE)
+    _complete(sessions, second)
     assert _state(sessions, parent_id) == "blocked"
     _complete(sessions, first)
     assert _state(sessions, parent_id) == "preparing"
@@ -103,7 +109,7 @@ def test_a_root_whose_cancel_was_asked_for_first_ends_one_way_only(sessions: ses
     root = _running_root(sessions)
     _cancel(sessions)
     with sessions.begin() as session:
-        assert lifecycle.release(session, root.lease) == JobState.CANCELLED
+        assert ending.release(session, root.lease) == JobState.CANCELLED
     assert _ended(sessions) == ("cancelled", ["summary.cancelled"])
 
 
@@ -293,6 +299,12 @@ def _running_root(sessions: sessionmaker[Session]) -> Claim:
 def _complete(sessions: sessionmaker[Session], claimed: Claim) -> None:
     with sessions.begin() as session:
         complete(session, claimed)
+
+
+def _can_complete(sessions: sessionmaker[Session], claimed: Claim) -> bool:
+    with sessions.begin() as session:
+        output = output_of("a summary")
+        return ending.complete(session, claimed.lease, output, FinishReason.STOP) is not None
 
 
 def _cancel(sessions: sessionmaker[Session]) -> None:

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+import ending
 from jobs import deletion, documents, lifecycle, summaries
 from jobs.database import database_now
 from jobs.errors import ConflictError
@@ -167,7 +168,7 @@ def test_cancelling_takes_the_whole_tree(session: Session) -> None:
         pass
     session.refresh(summary)
     assert summary.state == SummaryState.RUNNING, "one job still has an engine"
-    assert lifecycle.release(session, running.lease) == JobState.CANCELLED
+    assert ending.release(session, running.lease) == JobState.CANCELLED
     session.refresh(summary)
     assert summary.state == SummaryState.CANCELLED
     assert {job.state for _, job in nodes_of(session, summary)} == {"cancelled"}

@@ -9,8 +9,9 @@ import httpx2
 import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from api_server import ApiProcess, error_of
-from jobs import lifecycle, tenants
+from jobs import tenants
 from jobs.states import FinishReason
 from jobs.tenants import keys
 from jobs.tenants.keys import Scope
@@ -207,7 +208,7 @@ def leaks(answer: httpx2.Response, owned: dict[str, str]) -> bool:
 def end_job(sessions: sessionmaker[Session]) -> None:
     with sessions.begin() as session:
         register_engine(session, model=MODEL)
-        lifecycle.complete(session, claim_one(session).lease, output_of("said"), FinishReason.STOP)
+        ending.complete(session, claim_one(session).lease, output_of("said"), FinishReason.STOP)
 
 
 def _file_and_batch(http: httpx2.Client) -> dict[str, str]:

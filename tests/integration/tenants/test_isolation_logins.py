@@ -9,6 +9,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from api_server import ApiProcess, serving
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import database, fitting, leases, lifecycle, tenants
@@ -106,10 +107,10 @@ def test_a_worker_s_login_can_do_all_that_workers_do(
         lease = claim_one(session).lease
         leases.renew(session, [lease], lease=database_now(session) - database_now(session))
         leases.checkpoint(session, lease, output_of("a"))
-        lifecycle.release(session, lease, output_of("a"))
+        ending.release(session, lease, output_of("a"))
         reservations.close(session, lease.lease_id)
         lease = claim_one(session).lease
-        assert lifecycle.complete(session, lease, output_of("ab"), FinishReason.STOP)
+        assert ending.complete(session, lease, output_of("ab"), FinishReason.STOP)
         reservations.close(session, lease.lease_id)
         lifecycle.expire(session, now=database_now(session))
         lifecycle.rescue(session, now=database_now(session), max_rescues=2)
@@ -140,7 +141,7 @@ def test_the_api_s_login_can_do_all_that_the_api_does(
         assert place["position"], "theirs stands in the same queue"
         with sessions.begin() as session:
             lifecycle.cancel(session, theirs.id, tenant_id=theirs.tenant_id)
-            lifecycle.complete(session, claim_one(session).lease, output_of("ab"), FinishReason.STOP)
+            ending.complete(session, claim_one(session).lease, output_of("ab"), FinishReason.STOP)
         done = http.get("/v1/jobs", params={"state": "completed"}).json()["data"]
         assert http.get(f"/v1/jobs/{done[0]['id']}/result").json()["output"] == "ab"
         assert http.delete(f"/v1/jobs/{done[0]['id']}").status_code == 200

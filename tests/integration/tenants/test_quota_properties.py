@@ -14,6 +14,7 @@ from sqlalchemy import Engine, event, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from api.runtime.quotas import QuotaCache
 from claiming import claims
 from jobs import deletion, files, fitting, lifecycle, submission
@@ -125,16 +126,16 @@ class Life(JobMachine):
         lease = self.leases[place % len(self.leases)]
         with self.sessions.begin() as session:
             {
-                "complete": lambda: lifecycle.complete(session, lease, output_of("x", 1), FinishReason.STOP),
-                "fail": lambda: lifecycle.fail(session, lease, ERROR, output_of("part", 1)),
-                "cancel": lambda: lifecycle.finish_stopped(session, lease, StopReason.CANCEL, None),
-                "expire": lambda: lifecycle.finish_stopped(session, lease, StopReason.EXPIRE, None),
-                "release": lambda: lifecycle.release(session, lease, output_of("part", 1)),
-                "retry": lambda: lifecycle.retry(
+                "complete": lambda: ending.complete(session, lease, output_of("x", 1), FinishReason.STOP),
+                "fail": lambda: ending.fail(session, lease, ERROR, output_of("part", 1)),
+                "cancel": lambda: ending.finish_stopped(session, lease, StopReason.CANCEL, None),
+                "expire": lambda: ending.finish_stopped(session, lease, StopReason.EXPIRE, None),
+                "release": lambda: ending.release(session, lease, output_of("part", 1)),
+                "retry": lambda: ending.retry(
                     session, lease, ERROR, max_attempts=2, backoff=timedelta(microseconds=1)
                 ),
-                "recount": lambda: lifecycle.recount(session, lease, prompt_tokens=17),
-                "lose": lambda: lifecycle.release_after_engine_loss(
+                "recount": lambda: ending.recount(session, lease, prompt_tokens=17),
+                "lose": lambda: ending.release_after_engine_loss(
                     session, lease, max_rescues=TERMS.max_rescues
                 ),
             }[verb]()
@@ -367,7 +368,7 @@ def test_results_take_the_room_that_an_allowance_had(sessions: sessionmaker[Sess
         claimed = claims.claim(session, ENGINE, TERMS)
         assert claimed is not None
         long = output_of("x" * 100_000, 1)
-        assert lifecycle.complete(session, claimed.lease, long, FinishReason.STOP), "a result is always kept"
+        assert ending.complete(session, claimed.lease, long, FinishReason.STOP), "a result is always kept"
     with sessions.begin() as session:
         stored_bytes.add_up(session)
     with sessions() as session, pytest.raises(StorageQuotaError, match=r"Limit: 100,000 stored bytes"):

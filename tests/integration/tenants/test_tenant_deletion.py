@@ -15,10 +15,11 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner
 
+import ending
 from api_server import ApiProcess, error_of
 from claiming import claims
 from cli.stack.servers.valkey import EmbeddedValkey
-from jobs import ids, lifecycle, live_output, tenants
+from jobs import ids, live_output, tenants
 from jobs.erasure import parts
 from jobs.erasure import tenants as erasure
 from jobs.errors import ConflictError, NotFoundError
@@ -80,7 +81,7 @@ class Doomed:
 
     def end_running(self) -> None:
         with self.sessions.begin() as session:
-            assert lifecycle.finish_stopped(session, self.running, StopReason.CANCEL, None)
+            assert ending.finish_stopped(session, self.running, StopReason.CANCEL, None)
 
     @property
     def is_there(self) -> bool:

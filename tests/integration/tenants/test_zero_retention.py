@@ -12,9 +12,10 @@ from sqlalchemy import Engine, event, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 from typer.testing import CliRunner
 
+import ending
 from api_server import ApiProcess
 from cli.stack.servers.valkey import EmbeddedValkey
-from jobs import doorbell, files, ids, lifecycle, submission, tenants
+from jobs import doorbell, files, ids, submission, tenants
 from jobs.checkpoints import Output
 from jobs.database import database_now
 from jobs.engines.tensor_rows import INPUT_PURPOSE
@@ -81,7 +82,7 @@ def rounds(work: ZeroRetention) -> None:
 def done(session: Session, tenant_id: UUID, output: Output | None = None, **fields: Any) -> Job:  # noqa: ANN401
     """A job of the tenant that has just completed; the queue is empty."""
     job = submit_one(session, spec(**fields), tenant_id=tenant_id)
-    lifecycle.complete(session, claim_one(session).lease, output or output_of("said"), FinishReason.STOP)
+    ending.complete(session, claim_one(session).lease, output or output_of("said"), FinishReason.STOP)
     return job
 
 
@@ -207,7 +208,7 @@ def test_the_event_of_a_response_delivers_nothing(
     """It has the response's id alone, also of one that failed."""
     with sessions.begin() as session:
         job = submit_one(session, spec(webhook_url="https://a.example/"), tenant_id=tenant_id)
-        lifecycle.fail(session, claim_one(session).lease, ERROR)
+        ending.fail(session, claim_one(session).lease, ERROR)
         session.execute(update(WebhookEvent).values(type="response.failed"))
         session.execute(update(WebhookDispatch).values(state="delivered", next_attempt_at=None))
     rounds(work)
@@ -363,7 +364,7 @@ def test_a_key_of_what_was_delivered_makes_nothing_again(
     once, make = Repetition(guard, is_submission=True), partial(submission.submit, specs=[spec()], by=by)
     with sessions.begin() as session:
         (job,), _ = once.run(session, make, tenant_id=tenant_id)
-        lifecycle.complete(session, claim_one(session).lease, output_of("said"), FinishReason.STOP)
+        ending.complete(session, claim_one(session).lease, output_of("said"), FinishReason.STOP)
     with sessions.begin() as session:
         assert zero_retention.forget_jobs(session, [job.id], tenant_id=tenant_id) == [job.id]
     with sessions.begin() as session, pytest.raises(AlreadyDeliveredError):

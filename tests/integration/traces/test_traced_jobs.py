@@ -10,16 +10,16 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from bench.tracing.receiver import SeenSpan
 from cli.stack.ports import free_port
 from jobs import lifecycle
-from jobs.completing import JobCompletion
 from jobs.database import database_now
 from jobs.models import Attempt, Job
 from jobs.scheduling import tick
 from jobs.settings import TraceSettings
 from jobs.sharing import Sharing
-from jobs.states import FinishReason, JobState
+from jobs.states import JobState
 from jobs.traces import ended
 from jobs.traces.context import TraceContext
 from jobs.traces.export import Collector
@@ -79,7 +79,7 @@ def again(session: Session) -> Lease:
 
 def completed(session: Session, lease: Lease, *, since_answer: timedelta = timedelta(0)) -> None:
     answer = replace(output_of(f"{SECRET} is an island.", 5), cached_tokens=64)
-    done = JobCompletion(lease, answer, FinishReason.STOP, timedelta(seconds=1), since_answer, None, True)
+    done = ending.completed(lease, answer, since_first_token=timedelta(seconds=1), since_answer=since_answer)
     tick.tick(session, ENGINE, None, ended=[done])
 
 
@@ -128,7 +128,7 @@ def test_a_job_whose_worker_was_killed_and_whose_attempt_failed_stays_in_one_tra
     running(session)
     session.execute(update(Job).values(lease_expires_at=database_now(session) - timedelta(seconds=1)))
     lifecycle.rescue(session, now=database_now(session), max_rescues=2)
-    lifecycle.retry(session, again(session), ERROR, max_attempts=3, backoff=timedelta(0))
+    ending.retry(session, again(session), ERROR, max_attempts=3, backoff=timedelta(0))
     completed(session, again(session))
     found = spans_of(session)
     assert [each.attributes["longbatch.attempt.outcome"] for each in found["chat"]] == [

@@ -13,8 +13,9 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session, sessionmaker
 from standardwebhooks import Webhook
 
+import ending
 from api_server import WEBHOOK_SECRET
-from jobs import ids, lifecycle
+from jobs import ids
 from jobs.database import database_now, transaction
 from jobs.models import DEFAULT_TENANT, WebhookBreaker, WebhookDelivery, WebhookDispatch, WebhookEvent
 from jobs.settings import WebhookSettings
@@ -83,7 +84,7 @@ def test_the_event_of_a_job_counts_its_thinking_and_its_cached_tokens(
     with transaction(sessions) as session:
         job = job_in(session, JobState.RUNNING)
         assert job.lease_id is not None
-        lifecycle.complete(session, Lease(job.id, job.lease_id), thought, FinishReason.STOP)
+        ending.complete(session, Lease(job.id, job.lease_id), thought, FinishReason.STOP)
     deliver_all(sessions)
     usage = receiver.seen[0].event["data"]["usage"]
     assert usage["completion_tokens_details"] == {"reasoning_tokens": 2}

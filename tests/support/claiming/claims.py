@@ -83,7 +83,10 @@ def _close(session: Session, ended: Sequence[FreedSlot]) -> None:
 
 _CLOSE: Final = Statement(f"""
     WITH freed AS (
-        SELECT * FROM unnest(%(lease_ids)s::uuid[], %(produced)s::integer[], %(cached)s::integer[])
-            AS freed(lease_id, produced, cached)
-    ), {reservations.CLOSED} {reservations.SETTLE}
+        SELECT *, true AS is_done
+        FROM unnest(%(lease_ids)s::uuid[], %(produced)s::integer[], %(cached)s::integer[])
+            AS given(lease_id, produced, cached)
+    ), late AS (
+        SELECT tenant_id, model, engine_name, 0 AS num_tokens FROM account_shards WHERE false
+    ), {reservations.RELEASED} {reservations.SETTLE}
 """)  # noqa: S608  # built from constants

@@ -7,13 +7,13 @@ from uuid import UUID
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.checkpoints import Output
+from jobs.finishing import StoredEnd
 from jobs.models import Job
 from jobs.starting import Claim
 from jobs.states import FinishReason, StopReason
 from support import output_of
 from worker.inference.desk import Desk
 from worker.inference.leases import RunningJob
-from worker.inference.lone_ends import StoredEnd
 from worker.inference.outcome import Finished, RunEnd, Stopped
 
 SLOTS = 4

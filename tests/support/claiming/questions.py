@@ -9,9 +9,10 @@ import numpy as np
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+import ending
 from claiming import claims
 from claiming.claims import FreedSlot
-from jobs import leases, lifecycle
+from jobs import leases
 from jobs.ids import uuid7
 from jobs.leases import JobProgress
 from jobs.models import DEFAULT_TENANT, Engine, Job, Reservation
@@ -74,7 +75,7 @@ def read(session: Session, *running: Claim) -> None:
 def end(session: Session, policy: ClaimPolicy, *running: Claim, engine: str = ENGINE) -> list[Claim]:
     """Complete these and start what fits then."""
     for each in running:
-        assert lifecycle.complete(session, each.lease, output_of("x"), FinishReason.STOP)
+        assert ending.complete(session, each.lease, output_of("x"), FinishReason.STOP)
     ended = [FreedSlot(each.lease.lease_id, 3) for each in running]
     return list(claims.claim_all(session, engine, policy, ended=ended).claims)
 

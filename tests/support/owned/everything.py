@@ -7,7 +7,8 @@ from uuid import UUID
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from jobs import files, lifecycle
+import ending
+from jobs import files
 from jobs.database import database_now
 from jobs.files.storage import PartStore
 from jobs.ids import uuid7
@@ -198,7 +199,7 @@ def _jobs(session: Session, tenant_id: UUID, mark: str) -> tuple[Job, Lease]:
         spec(prompt=f"Say {mark}", custom_id=mark, metadata={"of": mark}, webhook_url=f"http://{mark}/"),
         tenant_id=tenant_id,
     )
-    lifecycle.complete(session, claim_one(session).lease, output_of(mark), FinishReason.STOP)
+    ending.complete(session, claim_one(session).lease, output_of(mark), FinishReason.STOP)
     submit_one(session, spec(prompt=f"Run {mark}"), tenant_id=tenant_id)
     running = claim_one(session).lease
     session.add(

@@ -14,6 +14,7 @@ from jobs.engines import served_tokens
 from jobs.models import Job, Summary
 from jobs.starting import Claim
 from jobs.states import FinishReason
+from jobs.transitions import LeaseLost
 from summary_support import create, ready_document, text_of
 from support import output_of
 from worker.inference.desk import Desk
@@ -40,6 +41,20 @@ def test_a_worker_killed_before_it_stored_an_end_has_charged_for_no_token_that_i
         later = database_now(session) + timedelta(minutes=2)
         (job,) = lifecycle.rescue(session, now=later, max_rescues=2, only=[claim.lease.job_id])
     assert job.completion_tokens == saved.num_tokens
+    assert served(sessions, claim) - before == saved.num_tokens - claim.output_tokens
+
+
+def test_a_run_whose_lease_ran_out_charges_for_no_token_that_is_lost(
+    sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+) -> None:
+    claim, before = running[0], served(sessions, running[0])
+    saved = output_of("a few", 2)
+    with transaction(sessions) as session:
+        leases.checkpoint(session, claim.lease, saved)
+        lifecycle.report_progress(session, claim.lease, completion_tokens=4)
+    stored = hand_in(desk, claim, output_of("a few more tokens", 4), RunEnd(LeaseLost(), engine_is_done=True))
+    desk.tick(None)
+    assert stored.result(timeout=0).state is None
     assert served(sessions, claim) - before == saved.num_tokens - claim.output_tokens
 
 

@@ -3,7 +3,6 @@
 import itertools
 import threading
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from uuid import UUID
@@ -14,12 +13,22 @@ from sqlalchemy import Engine, Text, cast, column, event, func, select, text, up
 from sqlalchemy.orm import Session, sessionmaker
 
 from claiming import claims
-from claiming.desks import RELEASED, SLOTS, hand_in, state_of, tick_until_done
+from claiming.desks import RELEASED, SLOTS, hand_in, tick_until_done
 from cli.stack.ports import free_port
+from jobs import leases, lifecycle
 from jobs.checkpoints import Output
 from jobs.database import make_engine, make_sessions, transaction
 from jobs.ids import uuid7
-from jobs.models import Job, Reservation, Result, Summary, WebhookDispatch, WebhookEvent
+from jobs.models import (
+    DEFAULT_TENANT,
+    Attempt,
+    Job,
+    Reservation,
+    Result,
+    Summary,
+    WebhookDispatch,
+    WebhookEvent,
+)
 from jobs.models.tenant import UsageEntry
 from jobs.scheduling.output_history import Group, History
 from jobs.scheduling.prediction import Peers
@@ -31,9 +40,9 @@ from summary_support import create, ready_document, text_of
 from support import CAPACITY, ENGINE, PATIENCE, POLICY, output_of, refusing, register_engine, submit_one
 from webhook_support import add_endpoint
 from worker.inference.desk import Desk
-from worker.inference.leases import RunningJob
-from worker.inference.lone_ends import EndedRun, LoneEnds
+from worker.inference.outcome import NotLoaded, RunEnd
 
+NOTHING = Output(text="", packed_ids=b"", num_tokens=0)
 POISON = Output(text="a\x00b", packed_ids=b"ids", num_tokens=2)
 
 
@@ -80,7 +89,7 @@ def test_receivers_are_told_in_three_more_however_many_jobs_end(
             stored = [hand_in(desk, each) for each in some]
             desk.tick(None)
         assert [each.result(timeout=0).may_have_deliveries for each in stored] == [True] * len(some)
-        assert len(executed) == 2 + 3, executed
+        assert len(executed) == 3 + 3, executed
     with sessions() as session:
         told = select(WebhookEvent.job_id, WebhookDispatch.endpoint_id, WebhookDispatch.is_noticed)
         due = session.execute(told.join(WebhookDispatch, WebhookDispatch.event_id == WebhookEvent.id)).all()
@@ -212,6 +221,43 @@ def test_the_ends_of_a_tree_that_was_held_are_stored_together_once_it_is_free(
     assert (len(writers), len(set(writers))) == (16, 1)
 
 
+def test_the_end_of_a_part_whose_tree_is_gone_is_stored(
+    sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+) -> None:
+    tree_id = uuid7()
+    with transaction(sessions) as session:
+        session.execute(update(Job).where(Job.id == running[0].lease.job_id).values(summary_id=tree_id))
+    stored = hand_in(desk, running[0], tree_id=tree_id)
+    desk.tick(None)
+    assert stored.result(timeout=0).state is JobState.COMPLETED
+
+
+def test_a_cancelled_run_that_never_began_leaves_what_earlier_runs_generated(
+    sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+) -> None:
+    lease = running[0].lease
+    with transaction(sessions) as session:
+        leases.checkpoint(session, lease, output_of("half", 2))
+        lifecycle.cancel(session, lease.job_id, tenant_id=DEFAULT_TENANT)
+    ended = hand_in(desk, running[0], NOTHING, RunEnd(NotLoaded(), engine_is_done=True))
+    desk.tick(None)
+    assert ended.result(timeout=0).state is JobState.CANCELLED
+    with sessions() as session:
+        assert session.get_one(Result, lease.job_id).output == "half"
+        assert session.get_one(Job, lease.job_id).completion_tokens == 2
+
+
+def test_a_run_keeps_when_its_answer_was_whole_though_it_is_stored_alone(
+    sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+) -> None:
+    hand_in(desk, running[0], POISON)
+    stored = hand_in(desk, running[1])
+    tick_until_done(desk, [stored])
+    with sessions() as session:
+        mine = Attempt.job_id == running[1].lease.job_id
+        assert session.scalars(select(Attempt.answered_at).where(mine)).one() is not None
+
+
 def test_an_end_that_breaks_its_connection_holds_up_no_other(
     sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
 ) -> None:
@@ -298,20 +344,17 @@ def test_an_end_whose_statement_takes_for_ever_holds_up_no_other(
     assert late.result(timeout=0).state is JobState.QUEUED
 
 
-def test_a_round_stores_one_end_alone_and_leaves_those_that_it_has_no_time_for_to_the_next(
+def test_a_tick_stores_one_end_alone_and_leaves_those_that_it_has_no_time_for_to_the_next(
     sessions: sessionmaker[Session], feeding: Callable[..., Settings], running: list[Claim]
 ) -> None:
     hours = itertools.count(step=3600.0)
-    ends = LoneEnds(feeding(), sessions, stopping=threading.Event(), clock=lambda: next(hours))
-    handed_in = [
-        EndedRun(RunningJob(each.lease, float("inf")), RELEASED, output_of("x"), 0.0, Future())
-        for each in running[:2]
-    ]
-    ends.add(handed_in)
+    desk = Desk(feeding(), sessions, stopping=threading.Event(), clock=lambda: next(hours))
+    bad, good = hand_in(desk, running[0], POISON, RELEASED), hand_in(desk, running[1], end=RELEASED)
     wakes: list[None] = []
+    desk.wake = lambda: wakes.append(None)
     for num_stored in (1, 2):
-        ends.store(wake=lambda: wakes.append(None), wake_within=lambda _: None)
-        assert sum(each.stored.done() for each in handed_in) == num_stored
+        desk.tick(None)
+        assert [bad.done(), good.done()].count(True) == num_stored
         assert len(wakes) == num_stored, "there is a slot to fill, and more to store"
 
 
@@ -350,9 +393,13 @@ def test_an_answer_whose_endpoint_is_deleted_in_between_is_stored_whole(
         assert session.get_one(Result, running[0].lease.job_id).output == "all of it"
 
 
-def test_jobs_start_before_ends_that_may_have_to_wait_are_stored(desk: Desk, running: list[Claim]) -> None:
+def test_jobs_start_before_ends_are_stored_alone(
+    sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+) -> None:
+    with on_write(sessions, running[1].lease.job_id, BREAKS):
+        released = hand_in(desk, running[1], end=RELEASED)
+        desk.tick(None)
     hand_in(desk, running[0])
-    released = hand_in(desk, running[1], end=RELEASED)
     started: list[tuple[int, bool]] = []
     desk.tick(POLICY, start=lambda result: started.append((len(result.claims), released.done())))
     assert started == [(1, False)]
@@ -372,9 +419,10 @@ def test_ends_are_stored_though_claims_fail(desk: Desk, running: list[Claim]) ->
     assert desk.tick(failing).claims == ()
     assert completed.result(timeout=0).state is JobState.COMPLETED
     released = hand_in(desk, running[1], end=RELEASED)
+    assert desk.tick(failing).claims == ()
+    assert released.result(timeout=0).state is JobState.QUEUED
     with pytest.raises(RuntimeError):
         desk.tick(failing)
-    assert released.result(timeout=0).state is JobState.QUEUED
 
 
 def test_only_ends_that_a_webhook_wants_wake_its_deliveries(
@@ -391,14 +439,21 @@ def test_only_ends_that_a_webhook_wants_wake_its_deliveries(
     assert [each.result(timeout=0).may_have_deliveries for each in stored] == [False, True]
 
 
-def test_another_end_than_a_whole_answer_frees_its_slot_for_the_next_tick(
-    sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+def test_an_end_frees_its_slot_for_the_claims_of_its_tick_whatever_it_is(
+    desk: Desk, running: list[Claim]
+) -> None:
+    released = hand_in(desk, running[0], end=RELEASED)
+    assert len(desk.tick(POLICY).claims) == 1
+    assert released.result(timeout=0).state is JobState.QUEUED
+
+
+def test_an_end_that_is_stored_alone_frees_its_slot_for_the_next_tick(
+    desk: Desk, running: list[Claim]
 ) -> None:
     wakes: list[None] = []
     desk.wake = lambda: wakes.append(None)
-    released = hand_in(desk, running[0], end=RELEASED)
-    desk.tick(None)
-    assert released.result(timeout=0).state is JobState.QUEUED
-    assert state_of(sessions, running[0]) == JobState.QUEUED
+    failed = hand_in(desk, running[0], POISON)
+    assert desk.tick(POLICY).claims == ()
+    assert failed.result(timeout=0).state is JobState.FAILED
     assert len(wakes) == 2, "for the run that ended, and for the slot"
     assert len(desk.tick(POLICY).claims) == 1
