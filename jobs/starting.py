@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -53,7 +53,7 @@ class Claim:
         output_tokens: output that the blocks cover besides the prompt, including that of earlier runs.
         steps: engine iterations from its start to its expected end.
         slot_wait: those until it starts: it is sent to wait inside the engine until another one ends.
-        waited: since it was submitted.
+        waited: from its submission to its first start, once that is claimed.
         overtakes: a better ranked job that its growth must not postpone.
         alone: nothing else may start beside it.
         charge: tokens that its tenant pays now.
@@ -188,10 +188,10 @@ def _start_all(
     }
     rows = statements.fetch(session, START, given)
     job_rows.expire_loaded(session, [job_id for job_id, *_ in rows])
-    started = {job_id: is_active for job_id, _, is_active in rows}
-    running = [each for each in claims if each.job.id in started]
-    _activate(session, [each for each in running if not started[each.job.id]])
-    _tell(session, [job_id for job_id, is_wanted, _ in rows if is_wanted])
+    started = {job_id: (waited, is_active) for job_id, waited, _, is_active in rows}
+    running = [replace(each, waited=started[each.job.id][0]) for each in claims if each.job.id in started]
+    _activate(session, [each for each in running if not started[each.job.id][1]])
+    _tell(session, [job_id for job_id, _, is_wanted, _ in rows if is_wanted])
     return running
 
 
@@ -256,7 +256,8 @@ START: Final = Statement(f"""
             started_at = coalesce(jobs.started_at, clock_timestamp()), run_after = NULL,
             family = free.family
         FROM free WHERE jobs.id = free.id AND {job_rows.may("claim")}
-        RETURNING jobs.id, jobs.tenant_id, jobs.model, {events.IS_START_WANTED} AS is_start_wanted
+        RETURNING jobs.id, jobs.tenant_id, jobs.model, {events.IS_START_WANTED} AS is_start_wanted,
+            jobs.started_at - jobs.created_at AS waited
     ), reserved AS (
         INSERT INTO reservations
             (lease_id, engine_name, job_id, blocks, shared_blocks, output_tokens, output_before,
@@ -289,7 +290,7 @@ START: Final = Statement(f"""
             overtaken_id = coalesce(excluded.overtaken_id, shard.overtaken_id),
             overtaken_steps = coalesce(excluded.overtaken_steps, shard.overtaken_steps)
     )
-    SELECT started.id, started.is_start_wanted, EXISTS (
+    SELECT started.id, started.waited, started.is_start_wanted, EXISTS (
         SELECT FROM accounts
         WHERE accounts.tenant_id = started.tenant_id AND accounts.model = started.model AND accounts.is_active
     ) AS is_active FROM started

@@ -126,7 +126,6 @@ def _claim(
         chosen.output_tokens,
         steps=chosen.steps,
         slot_wait=slot_wait,
-        waited=chosen.waited,
         overtakes=overtakes,
         alone=chosen.alone,
         charge=charge,
