@@ -63,15 +63,6 @@ def report_all(session: Session, reports: Sequence[JobProgress]) -> dict[UUID, b
     return dict(statements.fetch(session, _REPORT, _given([each.lease for each in reports]) | values))
 
 
-def checkpoint(session: Session, lease: Lease, output: Output) -> bool:
-    """Save what the job has generated; it resumes there if its worker is lost.
-
-    Returns:
-        False if the lease is lost or the job's row is locked.
-    """
-    return lease.lease_id in checkpoint_all(session, [lease], [output])
-
-
 def checkpoint_all(session: Session, leases: Sequence[Lease], outputs: Sequence[Output]) -> set[UUID]:
     """Save what many jobs have generated in one statement; one that cannot be stored fails it.
 

@@ -98,24 +98,6 @@ def fail_unstartable(session: Session, job_ids: Sequence[UUID]) -> None:
 _UNSTARTABLE: JsonObject = {"code": "internal_error", "message": "The job cannot be started."}
 
 
-def report_progress(
-    session: Session, lease: Lease, *, completion_tokens: int, since_first_token: timedelta = timedelta(0)
-) -> bool:
-    """Publish how many tokens have streamed, and when the first one came.
-
-    Returns:
-        False if the lease is lost.
-    """
-    return bool(
-        transitions.write(
-            session,
-            lease,
-            completion_tokens=func.least(completion_tokens, Job.max_tokens),
-            first_token_at=func.coalesce(Job.first_token_at, func.clock_timestamp() - since_first_token),
-        )
-    )
-
-
 def request_preemption(session: Session, job_ids: Sequence[UUID]) -> int:
     """Ask the workers of these running jobs to release them.
 

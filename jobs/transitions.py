@@ -1,8 +1,7 @@
-"""The fence of a running job: what its lease permits, and how others ask it to stop."""
+"""The lease of a running job, and requests to stop it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, or_, update
@@ -27,23 +26,6 @@ class LeaseLost:
 
 # A stronger reason to stop replaces a weaker one.
 _STRENGTH = {StopReason.SHUTDOWN: 0, StopReason.PREEMPT: 1, StopReason.EXPIRE: 2, StopReason.CANCEL: 3}
-
-
-def fence(lease: Lease) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions under which this lease may write."""
-    return (Job.id == lease.job_id, Job.lease_id == lease.lease_id)
-
-
-def write(session: Session, lease: Lease, **values: Any) -> int:  # noqa: ANN401  # columns have many types
-    """Update a job that the worker still holds.
-
-    Returns:
-        The number of rows; 0 if the lease is lost.
-    """
-    written = session.execute(
-        update(Job).where(*fence(lease), Job.state == "running").values(**values).returning(Job.id)
-    )
-    return len(written.all())
 
 
 def request_stop(session: Session, reason: StopReason, conditions: Sequence[ColumnElement[bool]]) -> int:

@@ -44,7 +44,7 @@ def choose_preemptions(
         return []
     able = sorted(
         (each for each in running if _may_be_preempted(each, policy)),
-        key=lambda each: (not each.waits, each.recompute_tokens or 0, each.job_id),
+        key=lambda each: (not each.waits, _cost(each), each.job_id),
     )
     leaving: list[Running] = []
     for each in able:
@@ -58,6 +58,11 @@ def choose_preemptions(
         if fits(waiting, _without(room, others, running)):
             leaving = others
     return [each.job_id for each in leaving]
+
+
+def _cost(job: Running) -> int:
+    """Return the tokens to read again if it leaves: at least its prompt if it may not yield."""
+    return job.prompt_tokens if job.recompute_tokens is None else job.recompute_tokens
 
 
 def _may_be_preempted(job: Running, policy: PackingPolicy) -> bool:

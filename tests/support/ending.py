@@ -8,10 +8,11 @@ from uuid import UUID
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from jobs import lifecycle
+from jobs import leases, lifecycle
 from jobs.checkpoints import Output
 from jobs.errors import EngineLostError
 from jobs.finishing import JobEnd
+from jobs.leases import JobProgress
 from jobs.models import Job, JsonObject, Reservation
 from jobs.states import AttemptOutcome, FinishReason, JobState, StopReason
 from jobs.transitions import Lease
@@ -109,6 +110,19 @@ def retry(
 
 def release_after_engine_loss(session: Session, lease: Lease, *, max_rescues: int) -> JobState | None:
     return store(session, lifecycle.lost(lease, EngineLostError.code, max_rescues=max_rescues))
+
+
+def report_progress(session: Session, lease: Lease, *, completion_tokens: int) -> bool:
+    """False: the lease is lost."""
+    report = JobProgress(lease, completion_tokens, since_first_token=timedelta(0))
+    is_held = lease.lease_id in leases.report_all(session, [report])
+    session.get(Job, lease.job_id, populate_existing=True)
+    return is_held
+
+
+def checkpoint(session: Session, lease: Lease, output: Output) -> bool:
+    """False: the lease is lost, or the job's row is locked."""
+    return lease.lease_id in leases.checkpoint_all(session, [lease], [output])
 
 
 def drain(session: Session, lease_id: UUID) -> None:

@@ -43,7 +43,7 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class NotLoaded:
-    """The database was unavailable before anything was sent; the job goes back unchanged."""
+    """The prompt could not be read, so nothing was sent; the job goes back unchanged, for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,11 @@ def write_outcome(lease: Lease, end: RunEnd, output: Output, *, settings: JobSet
             written = ended(verb="release", outcome=AttemptOutcome.PREEMPTED)
         case Yielded():
             written = ended(verb="release", outcome=AttemptOutcome.YIELDED)
-        case Stopped() | SegmentEnded() | NotLoaded():
+        case Stopped() | SegmentEnded():
             written = ended(verb="release", outcome=AttemptOutcome.RELEASED)
+        case NotLoaded():  # one prompt that cannot be read must not be claimed in every tick
+            wait = timedelta(seconds=settings.retry_backoff_seconds)
+            written = ended(verb="release", outcome=AttemptOutcome.RELEASED, wait=wait)
         case Recounted(prompt_tokens):
             written = ended(verb="release", outcome=AttemptOutcome.RECOUNTED, prompt_tokens=prompt_tokens)
         case Failed(error):

@@ -12,7 +12,7 @@ from batch_support import Service, lines
 from browser_support import opened, violations
 from console_pages.browser import new_key
 from console_pages.screenshots import looked_at, looks, probe
-from jobs import ids, lifecycle
+from jobs import ids
 from jobs.states import FinishReason
 from jobs.tenants.keys import Scope
 from jobs.transitions import Lease
@@ -48,7 +48,7 @@ def test_rows_change_while_one_looks_and_pages_break_no_rule(
         page.get_by_role("link", name=job_id).wait_for()
         looked_at(page, "jobs", look)
         with sessions.begin() as session:
-            lifecycle.report_progress(session, running, completion_tokens=17)
+            ending.report_progress(session, running, completion_tokens=17)
         page.locator(f"#tokens-{job_id}", has_text="17").wait_for()
         page.get_by_role("link", name=job_id).click()
         page.get_by_role("button", name="Cancel this job").wait_for()

@@ -198,7 +198,7 @@ def test_a_running_job_shows_its_reservation_and_tokens(
     visitor: Browser, sessions: sessionmaker[Session], running: Lease
 ) -> None:
     with sessions.begin() as session:
-        lifecycle.report_progress(session, running, completion_tokens=17)
+        ending.report_progress(session, running, completion_tokens=17)
     page = visitor.page(f"/console/jobs/{ids.job_id(running.job_id)}")
     found = words(page)
     assert "Reserved on engine-a" in found

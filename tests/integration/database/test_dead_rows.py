@@ -68,7 +68,7 @@ def test_while_a_job_runs_its_row_changes_on_its_page_and_in_no_index(session: S
     for number in range(1, 4):
         leases.report_all(session, [JobProgress(claim.lease, number, timedelta(0))])
         leases.renew(session, [claim.lease], lease=timedelta(minutes=1))
-        leases.checkpoint(session, claim.lease, output_of("y", number))
+        ending.checkpoint(session, claim.lease, output_of("y", number))
     assert changes() == (10, 9)
     end(session, claim)
     assert changes() == (11, 9), "it no longer runs"

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 import ending
 from api_server import ApiProcess
-from jobs import deletion, ids, leases, lifecycle
+from jobs import deletion, ids, lifecycle
 from jobs.database import database_now
 from jobs.engines import attempts, reservations
 from jobs.finishing import JobEnd
@@ -142,8 +142,8 @@ def test_a_run_that_goes_on_counts_only_its_own_tokens(session: Session) -> None
     lease = running(session)
     ending.release(session, lease, output_of("one two", 2))
     lease = again(session, lease)
-    leases.checkpoint(session, lease, output_of("one two …", 5))
-    lifecycle.report_progress(session, lease, completion_tokens=9)
+    ending.checkpoint(session, lease, output_of("one two …", 5))
+    ending.report_progress(session, lease, completion_tokens=9)
     lifecycle.rescue(session, now=database_now(session) + timedelta(minutes=2), max_rescues=2)
     lease = again(session, lease)
     tick.tick(session, ENGINE, None, ended=[finished(lease, num_tokens=12)])
@@ -208,7 +208,7 @@ def test_callers_list_the_runs_of_a_job_and_operators_see_the_worker(
         lease = running(session)
         ending.retry(session, lease, ERROR, max_attempts=3, backoff=SPAN)
         current = again(session, lease)
-        lifecycle.report_progress(session, current, completion_tokens=7)
+        ending.report_progress(session, current, completion_tokens=7)
         reading, other = (
             keys.create(session, tenant_id=each, name="reads", scopes=[Scope.READ]).secret
             for each in (DEFAULT_TENANT, new_tenant(session))

@@ -62,7 +62,7 @@ def test_a_stale_worker_can_write_nothing(session: Session, verb: str) -> None:
         "end": lambda: ending.finish_stopped(session, lease, StopReason.CANCEL, output_of("zombie")),
         "release": lambda: ending.release(session, lease),
         "retry": lambda: ending.retry(session, lease, ERROR, max_attempts=3, backoff=RETRY_WAIT),
-        "progress": lambda: lifecycle.report_progress(session, lease, completion_tokens=7),
+        "progress": lambda: ending.report_progress(session, lease, completion_tokens=7),
     }[verb]()
     assert not stale
     assert leases.renew(session, [lease], lease=timedelta(seconds=60)) == set()
@@ -101,7 +101,7 @@ def test_retry_spends_an_attempt_waits_and_fails_after_the_last(session: Session
 
 def test_release_gives_the_attempt_back(session: Session) -> None:
     lease = running(session)
-    lifecycle.report_progress(session, lease, completion_tokens=9)
+    ending.report_progress(session, lease, completion_tokens=9)
     assert ending.release(session, lease)
     job = session.get_one(Job, lease.job_id, populate_existing=True)
     assert (job.state, job.attempt, job.completion_tokens, job.first_token_at) == ("queued", 0, 0, None)

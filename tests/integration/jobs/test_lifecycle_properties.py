@@ -137,7 +137,7 @@ class Life(JobMachine):
                 "retry": lambda: ending.retry(
                     session, lease, ERROR, max_attempts=2, backoff=timedelta(microseconds=1)
                 ),
-                "progress": lambda: lifecycle.report_progress(session, lease, completion_tokens=1),
+                "progress": lambda: ending.report_progress(session, lease, completion_tokens=1),
             }[verb]()
             assert bool(done) == current, "exactly the holder of the lease writes"
             if verb != "progress":

@@ -125,8 +125,8 @@ def test_a_rescued_job_is_charged_for_its_checkpoint_alone(session: Session) -> 
     tenant_id = new_tenant(session)
     submit_one(session, spec(1000, max_tokens=500), tenant_id=tenant_id)
     claimed = claim_one(session)
-    leases.checkpoint(session, claimed.lease, output_of("x", 30))
-    lifecycle.report_progress(session, claimed.lease, completion_tokens=70)
+    ending.checkpoint(session, claimed.lease, output_of("x", 30))
+    ending.report_progress(session, claimed.lease, completion_tokens=70)
     later = database_now(session) + timedelta(hours=1)
     assert len(lifecycle.rescue(session, now=later, max_rescues=2)) == 1
     assert served(session, tenant_id) == 1030
@@ -208,7 +208,7 @@ def test_the_interactive_lane_goes_first_but_not_on_the_last_slot(session: Sessi
 
 
 def stream_for_long(session: Session, claimed: Claim, num_tokens: int = 300) -> None:
-    lifecycle.report_progress(session, claimed.lease, completion_tokens=num_tokens)
+    ending.report_progress(session, claimed.lease, completion_tokens=num_tokens)
 
 
 def look(session: Session) -> tuple[Claim | None, bool]:

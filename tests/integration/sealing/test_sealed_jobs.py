@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.orm import Session, sessionmaker
 
 import ending
-from jobs import checkpoints, leases, lifecycle, queries
+from jobs import checkpoints, lifecycle, queries
 from jobs.checkpoints import Output
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Job
@@ -64,7 +64,7 @@ def completed(sessions: Sessions) -> UUID:
     """A job that ran, was saved on the way, and is complete."""
     lease = claimed(sessions)
     with transaction(sessions) as session:
-        assert leases.checkpoint(session, lease, OUTPUT)
+        assert ending.checkpoint(session, lease, OUTPUT)
     with transaction(sessions) as session:
         stored = lifecycle.finish(session, [ending.completed(lease, OUTPUT, engine_is_done=False)])
         assert stored.keys() == {lease.job_id}
@@ -119,7 +119,7 @@ def test_the_search_finds_it_where_it_is_not_sealed(sessions: Sessions) -> None:
 def test_what_runs_is_saved_sealed_and_goes_on(sessions: Sessions, sealed: Sessions) -> None:
     lease = claimed(sealed)
     with transaction(sealed) as session:
-        assert leases.checkpoint(session, lease, OUTPUT)
+        assert ending.checkpoint(session, lease, OUTPUT)
     assert in_database(sessions, MARKS) == set()
     with transaction(sealed) as session:
         saved = checkpoints.load(session, lease.job_id)

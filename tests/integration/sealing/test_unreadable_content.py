@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session, sessionmaker
 import ending
 from api_server import Serve, error_of
 from batch_support import Service, lines
-from jobs import leases
 from jobs.batches.expansion import MAX_FAILURES
 from jobs.checkpoints import Output
 from jobs.database import transaction
@@ -97,7 +96,7 @@ def test_a_checkpoint_fails_its_own_job_alone(
         register_engine(session)
         lease = claim_one(session).lease
         saved = Output("said", packed_ids=pack_ids([1, 2, 3]), num_tokens=3)
-        assert leases.checkpoint(session, lease, saved)
+        assert ending.checkpoint(session, lease, saved)
         assert ending.release(session, lease, saved) == "queued"
         reservations.close(session, lease.lease_id)
     whole = healthy.submit("Whole.", max_tokens=50)

@@ -106,7 +106,7 @@ def test_a_worker_s_login_can_do_all_that_workers_do(
         assert prepare_next(session) is not None
         lease = claim_one(session).lease
         leases.renew(session, [lease], lease=database_now(session) - database_now(session))
-        leases.checkpoint(session, lease, output_of("a"))
+        ending.checkpoint(session, lease, output_of("a"))
         ending.release(session, lease, output_of("a"))
         reservations.close(session, lease.lease_id)
         lease = claim_one(session).lease

@@ -48,6 +48,16 @@ def test_the_job_that_is_cheapest_to_read_again_makes_room() -> None:
     assert room_for(SOMEBODY, running) == [2]
 
 
+def test_a_job_that_may_not_yield_again_counts_with_its_whole_prompt() -> None:
+    running = [
+        batch_job(0, recompute=9000),
+        Running(UUID(int=1), 20, 500, recompute_tokens=None, new_tokens=1000, prompt_tokens=9500),
+        batch_job(2, recompute=9200),
+        batch_job(3, recompute=9300),
+    ]
+    assert room_for(SOMEBODY, running) == [0]
+
+
 def test_nobody_leaves_while_there_is_room_or_somebody_is_leaving_already() -> None:
     assert room_for(SOMEBODY, [batch_job(number) for number in range(3)]) == []
     running = [batch_job(number) for number in range(3)] + [batch_job(3, is_leaving=True)]

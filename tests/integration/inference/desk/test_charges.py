@@ -7,8 +7,9 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from claiming.desks import hand_in, tick_until_done
-from jobs import leases, lifecycle
+from jobs import lifecycle
 from jobs.database import database_now, transaction
 from jobs.engines import served_tokens
 from jobs.models import Job, Summary
@@ -32,7 +33,7 @@ def test_a_worker_killed_before_it_stored_an_end_has_charged_for_no_token_that_i
     claim, before = running[0], served(sessions, running[0])
     saved = output_of("a few", 2)
     with transaction(sessions) as session:
-        leases.checkpoint(session, claim.lease, saved)
+        ending.checkpoint(session, claim.lease, saved)
     with sessions() as other, other.begin():
         other.execute(select(Job.id).where(Job.id == claim.lease.job_id).with_for_update())
         hand_in(desk, claim, output_of("a few more tokens", 4))
@@ -50,8 +51,8 @@ def test_a_run_whose_lease_ran_out_charges_for_no_token_that_is_lost(
     claim, before = running[0], served(sessions, running[0])
     saved = output_of("a few", 2)
     with transaction(sessions) as session:
-        leases.checkpoint(session, claim.lease, saved)
-        lifecycle.report_progress(session, claim.lease, completion_tokens=4)
+        ending.checkpoint(session, claim.lease, saved)
+        ending.report_progress(session, claim.lease, completion_tokens=4)
     stored = hand_in(desk, claim, output_of("a few more tokens", 4), RunEnd(LeaseLost(), engine_is_done=True))
     desk.tick(None)
     assert stored.result(timeout=0).state is None
@@ -95,7 +96,7 @@ def test_an_answer_whose_tree_was_held_is_charged_for_whoever_stores_it(
         parts = [part.lease.job_id, other_part.lease.job_id]
         session.execute(update(Job).where(Job.id.in_(parts)).values(summary_id=tree.id))
         if num_saved:
-            leases.checkpoint(session, part.lease, output_of("a few", num_saved))
+            ending.checkpoint(session, part.lease, output_of("a few", num_saved))
     with sessions() as other, other.begin():
         other.execute(select(Summary.id).where(Summary.id == tree.id).with_for_update())
         late = [hand_in(desk, each, output, tree_id=tree.id) for each in (part, other_part)]

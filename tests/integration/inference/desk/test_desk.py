@@ -12,10 +12,11 @@ from pydantic import SecretStr
 from sqlalchemy import Engine, Text, cast, column, event, func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
+import ending
 from claiming import claims
 from claiming.desks import RELEASED, SLOTS, hand_in, tick_until_done
 from cli.stack.ports import free_port
-from jobs import leases, lifecycle
+from jobs import lifecycle
 from jobs.checkpoints import Output
 from jobs.database import make_engine, make_sessions, transaction
 from jobs.ids import uuid7
@@ -237,7 +238,7 @@ def test_a_cancelled_run_that_never_began_leaves_what_earlier_runs_generated(
 ) -> None:
     lease = running[0].lease
     with transaction(sessions) as session:
-        leases.checkpoint(session, lease, output_of("half", 2))
+        ending.checkpoint(session, lease, output_of("half", 2))
         lifecycle.cancel(session, lease.job_id, tenant_id=DEFAULT_TENANT)
     ended = hand_in(desk, running[0], NOTHING, RunEnd(NotLoaded(), engine_is_done=True))
     desk.tick(None)
@@ -245,6 +246,18 @@ def test_a_cancelled_run_that_never_began_leaves_what_earlier_runs_generated(
     with sessions() as session:
         assert session.get_one(Result, lease.job_id).output == "half"
         assert session.get_one(Job, lease.job_id).completion_tokens == 2
+
+
+def test_a_job_whose_prompt_could_not_be_read_is_not_claimed_again_at_once(
+    sessions: sessionmaker[Session], desk: Desk, running: list[Claim]
+) -> None:
+    ended = hand_in(desk, running[0], NOTHING, RunEnd(NotLoaded(), engine_is_done=True))
+    desk.tick(None)
+    assert ended.result(timeout=0).state is JobState.QUEUED
+    with sessions() as session:
+        run_after = session.get_one(Job, running[0].lease.job_id).run_after
+        assert run_after is not None
+        assert run_after > database_now(session)
 
 
 def test_a_run_keeps_when_its_answer_was_whole_though_it_is_stored_alone(
