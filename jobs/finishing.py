@@ -87,7 +87,7 @@ class StoredEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishResult:
     """What a statement did.
 
     Attributes:
@@ -100,7 +100,7 @@ class Finished:
     followed: Sequence[Job]
 
 
-def finish(session: Session, ends: Sequence[JobEnd], *, free_trees: Sequence[UUID] = ()) -> Finished:
+def finish(session: Session, ends: Sequence[JobEnd], *, free_trees: Sequence[UUID] = ()) -> FinishResult:
     """Finish these jobs or queue them again; the caller publishes what is followed, advances trees and twins.
 
     Waits for no row of a job. Releases the reservation of every request that the engine is done with,
@@ -113,7 +113,7 @@ def finish(session: Session, ends: Sequence[JobEnd], *, free_trees: Sequence[UUI
         free_trees: trees that the transaction has locked; of others no run's end is stored.
     """
     if not ends:
-        return Finished({}, ())
+        return FinishResult({}, ())
     sql = END_RUNS if any(each.lease_id for each in ends) else END_JOBS
     rows = statements.fetch(session, sql, _given(ends) | {"free_trees": free_trees})
     # Of a job with a lost run beside its present one, the state comes last.
@@ -123,7 +123,7 @@ def finish(session: Session, ends: Sequence[JobEnd], *, free_trees: Sequence[UUI
     note_ended(session, ended)
     note_outcomes(session, ended.values())
     followed = [job_rows.written(session, row) for _, _, is_followed, *row in rows if is_followed]
-    return Finished(states, followed)
+    return FinishResult(states, followed)
 
 
 def _given(ends: Sequence[JobEnd]) -> dict[str, object]:

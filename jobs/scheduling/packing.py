@@ -284,7 +284,7 @@ class Packer:
         return Choice(start=None)
 
     def start(self, job_id: UUID) -> None:
-        """Let the job run, which was chosen just now."""
+        """Count the job as started, which was chosen just now."""
         lane, place = next(
             (lane, place)
             for lane in (self._interactive, self._batch)

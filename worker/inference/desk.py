@@ -149,8 +149,8 @@ class Desk:
     ) -> Tick:
         """Store what was handed in, and start every job that fits then.
 
-        An end that cannot be stored now stays for the next tick. Fails only if claims do and nothing else was
-        to be done with them.
+        An end that cannot be stored now stays for the next tick. Raises only in a tick without ends whose
+        claims fail.
 
         Args:
             policy: of the claims; None: start nothing.

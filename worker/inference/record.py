@@ -67,9 +67,9 @@ class JobRun:
         adapter: that generates; None: the model as it is.
         tensors: what goes to the engine and comes from it by name besides.
         outputs: what of it has come; None: the job asks for nothing.
-    began_at: monotonic time at which the run began, just after its claim.
-    num_before: tokens that earlier runs have generated.
-    resent_tokens: of prompt and answer, in requests after the job's first.
+        began_at: monotonic time at which the run began, just after its claim.
+        num_before: tokens that earlier runs have generated.
+        resent_tokens: of prompt and answer, in requests after the job's first.
     """
 
     claim: Claim

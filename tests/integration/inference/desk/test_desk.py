@@ -18,7 +18,7 @@ from claiming.desks import RELEASED, SLOTS, hand_in, tick_until_done
 from cli.stack.ports import free_port
 from jobs import lifecycle
 from jobs.checkpoints import Output
-from jobs.database import make_engine, make_sessions, transaction
+from jobs.database import database_now, make_engine, make_sessions, transaction
 from jobs.ids import uuid7
 from jobs.models import (
     DEFAULT_TENANT,
