@@ -2,8 +2,8 @@
 
 The engine reserves `ceil((prompt_tokens + max_tokens) / tokens_per_block)` blocks for a request under
 `guaranteed_no_evict`, and a constant on top for a model with windows or recurrent states. We reserve exactly
-that before we send the request, so no request waits for blocks inside the engine. Requests that wait there for
-a slot are in its waiting room, and have their blocks, too. `packing` decides which job starts next.
+that before we send the request, so no request waits for blocks inside the engine. Those that wait there for a
+slot are in its waiting room, and have their blocks, too. `packing` decides which job starts next.
 """
 
 from collections.abc import Sequence
