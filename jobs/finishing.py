@@ -67,6 +67,11 @@ class JobEnd:
     engine_is_done: bool = False
 
     @property
+    def key(self) -> UUID:
+        """What tells ends apart: the lease of the run, or the job of an end without a run."""
+        return self.lease_id or self.job_id
+
+    @property
     def has_output(self) -> bool:
         """True if `output` replaces what the last checkpoint holds."""
         return self.output is not None and (self.verb == "complete" or self.output.num_tokens > 0)
@@ -91,8 +96,8 @@ class FinishResult:
     """What a statement did.
 
     Attributes:
-        states: the new states of jobs; None: the lease is lost. Of jobs that are absent, a row or a tree is
-            locked.
+        states: the new states of jobs, by `JobEnd.key`; None: the lease is lost. Of those that are absent, a
+            row or a tree is locked.
         followed: jobs that ended, for which receivers, trees or twins may wait.
     """
 
@@ -116,14 +121,13 @@ def finish(session: Session, ends: Sequence[JobEnd], *, free_trees: Sequence[UUI
         return FinishResult({}, ())
     sql = END_RUNS if any(each.lease_id for each in ends) else END_JOBS
     rows = statements.fetch(session, sql, _given(ends) | {"free_trees": free_trees})
-    # Of a job with a lost run beside its present one, the state comes last.
-    states = {job_id: JobState(state) if state else None for job_id, state, *_ in rows}
-    ended = {job_id: state for job_id, state in states.items() if state is not None and state in TERMINAL}
-    job_rows.expire_loaded(session, [job_id for job_id, state in states.items() if state])
+    moved = {job_id: JobState(state) for job_id, _, state, *_ in rows if state}
+    ended = {job_id: state for job_id, state in moved.items() if state in TERMINAL}
+    job_rows.expire_loaded(session, list(moved))
     note_ended(session, ended)
     note_outcomes(session, ended.values())
-    followed = [job_rows.written(session, row) for _, _, is_followed, *row in rows if is_followed]
-    return FinishResult(states, followed)
+    followed = [job_rows.written(session, row) for _, _, _, is_followed, *row in rows if is_followed]
+    return FinishResult({key: moved[job_id] if state else None for job_id, key, state, *_ in rows}, followed)
 
 
 def _given(ends: Sequence[JobEnd]) -> dict[str, object]:
@@ -320,11 +324,10 @@ def _statement(of_runs: str) -> Statement:
         SELECT new_id, tenant_id, id, {events.ENDED_TYPE} FROM ended WHERE NOT is_followed
         ON CONFLICT DO NOTHING
     ), noted AS ({usage.NOTE_ENDED}){of_runs}
-    SELECT given.id, moved.state, coalesce(is_followed, false),
+    SELECT given.id, coalesce(given.lease_id, given.id), moved.state, coalesce(is_followed, false),
         {", ".join(f"CASE WHEN is_followed THEN moved.{each.name} END" for each in job_rows.JOB_ROW.values())}
     FROM given LEFT JOIN moved USING (new_id)
     WHERE moved.id IS NOT NULL OR new_id IN (SELECT new_id FROM lost)
-    ORDER BY moved.id NULLS FIRST
     """,  # noqa: S608  # built from constants
         sealed={
             "output": OUTPUT,

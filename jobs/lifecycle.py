@@ -64,18 +64,19 @@ def finish(session: Session, ends: Sequence[JobEnd]) -> dict[UUID, StoredEnd]:
         ends: of different jobs or runs; all of runs, or none.
 
     Returns:
-        What became of each end. Of those that are absent, a row or a tree is locked: try again soon.
+        What became of each end, by `JobEnd.key`. Of those that are absent, a row or a tree is locked: try
+        again soon.
     """
     trees = {each.summary_id for each in ends if each.summary_id is not None}
     found = finishing.finish(session, ends, free_trees=tree_progress.lock_free(session, trees))
     for each in ends:
-        is_complete = found.states.get(each.job_id) is JobState.COMPLETED
+        is_complete = found.states.get(each.key) is JobState.COMPLETED
         if is_complete and each.output is not None and each.output.has_files and each.lease_id is not None:
             tensor_rows.publish(session, each.job_id, each.lease_id)
     has_deliveries = finishing.publish(session, found.followed) | _follow(session, found.followed)
     return {
-        job_id: StoredEnd(state, may_have_deliveries=state is None or has_deliveries)
-        for job_id, state in found.states.items()
+        key: StoredEnd(state, may_have_deliveries=state is None or has_deliveries)
+        for key, state in found.states.items()
     }
 
 
@@ -281,8 +282,9 @@ def rescue(
         for job in silent
         if job.lease_id is not None
     ]
-    rescued = select(Job).where(Job.id.in_(finish(session, ends))).order_by(Job.id)
-    return list(session.scalars(rescued))
+    stored = finish(session, ends)
+    rescued = [each.job_id for each in ends if each.key in stored]
+    return list(session.scalars(select(Job).where(Job.id.in_(rescued)).order_by(Job.id)))
 
 
 def _lock_engines(session: Session, names: Select[str | None]) -> Sequence[str]:

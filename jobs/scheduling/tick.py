@@ -32,7 +32,7 @@ class Tick:
     """The outcome of one tick.
 
     Attributes:
-        stored: what became of the ends, by job; those that are absent could not be stored now.
+        stored: what became of the ends, by lease; those that are absent could not be stored now.
         claims: of the jobs that run now.
         free_slots: slots that the engine has left.
         asked_for_room: batch jobs were asked to leave for an interactive one.

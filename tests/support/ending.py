@@ -25,7 +25,7 @@ def end(session: Session, lease: Lease, verb: str, **fields: Any) -> JobState | 
 
 def store(session: Session, given: JobEnd) -> JobState | None:
     tree_id = session.scalar(select(Job.summary_id).where(Job.id == given.job_id))
-    stored = lifecycle.finish(session, [replace(given, summary_id=tree_id)]).get(given.job_id)
+    stored = lifecycle.finish(session, [replace(given, summary_id=tree_id)]).get(given.key)
     session.get(Job, given.job_id, populate_existing=True)  # tests read what they have after the transaction
     return stored.state if stored is not None else None
 

@@ -196,7 +196,7 @@ class Desk:
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="tick", error=type(error).__name__)
             return Tick()
         for each in together:
-            self._resolve(each, result.stored.get(each.running.lease.job_id))
+            self._resolve(each, result.stored.get(each.running.lease.lease_id))
         return result
 
     def _resolve(self, ended: _EndedRun, stored: StoredEnd | None) -> None:
@@ -291,7 +291,7 @@ class Desk:
                 session.connection().exec_driver_sql(_WAIT_FOR_NOTHING)
                 self._limit(session, _STATEMENT_SECONDS * 2 ** min(ended.num_tries, 10))
                 end = self._written(ended)
-                return lifecycle.finish(session, [end]).get(end.job_id)
+                return lifecycle.finish(session, [end]).get(end.key)
         except (DataError, IntegrityError, UnicodeError) as error:
             telemetry.logger().error(telemetry.LOOP_FAILED, loop="record", error=type(error).__name__)
             if isinstance(error, IntegrityError) and num_violations < _MAX_VIOLATIONS:

@@ -63,7 +63,7 @@ def complete(sessions: sessionmaker[Session], claim: Claim) -> None:
     """Store an answer as a worker does: in a tick."""
     ended = ending.completed(claim.lease, output_of("answer"))
     with sessions.begin() as session:
-        assert tick.tick(session, ENGINE, None, ended=[ended]).stored.keys() == {claim.job.id}
+        assert tick.tick(session, ENGINE, None, ended=[ended]).stored.keys() == {claim.lease.lease_id}
 
 
 def states(sessions: sessionmaker[Session], job_ids: Sequence[UUID]) -> list[str]:

@@ -80,7 +80,8 @@ def test_the_end_of_a_lost_run_beside_that_of_the_present_one_changes_nothing(se
     ends = [ending.completed(current, output_of("present")), ending.completed(stale, output_of("zombie"))]
     for each in (ends, ends[::-1]):
         stored = lifecycle.finish(session, each)
-        assert stored[current.job_id].state == (JobState.COMPLETED if each is ends else None)
+        assert stored[current.lease_id].state == (JobState.COMPLETED if each is ends else None)
+        assert stored[stale.lease_id].state is None
     assert session.get_one(Result, current.job_id).output == "present"
     assert session.scalars(select(WebhookEvent.type)).all() == ["job.completed"]
 

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 import ending
 from jobs import lifecycle
 from jobs.database import database_now, transaction
+from jobs.engines import reservations
 from jobs.models import DEFAULT_TENANT, Engine, Job, Summary, WebhookEvent
 from jobs.states import JobState, StopReason
 from jobs.transitions import Lease
@@ -24,6 +25,7 @@ from support import (
     claim_one,
     eventually,
     num_waiting_for_locks,
+    output_of,
     register_engine,
     spec,
     submit_one,
@@ -47,6 +49,21 @@ def job(sessions: sessionmaker[Session], lease: Lease) -> Job:
 def cancel(sessions: sessionmaker[Session], lease: Lease) -> str:
     with transaction(sessions) as session:
         return lifecycle.cancel(session, lease.job_id, tenant_id=DEFAULT_TENANT).state
+
+
+def test_an_end_whose_row_is_locked_is_not_lost_beside_that_of_an_earlier_run(
+    sessions: sessionmaker[Session],
+) -> None:
+    stale = running(sessions)
+    with transaction(sessions) as session:
+        lifecycle.rescue(session, now=database_now(session) + timedelta(minutes=2), max_rescues=2)
+        reservations.drained(session, [stale.lease_id])
+        current = claim_one(session).lease
+    ends = [ending.completed(each, output_of("x")) for each in (stale, current)]
+    with sessions() as other, transaction(sessions) as session:
+        other.execute(select(Job.id).where(Job.id == current.job_id).with_for_update())
+        stored = lifecycle.finish(session, ends)
+        assert [(lease_id, each.state) for lease_id, each in stored.items()] == [(stale.lease_id, None)]
 
 
 BACK: dict[str, Callable[[Session, Lease], object]] = {

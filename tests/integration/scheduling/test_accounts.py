@@ -93,7 +93,7 @@ def test_a_tenant_that_leaves_is_marked_idle_by_the_tick_of_its_last_end(
         (claim,) = claims.claim_all(session, ENGINE, POLICY).claims
     end = ending.completed(claim.lease, output_of("x"))
     with transaction(sessions) as session:
-        assert tick.tick(session, ENGINE, POLICY, ended=[end]).stored.keys() == {claim.job.id}
+        assert tick.tick(session, ENGINE, POLICY, ended=[end]).stored.keys() == {claim.lease.lease_id}
         account = account_of(session, tenant)
         assert account is not None
         assert not account.is_active

@@ -67,7 +67,7 @@ def completed(sessions: Sessions) -> UUID:
         assert ending.checkpoint(session, lease, OUTPUT)
     with transaction(sessions) as session:
         stored = lifecycle.finish(session, [ending.completed(lease, OUTPUT, engine_is_done=False)])
-        assert stored.keys() == {lease.job_id}
+        assert stored.keys() == {lease.lease_id}
     return lease.job_id
 
 
