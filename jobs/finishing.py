@@ -290,7 +290,8 @@ def _statement(of_runs: str) -> Statement:
             num_yields = jobs.num_yields
                 + CASE WHEN NOT is_final AND outcome = '{AttemptOutcome.YIELDED}' THEN 1 ELSE 0 END,
             num_preemptions = jobs.num_preemptions
-                + CASE WHEN NOT is_final AND outcome = '{AttemptOutcome.PREEMPTED}' THEN 1 ELSE 0 END,
+                + CASE WHEN NOT is_final AND outcome = '{AttemptOutcome.PREEMPTED}' AND has_output THEN 1
+                    ELSE 0 END,
             finish_reason = CASE WHEN verb = 'complete' THEN reason END,
             error = CASE WHEN decided.state = '{JobState.FAILED}' THEN failure END,
             completion_tokens = kept,

@@ -73,15 +73,25 @@ def _load_of(
     engine: Engine | EngineRow, rows: "Sequence[_Reserved]", *, interactive_waits: bool = False
 ) -> EngineLoad:
     capacity = registry.capacity_of(engine)
-    rows = sorted(rows, key=lambda row: row.lease_id)  # UUIDs of version 7: in the order of their claims
+    rows = sorted(rows, key=_order_of_slots)
     running = _freed_by_end(rows, capacity.max_batch_size)
     held = [ReservedBlocks(blocks=running[row.lease_id].blocks, alone=row.alone) for row in rows]
+    budget = free_budget(capacity, held, spare_blocks=engine.spare_blocks)
+    # Interactive jobs must not wait behind others, and silent requests keep a drain from being proven.
+    if any(row.state != "held" or row.lane == Lane.INTERACTIVE for row in rows):
+        budget = budget.without_waiting_room()
     return EngineLoad(
         capacity=capacity,
         running=running,
-        budget=free_budget(capacity, held, spare_blocks=engine.spare_blocks),
+        budget=budget,
         interactive_waits=interactive_waits,
     )
+
+
+def _order_of_slots(row: "_Reserved") -> tuple[bool, UUID]:
+    """Return a sort key: what generates or drains has a slot, the others get one in order of their claims."""
+    has_slot = row.state != "held" or row.lane is None or row.completion_tokens > row.output_before
+    return not has_slot, row.lease_id  # UUIDs of version 7
 
 
 class _Reserved(NamedTuple):

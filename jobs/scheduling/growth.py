@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from jobs.engines import served_tokens
 from jobs.models import Job, Reservation, Tenant
 from jobs.scheduling import engine_load
-from jobs.scheduling.packing import Candidate
+from jobs.scheduling.packing import Candidate, wait_behind_waiting
 from jobs.scheduling.segments import extend_or_yield
 from jobs.scheduling.sizing import ClaimPolicy, Sizer
 from jobs.transitions import Lease, LeaseLost
@@ -16,9 +16,15 @@ from jobs.transitions import Lease, LeaseLost
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The job may generate `tokens` tokens in all now."""
+    """The job may generate `tokens` tokens in all now.
+
+    Attributes:
+        tokens: those of earlier runs included.
+        slot_wait: steps until the engine has a slot for its request: one in the waiting room got the last.
+    """
 
     tokens: int
+    slot_wait: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +63,14 @@ def extend(
     load = engine_load.read(session, locked[0])
     sizer = Sizer(session, load.capacity, policy)
     wanted = sizer.size(job, produced=produced)
+    others = [each for lease_id, each in load.running.items() if lease_id != lease.lease_id]
     extension = extend_or_yield(
         replace(
             load.running[lease.lease_id],
             steps_left=0,
             recompute_tokens=(job.prompt_tokens or 0) + produced,
         ),
-        [each for lease_id, each in load.running.items() if lease_id != lease.lease_id],
+        others,
         load.budget,
         wanted_blocks=max(1, wanted.blocks - mine.blocks),
         # No job waits for this engine while it is halted.
@@ -80,7 +87,7 @@ def extend(
     new_tokens = granted - mine.output_tokens
     served_tokens.charge(session, engine_name, {(job.tenant_id, job.model): new_tokens})
     mine.output_tokens = granted
-    return Granted(granted)
+    return Granted(granted, slot_wait=wait_behind_waiting(others))
 
 
 def _overtaken(session: Session, mine: Reservation, sizer: Sizer, policy: ClaimPolicy) -> Candidate | None:

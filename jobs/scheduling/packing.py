@@ -248,9 +248,8 @@ class Packer:
         self._interactive = [each for each in possible if each.lane is Lane.INTERACTIVE]
         self._running = list(running)
         self._num_interactive = _num_interactive(running)
-        # Interactive jobs do not wait behind the waiting room, so it stays empty while there are any.
-        has_interactive = self._interactive or self._num_interactive
-        self._budget = budget.without_waiting_room() if has_interactive else budget
+        # Nothing enters the waiting room before an interactive job.
+        self._budget = budget.without_waiting_room() if self._interactive else budget
         self._waiting_tokens = sum(each.unread_tokens for each in running if each.waits)
         self._max_interactive = _max_interactive(max_batch_size, policy)
         self._policy = policy
@@ -341,6 +340,15 @@ def slot_wait(running: Sequence[Running], budget: Budget) -> int:
         return 0
     num_waiting = budget.waiting_room - budget.free_slots
     return sorted(each.steps_left for each in running)[num_waiting]
+
+
+def wait_behind_waiting(others: Sequence[Running]) -> int:
+    """Return the steps until a job has a slot again whose request has ended, but which goes on.
+
+    The first request in the waiting room has its slot now, so it waits behind the rest.
+    """
+    num_waiting = sum(each.waits for each in others)
+    return sorted(each.steps_left for each in others)[num_waiting - 1] if num_waiting else 0
 
 
 def fits(candidate: Candidate, budget: Budget) -> bool:

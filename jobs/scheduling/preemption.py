@@ -52,12 +52,22 @@ def choose_preemptions(
         if fits(waiting, _without(room, leaving, running)):
             break
     else:
-        return []
+        return _leave_waiting_room(waiting, able, room, running)
     for each in list(leaving[:-1]):  # a cheap one was not enough; a dearer one may be, without it
         others = [other for other in leaving if other is not each]
         if fits(waiting, _without(room, others, running)):
             leaving = others
     return [each.job_id for each in leaving]
+
+
+def _leave_waiting_room(
+    waiting: Candidate, able: Sequence[Running], room: Budget, running: Sequence[Running]
+) -> list[UUID]:
+    """Return the jobs in the waiting room if the next slot is this job's once they have left."""
+    leaving = [each for each in able if each.waits]
+    left = _without(room, leaving, running)
+    is_next = fits(waiting, replace(left, free_slots=left.free_slots + 1))
+    return [each.job_id for each in leaving] if is_next else []
 
 
 def _cost(job: Running) -> int:
@@ -67,7 +77,8 @@ def _cost(job: Running) -> int:
 
 def _may_be_preempted(job: Running, policy: PackingPolicy) -> bool:
     has_paid = job.new_tokens >= policy.preempt_after and job.num_preemptions < policy.max_preemptions
-    is_movable = job.waits or (has_paid and not job.is_whole)
+    is_untouched = job.waits and not job.has_read
+    is_movable = not job.is_whole and (has_paid or is_untouched)
     return job.lane is Lane.BATCH and not job.is_leaving and is_movable
 
 

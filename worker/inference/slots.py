@@ -186,10 +186,11 @@ class Slots:
     async def _generate(self, run: JobRun, model: EngineModel) -> RunEnd:
         """Generate the answer, one segment after another."""
         prompt = await self._load(run)
-        next_step = _outcome_without_engine(run, prompt) or Granted(run.claim.output_tokens)
+        granted = Granted(run.claim.output_tokens, slot_wait=run.claim.slot_wait)
+        next_step = _outcome_without_engine(run, prompt) or granted
         while isinstance(next_step, Granted):
             stream = await self._open(run, prompt, model, until=next_step.tokens)
-            end = await self._follow(run, stream, model)
+            end = await self._follow(run, stream, model, slot_wait=next_step.slot_wait)
             if end != RunEnd(SegmentEnded(), engine_is_done=True):
                 return end
             await stream.close()
@@ -268,7 +269,7 @@ class Slots:
         stream.start()
         return stream
 
-    async def _follow(self, run: JobRun, stream: RunStream, model: EngineModel) -> RunEnd:
+    async def _follow(self, run: JobRun, stream: RunStream, model: EngineModel, *, slot_wait: int) -> RunEnd:
         """Follow the stream until the engine is done or the run ends."""
         job, running, answer = run.claim.job, run.job, run.answer
         is_streaming = model.served.abilities.is_streaming
@@ -276,7 +277,7 @@ class Slots:
             prompt_tokens=(job.prompt_tokens or 0) + answer.num_tokens,
             max_tokens=answer.num_wanted,
             capacity=model.capacity,
-            slot_wait=run.claim.slot_wait,
+            slot_wait=slot_wait,
             time_scale=self.settings.engine.time_scale,
         )
         # The weights of an adapter may have to be sent first.

@@ -10,6 +10,7 @@ from jobs import leases
 from jobs.engines import reservations
 from jobs.leases import JobProgress
 from jobs.models import Job
+from jobs.scheduling import engine_load
 from jobs.scheduling.tick import Tick
 from jobs.states import FinishReason, Lane, StopReason
 from support import CAPACITY, ENGINE, POLICY, output_of, register_engine, spec, submit_one
@@ -41,6 +42,30 @@ def test_the_end_of_one_job_brings_the_next_into_the_waiting_room(session: Sessi
     reservations.close(session, first.lease.lease_id)
     (following,) = claims.claim_all(session, ENGINE, POLICY).claims
     assert following.slot_wait > 0
+
+
+def test_a_job_that_generates_has_a_slot_though_others_were_claimed_before(session: Session) -> None:
+    started = full_engine(session).claims
+    leases.report_all(session, [JobProgress(started[-1].lease, 5, timedelta(seconds=1))])
+    engine = engine_load.lock(session, ENGINE)
+    assert engine is not None
+    running = engine_load.read(session, engine[0]).running
+    assert not running[started[-1].lease.lease_id].waits
+    assert sum(each.waits for each in running.values()) == ROOM
+
+
+def test_nothing_enters_while_a_request_drains(session: Session) -> None:
+    first, second, *_ = full_engine(session).claims
+    ending.complete(session, first.lease, output_of("x"), FinishReason.STOP)
+    reservations.close(session, first.lease.lease_id)
+    ending.drain(session, second.lease.lease_id)
+    assert not claims.claim_all(session, ENGINE, POLICY).claims
+
+
+def test_leaving_the_waiting_room_is_no_preemption(session: Session) -> None:
+    waiting = full_engine(session).claims[-1]
+    ending.release_preempted(session, waiting.lease, output_of("", 0))
+    assert session.get_one(Job, waiting.job.id).num_preemptions == 0
 
 
 def test_no_batch_job_enters_while_an_interactive_one_runs(session: Session) -> None:

@@ -15,6 +15,7 @@ from jobs.scheduling.packing import (
     Running,
     are_peers,
     shadow_of,
+    wait_behind_waiting,
     with_slot_waits,
 )
 from jobs.scheduling.preemption import choose_preemptions
@@ -97,14 +98,12 @@ def test_a_job_that_waits_for_a_slot_does_not_postpone_the_head(
 
 
 @given(queues, engines)
-def test_nothing_enters_the_waiting_room_while_an_interactive_job_waits_or_runs(
+def test_nothing_enters_the_waiting_room_while_an_interactive_job_waits(
     queue: list[Candidate], running: list[Running]
 ) -> None:
     full = [*running, *(Running(UUID(int=n), 1, 9) for n in range(SLOTS - len(running)))]
     chat = Candidate(UUID(int=99), blocks=1, steps=1, lane=Lane.INTERACTIVE)
     assert packer_of([chat, *queue], full).choose().start is None
-    full[0] = replace(full[0], lane=Lane.INTERACTIVE)
-    assert packer_of(queue, full).choose().start is None
 
 
 def test_no_job_joins_many_unread_tokens_in_the_waiting_room() -> None:
@@ -131,10 +130,44 @@ def test_jobs_in_the_waiting_room_leave_first_for_an_interactive_one() -> None:
     assert sorted(each.int for each in leaving) == [1, 7, 8]
 
 
+def test_jobs_in_the_waiting_room_leave_even_if_none_in_a_slot_may() -> None:
+    young = [Running(UUID(int=n), 10, 500, recompute_tokens=700, new_tokens=3) for n in range(4)]
+    waiting = [Running(UUID(int=n), 10, 500, recompute_tokens=9000) for n in (7, 8)]
+    chat = Candidate(UUID(int=99), blocks=10, steps=10, lane=Lane.INTERACTIVE)
+    running = with_slot_waits([*young, *waiting], SLOTS)
+    leaving = choose_preemptions(
+        chat, running, budget_beside(running), max_batch_size=SLOTS, policy=POLICY, batch_waits=True
+    )
+    assert sorted(each.int for each in leaving) == [7, 8]
+
+
+def test_whole_jobs_and_those_with_output_do_not_leave_for_nothing() -> None:
+    young = [Running(UUID(int=n), 10, 500, recompute_tokens=700, new_tokens=3) for n in range(4)]
+    last = [
+        Running(UUID(int=7), 10, 500, is_whole=True),
+        Running(UUID(int=8), 10, 500, recompute_tokens=9000, new_tokens=3, has_read=True),
+    ]
+    chat = Candidate(UUID(int=99), blocks=10, steps=10, lane=Lane.INTERACTIVE)
+    running = with_slot_waits([*young, *last], SLOTS)
+    leaving = choose_preemptions(
+        chat, running, budget_beside(running), max_batch_size=SLOTS, policy=POLICY, batch_waits=True
+    )
+    assert leaving == []
+
+
 def test_a_request_in_the_waiting_room_ends_after_the_first_slot_is_free() -> None:
     running = [Running(UUID(int=n), 1, steps) for n, steps in enumerate([30, 10, 20, 40, 5, 7])]
     waiting = with_slot_waits(running, SLOTS)[SLOTS:]
     assert [(each.steps_left, each.waits) for each in waiting] == [(15, True), (22, True)]
+
+
+def test_a_job_that_goes_on_waits_behind_those_that_wait() -> None:
+    steps = [30, 10, 20, 0, 5, 7]  # the fourth is the one that goes on: the fifth has its slot
+    running = with_slot_waits([Running(UUID(int=n), 1, each) for n, each in enumerate(steps)], SLOTS)
+    others = [each for each in running if each.job_id != UUID(int=3)]
+    assert [each.steps_left for each in others] == [30, 10, 20, 5, 12]
+    assert wait_behind_waiting(others) == 10
+    assert wait_behind_waiting(others[:3]) == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), sizes, st.integers(1, 20)), min_size=1, max_size=20))
