@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
 from uuid import UUID
 
 from sqlalchemy.orm import Session
@@ -26,8 +25,6 @@ from jobs.scheduling.queue import Queue
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.starting import Claim
 from jobs.states import Lane
-
-_WAIT_BRIEFLY: Final = "SET LOCAL lock_timeout = '100ms'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +67,6 @@ def tick(
     """
     # Before any job's row, as whatever settles several reservations does.
     locked = engine_load.lock(session, engine_name)
-    if ended:  # claims wait for this engine's row: an end that waits for another lock is stored alone
-        session.connection().exec_driver_sql(_WAIT_BRIEFLY)
     stored = lifecycle.finish(session, ended)
     if policy is None or locked is None or not policy.may_feed(locked[0]):
         return Tick(stored)

@@ -35,11 +35,13 @@ from worker.inference.leases import RunningJob
 from worker.inference.outcome import Failed, RunEnd, write_outcome
 from worker.inference.refused_starts import RefusedStarts
 
-# One thread stores the ends of all tenants and claims for them. A statement of a tick that stores ends gets
-# this long. So does that of an end alone at first, then twice as long each time it was tried.
+# One thread stores the ends of all tenants and claims for them. A statement of a tick that stores ends may take
+# this long, and wait this long for a lock. That of an end alone may take this long at first, then twice as long
+# each time it was tried; it waits for no lock.
 _TICK_STATEMENT_SECONDS: Final = 5.0
+_TICK_LOCK_SECONDS: Final = 1.0
 _STATEMENT_SECONDS: Final = 1.0
-_WAIT_FOR_NOTHING: Final = "SET LOCAL lock_timeout = '1ms'"
+_LOCK_SECONDS: Final = 0.001
 # An end that cannot be stored is tried again after this long, then after twice as long, up to a second.
 _RETRY_SECONDS: Final = 0.01
 _MAX_RETRY_SECONDS: Final = 1.0
@@ -179,7 +181,7 @@ class Desk:
         try:
             with transaction(self._sessions) as session:
                 if together:
-                    self._limit(session, _TICK_STATEMENT_SECONDS)
+                    self._limit(session, _TICK_STATEMENT_SECONDS, lock_seconds=_TICK_LOCK_SECONDS)
                 self._refused.leave_out(session)
                 result = tick.tick(
                     session,
@@ -288,8 +290,8 @@ class Desk:
         """
         try:
             with transaction(self._sessions) as session:
-                session.connection().exec_driver_sql(_WAIT_FOR_NOTHING)
-                self._limit(session, _STATEMENT_SECONDS * 2 ** min(ended.num_tries, 10))
+                seconds = _STATEMENT_SECONDS * 2 ** min(ended.num_tries, 10)
+                self._limit(session, seconds, lock_seconds=_LOCK_SECONDS)
                 end = self._written(ended)
                 return lifecycle.finish(session, [end]).get(end.key)
         except (DataError, IntegrityError, UnicodeError) as error:
@@ -301,10 +303,13 @@ class Desk:
             failed = replace(ended.end, outcome=_UNRECORDABLE)
             return self._store(replace(ended, end=failed, output=_NOTHING))
 
-    def _limit(self, session: Session, seconds: float) -> None:
-        """Limit the time of the transaction's statements."""
+    def _limit(self, session: Session, seconds: float, *, lock_seconds: float) -> None:
+        """Limit the time of the transaction's statements, and what each may wait for a lock."""
         most = min(seconds, self._settings.database.statement_timeout_seconds)
-        session.connection().exec_driver_sql(f"SET LOCAL statement_timeout = {int(most * 1000)}")
+        session.connection().exec_driver_sql(
+            f"SET LOCAL statement_timeout = {int(most * 1000)};"
+            f" SET LOCAL lock_timeout = {int(lock_seconds * 1000)}"
+        )
 
     def _written(self, ended: _EndedRun) -> JobEnd:
         """Return what becomes of the job, with times as of now."""
