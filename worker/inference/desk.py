@@ -35,9 +35,9 @@ from worker.inference.leases import RunningJob
 from worker.inference.outcome import Failed, RunEnd, write_outcome
 from worker.inference.refused_starts import RefusedStarts
 
-# One thread stores the ends of all tenants and claims for them. A statement of a tick that stores ends may take
-# this long, and wait this long for a lock. That of an end alone may take this long at first, then twice as long
-# each time it was tried; it waits for no lock.
+# One thread stores the ends of all tenants and claims for them. A statement of a tick that stores ends may
+# take this long, and wait this long for a lock. That of an end alone may take this long at first, then twice
+# as long each time it was tried; it waits for no lock.
 _TICK_STATEMENT_SECONDS: Final = 5.0
 _TICK_LOCK_SECONDS: Final = 1.0
 _STATEMENT_SECONDS: Final = 1.0
