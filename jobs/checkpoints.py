@@ -9,8 +9,17 @@ from sqlalchemy import ColumnElement, delete, func, select
 from sqlalchemy.orm import Session
 
 from jobs.models import Checkpoint, Job
+from jobs.models.output import LOG_PROBS, OUTPUT, OUTPUT_IDS, REASONING, TOOL_CALLS
 from jobs.prompts.tools.calls import MadeCall, read_calls, write_calls
 
+# Columns of a checkpoint that hold content, with their types: statements seal them.
+CONTENT: Final = {
+    "output": OUTPUT,
+    "output_ids": OUTPUT_IDS,
+    "reasoning": REASONING,
+    "log_probs": LOG_PROBS,
+    "tool_calls": TOOL_CALLS,
+}
 # The columns of results and checkpoints: what a job generated.
 GENERATED: Final = (
     "output",

@@ -13,13 +13,13 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from jobs import job_rows
-from jobs.checkpoints import GENERATED, Output, columns_of
+from jobs.checkpoints import CONTENT, GENERATED, Output, columns_of
 from jobs.database import note_ended, note_outcomes, statements
 from jobs.database.statements import Statement, as_json
 from jobs.engines import attempts, reservations
 from jobs.ids import uuid7
 from jobs.models import Job, JsonObject
-from jobs.models.output import EMBEDDING, LOG_PROBS, OUTPUT, OUTPUT_IDS, REASONING, TOOL_CALLS
+from jobs.models.output import EMBEDDING
 from jobs.states import TERMINAL, TRANSITIONS, AttemptOutcome, FinishReason, JobState, StopReason
 from jobs.tenants import usage
 from jobs.webhooks import events, outbox
@@ -68,7 +68,7 @@ class JobEnd:
 
     @property
     def key(self) -> UUID:
-        """What tells ends apart: the lease of the run, or the job of an end without a run."""
+        """Identify the end: by the lease of its run, or by its job if it has none."""
         return self.lease_id or self.job_id
 
     @property
@@ -330,14 +330,7 @@ def _statement(of_runs: str) -> Statement:
     FROM given LEFT JOIN moved USING (new_id)
     WHERE moved.id IS NOT NULL OR new_id IN (SELECT new_id FROM lost)
     """,  # noqa: S608  # built from constants
-        sealed={
-            "output": OUTPUT,
-            "output_ids": OUTPUT_IDS,
-            "reasoning": REASONING,
-            "log_probs": LOG_PROBS,
-            "tool_calls": TOOL_CALLS,
-            "embedding": EMBEDDING,
-        },
+        sealed=CONTENT | {"embedding": EMBEDDING},
     )
 
 

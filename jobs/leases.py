@@ -15,7 +15,6 @@ from jobs import checkpoints, job_rows
 from jobs.checkpoints import Output
 from jobs.database import statements
 from jobs.database.statements import Statement
-from jobs.models.output import LOG_PROBS, OUTPUT, OUTPUT_IDS, REASONING, TOOL_CALLS
 from jobs.states import Lane, StopReason
 from jobs.transitions import Lease
 
@@ -157,13 +156,7 @@ _CHECKPOINT: Final = Statement(
     )
     SELECT id, lease_id FROM reported
     """,  # noqa: S608  # built from constants
-    sealed={
-        "output": OUTPUT,
-        "output_ids": OUTPUT_IDS,
-        "reasoning": REASONING,
-        "log_probs": LOG_PROBS,
-        "tool_calls": TOOL_CALLS,
-    },
+    sealed=checkpoints.CONTENT,
 )
 _READ_STOPS: Final = Statement(f"""
     SELECT jobs.lease_id, jobs.stop_reason

@@ -94,8 +94,8 @@ class Budget:
             Negative after `without_waiting_room` while requests wait there.
         free_blocks: KV blocks without a reservation.
         idle: there is no reservation at all.
-        waiting_room: the last so many of the free slots are places in the waiting room: such a request waits
-            inside the engine until another one ends.
+        waiting_room: how many of the free slots, the last ones, are places in the waiting room. A request
+            there waits inside the engine until another one ends.
     """
 
     free_slots: int
@@ -151,8 +151,8 @@ def room_of(max_batch_size: int, *, configured: int | None = None, counts_waitin
     Args:
         max_batch_size: slots of the engine.
         configured: what an operator has set. None: nothing.
-        counts_waiting: its gauges count requests that wait. Otherwise nobody could prove that a cancelled
-            request has left it while others wait.
+        counts_waiting: its gauges count requests that wait. Without such a gauge, no reading can prove that a
+            cancelled request has left while others wait.
     """
     if configured is not None:
         return configured

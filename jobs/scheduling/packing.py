@@ -35,8 +35,8 @@ class PackingPolicy:
         batch_patience: after this wait, the interactive lane leaves the first batch job the blocks it needs.
         preempt_after: tokens that a batch job generates before it may make room for an interactive one.
         max_preemptions: how often one job may have to make room.
-        waiting_tokens: no job joins so many prompt tokens in the waiting room: an interactive job that comes
-            next is read after them.
+        waiting_tokens: prompt tokens at which the waiting room is full. The engine reads them before the
+            prompt of an interactive job that comes next.
     """
 
     window: int = 96

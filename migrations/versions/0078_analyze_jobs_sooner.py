@@ -1,7 +1,7 @@
 """Statistics of `jobs` are fresh after 500 changes, no longer after 5,000.
 
-Workers plan the statements of ticks anew every two seconds, from these statistics. The roles of the API and of
-workers own no table, so only autovacuum can analyse one. A queue of fewer than 5,000 jobs had no statistics.
+Postgres plans each statement of a tick from these statistics. The roles of the API and of workers own no table,
+so only autovacuum can analyse one. A queue of fewer than 5,000 jobs had no statistics.
 
 Waits for no reader or writer of the table.
 """

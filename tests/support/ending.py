@@ -1,4 +1,4 @@
-"""Ends of single runs, as a worker that is told each outcome stores them."""
+"""Ends of single runs, stored one by one as a worker stores them."""
 
 from dataclasses import replace
 from datetime import timedelta
