@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from jobs.engines.capacity import Capacity
 
-# Fewest peers that allow a prediction; with fewer, the job counts as cold.
+# Fewest peers that allow a prediction; with fewer, all lengths up to the cold one count as equally likely.
 FEW = 8
 # Of the newest outputs of a task, this many count: those whose prompts were nearest in length.
 NEAREST = 64
@@ -23,9 +23,9 @@ class PredictionPolicy:
     """How a prediction weighs reservations; costs are in engine iterations ("steps").
 
     Attributes:
-        cold_tokens: reserved while too few peers have ended for a prediction.
+        cold_tokens: longest output expected while too few peers have ended for a prediction.
         quantiles: of the peers' outputs, that a reservation may cover.
-        continue_steps: cost of another segment if nothing is read again: the gap between two requests, and at
+        continue_steps: for which a slot stands idle between two segments: the gap between two requests, and at
             times a wait for free blocks.
         reread_steps: cost of reading one prompt token again: 1/119 of a decode step's time on an A6000, 1/151
             on an H200, by their rooflines.
@@ -34,7 +34,7 @@ class PredictionPolicy:
 
     cold_tokens: int = 2048
     quantiles: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-    continue_steps: float = 64
+    continue_steps: float = 256
     reread_steps: float = 1 / 128
     reuses_prefix: bool = True
 
@@ -84,9 +84,10 @@ def predict(
     """Find the output whose reservation costs least, in tokens, `produced` included.
 
     A larger reservation keeps others out for as long as the job runs, but only by what it takes beyond a
-    slot's share of the pool. A smaller one is more likely to need another segment, which is expensive if a
-    long prompt is read again. So short jobs reserve nearly all that peers ever needed, as do long prompts on
-    an engine without prefix cache, and long answers much less.
+    slot's share of the pool. A smaller one is more likely to need another segment. Between two segments its
+    slot stands idle, which is much of an engine of four slots and little of one of a thousand; and some
+    engines read the prompt again. So short jobs on few slots reserve nearly all that peers ever needed, as do
+    long prompts on an engine without prefix cache; long answers, and jobs on many slots, much less.
 
     Args:
         capacity: of the engine.
@@ -95,20 +96,20 @@ def predict(
         produced: tokens that it generated so far.
         policy: the weights.
     """
-    first = bisect_right(peers, produced)  # only peers that got as far count
-    num_peers = len(peers) - first
-    if num_peers < FEW:
-        return produced + max(policy.cold_tokens, produced)
-    room = capacity.max_tokens_in_share - prompt_tokens
-    steps = peers[first + num_peers // 2] - produced
-    price = steps / max(1, capacity.max_tokens_in_pool)  # steps per token
-    again = policy.continue_steps
+    longer = peers[bisect_right(peers, produced) :]  # only peers that got as far count
+    cold = max(policy.cold_tokens, produced)
+    if len(longer) < FEW:
+        longer = [produced + cold * part // FEW for part in range(1, FEW + 1)]
+    num_peers, room = len(longer), capacity.max_tokens_in_share - prompt_tokens
+    # In steps of the whole engine: of a token reserved, and of another segment.
+    price = (longer[num_peers // 2] - produced) / max(1, capacity.max_tokens_in_pool)
+    again = policy.continue_steps / capacity.max_batch_size
     if not policy.reuses_prefix:
         again += policy.reread_steps * (prompt_tokens + produced)
 
     def covering(quantile: float) -> int:
         place = ceil((num_peers + 1) * quantile) - 1  # as for one peer more, by exchangeability
-        return peers[first + place] if place < num_peers else max(peers[-1], policy.cold_tokens)
+        return longer[place] if place < num_peers else max(longer[-1], policy.cold_tokens)
 
     def cost(option: tuple[float, int]) -> float:
         quantile, output = option

@@ -76,6 +76,25 @@ def test_a_long_answer_beyond_its_share_reserves_much_less() -> None:
     assert predict(CAPACITY, PEERS, prompt_tokens=30_000, produced=0, policy=CACHED) <= 7000
 
 
+def test_many_slots_reserve_what_most_peers_needed_and_keep_full() -> None:
+    # vLLM as it starts on one H100: a slot's share of the pool is 452 tokens.
+    many = replace(CAPACITY, max_batch_size=1024, max_blocks=28_933, tokens_per_block=16)
+    outputs = sorted(100 + 10 * place for place in range(NEAREST))  # 100 to 730 tokens
+    reserved = predict(many, outputs, prompt_tokens=200, produced=0, policy=CACHED)
+    assert 300 <= reserved <= 600
+
+
+def test_a_cold_start_reserves_less_where_a_slots_share_of_the_pool_is_small() -> None:
+    many = replace(CAPACITY, max_batch_size=1024, max_blocks=28_933, tokens_per_block=16)
+    assert predict(many, [], prompt_tokens=200, produced=0, policy=CACHED) < 2048
+
+
+def test_a_scarce_pool_holds_more_jobs_than_reserving_nearly_all_that_peers_needed_would() -> None:
+    scarce = replace(CAPACITY, max_batch_size=1024, max_blocks=3274, tokens_per_block=16)
+    outputs = sorted(300 + 20 * place for place in range(NEAREST))  # 300 to 1,560 tokens
+    assert predict(scarce, outputs, prompt_tokens=1000, produced=0, policy=CACHED) <= 1100
+
+
 def test_what_is_reserved_rises_with_a_prompt_that_would_be_read_again() -> None:
     reserved = [
         predict(CAPACITY, PEERS, prompt_tokens=prompt, produced=0, policy=UNCACHED)
