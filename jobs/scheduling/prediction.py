@@ -25,7 +25,7 @@ class PredictionPolicy:
     Attributes:
         cold_tokens: longest output expected while too few peers have ended for a prediction.
         quantiles: of the peers' outputs, that a reservation may cover.
-        continue_steps: for which a slot stands idle between two segments: the gap between two requests, and at
+        continue_steps: for which a slot stands idle between two segments: the gap between requests, and at
             times a wait for free blocks.
         reread_steps: cost of reading one prompt token again: 1/119 of a decode step's time on an A6000, 1/151
             on an H200, by their rooflines.
