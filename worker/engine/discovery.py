@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
-import httpx2
-
 from jobs.diagnostics import Finding
 from jobs.engines.capacity import Capacity
 from jobs.errors import EngineError, EngineUnavailableError
@@ -25,6 +23,7 @@ from worker.engine.http.openai import OPENAI
 from worker.engine.http.probe import compare_tokenizer
 from worker.engine.http.server import HttpServer
 from worker.engine.kinds import HTTP_KINDS, connect, is_triton
+from worker.engine.sessions import BROKEN, is_success, reason_of
 
 __all__ = [
     "CapacityUnknownError",
@@ -47,7 +46,8 @@ _WITHOUT_GAUGES: Final = {
 }
 # Of a server that does not report the size of its blocks; only their product with the number counts.
 _TOKENS_PER_BLOCK: Final = 32
-_REFUSALS: Final = frozenset({httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN})
+_REFUSALS: Final = frozenset({401, 403})
+_LOADING: Final = 503
 
 
 class NoServerError(EngineUnavailableError):
@@ -192,20 +192,20 @@ async def _choose_card(server: HttpServer, wanted: str | None) -> ModelCard:
         status, said = await server.get(PATH)
     except TimeoutError as error:
         raise NoServerError(f"no answer to GET {PATH}") from error
-    except httpx2.HTTPError as error:
-        raise NotAnEngineError(f"GET {PATH}: {str(error) or type(error).__name__}") from error
+    except BROKEN as error:
+        raise NotAnEngineError(f"GET {PATH}: {reason_of(error)}") from error
     if status in _REFUSALS:
         raise KeyRefusedError(f"status {status}")
-    if status == httpx2.codes.SERVICE_UNAVAILABLE:
+    if status == _LOADING:
         raise StillLoadingError(f"status {status}")
     try:
         cards = base_cards(json.loads(said))
     except (ValueError, RecursionError):
         cards = []
-    if not httpx2.codes.is_success(status) or not cards:
+    if not is_success(status) or not cards:
         if await server.is_answering("/v2/health/live"):
             raise NotAnEngineError("this is Triton's HTTP port; give its gRPC port, grpc://host:8001")
-        raise NotAnEngineError(f"GET {PATH}: {'no models' if httpx2.codes.is_success(status) else status}")
+        raise NotAnEngineError(f"GET {PATH}: {'no models' if is_success(status) else status}")
     chosen = [each for each in cards if wanted in (None, each.name)]
     if len(chosen) != 1:
         raise SeveralModelsError(tuple(each.name for each in cards))

@@ -5,12 +5,11 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-import httpx2
+import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from worker.engine.body import body_of
-from worker.engine.certificates import trusted
+from worker.engine.sessions import BROKEN, beginning, is_success, session
 
 _TIMEOUT_SECONDS: Final = 2.0
 # Of metrics; those of an engine with many models are some 100 kB.
@@ -18,14 +17,14 @@ _MAX_BYTES: Final = 2**24
 
 
 async def scrape(
-    url: str, prefix: str, *, client: Callable[[], httpx2.AsyncClient] | None = None
+    url: str, prefix: str, *, make_session: Callable[[], aiohttp.ClientSession] = session
 ) -> list[Sample] | None:
     """Read all samples whose names begin with `prefix`.
 
     Args:
         url: the address of the metrics.
         prefix: of the engine's own series; other lines are not parsed.
-        client: makes the client; None: one without a proxy, as the server is ours.
+        make_session: makes the session that reads them.
 
     Returns:
         None if the address does not answer with metrics.
@@ -33,13 +32,13 @@ async def scrape(
     try:
         async with (
             asyncio.timeout(_TIMEOUT_SECONDS),
-            (client or _plain_client)() as http,
-            http.stream("GET", url, timeout=_TIMEOUT_SECONDS) as answer,
+            make_session() as http,
+            http.get(url, allow_redirects=False) as answer,
         ):
-            if not answer.is_success:
+            if not is_success(answer.status):
                 return None
-            return parse((await body_of(answer, max_bytes=_MAX_BYTES)).decode(), prefix)
-    except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, ValueError):
+            return parse((await beginning(answer, max_bytes=_MAX_BYTES)).decode(), prefix)
+    except (*BROKEN, ValueError):
         return None
 
 
@@ -52,7 +51,3 @@ def parse(exposition: str, prefix: str) -> list[Sample]:
     lines = [line for line in exposition.splitlines() if line.startswith(prefix)]
     families = text_string_to_metric_families("\n".join([*lines, ""]))
     return [sample for family in families for sample in family.samples if math.isfinite(sample.value)]
-
-
-def _plain_client() -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(trust_env=False, verify=trusted())

@@ -1,32 +1,30 @@
 """One request to an engine over HTTP: a POST whose answer streams as server-sent events."""
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-import httpx2
-from httpx2 import EventSource
+import aiohttp
 
 from jobs.errors import EngineError, EngineLostError, RetryableEngineError
-from worker.engine.body import body_of
 from worker.engine.deadlines import CONNECT_SECONDS
 from worker.engine.deltas import CachedPrompt, EngineDelta, TextDelta, TokenDelta, VectorDelta
 from worker.engine.engine import NOT_SENT, StreamEnd
 from worker.engine.http import errors
 from worker.engine.http.server import HttpServer
 from worker.engine.request import Request
+from worker.engine.sessions import BROKEN, beginning, is_success, redirect_of
 from worker.engine.storable import storable
 
 # What follows the end of an answer: usage, an end mark, the end of the response.
 _END_SECONDS: Final = 2.0
-_DONE: Final = "[DONE]"
+_DONE: Final = b"[DONE]"
 # SGLang repeats all token ids in each event: about 1 MB for 131,072 of them.
 _MAX_EVENT_BYTES: Final = 16 * 2**20
-# The request's last byte is in the socket.
-_SENT: Final = ("http11.send_request_body.complete", "http2.send_request_body.complete")
+# Of an error's body; a message is much shorter.
+_MAX_ERROR_BYTES: Final = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ class Dialect(Protocol):
 
 
 class HttpCall:
-    """A `EngineCall` on a connection of its own."""
+    """An `EngineCall` on a connection of its own."""
 
     def __init__(
         self, server: HttpServer, request: Request, *, dialect: Callable[[Request], Dialect]
@@ -91,7 +89,7 @@ class HttpCall:
         self._request_id = request.request_id
         self._is_estimated = bool(request.turns)
         self._body = _written(self._dialect)
-        self._http: httpx2.AsyncClient | None = None
+        self._http: aiohttp.ClientSession | None = None
         self._reading: asyncio.Task[StreamEnd] | None = None
         self._stopping: list[asyncio.Task[None]] = []
         self._is_cancelled = False
@@ -99,9 +97,7 @@ class HttpCall:
         self._num_ids = 0
 
     async def connect(self) -> None:
-        """Connect, waiting a few seconds at most."""
-        with contextlib.suppress(httpx2.HTTPError):
-            await self._client().get("/health", timeout=CONNECT_SECONDS)
+        """Do nothing: a request over HTTP makes its own connection."""
 
     async def run(self, put: Callable[[EngineDelta], None], *, sent: Callable[[], None]) -> StreamEnd:
         """Send the request and follow its answer to the end."""
@@ -139,14 +135,14 @@ class HttpCall:
         if self._reading is not None:
             await asyncio.wait([self._reading], timeout=_END_SECONDS)
         if self._http is not None:
-            await self._http.aclose()
+            await self._http.close()
 
     async def _send(self, put: Callable[[EngineDelta], None], sent: Callable[[], None]) -> StreamEnd:
         """Send the request, and then those that continue its answer."""
         while True:
             try:
                 end = await self._exchange(put, sent)
-            except (httpx2.HTTPError, httpx2.StreamError) as error:
+            except BROKEN as error:
                 return errors.broken(error, was_sent=self._was_sent)
             if isinstance(end, StreamEnd):
                 return end
@@ -158,28 +154,32 @@ class HttpCall:
     async def _exchange(
         self, put: Callable[[EngineDelta], None], sent: Callable[[], None]
     ) -> StreamEnd | HttpEnd:
-        async def trace(name: str, _info: object) -> None:
-            if name in _SENT:
-                self._was_sent = True
-                sent()
+        async def upload() -> AsyncIterator[bytes]:
+            yield self._body
+            self._was_sent = True  # its last byte is in the socket
+            sent()
 
         headers = {
             "Content-Type": "application/json",
+            "Content-Length": str(len(self._body)),
             "Accept": "text/event-stream",
             "X-Request-Id": self._request_id,  # for the server's log
         }
-        posted = self._client().stream(
-            "POST", self._dialect.path, content=self._body, headers=headers, extensions={"trace": trace}
+        posted = self._session().post(
+            self._dialect.path, data=upload(), headers=headers, allow_redirects=False
         )
         async with posted as answer:
-            if not answer.is_success:
-                return await errors.refused(
-                    answer, is_certain=self._dialect.refuses_reliably, is_estimated=self._is_estimated
-                )
-            return await self._follow(answer, put)
+            if is_success(answer.status):
+                return await self._follow(answer, put)
+            return errors.refused(
+                answer.status,
+                await _said(answer),
+                is_certain=self._dialect.refuses_reliably,
+                is_estimated=self._is_estimated,
+            )
 
     async def _follow(
-        self, answer: httpx2.Response, put: Callable[[EngineDelta], None]
+        self, answer: aiohttp.ClientResponse, put: Callable[[EngineDelta], None]
     ) -> StreamEnd | HttpEnd:
         """Read to the end of the answer. A success status is no success: an error may come as an event."""
         end: HttpEnd | None = None
@@ -193,7 +193,7 @@ class HttpCall:
                         break  # the rest of this stream is not wanted, or cannot be understood
                     if end is not None and patience.when() is None:
                         patience.reschedule(asyncio.get_running_loop().time() + _END_SECONDS)
-        except (httpx2.HTTPError, TimeoutError) as error:
+        except BROKEN as error:
             if end is None:
                 return errors.broken(error, was_sent=True)
         except asyncio.CancelledError:
@@ -204,7 +204,9 @@ class HttpCall:
             return StreamEnd(RetryableEngineError(said=said), confirmed=False)
         return end
 
-    def _take(self, data: str, put: Callable[[EngineDelta], None], *, end: HttpEnd | None) -> HttpEnd | None:
+    def _take(
+        self, data: bytes, put: Callable[[EngineDelta], None], *, end: HttpEnd | None
+    ) -> HttpEnd | None:
         """Pass on an event's deltas. Returns the end of the answer once it has come."""
         for found in self._read(data):
             if isinstance(found, HttpEnd):
@@ -214,9 +216,9 @@ class HttpCall:
                 put(found)
         return end
 
-    def _read(self, data: str) -> list[Event]:
+    def _read(self, data: bytes) -> list[Event]:
         try:
-            parsed = json.loads(data)
+            parsed = json.loads(data.decode(errors="replace"))
             if isinstance(parsed, dict) and parsed.get("error"):
                 return [HttpEnd(self._error_of(parsed), confirmed=self._dialect.reports_own_end)]
             return self._dialect.read(parsed)
@@ -258,16 +260,16 @@ class HttpCall:
         try:
             async with (
                 asyncio.timeout(CONNECT_SECONDS),
-                self._server.client() as http,
-                http.stream("POST", path, json=body) as answer,
+                self._server.session() as http,
+                http.post(path, json=body, allow_redirects=False) as answer,
             ):
                 answer.raise_for_status()
-        except (httpx2.HTTPError, TimeoutError):
+        except BROKEN:
             self.cancel()
 
-    def _client(self) -> httpx2.AsyncClient:
+    def _session(self) -> aiohttp.ClientSession:
         if self._http is None:
-            self._http = self._server.client()
+            self._http = self._server.session()
         return self._http
 
 
@@ -279,11 +281,32 @@ def _written(dialect: Dialect) -> bytes:
         raise EngineError("a value of the request cannot be sent to the engine", said=said) from error
 
 
-async def _events_of(answer: httpx2.Response) -> AsyncIterator[str]:
-    """Yield the data of each event; a JSON document is one event."""
-    if answer.headers.get("Content-Type", "").partition(";")[0].strip().lower() == "application/json":
-        yield (await body_of(answer, max_bytes=_MAX_EVENT_BYTES)).decode(errors="replace")
+async def _events_of(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Yield the data of each event; a JSON document is one event.
+
+    Raises:
+        aiohttp.ClientError: the connection broke, or an event is too long.
+    """
+    if answer.content_type == "application/json":
+        yield await beginning(answer, max_bytes=_MAX_EVENT_BYTES)
         return
-    async for event in EventSource(answer, max_event_size=_MAX_EVENT_BYTES):
-        if event.data:
-            yield event.data
+    rest, data = b"", list[bytes]()
+    async for part in answer.content.iter_any():
+        *lines, rest = (rest + part).split(b"\n")
+        if len(rest) + sum(map(len, data)) > _MAX_EVENT_BYTES:
+            raise aiohttp.ClientPayloadError(f"an event of more than {_MAX_EVENT_BYTES} bytes")
+        for line in lines:
+            name, _, value = line.removesuffix(b"\r").partition(b":")
+            if name == b"data":
+                data.append(value.removeprefix(b" "))
+            elif not name and data:
+                yield b"\n".join(data)
+                data = []
+
+
+async def _said(answer: aiohttp.ClientResponse) -> str:
+    try:
+        body = await beginning(answer, max_bytes=_MAX_ERROR_BYTES)
+    except BROKEN:  # its status is known
+        body = b""
+    return errors.said_by(body, reason=answer.reason or "", redirect=redirect_of(answer))

@@ -4,8 +4,6 @@ import json
 import re
 from typing import Any, Final
 
-import httpx2
-
 from jobs.errors import (
     EngineBusyError,
     EngineError,
@@ -14,8 +12,8 @@ from jobs.errors import (
     EngineMisconfiguredError,
     RetryableEngineError,
 )
-from worker.engine.body import body_of
 from worker.engine.engine import NOT_SENT, StreamEnd
+from worker.engine.sessions import reason_of
 from worker.engine.storable import storable
 
 # The request itself is wrong; the same request fails again.
@@ -26,6 +24,8 @@ _FORBIDDEN: Final = 403  # for every prompt or, by a filter in front of the serv
 _NO_KEY: Final = frozenset({401, _FORBIDDEN})
 _NOT_HERE: Final = frozenset({404, 405})
 _NOT_NOW: Final = frozenset({408, 429, 503})
+_FAULT: Final = 500
+_REDIRECTS: Final = 3  # their first digit
 # llama.cpp's word, with status 500, for an input to embed that is longer than its batch.
 _TOO_LARGE: Final = "too large to process"
 # How servers say that a prompt does not fit: "maximum context length", "exceeds the available context size",
@@ -35,8 +35,6 @@ _ESTIMATED: Final = (
     "The engine counts more tokens than estimated: name the model's tokenizer with --engine-tokenizer DIR"
     " (LONGBATCH_TOKENIZER__PATH), or lower LONGBATCH_ENGINE__MAX_SEQ_LEN"
 )
-# Of an error's body; a message is much shorter.
-_MAX_BODY_BYTES: Final = 2**16
 
 
 def in_stream(status: object, said: str, *, is_certain: bool, is_estimated: bool = False) -> EngineError:
@@ -55,19 +53,19 @@ def in_stream(status: object, said: str, *, is_certain: bool, is_estimated: bool
     return RetryableEngineError(said=said)
 
 
-async def refused(answer: httpx2.Response, *, is_certain: bool, is_estimated: bool = False) -> StreamEnd:
+def refused(status: int, said: str, *, is_certain: bool, is_estimated: bool = False) -> StreamEnd:
     """Translate an answer that is no success.
 
     Args:
-        answer: its headers are read.
+        status: of the answer.
+        said: the server's message, in storable form.
         is_certain: the kind sends 400 for wrong requests alone.
         is_estimated: the prompt was counted by an estimate.
     """
-    said, status = await _said(answer), answer.status_code
-    if status in _REFUSED or (status == httpx2.codes.INTERNAL_SERVER_ERROR and _TOO_LARGE in said):
+    if status in _REFUSED or (status == _FAULT and _TOO_LARGE in said):
         error = _refusal(said, is_certain=is_certain, is_estimated=is_estimated)
         return StreamEnd(error, confirmed=True)
-    if status in _NO_KEY | _NOT_HERE or answer.is_redirect:
+    if status in _NO_KEY | _NOT_HERE or status // 100 == _REDIRECTS:
         help_ = "; see LONGBATCH_ENGINE__API_KEY" if status in _NO_KEY else ""
         message = f"the engine answers every request with status {status}{help_}"
         kind = EngineForbidsError if status == _FORBIDDEN else EngineMisconfiguredError
@@ -91,18 +89,24 @@ def broken(error: Exception, *, was_sent: bool) -> StreamEnd:
     """Translate a connection that broke."""
     if not was_sent:
         return NOT_SENT
-    return StreamEnd(EngineLostError(said=storable(f"{type(error).__name__}: {error}")), confirmed=False)
+    return StreamEnd(EngineLostError(said=storable(reason_of(error))), confirmed=False)
 
 
-def said_by(answer: httpx2.Response, body: bytes) -> str:
-    """Return what the server said, in storable form."""
-    if answer.is_redirect:
-        return storable(f"it redirects to {answer.headers.get('Location', 'nowhere')}")
+def said_by(body: bytes, *, reason: str, redirect: str | None) -> str:
+    """Return what the server said, in storable form.
+
+    Args:
+        body: its beginning.
+        reason: the phrase beside the status.
+        redirect: where the answer redirects to; None: nowhere.
+    """
+    if redirect is not None:
+        return storable(f"it redirects to {redirect}")
     text = body.decode(errors="replace")
     try:
         return storable(message_of(json.loads(text)) or text)
     except (ValueError, RecursionError):
-        return storable(text or answer.reason_phrase)
+        return storable(text or reason)
 
 
 def message_of(body: Any) -> str:  # noqa: ANN401  # JSON of a foreign server
@@ -123,10 +127,3 @@ def _detail(found: dict[str, Any]) -> str:
     where = found.get("loc")
     path = ".".join(str(each) for each in where) if isinstance(where, list) else ""
     return f"{path}: {found.get('msg') or ''}"
-
-
-async def _said(answer: httpx2.Response) -> str:
-    try:
-        return said_by(answer, await body_of(answer, max_bytes=_MAX_BODY_BYTES))
-    except httpx2.HTTPError:  # its status is known
-        return storable(answer.reason_phrase)

@@ -1,9 +1,9 @@
 """A read-only inspection of an HTTP engine: its kind, capacity and tokenizer, in words."""
 
+import asyncio
+import json
 from collections.abc import Iterator, Mapping
 from typing import Final
-
-import httpx2
 
 from jobs.diagnostics import Finding
 from jobs.errors import EngineError, EngineUnavailableError
@@ -18,6 +18,7 @@ from worker.engine.gauges import Gauges, load_finding
 from worker.engine.http.chat import OPENAI_CHAT
 from worker.engine.http.server import HttpServer
 from worker.engine.kinds import HTTP_KINDS
+from worker.engine.sessions import BROKEN
 
 _TOKENIZE_PATH: Final = "/tokenize"
 # Text in many scripts: if two tokenizers differ at all, they differ here.
@@ -112,9 +113,13 @@ async def compare_tokenizer(server: HttpServer, kind: str, tokenizer: Tokenizer)
 
 
 async def _encode(server: HttpServer, body: Mapping[str, object]) -> list[int] | None:
-    async with server.client() as http:
-        try:
-            answer = await http.post(_TOKENIZE_PATH, json=body, timeout=CANARY_SECONDS)
-            return [int(each) for each in answer.raise_for_status().json()["tokens"]]
-        except (httpx2.HTTPError, KeyError, TypeError, ValueError):
-            return None
+    try:
+        async with (
+            asyncio.timeout(CANARY_SECONDS),
+            server.session() as http,
+            http.post(_TOKENIZE_PATH, json=body) as answer,
+        ):
+            answer.raise_for_status()
+            return [int(each) for each in json.loads(await answer.read())["tokens"]]
+    except (*BROKEN, KeyError, TypeError, ValueError):
+        return None

@@ -38,7 +38,7 @@ _LONG_INTERVAL: Final = 16
 
 async def _gauges(server: HttpServer, _overrides: EngineSettings) -> Gauges | None:
     """Read the engine's metrics. Returns None without `--enable-metrics`."""
-    samples = await scrape(f"{server.url}/metrics", _PREFIX, client=server.client)
+    samples = await scrape(f"{server.url}/metrics", _PREFIX, make_session=server.session)
     if not samples:
         return None
     found = _sums(samples)
@@ -240,7 +240,7 @@ async def _window_pool(server: HttpServer, known: Mapping[str, Any]) -> int:
 
     Recurrent states need nothing here: SGLang has no more slots than states.
     """
-    samples = await scrape(f"{server.url}/metrics", _PREFIX, client=server.client)
+    samples = await scrape(f"{server.url}/metrics", _PREFIX, make_session=server.session)
     shown = int(_sums(samples or ()).get("sglang:max_total_num_tokens_swa", 0))
     ranks = [each for each in known.get("internal_states") or () if isinstance(each, dict)]
     return shown or sum(_number(each.get("memory_usage") or {}, "token_capacity_swa") for each in ranks)

@@ -47,7 +47,7 @@ def _format(guide: Guide) -> Mapping[str, object]:
 
 async def _gauges(server: HttpServer, _overrides: EngineSettings) -> Gauges | None:
     """Read the engine's metrics. Returns None if it has none of blocks."""
-    samples = await scrape(f"{server.url}/prometheus/metrics", _PREFIX, client=server.client)
+    samples = await scrape(f"{server.url}/prometheus/metrics", _PREFIX, make_session=server.session)
     found = {each.name: int(each.value) for each in samples or ()}
     if "trtllm_kv_cache_max_blocks" not in found:
         return None

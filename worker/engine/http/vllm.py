@@ -62,7 +62,7 @@ async def _gauges(server: HttpServer, _overrides: EngineSettings) -> Gauges | No
     parallelism every engine has a pool of its own: `num_gpu_blocks` is their sum in each engine's labels,
     while usage and capacity are each engine's own.
     """
-    samples = await scrape(f"{server.url}/metrics", _PREFIX, client=server.client)
+    samples = await scrape(f"{server.url}/metrics", _PREFIX, make_session=server.session)
     if not samples:
         return None
     sums = {sample.name: 0.0 for sample in samples}
@@ -85,7 +85,7 @@ async def _gauges(server: HttpServer, _overrides: EngineSettings) -> Gauges | No
 
 async def _able(server: HttpServer, abilities: Abilities) -> Abilities:
     """Read the model's window and adapters, and whether prefixes are cached: if no metric says `False`."""
-    samples = await scrape(f"{server.url}/metrics", _PREFIX, client=server.client)
+    samples = await scrape(f"{server.url}/metrics", _PREFIX, make_session=server.session)
     config = _cache_config(samples or ())
     is_off = config.get("enable_prefix_caching") == "False"
     window = _number(config, "sliding_window")
