@@ -1,6 +1,9 @@
 """How a job at the end of its reservation continues: with a larger one, after a wait, or later."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -8,6 +11,7 @@ from sqlalchemy.orm import Session
 from jobs.engines import served_tokens
 from jobs.models import Job, Reservation, Tenant
 from jobs.scheduling import engine_load
+from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.packing import Candidate, wait_behind_waiting
 from jobs.scheduling.segments import extend_or_yield
 from jobs.scheduling.sizing import ClaimPolicy, Sizer
@@ -37,57 +41,102 @@ class Yielded:
     """The job goes back to the queue: no job could continue, or one that it overtook would wait for it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """A job that has used up its reservation.
+
+    Attributes:
+        lease: its fence.
+        produced: tokens that it has generated.
+    """
+
+    lease: Lease
+    produced: int
+
+
+Extended = Granted | WaitForBlocks | Yielded | LeaseLost
+
+
 def extend(
-    session: Session,
-    engine_name: str,
-    lease: Lease,
-    *,
-    produced: int,
-    policy: ClaimPolicy,
-) -> Granted | WaitForBlocks | Yielded | LeaseLost:
-    """Extend the reservation of a job that has used it up.
+    session: Session, engine_name: str, asked: Sequence[Extension], *, policy: ClaimPolicy
+) -> list[Extended]:
+    """Extend reservations that are used up, each as if those before it had been extended.
 
     Args:
         session: the caller's transaction.
-        engine_name: where it runs.
-        lease: its fence.
-        produced: tokens it has generated.
-        policy: as at its claim.
+        engine_name: where the jobs run.
+        asked: the jobs.
+        policy: as at their claims.
+
+    Returns:
+        How each continues, in their order.
     """
     locked = engine_load.lock(session, engine_name)
-    owned = select(Job).where(Job.id == lease.job_id, Job.lease_id == lease.lease_id, Job.state == "running")
-    job = session.scalar(owned)
-    mine = session.get(Reservation, lease.lease_id, populate_existing=True)
-    if locked is None or job is None or mine is None:
-        return LeaseLost()
+    if locked is None:
+        return [LeaseLost() for _ in asked]
     load = engine_load.read(session, locked[0])
     sizer = Sizer(session, load.capacity, policy)
+    owned = select(Job, Reservation).join(
+        Reservation, (Reservation.job_id == Job.id) & (Reservation.lease_id == Job.lease_id)
+    )
+    mine = owned.where(Job.lease_id.in_([each.lease.lease_id for each in asked]), Job.state == "running")
+    rows = session.execute(mine, execution_options={"populate_existing": True})
+    found = {job.lease_id: (job, reservation) for job, reservation in rows}
+    charges = Counter[tuple[UUID, str]]()
+    extended = list[Extended]()
+    for each in asked:
+        if each.lease.lease_id not in found:
+            extended.append(LeaseLost())
+            continue
+        job, reservation = found[each.lease.lease_id]
+        # No job waits for this engine while it is halted.
+        overtaken = None if locked[0].halt is not None else _overtaken(session, reservation, sizer, policy)
+        before = reservation.output_tokens
+        got, load = _extend(load, job, reservation, each.produced, sizer, overtaken)
+        extended.append(got)
+        charges[job.tenant_id, job.model] += reservation.output_tokens - before
+    served_tokens.charge(session, engine_name, +charges)
+    return extended
+
+
+def _extend(
+    load: EngineLoad,
+    job: Job,
+    reservation: Reservation,
+    produced: int,
+    sizer: Sizer,
+    overtaken: Candidate | None,
+) -> tuple[Extended, EngineLoad]:
+    """Extend one reservation; return how its job continues, and the load then."""
     wanted = sizer.size(job, produced=produced)
-    others = [each for lease_id, each in load.running.items() if lease_id != lease.lease_id]
-    extension = extend_or_yield(
-        replace(
-            load.running[lease.lease_id],
-            steps_left=0,
-            recompute_tokens=(job.prompt_tokens or 0) + produced,
-        ),
+    others = [each for lease_id, each in load.running.items() if lease_id != reservation.lease_id]
+    running = load.running[reservation.lease_id]
+    growth = extend_or_yield(
+        replace(running, steps_left=0, recompute_tokens=(job.prompt_tokens or 0) + produced),
         others,
         load.budget,
-        wanted_blocks=max(1, wanted.blocks - mine.blocks),
-        # No job waits for this engine while it is halted.
-        overtaken=None if locked[0].halt is not None else _overtaken(session, mine, sizer, policy),
+        wanted_blocks=max(1, wanted.blocks - reservation.blocks),
+        overtaken=overtaken,
     )
-    if extension.yields == job.id:
-        return Yielded()
-    mine.is_waiting = extension.blocks == 0
-    if mine.is_waiting:
-        return WaitForBlocks()
-    mine.blocks += extension.blocks
-    room = load.capacity.tokens_in(mine.blocks) - (job.prompt_tokens or 0)
-    granted = min(job.max_tokens, room)
-    new_tokens = granted - mine.output_tokens
-    served_tokens.charge(session, engine_name, {(job.tenant_id, job.model): new_tokens})
-    mine.output_tokens = granted
-    return Granted(granted, slot_wait=wait_behind_waiting(others))
+    if growth.yields == job.id:
+        return Yielded(), load
+    reservation.is_waiting = growth.blocks == 0
+    reservation.blocks += growth.blocks
+    load = replace(
+        load,
+        running={
+            **load.running,
+            reservation.lease_id: replace(
+                running, blocks=running.blocks + growth.blocks, is_going=not reservation.is_waiting
+            ),
+        },
+        budget=replace(load.budget, free_blocks=load.budget.free_blocks - growth.blocks),
+    )
+    if reservation.is_waiting:
+        return WaitForBlocks(), load
+    room = load.capacity.tokens_in(reservation.blocks) - (job.prompt_tokens or 0)
+    reservation.output_tokens = min(job.max_tokens, room)
+    return Granted(reservation.output_tokens, slot_wait=wait_behind_waiting(others)), load
 
 
 def _overtaken(session: Session, mine: Reservation, sizer: Sizer, policy: ClaimPolicy) -> Candidate | None:

@@ -53,7 +53,7 @@ def whole_blocks(capacity: Capacity, *, held_tokens: int, new_tokens: int, left:
 
 
 @dataclass(frozen=True, slots=True)
-class Extension:
+class Growth:
     """How a job at the end of its reservation continues.
 
     Attributes:
@@ -72,7 +72,7 @@ def extend_or_yield(
     *,
     wanted_blocks: int,
     overtaken: Candidate | None = None,
-) -> Extension:
+) -> Growth:
     """Grow the job by what it wants or what is free, or make it wait or one job yield.
 
     Waiting is cheap: another job will end and leave its blocks. Only if every job on the engine waits for
@@ -89,16 +89,16 @@ def extend_or_yield(
     if overtaken is not None:
         promised = _room_without_delay(overtaken, job, others, budget)
         if promised is None:
-            return Extension(0, yields=job.job_id)
+            return Growth(0, yields=job.job_id)
         room = min(room, promised)
     if room >= 1:
-        return Extension(min(wanted_blocks, room))
+        return Growth(min(wanted_blocks, room))
     if any(each.is_going for each in others):
-        return Extension(0)
+        return Growth(0)
     able = [
         (each.recompute_tokens, each.job_id) for each in (job, *others) if each.recompute_tokens is not None
     ]
-    return Extension(0, yields=min(able)[1])
+    return Growth(0, yields=min(able)[1])
 
 
 def _room_without_delay(

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, TypeVar
 from uuid import UUID
 
-from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -40,8 +40,7 @@ from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import CountedPrompt
 from jobs.prompts.tokenizer import unpack_ids
 from jobs.prompts.tools.forms import AnswerForm
-from jobs.scheduling import growth
-from jobs.scheduling.growth import Granted, WaitForBlocks, Yielded
+from jobs.scheduling.growth import Extension, Granted, WaitForBlocks
 from jobs.scheduling.sizing import ClaimPolicy
 from jobs.settings import Settings
 from jobs.starting import Claim
@@ -51,6 +50,7 @@ from worker.engine import loop as engine_loop
 from worker.engine.client import EngineModel
 from worker.engine.deadlines import deadlines_for
 from worker.engine.request import WantedAdapter
+from worker.inference.extender import Extender
 from worker.inference.follow import follow, wait_for_end, wait_for_stop
 from worker.inference.leases import LeaseKeeper, RunningJob
 from worker.inference.live_output import LiveOutput
@@ -99,6 +99,7 @@ class Slots:
         policy: returns the present claim policy.
         threads: where database work and long computations of runs happen.
         stopping: set when the process is shutting down.
+        extender: extends their reservations.
         refusals: what the engine's refusals prove.
         requests: makes what is sent.
         store: holds the files that jobs name.
@@ -116,6 +117,7 @@ class Slots:
     recorder: Recorder
     threads: Executor
     stopping: threading.Event
+    extender: Extender
     refusals: Refusals
     requests: RequestMaker
     store: PartStore
@@ -329,27 +331,14 @@ class Slots:
     async def _extend(self, run: JobRun) -> Granted | Outcome:
         """Ask for more blocks until there are some, or the run ends."""
         while True:
-            match await self._in_thread(partial(self._ask_for_blocks, run)):
+            asked = Extension(run.claim.lease, run.answer.num_tokens)
+            match await self.extender.extend(asked):
                 case WaitForBlocks():
                     stopped = await wait_for_stop(run.job, seconds=_ASK_AGAIN_SECONDS)
                     if stopped is not None:
                         return stopped
                 case granted_or_ended:
                     return granted_or_ended
-
-    def _ask_for_blocks(self, run: JobRun) -> Granted | WaitForBlocks | Yielded | LeaseLost:
-        try:
-            with transaction(self.sessions) as session:
-                return growth.extend(
-                    session,
-                    self.settings.engine.name,
-                    run.claim.lease,
-                    produced=run.answer.num_tokens,
-                    policy=self.policy(),
-                )
-        except SQLAlchemyError as error:  # the lease bounds the retries
-            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="extend", error=type(error).__name__)
-            return WaitForBlocks()
 
 
 def _outcome_without_engine(run: JobRun, prompt: CountedPrompt) -> Outcome | None:

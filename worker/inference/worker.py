@@ -27,6 +27,7 @@ from worker.guides.checker import FormChecker
 from worker.heartbeat import Heartbeat
 from worker.inference.desk import Desk
 from worker.inference.dispatcher import Dispatcher
+from worker.inference.extender import Extender
 from worker.inference.leases import LeaseKeeper
 from worker.inference.live_output import LiveOutput
 from worker.inference.monitor import EngineMonitor, credits_reuse, shares_prefix
@@ -129,6 +130,7 @@ class InferenceWorker:
             ),
             threads=self._threads,
             stopping=stopping,
+            extender=Extender(settings.engine.name, work, policy=self.policy, threads=self._threads),
             refusals=Refusals(patience),
             requests=RequestMaker(counter, CacheSalts(work)),
             store=make_store(settings),

@@ -87,8 +87,8 @@ def test_a_job_that_waits_for_blocks_does_not_hide_a_request_that_drains(
         session.execute(
             update(Reservation).where(Reservation.lease_id == waiting.lease.lease_id).values(output_tokens=32)
         )
-        granted = growth.extend(session, ENGINE, waiting.lease, produced=32, policy=POLICY)
-        assert granted == growth.WaitForBlocks()
+        asked = [growth.Extension(waiting.lease, 32)]
+        assert growth.extend(session, ENGINE, asked, policy=POLICY) == [growth.WaitForBlocks()]
     for _ in range(3):  # the one active request is the draining one
         drains.look(ONE_ACTIVE)
     assert left(sessions) == {draining.lease.lease_id, waiting.lease.lease_id}

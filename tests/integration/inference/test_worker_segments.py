@@ -69,7 +69,8 @@ def running(session: Session, prompt_tokens: int, *, max_tokens: int) -> Claim:
 
 
 def extend(session: Session, claim: Claim, policy: ClaimPolicy = POLICY) -> object:
-    return growth.extend(session, ENGINE, claim.lease, produced=claim.output_tokens, policy=policy)
+    asked = [growth.Extension(claim.lease, claim.output_tokens)]
+    return growth.extend(session, ENGINE, asked, policy=policy)[0]
 
 
 def test_a_cold_reservation_covers_2048_tokens_and_a_long_prompt_s_warm_one_what_peers_needed(

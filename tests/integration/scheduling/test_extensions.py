@@ -56,7 +56,8 @@ def overtaker(session: Session, head: Job) -> Claim:
 
 
 def extend(session: Session, claim: Claim) -> object:
-    return growth.extend(session, ENGINE, claim.lease, produced=claim.output_tokens, policy=WHOLE)
+    asked = [growth.Extension(claim.lease, claim.output_tokens)]
+    return growth.extend(session, ENGINE, asked, policy=WHOLE)[0]
 
 
 def test_an_extension_leaves_the_overtaken_job_the_blocks_that_it_will_start_with(

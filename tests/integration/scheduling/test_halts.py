@@ -177,8 +177,8 @@ def test_a_job_grows_past_one_that_cannot_start_where_it_runs(session: Session) 
     small = claim_one(session)
     halt_engine(session)
     whole = replace(POLICY, prediction=None)
-    grown = growth.extend(session, ENGINE, small.lease, produced=small.output_tokens, policy=whole)
-    assert grown == Granted(30_000), head.id
+    asked = [growth.Extension(small.lease, small.output_tokens)]
+    assert growth.extend(session, ENGINE, asked, policy=whole) == [Granted(30_000)], head.id
 
 
 def test_a_document_is_not_left_to_an_engine_that_starts_nothing(session: Session) -> None:

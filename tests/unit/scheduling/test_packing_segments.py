@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jobs.engines.capacity import Budget
 from jobs.scheduling.packing import Candidate, Running, shadow_of
 from jobs.scheduling.prediction import NEAREST, Peers, PredictionPolicy, predict
-from jobs.scheduling.segments import Extension, extend_or_yield, next_segment, whole_blocks
+from jobs.scheduling.segments import Growth, extend_or_yield, next_segment, whole_blocks
 from jobs.scheduling.sizing import ClaimPolicy, policy_on
 from support import CAPACITY
 
@@ -159,7 +159,7 @@ def test_an_overtaker_yields_when_its_end_is_waited_for() -> None:
     waiting = Candidate(UUID(int=2), blocks=15, steps=5)
     budget = Budget(free_slots=2, free_blocks=10, idle=False)
     extension = extend_or_yield(job, [going], budget, wanted_blocks=5, overtaken=waiting)
-    assert extension == Extension(0, yields=job.job_id)
+    assert extension == Growth(0, yields=job.job_id)
 
 
 def test_outputs_are_guessed_from_prompts_of_about_the_same_length() -> None:

@@ -1,0 +1,104 @@
+"""Jobs that have used up their reservations at the same time: one transaction answers all of them."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.database import transaction
+from jobs.models import Reservation
+from jobs.scheduling import growth
+from jobs.scheduling.growth import Extended, Extension, Granted, WaitForBlocks
+from jobs.starting import Claim
+from jobs.transitions import LeaseLost
+from support import CAPACITY, ENGINE, POLICY, claim_one, register_engine, spec, submit_one
+from worker.inference.extender import Extender
+
+POOL = replace(CAPACITY, max_batch_size=16, max_blocks=700)
+
+
+def running(session: Session, number: int) -> list[Claim]:
+    register_engine(session, capacity=POOL)
+    for _ in range(number):
+        submit_one(session, spec(100, max_tokens=30_000))
+    return [claim_one(session) for _ in range(number)]
+
+
+def asked(claims: Sequence[Claim]) -> list[Extension]:
+    return [Extension(each.lease, each.output_tokens) for each in claims]
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as found:
+        yield found
+
+
+def extended(
+    sessions: sessionmaker[Session], threads: ThreadPoolExecutor, wanted: Sequence[Extension]
+) -> list[Extended]:
+    extender = Extender(ENGINE, sessions, policy=lambda: POLICY, threads=threads)
+
+    async def all_at_once() -> list[Extended]:
+        return await asyncio.gather(*[extender.extend(each) for each in wanted])
+
+    return asyncio.run(asyncio.wait_for(all_at_once(), 60))
+
+
+def test_extensions_of_one_transaction_never_take_the_same_blocks(session: Session) -> None:
+    claims = running(session, 8)
+    while any(
+        isinstance(each, Granted) for each in growth.extend(session, ENGINE, asked(claims), policy=POLICY)
+    ):
+        rows = session.execute(select(Reservation.lease_id, Reservation.output_tokens))
+        tokens = dict(rows.tuples().all())
+        claims = [replace(each, output_tokens=tokens[each.lease.lease_id]) for each in claims]
+    assert session.scalar(select(func.sum(Reservation.blocks))) == POOL.max_blocks
+
+
+def test_an_extension_without_a_lease_costs_the_others_nothing(session: Session) -> None:
+    first, lost, last = running(session, 3)
+    session.execute(
+        text("UPDATE jobs SET lease_id = gen_random_uuid() WHERE id = :id"), {"id": lost.lease.job_id}
+    )
+    found = growth.extend(session, ENGINE, asked([first, lost, last]), policy=POLICY)
+    assert [type(each) for each in found] == [Granted, LeaseLost, Granted]
+
+
+def test_each_of_many_that_ask_at_once_is_answered(
+    sessions: sessionmaker[Session], threads: ThreadPoolExecutor
+) -> None:
+    with transaction(sessions) as session:
+        claims = running(session, 8)
+    found = extended(sessions, threads, asked(claims))
+    tokens = [each.tokens for each in found if isinstance(each, Granted)]
+    assert len(tokens) == len(claims)
+    assert all(more > claim.output_tokens for more, claim in zip(tokens, claims, strict=True))
+
+
+def test_an_extension_that_the_database_refuses_holds_up_no_other(
+    sessions: sessionmaker[Session], threads: ThreadPoolExecutor
+) -> None:
+    with transaction(sessions) as session:
+        claims = running(session, 4)
+        refused = claims[1].lease.lease_id
+        session.execute(
+            text(
+                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+                f" $$ BEGIN IF new.lease_id = '{refused}' THEN RAISE 'refused'; END IF; RETURN new; END $$"
+            )
+        )
+        session.execute(
+            text("CREATE TRIGGER refuse BEFORE UPDATE ON reservations FOR EACH ROW EXECUTE FUNCTION refuse()")
+        )
+    try:
+        found = extended(sessions, threads, asked(claims))
+    finally:
+        with transaction(sessions) as session:
+            session.execute(text("DROP FUNCTION refuse CASCADE"))
+    assert [isinstance(each, Granted) for each in found] == [True, False, True, True]
+    assert found[1] == WaitForBlocks()

@@ -1,0 +1,78 @@
+"""Extending reservations: what is asked for during one transaction shares the next one."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs import telemetry
+from jobs.database import transaction
+from jobs.scheduling import growth
+from jobs.scheduling.growth import Extended, Extension, WaitForBlocks
+from jobs.scheduling.sizing import ClaimPolicy
+
+
+class Extender:
+    """Extends the reservations of one engine, which each transaction locks; hundreds may ask at once."""
+
+    def __init__(
+        self,
+        engine_name: str,
+        sessions: sessionmaker[Session],
+        *,
+        policy: Callable[[], ClaimPolicy],
+        threads: Executor,
+    ) -> None:
+        """Set up without a transaction.
+
+        Args:
+            engine_name: of the engine.
+            sessions: of the database.
+            policy: returns the present claim policy.
+            threads: where the transactions happen.
+        """
+        self._engine_name = engine_name
+        self._sessions = sessions
+        self._policy = policy
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._asked: list[tuple[Extension, Future[Extended]]] = []
+        self._is_extending = False
+
+    async def extend(self, asked: Extension) -> Extended:
+        """Extend the reservation of one job; it waits if that failed, and may ask again."""
+        extended = Future[Extended]()
+        extended.set_running_or_notify_cancel()  # a run that is cancelled must not fail the others
+        with self._lock:
+            self._asked.append((asked, extended))
+            is_first, self._is_extending = not self._is_extending, True
+        if is_first:
+            self._threads.submit(self._extend_all)
+        return await asyncio.wrap_future(extended)
+
+    def _extend_all(self) -> None:
+        """Extend until nobody asks."""
+        while True:
+            with self._lock:
+                asked, self._asked = self._asked, []
+                if not asked:
+                    self._is_extending = False
+                    return
+            found = self._extend_together([each for each, _ in asked])
+            for (_, extended), how in zip(asked, found, strict=True):
+                extended.set_result(how)
+
+    def _extend_together(self, asked: Sequence[Extension]) -> Sequence[Extended]:
+        """Extend all of these in one transaction; if one of them makes it fail, each in its own."""
+        try:
+            with transaction(self._sessions) as session:
+                return growth.extend(session, self._engine_name, asked, policy=self._policy())
+        except Exception as error:  # noqa: BLE001  # none may wait for ever; the lease bounds the retries
+            telemetry.logger().warning(telemetry.LOOP_FAILED, loop="extend", error=type(error).__name__)
+            is_away = isinstance(error, DBAPIError) and error.connection_invalidated
+            if len(asked) == 1 or is_away:
+                return [WaitForBlocks() for _ in asked]
+            return [how for each in asked for how in self._extend_together([each])]
