@@ -34,6 +34,17 @@ def test_rows_of_jobs_begin_in_one_place() -> None:
     assert {*movers} == {"jobs/job_rows.py", "jobs/fitting.py"}
 
 
+def test_stand_ins_read_the_responses_of_another_model_in_one_place() -> None:
+    """`inner.responses` alone: Triton 2.51 frees what it does not keep while Python runs, and crashes."""
+    readers = {
+        str(file.resolve().relative_to(ROOT))
+        for file in (ROOT / "triton").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and "decoupled" in {each.arg for each in node.keywords}
+    }
+    assert readers == {"triton/local/llmapi/1/inner.py"}
+
+
 # No verb in the imperative is one of these.
 NO_VERBS = """
     a all an and another any args as at both by each either every everybody everything few for from

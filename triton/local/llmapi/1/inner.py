@@ -18,6 +18,7 @@ COUNTS = ("kv_cache_reused_blocks", "kv_cache_alloc_new_blocks", "kv_cache_alloc
 _ended: deque[tuple[float, Iterator[Any]]] = deque()
 _ended_lock = threading.RLock()  # a collection within may end another stream
 _KEPT_SECONDS = 1.0
+_OUTPUTS = ["output_ids", "sequence_length", *COUNTS]
 
 
 def stream(
@@ -52,7 +53,7 @@ def stream(
     tensors.append(pb_utils.Tensor("streaming", np.array([[True]])))
     if counts is not None:
         tensors.append(pb_utils.Tensor("return_perf_metrics", np.array([[True]])))
-    for response in _responses(tensors + sampling, request_id):
+    for response in responses(tensors + sampling, _OUTPUTS, request_id=request_id):
         if response.has_error():
             raise pb_utils.TritonModelException(response.error().message())
         new = pb_utils.get_output_tensor_by_name(response, "output_ids")
@@ -70,18 +71,23 @@ def stop(request_id: str) -> None:
     names = ("input_ids", "input_lengths", "request_output_len")
     tensors = [pb_utils.Tensor(name, one) for name in names]
     tensors.append(pb_utils.Tensor("stop", np.array([[True]])))
-    for _ in _responses(tensors, request_id):
+    for _ in responses(tensors, _OUTPUTS, request_id=request_id):
         pass
 
 
-def _responses(tensors: list[PbTensor], request_id: str) -> Iterator[Any]:
+def responses(tensors: list[PbTensor], outputs: list[str], *, request_id: str = "") -> Iterator[Any]:
     """Yield the engine's responses, and keep them until Triton drops its reference to them.
 
     A thread of Triton 2.51 drops it after the last response without the interpreter lock. If it is the last
     reference, that thread frees the tensors' arrays while Python runs, which corrupts its memory: the process
-    crashes, and the server hangs. Each question about cancellation delays that thread. Fixed in Triton 24.12.
+    crashes, and its requests fail or wait forever. Each question about cancellation delays that thread.
+    Fixed in Triton 24.12.
+
+    Args:
+        tensors: the request's inputs.
+        outputs: names of the tensors that the responses must have.
+        request_id: `stop` takes it.
     """
-    outputs = ["output_ids", "sequence_length", *COUNTS]
     found = pb_utils.InferenceRequest(
         model_name="tensorrt_llm", request_id=request_id, inputs=tensors, requested_output_names=outputs
     ).exec(decoupled=True)

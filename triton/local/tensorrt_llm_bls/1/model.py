@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from . import inner
 from .server import die_with_server
 
 # Objects of Triton's stub, which has no types.
@@ -58,7 +59,7 @@ _DECODED = {
     "OUT_CUM_LOG_PROBS": "cum_log_probs",
     "OUT_OUTPUT_LOG_PROBS": "output_log_probs",
 }
-_GENERATED = ("output_ids", "sequence_length", "cum_log_probs", "output_log_probs")
+_GENERATED = ["output_ids", "sequence_length", "cum_log_probs", "output_log_probs"]
 
 
 class TritonPythonModel:
@@ -95,8 +96,8 @@ class TritonPythonModel:
             for tensor in preprocessed.output_tensors()
         ]
         tokens = np.empty((1, 1, 0), dtype=np.int32)
-        for response in _stream("tensorrt_llm", inputs + _renamed(request, _TO_ENGINE)):
-            new = _ids(response)
+        for response in inner.responses(inputs + _renamed(request, _TO_ENGINE), _GENERATED):
+            new = _ids(_checked(response))
             tokens = np.concatenate([tokens, new], axis=2) if self._accumulates else new
             decoded = _call(
                 "postprocessing",
@@ -122,14 +123,6 @@ def _renamed(request: PbRequest, names: dict[str, str]) -> list[PbTensor]:
 def _call(model: str, tensors: list[PbTensor], outputs: list[str]) -> PbResponse:
     asked = pb_utils.InferenceRequest(model_name=model, inputs=tensors, requested_output_names=outputs)
     return _checked(asked.exec())
-
-
-def _stream(model: str, tensors: list[PbTensor]) -> Iterator[PbResponse]:
-    asked = pb_utils.InferenceRequest(
-        model_name=model, inputs=tensors, requested_output_names=list(_GENERATED)
-    )
-    for response in asked.exec(decoupled=True):
-        yield _checked(response)
 
 
 def _log_probs(response: PbResponse) -> list[PbTensor]:
