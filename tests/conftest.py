@@ -22,6 +22,7 @@ import browser_support
 import lanes
 import ready_cluster
 import running_order
+import server_logs
 import zygote
 from cli.stack import processes
 from cli.stack.processes import Launch
@@ -126,6 +127,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a browser where there is none; from one place, so that pytest says it in one line."""
     if running_order.needs_browser(item) and (reason := browser_support.missing()):
         pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the logs of the engine servers that a failed test may have asked."""
+    report = yield
+    if report.failed:
+        server_logs.add_to(report)
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,7 @@
 """The local engine behaves as TensorRT-LLM's `tensorrt_llm` model does, on a real Triton server."""
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -367,6 +369,7 @@ def test_an_idle_server_stops_by_itself(tmp_path: Path) -> None:
         engine.ask(filler(50), 2).read()
         engine.process.terminate()
         assert engine.process.wait(timeout=PATIENCE) == 0
+        assert "Fatal Python error" not in engine.log.read_text()
 
 
 def test_a_busy_server_ends_its_streams_with_an_error_and_stops(tmp_path: Path) -> None:
@@ -380,15 +383,31 @@ def test_a_busy_server_ends_its_streams_with_an_error_and_stops(tmp_path: Path) 
 
 def test_no_process_outlives_a_killed_server(tmp_path: Path) -> None:
     with running_engine(tmp_path, EngineOptions(mode="synthetic")) as engine:
-        stubs = Path(f"/proc/{engine.process.pid}/task/{engine.process.pid}/children")
-        stub = Path("/proc") / eventually(lambda: stubs.read_text().split())[0]
-        assert "triton_python_backend_stub" in (stub / "cmdline").read_text()
+        stub = stub_of(engine)
         stream = engine.ask(filler(50), 5000)
         stream.next()
         engine.process.kill()
         engine.process.wait()
         eventually(lambda: has_ended(stub))
         assert stream.read().error is not None
+
+
+def test_a_model_that_crashes_leaves_its_python_stack_in_the_log(tmp_path: Path) -> None:
+    with running_engine(tmp_path, EngineOptions(mode="synthetic")) as engine:
+        stub = stub_of(engine)
+        os.kill(int(stub.name), signal.SIGSEGV)
+        eventually(lambda: has_ended(stub))
+        log = engine.log.read_text()
+        assert "Fatal Python error: Segmentation fault" in log
+        assert "batching.py" in log, "the stacks of all threads"
+
+
+def stub_of(engine: RunningEngine) -> Path:
+    """The process of the engine's one model, below /proc."""
+    stubs = Path(f"/proc/{engine.process.pid}/task/{engine.process.pid}/children")
+    stub = Path("/proc") / eventually(lambda: stubs.read_text().split())[0]
+    assert "triton_python_backend_stub" in (stub / "cmdline").read_text()
+    return stub
 
 
 def has_ended(process: Path) -> bool:

@@ -1,6 +1,7 @@
 """What the suite of entry points needs: one of them on a real server, asked as a worker asks it."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +9,7 @@ from pydoc_data.topics import topics
 from typing import Any, Protocol
 
 from cli.stack.ports import LOOPBACK
-from jobs.errors import LongbatchError
+from jobs.errors import EngineError, LongbatchError
 from jobs.ids import uuid7
 from jobs.prompts.estimates import turns_of
 from jobs.prompts.guides import Guide
@@ -77,6 +78,9 @@ class Run:
             )
         )
         self.engine_is_done = end.engine_is_done
+        if isinstance(end.outcome, Failed) and isinstance(end.outcome.error, EngineError):
+            # The report of a failed test shows it.
+            logging.getLogger(__name__).warning("The engine said: %s", end.outcome.error.said)
         return end.outcome
 
     def error(self) -> LongbatchError:

@@ -16,6 +16,7 @@ from types import ModuleType
 import numpy as np
 import tritonclient.grpc as grpcclient
 
+import server_logs
 from cli.stack.ports import LOOPBACK, free_port
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.transformers_options import TransformersOptions
@@ -199,9 +200,11 @@ class RunningEngine:
 
 def _started(launch: TritonLaunch, log: Path) -> "subprocess.Popen[bytes]":
     with log.open("ab") as output:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             launch.argv, env=launch.env, cwd=launch.cwd, stdout=output, stderr=subprocess.STDOUT
         )
+    server_logs.register(log, process)
+    return process
 
 
 def _tensor(name: str, datatype: str, values: object) -> grpcclient.InferInput:

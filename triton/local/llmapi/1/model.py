@@ -67,7 +67,7 @@ class TritonPythonModel:
         self._running: set[_Running] = set()
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        die_with_server(self._closing)
+        self._release = die_with_server()
         threading.Thread(target=self._poll, name="cancellation", daemon=True).start()
 
     def execute(self, requests: list[PbRequest]) -> None:
@@ -79,6 +79,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Stop all threads."""
         self._closing.set()
+        self._release()
 
     def _follow(self, request: PbRequest) -> None:
         running = _Running(request, request.get_response_sender())

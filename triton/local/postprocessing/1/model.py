@@ -4,7 +4,6 @@ So a character that spans the tokens of two responses becomes two replacement ch
 so too, which is why clients let it decode whole answers or decode them themselves.
 """
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the tokenizer."""
-        self._closing = threading.Event()
-        die_with_server(self._closing)
+        self._release = die_with_server()
         parameters = parameters_of(args)
         self._tokenizer = load_tokenizer(parameters)
         self._skips = parameters["skip_special_tokens"].lower() == "true"
@@ -31,7 +29,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """Stop all threads."""
-        self._closing.set()
+        self._release()
 
     def _decode(self, request: PbRequest) -> PbResponse:
         """Decode one text per beam.

@@ -1,7 +1,6 @@
 """Encoding text to token ids as TensorRT-LLM's `preprocessing` does."""
 
 import json
-import threading
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,8 +19,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the tokenizer."""
-        self._closing = threading.Event()
-        die_with_server(self._closing)
+        self._release = die_with_server()
         parameters = parameters_of(args)
         self._tokenizer = load_tokenizer(parameters)
         named = json.loads((Path(parameters["tokenizer_dir"]) / "tokenizer_config.json").read_text())
@@ -43,7 +41,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """Stop all threads."""
-        self._closing.set()
+        self._release()
 
     def _encode(self, request: PbRequest) -> PbResponse:
         query = _array(request, "QUERY")

@@ -1,7 +1,6 @@
 """The entry point that Triton's Python backend loads: a stand-in for the `tensorrt_llm` model, on a CPU."""
 
 import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from . import wire
@@ -42,8 +41,7 @@ class TritonPythonModel:
             Trace.of_environment(),
             time_scale=parameters.time_scale,
         )
-        self._closing = threading.Event()
-        die_with_server(self._closing)
+        self._release = die_with_server()
         self._loop.start()
 
     def execute(self, requests: list[wire.PbRequest]) -> None:
@@ -55,7 +53,7 @@ class TritonPythonModel:
         """Stop all threads."""
         self._author.shutdown(wait=False, cancel_futures=True)
         self._loop.close()
-        self._closing.set()
+        self._release()
 
     def _take(self, request: wire.PbRequest) -> None:
         stream = wire.ResponseStream(

@@ -1,11 +1,13 @@
 """The server that runs this engine: detecting its shutdown and its death."""
 
 import ctypes
+import faulthandler
 import os
 import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 _PERIOD = 0.5  # seconds between polls
@@ -42,16 +44,23 @@ class ServerWatch:
         return False
 
 
-def die_with_server(released: threading.Event) -> None:
-    """End this process when its server dies suddenly, until `released` is set.
+def die_with_server() -> Callable[[], None]:
+    """End this process when its server dies suddenly, and log its stacks should it crash.
 
     It takes effect soon after the call. Triton's stub tries to end then too, but hangs if one of its threads
     waits for the dead server's answer: setting a gauge does so while holding the interpreter lock, and then
     no thread can detect anything. So the kernel must kill the process. Its signal is bound to one thread of
     the server: not to the one that loads models, which ends normally, but to the main thread, which inherits
     this process from it.
+
+    Triton logs nothing of a crash: from then on the process's requests fail or wait forever.
+
+    Returns:
+        ends both; a model calls it when it is unloaded, since Triton 2.51 often crashes after that.
     """
+    faulthandler.enable()
     server = os.getppid()
+    released = threading.Event()
 
     def watch() -> None:
         is_armed = False
@@ -60,7 +69,12 @@ def die_with_server(released: threading.Event) -> None:
             if os.getppid() != server:
                 os._exit(1)
 
+    def release() -> None:
+        faulthandler.disable()
+        released.set()
+
     threading.Thread(target=watch, name="server-watch", daemon=True).start()
+    return release
 
 
 def _arm(server: int) -> bool:

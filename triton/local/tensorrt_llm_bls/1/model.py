@@ -5,7 +5,6 @@ engine.
 """
 
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -67,8 +66,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Read the parameters. Other models do the work, so nothing is loaded."""
-        self._closing = threading.Event()
-        die_with_server(self._closing)
+        self._release = die_with_server()
         given = json.loads(args["model_config"])["parameters"]
         self._accumulates = given["accumulate_tokens"]["string_value"].lower() == "true"
 
@@ -86,7 +84,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """Stop all threads."""
-        self._closing.set()
+        self._release()
 
     def _answers(self, request: PbRequest) -> Iterator[list[PbTensor]]:
         """Yield the tensors for each engine response; with `accumulate_tokens`, for all tokens so far."""

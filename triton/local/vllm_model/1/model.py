@@ -27,8 +27,7 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the tokenizer."""
-        self._closing = threading.Event()
-        die_with_server(self._closing)
+        self._release = die_with_server()
         given = json.loads(args["model_config"])["parameters"]
         directory = given["tokenizer_dir"]["string_value"]
         self._tokenizer = Tokenizer.from_file(f"{directory}/tokenizer.json")
@@ -43,7 +42,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """Stop watching the server."""
-        self._closing.set()
+        self._release()
 
     def _follow(self, request: PbRequest) -> None:
         sender = request.get_response_sender()

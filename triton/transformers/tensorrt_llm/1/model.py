@@ -1,7 +1,6 @@
 """The entry point that Triton's Python backend loads: a `tensorrt_llm` model over transformers."""
 
 import json
-import threading
 from dataclasses import replace
 
 from . import wire
@@ -24,8 +23,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         """Load the language model, then start the engine. The model has answered one request."""
         parameters = Parameters.of(json.loads(args["model_config"]))
-        self._closing = threading.Event()
-        die_with_server(self._closing)
+        self._release = die_with_server()
         generator = RemoteGenerator(parameters)
         capacity = parameters.capacity
         self._samples = parameters.samples
@@ -51,7 +49,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Stop all threads."""
         self._engine.close()
-        self._closing.set()
+        self._release()
 
     def _take(self, request: wire.PbRequest) -> None:
         stream = wire.ResponseStream(request.get_response_sender(), with_log_probs=False)
