@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
 from cli.stack.ports import LOOPBACK
+from support import eventually
 
 Kind = Literal["vllm", "sglang", "trtllm-serve", "openai"]
 _CANARY = "Say yes."  # what a worker's probe sends where a prompt is text
@@ -91,6 +92,8 @@ class StandIn:
         pace: seconds between two tokens; a closed connection is noticed then.
         forgets_scores: it tells log probabilities of no token, whatever it is asked.
         embeds: its model embeds, and generates nothing.
+        is_late: it answers no GET for now, as one that is busy with streams.
+        num_late: GETs that it did not answer.
         is_reading: it reads the prompt until the request is stopped.
         bodies: what was asked, by path.
         tokenizes: returns the ids of a text at /tokenize; None: it has no such path.
@@ -119,6 +122,8 @@ class StandIn:
     num_waiting: int = 0
     caches: bool = True
     pace: float = 0.0
+    is_late: bool = False
+    num_late: int = 0
     is_reading: bool = False
     embeds: bool = False
     forgets_scores: bool = False
@@ -402,6 +407,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing."""
 
     def do_GET(self) -> None:
+        if self.stand_in.is_late:
+            self.stand_in.num_late += 1
+            eventually(lambda: not self.stand_in.is_late)
+            return
         if self.path != "/health" and not self.stand_in.is_open and self._is_refused():
             return
         metrics, document = self.stand_in.metrics(self.path), self.stand_in.document(self.path)

@@ -177,7 +177,7 @@ class EngineMonitor:
         """Update the engine's row and delete the reservations that have drained."""
         if self.model is None or time.monotonic() - self._described_at > _DESCRIBE_SECONDS:
             self._describe()
-        elif not self._client.is_ready():
+        elif self._is_silent():
             self._pause(self._not_ready)
         if self.model is None:
             return
@@ -239,13 +239,14 @@ class EngineMonitor:
         if self._refusal is not None and time.monotonic() < self._held_until:
             self._pause(self._refusal.message, said=self._refusal.said)
             return
-        if not self._client.is_ready():
+        if self._is_silent():
             self._pause(self._not_ready)
             return
         try:
             model = self._read_model()
         except EngineError as error:
-            self._pause(error.message, said=error.said)
+            if self.model is None or not self._is_streaming():
+                self._pause(error.message, said=error.said)
             return
         if model != self.model:
             if _server_of(model) != self._probed and not self._is_usable():
@@ -253,6 +254,15 @@ class EngineMonitor:
             self._probed = _server_of(model)
             self._register(model)
         self._described_at = time.monotonic()
+
+    def _is_silent(self) -> bool:
+        """Return True if the engine neither answers nor streams: one with many streams may answer late."""
+        return not self._client.is_ready() and not self._is_streaming()
+
+    def _is_streaming(self) -> bool:
+        """Return True if it sent tokens of a job just now."""
+        now = time.monotonic()
+        return any(each.has_output and each.is_inside(now) for each in self._following.copy())
 
     def _is_usable(self) -> bool:
         """Return True if a probe finds no fault that would spoil answers or fail jobs."""

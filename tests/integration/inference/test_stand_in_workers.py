@@ -78,6 +78,24 @@ def test_every_worker_sends_a_tenant_s_own_salt_to_an_engine_that_takes_one(
     assert all(len(salt) == 64 and tenant_id.hex not in salt for salt in salts for tenant_id in tenants)
 
 
+def test_an_engine_that_streams_gets_jobs_while_it_answers_nothing_else(
+    queue: Queue, database_settings: DatabaseSettings, valkey: EmbeddedValkey
+) -> None:
+    """One that serves a thousand streams may be late with its health for seconds."""
+    with standing_in("vllm", pace=0.1) as stand_in:
+        settings = fed_by(stand_in, database_settings, valkey).settings
+        with running_worker(settings, queue.tokenizer):
+            first = queue.submit("Write about rivers.", max_tokens=400)
+            queue.streaming(first)
+            stand_in.is_late = True
+            eventually(lambda: stand_in.num_late >= 2)  # the first was given up
+            second = queue.submit("Write about lakes.", max_tokens=4)
+            queue.ended(second)
+            assert queue.job(first).state == "running"
+            stand_in.is_late = False
+            queue.ended(first)
+
+
 def ends_whole(queue: Queue, job_id: UUID) -> None:
     """It began anew: nothing of the first run is in its answer."""
     ended, result = queue.ended(job_id), queue.result(job_id)
