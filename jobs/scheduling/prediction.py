@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from jobs.engines.capacity import Capacity
 
-# Fewest peers that allow a prediction; with fewer, all lengths up to the cold one count as equally likely.
+# Fewest peers that allow a prediction; with fewer, as many powers of two count as equally likely.
 FEW = 8
 # Of the newest outputs of a task, this many count: those whose prompts were nearest in length.
 NEAREST = 64
@@ -99,7 +99,7 @@ def predict(
     longer = peers[bisect_right(peers, produced) :]  # only peers that got as far count
     cold = max(policy.cold_tokens, produced)
     if len(longer) < FEW:
-        longer = [produced + cold * part // FEW for part in range(1, FEW + 1)]
+        longer = [produced + max(1, cold >> (FEW - part)) for part in range(1, FEW + 1)]
     num_peers, room = len(longer), capacity.max_tokens_in_share - prompt_tokens
     # In steps of the whole engine: of a token reserved, and of another segment.
     price = (longer[num_peers // 2] - produced) / max(1, capacity.max_tokens_in_pool)
