@@ -31,9 +31,9 @@ from jobs.scheduling.sizing import ClaimPolicy
 from jobs.scheduling.tick import Tick
 from jobs.settings import Settings
 from jobs.starting import StartRefusedError
-from worker.inference.leases import RunningJob
 from worker.inference.outcome import Failed, RunEnd, write_outcome
 from worker.inference.refused_starts import RefusedStarts
+from worker.inference.run import Run
 
 # One thread stores the ends of all tenants and claims for them. A statement of a tick that stores ends may
 # take this long, and wait this long for a lock. That of an end alone may take this long at first, then twice
@@ -73,7 +73,7 @@ class _EndedRun:
     """A run that ended and is not stored yet.
 
     Attributes:
-        running: the job; its lease is the fence.
+        run: its lease is the fence.
         end: how it ended.
         output: what it generated, possibly nothing.
         handed_in_at: by the clock of the desk; or later, when the database was last found away.
@@ -81,7 +81,7 @@ class _EndedRun:
         num_tries: how often it could not be stored.
     """
 
-    running: RunningJob
+    run: Run
     end: RunEnd
     output: Output
     handed_in_at: float
@@ -129,15 +129,15 @@ class Desk:
         self._refused = RefusedStarts(settings, sessions)
         self._lock = threading.Lock()
 
-    def hand_in(self, running: RunningJob, end: RunEnd, output: Output) -> "Future[StoredEnd]":
+    def hand_in(self, run: Run, end: RunEnd, output: Output) -> "Future[StoredEnd]":
         """Leave the end of a run for the next tick, which is soon.
 
         Args:
-            running: the job.
+            run: that ended.
             end: how its run ended.
             output: what it generated.
         """
-        ended = _EndedRun(running, end, output, self._clock(), Future())
+        ended = _EndedRun(run, end, output, self._clock(), Future())
         ended.stored.set_running_or_notify_cancel()  # a run that is cancelled must not fail the tick
         self._wait([ended])
         self.wake()
@@ -198,7 +198,7 @@ class Desk:
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="tick", error=type(error).__name__)
             return Tick()
         for each in together:
-            self._resolve(each, result.stored.get(each.running.lease.lease_id))
+            self._resolve(each, result.stored.get(each.run.lease.lease_id))
         return result
 
     def _resolve(self, ended: _EndedRun, stored: StoredEnd | None) -> None:
@@ -313,17 +313,17 @@ class Desk:
 
     def _written(self, ended: _EndedRun) -> JobEnd:
         """Return what becomes of the job, with times as of now."""
-        running = ended.running
-        end = write_outcome(running.lease, ended.end, ended.output, settings=self._settings.jobs)
+        run = ended.run
+        end = write_outcome(run.lease, ended.end, ended.output, settings=self._settings.jobs)
         since_answer = timedelta(seconds=self._clock() - ended.handed_in_at)
-        since_first_token = running.unreported_since()
+        since_first_token = run.unreported_since()
         if since_first_token is not None:
             since_answer = min(since_answer, since_first_token)
         return replace(
             end,
             since_first_token=since_first_token,
             since_answer=since_answer if end.verb == "complete" else None,
-            summary_id=running.summary_id,
+            summary_id=run.claim.job.summary_id,
         )
 
 
