@@ -20,7 +20,7 @@ from jobs.scheduling.packing import (
     Candidate,
     Choice,
     PackingPolicy,
-    Running,
+    Reserved,
     are_peers,
     choose,
     fits,
@@ -35,7 +35,7 @@ _READ_STEPS: Final = PredictionPolicy().reread_steps
 
 def choose_follower(
     queue: Sequence[Candidate],
-    running: Sequence[Running],
+    reserved: Sequence[Reserved],
     budget: Budget,
     *,
     postponed: Mapping[UUID, float],
@@ -46,26 +46,26 @@ def choose_follower(
 
     Args:
         queue: queued jobs in rank order, as for `packing.choose`.
-        running: every reservation on the engine.
+        reserved: every reservation on the engine.
         budget: what the engine has free.
         postponed: for how many steps followers overtook a job so far, by its id.
         max_batch_size: slots of the engine.
         policy: of the packing.
     """
     kept = _one_reader_each([each for each in queue if not each.is_waiting], budget)
-    first = _going_first(kept, running, postponed, max_batch_size=max_batch_size, policy=policy)
+    first = _going_first(kept, reserved, postponed, max_batch_size=max_batch_size, policy=policy)
     left = [each for each in first if each.reuse.anchor is None]
     # What running jobs have stays anyway; what ended ones left may go.
     for some in (left, first):
         peers = [replace(sized(each), waited=timedelta(0), group=None) for each in some]
-        choice = choose(peers, running, budget, max_batch_size=max_batch_size, policy=policy)
+        choice = choose(peers, reserved, budget, max_batch_size=max_batch_size, policy=policy)
         if choice.start is not None:
             return choice
-    if running:  # until one of them ends
+    if reserved:  # until one of them ends
         kept_blocks = {each.family: each.blocks for each in left}
         budget = replace(budget, free_blocks=max(0, budget.free_blocks - sum(kept_blocks.values())))
     every = [sized(each) for each in kept]
-    return choose(every, running, budget, max_batch_size=max_batch_size, policy=policy)
+    return choose(every, reserved, budget, max_batch_size=max_batch_size, policy=policy)
 
 
 def sized(candidate: Candidate) -> Candidate:
@@ -113,7 +113,7 @@ def postponement(
 
 def _going_first(
     kept: Sequence[Candidate],
-    running: Sequence[Running],
+    reserved: Sequence[Reserved],
     postponed: Mapping[UUID, float],
     *,
     max_batch_size: int,
@@ -122,7 +122,7 @@ def _going_first(
     """Return the followers that may start before others; none while an interactive job may start."""
     interactive = any(each.lane is Lane.INTERACTIVE for each in kept)
     heads = _heads(kept)
-    if not heads or (interactive and may_join(Lane.INTERACTIVE, running, max_batch_size, policy)):
+    if not heads or (interactive and may_join(Lane.INTERACTIVE, reserved, max_batch_size, policy)):
         return []
     next_tenant = next(iter(heads.values()))
 
