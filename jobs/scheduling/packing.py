@@ -28,9 +28,9 @@ class PackingPolicy:
 
     Attributes:
         window: candidates considered of each lane, from the head of the ranking.
-        stretch: jobs of a group are peers if the younger waited at least 1 - `stretch` as long. Only peers
-            overtake a job, and their number is finite: it waits at most 1 / (1 - `stretch`) of what it would
-            in order of arrival. Jobs submitted together are peers from the start.
+        stretch: a job's cohort is every job of its group that waited at least 1 - `stretch` as long. Only
+            these overtake it, and their number is finite: it waits at most 1 / (1 - `stretch`) of what it
+            would in order of arrival. Jobs submitted together are a cohort from the start.
         interactive_share: share of the slots that the interactive lane may hold while batch jobs wait.
         batch_patience: after this wait, the interactive lane leaves the first batch job the blocks it needs.
         preempt_after: tokens that a batch job generates before it may make room for an interactive one.
@@ -211,7 +211,7 @@ def choose(
     max_batch_size: int,
     policy: PackingPolicy,
 ) -> Choice:
-    """Choose the head's largest peer that fits, or the next job that may backfill.
+    """Choose the largest of the head's cohort that fits, or the next job that may backfill.
 
     Backfill: the first in rank that fits and does not postpone the head.
 
@@ -269,16 +269,16 @@ class Packer:
         if not fitting:
             return Choice(start=None)
         head, kept_out = allowed[0], _kept_out(allowed, policy)
-        peers = _peers(head, fitting, policy)
+        cohort = _cohort(head, fitting, policy)
         if kept_out is not None:
-            peers = [each for each in peers if _spares_blocks(each, kept_out, reserved, budget)]
-        if peers:
-            return Choice(max(peers, key=lambda each: each.room).job_id)
+            cohort = [each for each in cohort if _spares_blocks(each, kept_out, reserved, budget)]
+        if cohort:
+            return Choice(max(cohort, key=lambda each: each.room).job_id)
         for each in fitting:
             if each is kept_out:
                 return Choice(each.job_id)
             spared = kept_out is None or _spares_blocks(each, kept_out, reserved, budget)
-            if spared and not are_peers(head, each, policy) and not _postpones(each, head, reserved, budget):
+            if spared and not in_cohort(head, each, policy) and not _postpones(each, head, reserved, budget):
                 return Choice(each.job_id, overtakes=head.job_id)
         return Choice(start=None)
 
@@ -372,12 +372,12 @@ def _max_interactive(max_batch_size: int, policy: PackingPolicy) -> int:
     return max(1, int(policy.interactive_share * max_batch_size))
 
 
-def are_peers(head: Candidate, other: Candidate, policy: PackingPolicy) -> bool:
-    """Return True if they waited almost equally long, so that order does not matter."""
-    return bool(_peers(head, [other], policy))
+def in_cohort(head: Candidate, other: Candidate, policy: PackingPolicy) -> bool:
+    """Return True if the other waited almost as long as the head, so that their order does not matter."""
+    return bool(_cohort(head, [other], policy))
 
 
-def _peers(head: Candidate, others: Iterable[Candidate], policy: PackingPolicy) -> list[Candidate]:
+def _cohort(head: Candidate, others: Iterable[Candidate], policy: PackingPolicy) -> list[Candidate]:
     if head.lane is Lane.INTERACTIVE:
         return [each for each in others if each.job_id == head.job_id]
     least = (1 - policy.stretch) * head.waited

@@ -4,9 +4,9 @@ Jobs of a family begin alike for the most part, so one of them is the reader, th
 ones follow it: they wait while it reads, and then start before others of their tenant. Where only ended jobs
 have read the document, the first follower reads what the cache has lost. Everything else is packed as ever.
 
-What bounds this: no job waits for a later reader. Peers have no order among them. Other followers overtake
-their tenant's first job only for as long as reading their document again would take. And a tenant's followers
-go first only while it is ahead of its share by no more than what it has just paid for.
+What bounds this: no job waits for a later reader. The jobs of a cohort have no order. Other followers
+overtake their tenant's first job only for as long as reading their document again would take. And a tenant's
+followers go first only while it is ahead of its share by no more than what it has just paid for.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -21,9 +21,9 @@ from jobs.scheduling.packing import (
     Choice,
     PackingPolicy,
     Reserved,
-    are_peers,
     choose,
     fits,
+    in_cohort,
     may_join,
 )
 from jobs.scheduling.prediction import PredictionPolicy
@@ -57,8 +57,8 @@ def choose_follower(
     left = [each for each in first if each.reuse.anchor is None]
     # What running jobs have stays anyway; what ended ones left may go.
     for some in (left, first):
-        peers = [replace(sized(each), waited=timedelta(0), group=None) for each in some]
-        choice = choose(peers, reserved, budget, max_batch_size=max_batch_size, policy=policy)
+        cohort = [replace(sized(each), waited=timedelta(0), group=None) for each in some]
+        choice = choose(cohort, reserved, budget, max_batch_size=max_batch_size, policy=policy)
         if choice.start is not None:
             return choice
     if reserved:  # until one of them ends
@@ -97,7 +97,7 @@ def _one_reader_each(queue: Sequence[Candidate], budget: Budget) -> list[Candida
 def postponement(
     start: Candidate, queue: Sequence[Candidate], *, max_batch_size: int, policy: PackingPolicy
 ) -> tuple[UUID, float] | None:
-    """Return which job a start postpones, and for how many steps; None if it overtakes none but peers.
+    """Return which job a start postpones, and for how many steps; None if it overtakes only its cohort.
 
     Args:
         start: the job that starts.
@@ -106,7 +106,7 @@ def postponement(
         policy: of the packing.
     """
     head = _heads([each for each in queue if not each.is_waiting]).get(start.tenant)
-    if head is None or not start.reuse.tokens or are_peers(head, start, policy):
+    if head is None or not start.reuse.tokens or in_cohort(head, start, policy):
         return None
     return head.job_id, (sized(start).steps - start.unlikely_tokens) / max_batch_size
 
@@ -134,7 +134,7 @@ def _going_first(
         return (
             each.priority >= head.priority
             and (each.lead - next_tenant.lead) * each.weight <= each.reuse.tokens
-            and (are_peers(head, each, policy) or overtaken < each.reuse.tokens * _READ_STEPS)
+            and (in_cohort(head, each, policy) or overtaken < each.reuse.tokens * _READ_STEPS)
         )
 
     return [each for each in kept if may_go(each)]

@@ -14,9 +14,9 @@ from jobs.scheduling.packing import (
     Packer,
     PackingPolicy,
     Reserved,
-    are_peers,
     choose,
     fits,
+    in_cohort,
     shadow_of,
 )
 from jobs.states import Lane
@@ -120,7 +120,7 @@ def test_a_start_postpones_the_head_only_if_it_is_its_peer(
 ) -> None:
     queue = [each for each in queue if each.lane is Lane.BATCH]
     start = started(queue, pack(queue, running))
-    if start is None or are_peers(queue[0], start, RULES):
+    if start is None or in_cohort(queue[0], start, RULES):
         return
     after = [*running, Reserved(start.job_id, start.blocks, start.steps)]
     before = shadow_of(queue[0], running, budget_beside(running))
@@ -201,7 +201,7 @@ arrivals = st.lists(
 
 
 @given(arrivals)
-def test_every_job_starts_after_its_elders_and_peers_alone(sizes: list[tuple[int, int, int]]) -> None:
+def test_every_job_starts_after_its_elders_and_cohort_alone(sizes: list[tuple[int, int, int]]) -> None:
     timed = [
         (at, Candidate(UUID(int=place), blocks=blocks, steps=steps))
         for place, (at, blocks, steps) in enumerate(sorted(sizes))

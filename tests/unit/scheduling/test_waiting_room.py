@@ -13,7 +13,7 @@ from jobs.scheduling.packing import (
     Packer,
     PackingPolicy,
     Reserved,
-    are_peers,
+    in_cohort,
     shadow_of,
     wait_behind_waiting,
     with_slot_waits,
@@ -91,7 +91,7 @@ def test_a_job_that_waits_for_a_slot_does_not_postpone_the_head(
     if start is None:
         return
     chosen = next(each for each in queue if each.job_id == start)
-    if are_peers(queue[0], chosen, POLICY):
+    if in_cohort(queue[0], chosen, POLICY):
         return
     before = shadow_of(queue[0], busy, budget_beside(running))
     now = Reserved(chosen.job_id, chosen.blocks, chosen.steps)
