@@ -65,7 +65,7 @@ def tick(
         ended: runs of this engine.
         limit: most jobs to start; None: as many as there are slots.
     """
-    # Before any job's row, as whatever settles several reservations does.
+    # Before any job's row, as whatever ends several reservations does.
     locked = engine_load.lock(session, engine_name)
     stored = lifecycle.finish(session, ended)
     if policy is None or locked is None or not policy.may_feed(locked[0]):

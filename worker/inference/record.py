@@ -91,7 +91,7 @@ class Recorder:
             if state is None or state in TERMINAL:
                 self._ring_for(run, stored)
             if run.stream is not None and not end.engine_is_done:
-                await self._settle(run, end.outcome)
+                await self._close_if_confirmed(run, end.outcome)
         finally:
             self.keeper.drop(run)
             if run.stream is not None:
@@ -154,7 +154,7 @@ class Recorder:
         """Return True if this worker runs other lines of the batch: then this was not its last."""
         return any(each.claim.job.batch_id == batch_id and not each.is_ending for each in self.keeper.runs())
 
-    async def _settle(self, run: Run, outcome: Outcome) -> None:
+    async def _close_if_confirmed(self, run: Run, outcome: Outcome) -> None:
         """Delete the draining reservation if the engine soon confirms the end of its request."""
         run.log.info(telemetry.RESERVATION_DRAINING, blocks=run.claim.blocks)
         if isinstance(outcome, Finished | Stopped):

@@ -77,7 +77,7 @@ from worker.metrics.runs import RunMetrics
 T = TypeVar("T")
 
 # A stopped request ends at the engine's next iteration: at once, or after a prefill chunk (seconds).
-_SETTLE_SECONDS: Final = 0.5
+_CONFIRM_SECONDS: Final = 0.5
 # How often a job that waits for blocks asks for them; each request is one short transaction.
 _ASK_AGAIN_SECONDS: Final = 0.2
 # The server's own words may name hosts and keys: they go to the log.
@@ -297,7 +297,7 @@ class Slots:
             case RunEnd(engine_is_done=False):
                 stream.stop()
                 late = None if is_streaming else answer  # its text arrives only now
-                is_done = await wait_for_end(run, seconds=_SETTLE_SECONDS, answer=late)
+                is_done = await wait_for_end(run, seconds=_CONFIRM_SECONDS, answer=late)
                 end = replace(end, engine_is_done=is_done)
         if not end.engine_is_done:
             self.monitor.expect_drain()

@@ -95,7 +95,7 @@ class PrefixReplay:
             gone = {lease_id: job for lease_id, job in self._reserved.items() if lease_id not in reserved}
             for lease_id, job in gone.items():
                 self._learn(lease_id, job, answered.get(lease_id), capacity)
-                self._settle(lease_id, answered.get(lease_id), capacity)
+                self._correct(lease_id, answered.get(lease_id), capacity)
             followed = {job.family for job in reserved.values() if job.family is not None}
             for lease_id, job in gone.items():
                 self._leave(lease_id, job, answered.get(lease_id), followed, capacity)
@@ -210,7 +210,7 @@ class PrefixReplay:
         else:
             self._unseen -= self._unseen // 16
 
-    def _settle(self, lease_id: UUID, answered: Answered | None, capacity: Capacity) -> None:
+    def _correct(self, lease_id: UUID, answered: Answered | None, capacity: Capacity) -> None:
         """Correct for how long a follower postponed another job, now that its answer's length is known."""
         overtaking = self._overtaking.pop(lease_id, None)
         if overtaking is None or answered is None or overtaking.job_id not in self._postponed:
