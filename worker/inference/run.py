@@ -174,8 +174,8 @@ class Run:
         self.first_token_at = self.first_token_at or now
         self.last_token_at = now
         self.num_tokens = num_tokens
-        if self.on_first_token is not None:
-            self.on_first_token()
+        if (wake := self.on_first_token) is not None:  # the keeper may clear it meanwhile
+            wake()
 
     def since_first_token(self) -> timedelta:
         """Return how long ago the first token came; nothing if none came yet."""
