@@ -8,7 +8,7 @@ from typing import Protocol
 
 from bench.simulation.world import SimulatedJob, World
 from jobs.scheduling.fair_share import rank
-from jobs.scheduling.packing import Candidate, PackingPolicy, Running, choose, shadow_of, with_slot_waits
+from jobs.scheduling.packing import Candidate, PackingPolicy, Reserved, choose, shadow_of, with_slot_waits
 from jobs.scheduling.prediction import PredictionPolicy
 from jobs.scheduling.segments import Segment, next_segment, whole_blocks
 
@@ -208,16 +208,16 @@ def candidate(policy: Policy, world: World, job: SimulatedJob) -> Candidate:
     )
 
 
-def running(world: World) -> list[Running]:
+def running(world: World) -> list[Reserved]:
     """Describe the running jobs to the packing."""
     own = world.own_blocks()
     described = [replace(running_one(world, job), blocks=own[job.job_id]) for job in world.running]
     return with_slot_waits(described, world.capacity.max_batch_size)
 
 
-def running_one(world: World, job: SimulatedJob) -> Running:
+def running_one(world: World, job: SimulatedJob) -> Reserved:
     """Describe a running job: it ends when its reservation does, and may yield once."""
-    return Running(
+    return Reserved(
         job_id=job.job_id,
         blocks=job.blocks,
         steps_left=world.steps_left(job),

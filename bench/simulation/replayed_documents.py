@@ -5,7 +5,7 @@ from uuid import UUID
 
 from bench.simulation.shared_documents import SharedPacked
 from bench.simulation.world import SimulatedJob, World
-from jobs.scheduling.packing import Family, Running
+from jobs.scheduling.packing import Family, Reserved
 from jobs.scheduling.prefixes.prefix_replay import Answered, PrefixReplay
 from jobs.scheduling.segments import Segment
 
@@ -59,9 +59,9 @@ class Replayed(SharedPacked):
         world.cache = self.known
 
 
-def _running(job: SimulatedJob, segment: Segment, *, frees: int) -> Running:
+def _running(job: SimulatedJob, segment: Segment, *, frees: int) -> Reserved:
     """Describe a running job, and the blocks that its end frees."""
-    return Running(
+    return Reserved(
         job.job_id,
         frees,
         0,

@@ -40,7 +40,7 @@ class SimulatedJob:
         reusable_tokens: of its document, that the engine was expected to have when it started.
         found_tokens: of its document, that the engine had.
         postponed_steps: for how long younger jobs that share what the engine has were let go first.
-        delays: the job that it was let go before; None: none, or only its peers.
+        delays: the job that it was let go before; None: none, or only its cohort.
         expected_output: when it was let go first.
         held: blocks that it is booked to share, while it is on the engine.
     """

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from jobs.engines.capacity import ITERATION_TOKENS, Budget
 from jobs.forecast.engine_speed import Speed
-from jobs.scheduling.packing import Candidate, Running
+from jobs.scheduling.packing import Candidate, Reserved
 
 # Fraction of an iteration that rounding may leave of a finished job.
 _ALMOST_NOTHING = 1e-6
@@ -34,14 +34,14 @@ class EngineState:
 
     Attributes:
         candidates: queued jobs that it can hold, in rank order.
-        running: every reservation on it.
+        reserved: every reservation on it.
         budget: what these leave free.
         max_batch_size: its slots.
         speed: as measured.
     """
 
     candidates: Sequence[Candidate]
-    running: Sequence[Running]
+    reserved: Sequence[Reserved]
     budget: Budget
     max_batch_size: int
     speed: Speed
@@ -65,7 +65,7 @@ class _SimulatedJob:
         reserved: until the end of its reservation, which the packing uses.
     """
 
-    running: Running
+    job: Reserved
     left: float
     reserved: float
 
@@ -93,29 +93,29 @@ class SimulatedEngine:
     def from_state(cls, state: EngineState, lengths: Mapping[UUID, RemainingTokens]) -> Self:
         """Start the simulation with the engine as it is now."""
         queue = {each.job_id: each for each in state.candidates}
-        full = len(state.running) >= state.max_batch_size
+        full = len(state.reserved) >= state.max_batch_size
         made = cls(state, queue, state.budget, is_closed=state.budget.free_slots == 0 and not full)
-        for each in state.running:
-            made.add_running(each, lengths.get(each.job_id, RemainingTokens(0, 0)))
+        for each in state.reserved:
+            made.add(each, lengths.get(each.job_id, RemainingTokens(0, 0)))
         return made
 
-    def add_running(self, running: Running, length: RemainingTokens) -> None:
+    def add(self, job: Reserved, length: RemainingTokens) -> None:
         """Add a reservation; it ends after all prompts before it, its own, and its tokens."""
         if length.prompt_tokens:
             chunks = ceil(length.prompt_tokens / ITERATION_TOKENS)
             self.unread.append((chunks, self.state.speed.reading_s(length.prompt_tokens) / chunks))
         before = sum(chunks for chunks, _ in self.unread) if length.prompt_tokens else 0
-        self.jobs.append(_SimulatedJob(running, before + length.new_tokens, reserved=running.steps_left))
+        self.jobs.append(_SimulatedJob(job, before + length.new_tokens, reserved=job.steps_left))
 
     def start(self, candidate: Candidate, length: RemainingTokens) -> None:
         """Start the candidate on the engine."""
-        self.add_running(Running(candidate.job_id, candidate.blocks, candidate.steps, candidate.lane), length)
+        self.add(Reserved(candidate.job_id, candidate.blocks, candidate.steps, candidate.lane), length)
         self.is_closed = candidate.alone
         self._count(self.budget.free_blocks - candidate.blocks)
 
-    def running(self) -> list[Running]:
+    def reservations(self) -> list[Reserved]:
         """Describe the reservations for the packing."""
-        return [replace(each.running, steps_left=ceil(each.reserved)) for each in self.jobs]
+        return [replace(each.job, steps_left=ceil(each.reserved)) for each in self.jobs]
 
     def seconds_to_next_end(self) -> float:
         """Compute the seconds until the next job ends; infinite if none runs."""
@@ -132,7 +132,7 @@ class SimulatedEngine:
         for each in self.jobs:
             each.left -= steps
             each.reserved = max(0.0, each.reserved - steps)
-        ended = [each.running for each in self.jobs if each.left < _ALMOST_NOTHING]
+        ended = [each.job for each in self.jobs if each.left < _ALMOST_NOTHING]
         if ended:
             self.jobs = [each for each in self.jobs if each.left >= _ALMOST_NOTHING]
             self._count(self.budget.free_blocks + sum(each.blocks for each in ended))

@@ -114,7 +114,7 @@ def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasur
         ranked |= {each.job_id: each for each in mine}
         lengths |= {each: expected.whole(jobs[each]) for each in ranked if each not in lengths}
         budget = load.budget.without_waiting_room()
-        state = EngineState(mine, list(load.running.values()), budget, engine.max_batch_size, speed)
+        state = EngineState(mine, list(load.reserved.values()), budget, engine.max_batch_size, speed)
         up_states.append((load.capacity, state))
     registered = [
         Registered(
@@ -135,7 +135,7 @@ def take_snapshot(session: Session, model: str, policy: ClaimPolicy, *, unmeasur
 
 
 _Held = tuple[Reservation, Job]
-_Reserved = Sequence[tuple[Reservation, Job | None]]
+_Rows = Sequence[tuple[Reservation, Job | None]]
 
 
 def _engines(session: Session, model: str) -> tuple[datetime, Sequence[Engine]]:
@@ -145,7 +145,7 @@ def _engines(session: Session, model: str) -> tuple[datetime, Sequence[Engine]]:
     return (found[0][1] if found else database_now(session)), [engine for engine, _ in found]
 
 
-def _reserved(session: Session, names: Sequence[str]) -> Mapping[str, _Reserved]:
+def _reserved(session: Session, names: Sequence[str]) -> Mapping[str, _Rows]:
     """Read the reservations on each engine, each with its job if that has its lease."""
     found: dict[str, list[tuple[Reservation, Job | None]]] = defaultdict(list)
     rows = session.execute(
@@ -158,7 +158,7 @@ def _reserved(session: Session, names: Sequence[str]) -> Mapping[str, _Reserved]
     return found
 
 
-def _held(reserved: _Reserved) -> list[_Held]:
+def _held(reserved: _Rows) -> list[_Held]:
     """Return the running jobs among them."""
     return [(row, job) for row, job in reserved if job is not None and row.state == "held"]
 

@@ -169,7 +169,7 @@ class _Clock:
     def later_ends(self) -> dict[UUID, float]:
         """Estimate when those end that still run."""
         return {
-            each.running.job_id: self.now + each.left * engine.state.speed.step_s
+            each.job.job_id: self.now + each.left * engine.state.speed.step_s
             for engine in self.engines
             for each in engine.jobs
         }
@@ -188,7 +188,7 @@ class _Clock:
             return False
         choice = choose(
             self._window(engine),
-            engine.running(),
+            engine.reservations(),
             engine.budget,
             max_batch_size=engine.state.max_batch_size,
             policy=self.policy,

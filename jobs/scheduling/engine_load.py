@@ -15,7 +15,7 @@ from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
 from jobs.engines.registry import EngineRow
 from jobs.models import Engine, Job, Reservation
 from jobs.models.tenant import HALTED_TENANTS
-from jobs.scheduling.packing import Family, Running, with_slot_waits
+from jobs.scheduling.packing import Family, Reserved, with_slot_waits
 from jobs.scheduling.sizing import steps
 from jobs.states import Lane, StopReason
 
@@ -26,13 +26,13 @@ class EngineLoad:
 
     Attributes:
         capacity: of the engine.
-        running: its reservations, including draining ones, by lease.
+        reserved: its reservations, including draining ones, by lease.
         budget: what they leave free.
         interactive_waits: an interactive job of its model is queued, and its tenant's queue is not halted.
     """
 
     capacity: Capacity
-    running: dict[UUID, Running]
+    reserved: dict[UUID, Reserved]
     budget: Budget
     interactive_waits: bool = False
 
@@ -53,14 +53,14 @@ def lock(session: Session, engine_name: str) -> tuple[EngineRow, datetime] | Non
 def read(session: Session, engine: Engine | EngineRow) -> EngineLoad:
     """Read what is reserved on this engine now."""
     found = statements.fetch(session, _RESERVED, {"engine_name": engine.name})
-    rows = [_Reserved(*row[1:]) for row in found if row[1] is not None]
+    rows = [_Row(*row[1:]) for row in found if row[1] is not None]
     return _load_of(engine, rows, interactive_waits=found[0][0])
 
 
 def of(engine: Engine, reserved: Sequence[tuple[Reservation, Job | None]]) -> EngineLoad:
     """Describe the load by reservations that are read already, each with its job if that has its lease."""
     rows = [
-        _Reserved(
+        _Row(
             *(getattr(reservation, name) for name in _OF_RESERVATION),
             *(getattr(job, name, None) for name in _OF_JOB),
         )
@@ -70,31 +70,31 @@ def of(engine: Engine, reserved: Sequence[tuple[Reservation, Job | None]]) -> En
 
 
 def _load_of(
-    engine: Engine | EngineRow, rows: "Sequence[_Reserved]", *, interactive_waits: bool = False
+    engine: Engine | EngineRow, rows: "Sequence[_Row]", *, interactive_waits: bool = False
 ) -> EngineLoad:
     capacity = registry.capacity_of(engine)
     rows = sorted(rows, key=_order_of_slots)
-    running = _freed_by_end(rows, capacity.max_batch_size)
-    held = [ReservedBlocks(blocks=running[row.lease_id].blocks, alone=row.alone) for row in rows]
+    reserved = _freed_by_end(rows, capacity.max_batch_size)
+    held = [ReservedBlocks(blocks=reserved[row.lease_id].blocks, alone=row.alone) for row in rows]
     budget = free_budget(capacity, held, spare_blocks=engine.spare_blocks)
     # Interactive jobs must not wait behind others, and silent requests keep a drain from being proven.
     if any(row.state != "held" or row.lane == Lane.INTERACTIVE for row in rows):
         budget = budget.without_waiting_room()
     return EngineLoad(
         capacity=capacity,
-        running=running,
+        reserved=reserved,
         budget=budget,
         interactive_waits=interactive_waits,
     )
 
 
-def _order_of_slots(row: "_Reserved") -> tuple[bool, UUID]:
+def _order_of_slots(row: "_Row") -> tuple[bool, UUID]:
     """Return a sort key: what generates or drains has a slot, the others get one in order of their claims."""
     has_slot = row.state != "held" or row.lane is None or row.completion_tokens > row.output_before
     return not has_slot, row.lease_id  # UUIDs of version 7
 
 
-class _Reserved(NamedTuple):
+class _Row(NamedTuple):
     """A reservation, and its job if that still has its lease; see the tables."""
 
     lease_id: UUID
@@ -119,16 +119,16 @@ class _Reserved(NamedTuple):
     rank: int | None
 
 
-_FIRST_OF_JOB: Final = _Reserved._fields.index("lane")
-_OF_RESERVATION: Final = _Reserved._fields[:_FIRST_OF_JOB]
-_OF_JOB: Final = _Reserved._fields[_FIRST_OF_JOB:]
+_FIRST_OF_JOB: Final = _Row._fields.index("lane")
+_OF_RESERVATION: Final = _Row._fields[:_FIRST_OF_JOB]
+_OF_JOB: Final = _Row._fields[_FIRST_OF_JOB:]
 _LOCK: Final = Statement(f"""
     SELECT {", ".join(EngineRow._fields)}, clock_timestamp() FROM engines WHERE name = %(engine_name)s::text
     FOR UPDATE
     """)  # noqa: S608  # built from constants
 _RESERVED: Final = Statement(f"""
     SELECT waiting.interactive,
-        {", ".join(f"{'jobs' if name in _OF_JOB else 'reserved'}.{name}" for name in _Reserved._fields)}
+        {", ".join(f"{'jobs' if name in _OF_JOB else 'reserved'}.{name}" for name in _Row._fields)}
     FROM (
         SELECT EXISTS (
             SELECT FROM jobs WHERE state = 'queued' AND lane = '{Lane.INTERACTIVE.value}'
@@ -141,12 +141,12 @@ _RESERVED: Final = Statement(f"""
     """)  # noqa: S608  # built from constants
 
 
-def _freed_by_end(rows: Sequence[_Reserved], max_batch_size: int) -> dict[UUID, Running]:
+def _freed_by_end(rows: Sequence[_Row], max_batch_size: int) -> dict[UUID, Reserved]:
     """Describe the reservations with the blocks that the end of each frees, in order of the rows.
 
     Shared blocks are freed with the last job that has them. Of a draining one nothing is known to be shared.
     """
-    described = with_slot_waits([_running(row) for row in rows], max_batch_size)
+    described = with_slot_waits([_reserved(row) for row in rows], max_batch_size)
     found = {row.lease_id: each for row, each in zip(rows, described, strict=True)}
     shared: dict[Family, int] = {}
     for row in rows:
@@ -159,24 +159,26 @@ def _freed_by_end(rows: Sequence[_Reserved], max_batch_size: int) -> dict[UUID, 
     return found
 
 
-def _family(row: _Reserved) -> Family | None:
+def _family(row: _Row) -> Family | None:
     """Return the family of a reservation's job; None if it has none, or has left its reservation."""
     if row.family is None or row.tenant_id is None or row.state != "held":
         return None
     return Family(row.tenant_id, row.family)
 
 
-def _running(row: _Reserved) -> Running:
+def _reserved(row: _Row) -> Reserved:
     """Describe a reservation for the packing.
 
     A draining one has no owner and is leaving: its room needs no further preemption.
     """
     if row.lane is None or row.state != "held":
-        return Running(row.job_id, row.blocks, steps_left=0, is_leaving=True, output_tokens=row.output_tokens)
+        return Reserved(
+            row.job_id, row.blocks, steps_left=0, is_leaving=True, output_tokens=row.output_tokens
+        )
     held_tokens = row.prompt_tokens + row.completion_tokens
     # A follower that has said nothing may never have reached the engine.
     has_read = row.completion_tokens > row.output_before
-    return Running(
+    return Reserved(
         job_id=row.job_id,
         blocks=row.blocks,
         steps_left=steps(0 if has_read else held_tokens, max(0, row.output_tokens - row.completion_tokens)),

@@ -109,10 +109,10 @@ def _extend(
 ) -> tuple[Extended, EngineLoad]:
     """Extend one reservation; return how its job continues, and the load then."""
     wanted = sizer.size(job, produced=produced)
-    others = [each for lease_id, each in load.running.items() if lease_id != reservation.lease_id]
-    running = load.running[reservation.lease_id]
+    others = [each for lease_id, each in load.reserved.items() if lease_id != reservation.lease_id]
+    held = load.reserved[reservation.lease_id]
     growth = extend_or_yield(
-        replace(running, steps_left=0, recompute_tokens=(job.prompt_tokens or 0) + produced),
+        replace(held, steps_left=0, recompute_tokens=(job.prompt_tokens or 0) + produced),
         others,
         load.budget,
         wanted_blocks=max(1, wanted.blocks - reservation.blocks),
@@ -124,10 +124,10 @@ def _extend(
     reservation.blocks += growth.blocks
     load = replace(
         load,
-        running={
-            **load.running,
+        reserved={
+            **load.reserved,
             reservation.lease_id: replace(
-                running, blocks=running.blocks + growth.blocks, is_going=not reservation.is_waiting
+                held, blocks=held.blocks + growth.blocks, is_going=not reservation.is_waiting
             ),
         },
         budget=replace(load.budget, free_blocks=load.budget.free_blocks - growth.blocks),

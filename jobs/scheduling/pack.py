@@ -7,7 +7,7 @@ from uuid import UUID
 from jobs.ids import uuid7
 from jobs.queries import QueuedJob
 from jobs.scheduling.engine_load import EngineLoad
-from jobs.scheduling.packing import Candidate, Packer, Reuse, Running, slot_wait
+from jobs.scheduling.packing import Candidate, Packer, Reserved, Reuse, slot_wait
 from jobs.scheduling.prefixes.engine_prefixes import EnginePrefixes, family_of
 from jobs.scheduling.prefixes.followers import choose_follower, postponement
 from jobs.scheduling.queue import Queue, charge_of, prompt_charge_of
@@ -33,7 +33,7 @@ def pack(queue: Queue, load: EngineLoad, *, limit: int | None = None) -> list[Cl
         return claims
     packer = Packer(
         queue.candidates,
-        list(load.running.values()),
+        list(load.reserved.values()),
         load.budget,
         max_batch_size=load.capacity.max_batch_size,
         policy=queue.policy.packing,
@@ -51,7 +51,7 @@ def pack(queue: Queue, load: EngineLoad, *, limit: int | None = None) -> list[Cl
 def with_started(load: EngineLoad, claim: Claim) -> EngineLoad:
     """Return the engine's load once this job has started."""
     job, own_blocks = claim.job, claim.blocks - claim.shared_blocks
-    started = Running(
+    started = Reserved(
         job.id,
         own_blocks,
         claim.slot_wait + claim.steps,
@@ -62,7 +62,7 @@ def with_started(load: EngineLoad, claim: Claim) -> EngineLoad:
         waits=load.budget.next_waits,
     )
     budget = load.budget.after(own_blocks, alone=claim.alone)
-    return replace(load, running={**load.running, claim.lease.lease_id: started}, budget=budget)
+    return replace(load, reserved={**load.reserved, claim.lease.lease_id: started}, budget=budget)
 
 
 def _may_share(jobs: Sequence[QueuedJob], prefixes: EnginePrefixes) -> bool:
@@ -77,7 +77,7 @@ def _next_of_families(queue: Queue, prefixes: EnginePrefixes, load: EngineLoad) 
     size, policy = load.capacity.max_batch_size, queue.policy.packing
     choice = choose_follower(
         candidates,
-        list(load.running.values()),
+        list(load.reserved.values()),
         load.budget,
         postponed=prefixes.replay.postponed(),
         max_batch_size=size,
@@ -88,7 +88,7 @@ def _next_of_families(queue: Queue, prefixes: EnginePrefixes, load: EngineLoad) 
     chosen = next(each for each in candidates if each.job_id == choice.start)
     overtaken = postponement(chosen, candidates, max_batch_size=size, policy=policy)
     queue.take(chosen.job_id)
-    wait = slot_wait(list(load.running.values()), load.budget)
+    wait = slot_wait(list(load.reserved.values()), load.budget)
     return _claim(queue, chosen, choice.overtakes, overtaken, slot_wait=wait)
 
 

@@ -28,9 +28,9 @@ class PackingPolicy:
 
     Attributes:
         window: candidates considered of each lane, from the head of the ranking.
-        stretch: jobs of a group are peers if the younger waited at least 1 - `stretch` as long. Only peers
-            overtake a job, and their number is finite: it waits at most 1 / (1 - `stretch`) of what it would
-            in order of arrival. Jobs submitted together are peers from the start.
+        stretch: a job's cohort is every job of its group that waited at least 1 - `stretch` as long. Only
+            these overtake it, and their number is finite: it waits at most 1 / (1 - `stretch`) of what it
+            would in order of arrival. Jobs submitted together are a cohort from the start.
         interactive_share: share of the slots that the interactive lane may hold while batch jobs wait.
         batch_patience: after this wait, the interactive lane leaves the first batch job the blocks it needs.
         preempt_after: tokens that a batch job generates before it may make room for an interactive one.
@@ -74,7 +74,7 @@ _NO_TEXT = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class Reserved:
     """One reservation on the engine.
 
     The last attributes matter to jobs of its family alone.
@@ -205,24 +205,24 @@ class Choice:
 
 def choose(
     candidates: Sequence[Candidate],
-    running: Sequence[Running],
+    reserved: Sequence[Reserved],
     budget: Budget,
     *,
     max_batch_size: int,
     policy: PackingPolicy,
 ) -> Choice:
-    """Choose the head's largest peer that fits, or the next job that may backfill.
+    """Choose the largest of the head's cohort that fits, or the next job that may backfill.
 
     Backfill: the first in rank that fits and does not postpone the head.
 
     Args:
         candidates: queued jobs in rank order: interactive ones first, then by `fair_share.rank`.
-        running: every reservation on the engine, including draining ones; see `with_slot_waits`.
+        reserved: every reservation on the engine, including draining ones; see `with_slot_waits`.
         budget: what the engine has free, from `capacity.free_budget`.
         max_batch_size: slots of the engine.
         policy: what the packing may do to a job that waits.
     """
-    return Packer(candidates, running, budget, max_batch_size=max_batch_size, policy=policy).choose()
+    return Packer(candidates, reserved, budget, max_batch_size=max_batch_size, policy=policy).choose()
 
 
 class Packer:
@@ -234,7 +234,7 @@ class Packer:
     def __init__(
         self,
         candidates: Sequence[Candidate],
-        running: Sequence[Running],
+        reserved: Sequence[Reserved],
         budget: Budget,
         *,
         max_batch_size: int,
@@ -242,15 +242,15 @@ class Packer:
     ) -> None:
         """Start with what `choose` takes."""
         # Another user may hold the rest. No start changes it.
-        ours = budget.free_blocks + sum(each.blocks for each in running)
+        ours = budget.free_blocks + sum(each.blocks for each in reserved)
         possible = [each for each in candidates if each.blocks <= ours]
         self._batch = [each for each in possible if each.lane is Lane.BATCH]
         self._interactive = [each for each in possible if each.lane is Lane.INTERACTIVE]
-        self._running = list(running)
-        self._num_interactive = _num_interactive(running)
+        self._reserved = list(reserved)
+        self._num_interactive = _num_interactive(reserved)
         # Nothing enters the waiting room before an interactive job.
         self._budget = budget.without_waiting_room() if self._interactive else budget
-        self._waiting_tokens = sum(each.unread_tokens for each in running if each.waits)
+        self._waiting_tokens = sum(each.unread_tokens for each in reserved if each.waits)
         self._max_interactive = _max_interactive(max_batch_size, policy)
         self._policy = policy
 
@@ -258,7 +258,7 @@ class Packer:
         """Choose the next job; it does not start before `start`."""
         if self._budget.free_slots < 1 or self._has_full_waiting_room():
             return Choice(start=None)
-        policy, running, budget = self._policy, self._running, self._budget
+        policy, reserved, budget = self._policy, self._reserved, self._budget
         allowed = self._within_lanes()
         free = budget.free_blocks
         fitting = [
@@ -269,16 +269,16 @@ class Packer:
         if not fitting:
             return Choice(start=None)
         head, kept_out = allowed[0], _kept_out(allowed, policy)
-        peers = _peers(head, fitting, policy)
+        cohort = _cohort(head, fitting, policy)
         if kept_out is not None:
-            peers = [each for each in peers if _spares_blocks(each, kept_out, running, budget)]
-        if peers:
-            return Choice(max(peers, key=lambda each: each.room).job_id)
+            cohort = [each for each in cohort if _spares_blocks(each, kept_out, reserved, budget)]
+        if cohort:
+            return Choice(max(cohort, key=lambda each: each.room).job_id)
         for each in fitting:
             if each is kept_out:
                 return Choice(each.job_id)
-            spared = kept_out is None or _spares_blocks(each, kept_out, running, budget)
-            if spared and not are_peers(head, each, policy) and not _postpones(each, head, running, budget):
+            spared = kept_out is None or _spares_blocks(each, kept_out, reserved, budget)
+            if spared and not in_cohort(head, each, policy) and not _postpones(each, head, reserved, budget):
                 return Choice(each.job_id, overtakes=head.job_id)
         return Choice(start=None)
 
@@ -292,7 +292,7 @@ class Packer:
         )
         started = lane.pop(place)
         steps = started.steps + self.slot_wait
-        self._running.append(Running(job_id, started.room, steps, lane=started.lane))
+        self._reserved.append(Reserved(job_id, started.room, steps, lane=started.lane))
         self._num_interactive += started.lane is Lane.INTERACTIVE
         self._waiting_tokens += started.unread_tokens if self._budget.next_waits else 0
         self._budget = self._budget.after(started.room, alone=started.alone)
@@ -300,7 +300,7 @@ class Packer:
     @property
     def slot_wait(self) -> int:
         """Steps until the next job that starts has a slot."""
-        return slot_wait(self._running, self._budget)
+        return slot_wait(self._reserved, self._budget)
 
     def _has_full_waiting_room(self) -> bool:
         """Return True if the next job would have to wait behind too many tokens."""
@@ -317,14 +317,14 @@ class Packer:
         return self._interactive[: self._policy.window] + batch
 
 
-def with_slot_waits(running: Sequence[Running], max_batch_size: int) -> list[Running]:
+def with_slot_waits(reserved: Sequence[Reserved], max_batch_size: int) -> list[Reserved]:
     """Mark the requests that wait inside the engine, and add the steps until each gets a slot.
 
     Args:
-        running: in the order in which they were sent, in which the engine starts them.
+        reserved: in the order in which they were sent, in which the engine starts them.
         max_batch_size: slots of the engine.
     """
-    in_slots, waiting = list(running[:max_batch_size]), running[max_batch_size:]
+    in_slots, waiting = list(reserved[:max_batch_size]), reserved[max_batch_size:]
     ends = [each.steps_left for each in in_slots]
     heapify(ends)
     for each in waiting:
@@ -334,15 +334,15 @@ def with_slot_waits(running: Sequence[Running], max_batch_size: int) -> list[Run
     return in_slots
 
 
-def slot_wait(running: Sequence[Running], budget: Budget) -> int:
+def slot_wait(reserved: Sequence[Reserved], budget: Budget) -> int:
     """Return the steps until the next job that starts has a slot: 0 if one is free."""
     if not budget.waiting_room or not budget.next_waits:
         return 0
     num_waiting = budget.waiting_room - budget.free_slots
-    return sorted(each.steps_left for each in running)[num_waiting]
+    return sorted(each.steps_left for each in reserved)[num_waiting]
 
 
-def wait_behind_waiting(others: Sequence[Running]) -> int:
+def wait_behind_waiting(others: Sequence[Reserved]) -> int:
     """Return the steps until a job has a slot again whose request has ended, but which goes on.
 
     The first request in the waiting room has its slot now, so it waits behind the rest.
@@ -358,13 +358,13 @@ def fits(candidate: Candidate, budget: Budget) -> bool:
     return budget.free_slots >= 1 and candidate.room <= budget.free_blocks
 
 
-def may_join(lane: Lane, running: Iterable[Running], max_batch_size: int, policy: PackingPolicy) -> bool:
+def may_join(lane: Lane, reserved: Iterable[Reserved], max_batch_size: int, policy: PackingPolicy) -> bool:
     """Return True if one more job of this lane may run while batch jobs wait."""
-    return lane is Lane.BATCH or _num_interactive(running) < _max_interactive(max_batch_size, policy)
+    return lane is Lane.BATCH or _num_interactive(reserved) < _max_interactive(max_batch_size, policy)
 
 
-def _num_interactive(running: Iterable[Running]) -> int:
-    return sum(each.lane is Lane.INTERACTIVE for each in running)
+def _num_interactive(reserved: Iterable[Reserved]) -> int:
+    return sum(each.lane is Lane.INTERACTIVE for each in reserved)
 
 
 def _max_interactive(max_batch_size: int, policy: PackingPolicy) -> int:
@@ -372,12 +372,12 @@ def _max_interactive(max_batch_size: int, policy: PackingPolicy) -> int:
     return max(1, int(policy.interactive_share * max_batch_size))
 
 
-def are_peers(head: Candidate, other: Candidate, policy: PackingPolicy) -> bool:
-    """Return True if they waited almost equally long, so that order does not matter."""
-    return bool(_peers(head, [other], policy))
+def in_cohort(head: Candidate, other: Candidate, policy: PackingPolicy) -> bool:
+    """Return True if the other waited almost as long as the head, so that their order does not matter."""
+    return bool(_cohort(head, [other], policy))
 
 
-def _peers(head: Candidate, others: Iterable[Candidate], policy: PackingPolicy) -> list[Candidate]:
+def _cohort(head: Candidate, others: Iterable[Candidate], policy: PackingPolicy) -> list[Candidate]:
     if head.lane is Lane.INTERACTIVE:
         return [each for each in others if each.job_id == head.job_id]
     least = (1 - policy.stretch) * head.waited
@@ -389,27 +389,27 @@ def _peers(head: Candidate, others: Iterable[Candidate], policy: PackingPolicy) 
     ]
 
 
-def shadow_of(candidate: Candidate, running: Iterable[Running], budget: Budget) -> Shadow:
+def shadow_of(candidate: Candidate, reserved: Iterable[Reserved], budget: Budget) -> Shadow:
     """Compute when this job can start, and what it leaves free.
 
     Assumes that no other job starts or grows before.
     """
     slots, blocks, steps = budget.free_slots, budget.free_blocks, 0
-    rest = sorted(running, key=lambda each: each.steps_left, reverse=True)
+    rest = sorted(reserved, key=lambda each: each.steps_left, reverse=True)
     while rest and (candidate.alone or slots < 1 or blocks < candidate.blocks):
         ended = rest.pop()
         slots, blocks, steps = slots + 1, blocks + ended.blocks, max(steps, ended.steps_left)
     return Shadow(steps, free_blocks=0 if candidate.alone else max(0, blocks - candidate.blocks))
 
 
-def _postpones(first: Candidate, second: Candidate, running: Sequence[Running], budget: Budget) -> bool:
+def _postpones(first: Candidate, second: Candidate, reserved: Sequence[Reserved], budget: Budget) -> bool:
     """Return True if starting the first job now delays the start of the second."""
-    started = Running(first.job_id, first.blocks, first.steps + slot_wait(running, budget))
+    started = Reserved(first.job_id, first.blocks, first.steps + slot_wait(reserved, budget))
     left = replace(
         budget, free_slots=budget.free_slots - 1, free_blocks=budget.free_blocks - first.blocks, idle=False
     )
-    after = shadow_of(second, [*running, started], left)
-    return after.steps > shadow_of(second, running, budget).steps
+    after = shadow_of(second, [*reserved, started], left)
+    return after.steps > shadow_of(second, reserved, budget).steps
 
 
 def _kept_out(allowed: Sequence[Candidate], policy: PackingPolicy) -> Candidate | None:
@@ -420,10 +420,10 @@ def _kept_out(allowed: Sequence[Candidate], policy: PackingPolicy) -> Candidate 
     return batch
 
 
-def _spares_blocks(job: Candidate, kept_out: Candidate, running: Sequence[Running], budget: Budget) -> bool:
+def _spares_blocks(job: Candidate, kept_out: Candidate, reserved: Sequence[Reserved], budget: Budget) -> bool:
     """Return True if starting the job leaves the blocks to the one kept out.
 
     Ignores slots: the lanes share those by number.
     """
-    many_slots = replace(budget, free_slots=len(running) + 2, waiting_room=0)
-    return not _postpones(job, kept_out, running, many_slots)
+    many_slots = replace(budget, free_slots=len(reserved) + 2, waiting_room=0)
+    return not _postpones(job, kept_out, reserved, many_slots)

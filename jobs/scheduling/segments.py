@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from jobs.engines.capacity import Budget, Capacity
-from jobs.scheduling.packing import Candidate, Running, shadow_of
+from jobs.scheduling.packing import Candidate, Reserved, shadow_of
 from jobs.scheduling.prediction import PredictionPolicy, predict
 
 
@@ -66,8 +66,8 @@ class Growth:
 
 
 def extend_or_yield(
-    job: Running,
-    others: Sequence[Running],
+    job: Reserved,
+    others: Sequence[Reserved],
     budget: Budget,
     *,
     wanted_blocks: int,
@@ -102,7 +102,7 @@ def extend_or_yield(
 
 
 def _room_without_delay(
-    waiting: Candidate, job: Running, others: Sequence[Running], budget: Budget
+    waiting: Candidate, job: Reserved, others: Sequence[Reserved], budget: Budget
 ) -> int | None:
     """Count the blocks that it may grow by without postponing the one it overtook.
 

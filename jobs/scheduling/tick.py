@@ -65,7 +65,7 @@ def tick(
         ended: runs of this engine.
         limit: most jobs to start; None: as many as there are slots.
     """
-    # Before any job's row, as whatever settles several reservations does.
+    # Before any job's row, as whatever ends several reservations does.
     locked = engine_load.lock(session, engine_name)
     stored = lifecycle.finish(session, ended)
     if policy is None or locked is None or not policy.may_feed(locked[0]):
@@ -102,7 +102,7 @@ def claim(
         return Tick()
     load, prefixes = engine_load.read(session, engine), None
     if policy.replay is not None:
-        policy.replay.observe(load.running, capacity=load.capacity, answered=answered)
+        policy.replay.observe(load.reserved, capacity=load.capacity, answered=answered)
         prefixes = EnginePrefixes(session, policy.replay, load)
     if engine.halt is not None or (load.budget.free_slots < 1 and not load.interactive_waits):
         return Tick()
@@ -178,7 +178,7 @@ class _Claiming:
             return False
         leaving = choose_preemptions(
             candidates[0],
-            list(self.load.running.values()),
+            list(self.load.reserved.values()),
             self.load.budget,
             max_batch_size=self.load.capacity.max_batch_size,
             policy=policy.packing,

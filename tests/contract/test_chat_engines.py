@@ -9,7 +9,7 @@ import pytest
 from cli.stack.engine_urls import EngineUrls
 from cli.stack.errors import StackError
 from cli.stack.found_engines import FoundEngine, find_engines
-from entry_points import Run, ask
+from entry_points import Asked, ask
 from jobs.errors import EngineError
 from jobs.prompts.messages import Message
 from jobs.prompts.tokenizer import Tokenizer
@@ -45,7 +45,7 @@ def settings_of(url: str, **overrides: object) -> EngineSettings:
     return EngineSettings.model_validate(whole | {"url": url} | overrides)
 
 
-def asked(settings: EngineSettings, tokenizer: Tokenizer, *messages: Message, max_tokens: int = 5) -> Run:
+def asked(settings: EngineSettings, tokenizer: Tokenizer, *messages: Message, max_tokens: int = 5) -> Asked:
     client = EngineClient(TritonSettings(), settings, end_id=tokenizer.end_id)
     try:
         served = client.served()

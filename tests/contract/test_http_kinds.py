@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entry_points import Run, ask
+from entry_points import Asked, ask
 from jobs.errors import EngineError, EngineUnableError, RetryableEngineError
 from jobs.prompts.guides import Guide, GuideKind
 from jobs.prompts.tokenizer import Tokenizer
@@ -27,7 +27,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.load()
 
 
-def asked(server: StandIn, tokenizer: Tokenizer, *, max_tokens: int = 5, **options: Any) -> Run:  # noqa: ANN401  # of `ask`
+def asked(server: StandIn, tokenizer: Tokenizer, *, max_tokens: int = 5, **options: Any) -> Asked:  # noqa: ANN401  # of `ask`
     client = client_of(server, **WHOLE)
     try:
         served = client.served()

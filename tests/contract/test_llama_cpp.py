@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from pydantic import SecretStr
 
-from entry_points import NEVER, Run, ask
+from entry_points import NEVER, Asked, ask
 from gguf_support import smollm2
 from jobs.errors import EngineError, EngineLostError, EngineUnavailableError
 from jobs.prompts.gguf_tokenizer import ensure_gguf_tokenizer
@@ -82,7 +82,7 @@ def llama(running: LlamaServer, tokenizer: Tokenizer) -> Iterator[Llama]:
     found.client.close()
 
 
-def ids_of(run: Run) -> list[int]:
+def ids_of(run: Asked) -> list[int]:
     assert isinstance(run.answer, Answer)
     return list(run.answer.ids)
 

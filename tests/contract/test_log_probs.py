@@ -7,7 +7,7 @@ import httpx2
 import numpy as np
 import pytest
 
-from entry_points import Run, ask
+from entry_points import Asked, ask
 from gguf_support import smollm2
 from jobs.answers import log_probs
 from jobs.answers.log_probs import LEAST, LogProbs
@@ -43,7 +43,7 @@ def asked(
     tokenizer: Tokenizer,
     text: str = "The weather",
     **options: Any,  # noqa: ANN401  # of `ask`
-) -> Run:
+) -> Asked:
     if isinstance(server, StandIn):
         kind = {"kind": "openai"} if server.kind == "openai" else {}
         settings = EngineSettings.model_validate({"url": server.url} | WHOLE | kind)
@@ -59,7 +59,7 @@ def asked(
     return ask(served, tokenizer, ids, max_tokens=options.pop("max_tokens", 5), **options)
 
 
-def scored_of(run: Run) -> LogProbs:
+def scored_of(run: Asked) -> LogProbs:
     """What the run's answer keeps, once it has ended."""
     packed = run.answer.output().log_probs
     assert packed is not None

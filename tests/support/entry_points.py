@@ -8,15 +8,14 @@ from dataclasses import dataclass, replace
 from pydoc_data.topics import topics
 from typing import Any, Protocol
 
+from claiming.runs import begin, stray_run
 from cli.stack.ports import LOOPBACK
 from jobs.errors import EngineError, LongbatchError
-from jobs.ids import uuid7
 from jobs.prompts.estimates import turns_of
 from jobs.prompts.guides import Guide
 from jobs.prompts.messages import Message
 from jobs.prompts.tokenizer import TokenIds, Tokenizer
 from jobs.settings import EngineSettings, EngineSide, TritonSettings
-from jobs.transitions import Lease
 from local_engine import RunningEngine
 from support import eventually
 from worker.engine.client import EngineClient
@@ -26,8 +25,8 @@ from worker.engine.request import Request, Sampling, WantedAdapter, prompt_text
 from worker.engine.stream import Stream
 from worker.inference.answer import Answer, EndTokens
 from worker.inference.follow import follow
-from worker.inference.leases import RunningJob, StopAsked
 from worker.inference.outcome import Failed, Outcome
+from worker.inference.run import Run, StopAsked
 from worker.inference.text_answer import TextAnswer
 
 REFERENCE = "\n\n".join(topics.values())
@@ -51,7 +50,7 @@ def settings_of(engine: RunningEngine, model_name: str = "tensorrt_llm", **trito
 
 
 @dataclass
-class Run:
+class Asked:
     """One request that is under way, or over.
 
     Attributes:
@@ -59,19 +58,17 @@ class Run:
     """
 
     stream: Stream
-    running: RunningJob
+    running: Run
     answer: Answer | TextAnswer
     ends_itself: bool
     engine_is_done: bool = False
 
-    def follow(self, *, until_told: Callable[[], None] = lambda: None) -> Outcome:
+    def follow(self) -> Outcome:
         """How it ends, as a worker's slot sees it."""
         end = asyncio.run(
             follow(
-                self.running,
-                self.answer,
+                begin(self.running, self.answer),
                 _PATIENT,
-                publish=until_told,
                 lease_seconds=600,
                 snapshot_seconds=5,
                 ends_itself=self.ends_itself,
@@ -140,7 +137,7 @@ def ask(
     guide: Guide | None = None,
     num_top: int | None = None,
     adapter: WantedAdapter | None = None,
-) -> Run:
+) -> Asked:
     """A request that is on its way, made as a worker makes it.
 
     Args:
@@ -150,7 +147,7 @@ def ask(
         num_top: tokens in the place of each one to score, besides that one; None: none at all.
         adapter: that is to answer; None: the model as it is.
     """
-    running = RunningJob(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + 600)
+    running = stray_run()
     abilities = model.abilities
     takes_other = abilities.takes_ids or tokenizer.is_estimate
     request = Request(
@@ -175,7 +172,7 @@ def ask(
     answer.begin_segment(until=max_tokens)
     stream = Stream(model.call(request), put=running.inbox.put)
     stream.start()
-    return Run(stream, running, answer, abilities.ends_itself)
+    return Asked(stream, running, answer, abilities.ends_itself)
 
 
 @dataclass
@@ -236,7 +233,7 @@ class Served:
         is_endless: bool = False,
         sampling: Sampling = _GREEDY,
         **options: Any,  # noqa: ANN401  # of `ask`
-    ) -> Run:
+    ) -> Asked:
         """The request is on its way; a model that goes by its prompt is told there if it has no end, too."""
         # `llmapi` has no tensor for it: its stand-in goes by the prompt.
         if is_endless and not self.model.abilities.takes_ids and self.model.kind != "llmapi":

@@ -107,13 +107,6 @@ def running_worker(
     assert _in_this_process or not left
 
 
-class Silent:
-    """Takes what a run logs."""
-
-    def info(self, event: str, **_: object) -> None:
-        """Forget it."""
-
-
 @dataclass
 class WorkerProcess:
     """`python -m worker ROLE`, with its output in a file."""

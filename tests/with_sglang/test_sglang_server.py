@@ -11,7 +11,7 @@ import httpx2
 import numpy as np
 import pytest
 
-from entry_points import Run, ask
+from entry_points import Asked, ask
 from jobs.errors import EngineError
 from jobs.prompts.guides import Guide, GuideKind
 from jobs.prompts.tokenizer import Tokenizer
@@ -73,7 +73,7 @@ def _adapter(directory: Path) -> Path:
     return directory
 
 
-def asked(server: SglangServer, tokenizer: Tokenizer, ids: list[int], **options: Any) -> Run:  # noqa: ANN401  # of `ask`
+def asked(server: SglangServer, tokenizer: Tokenizer, ids: list[int], **options: Any) -> Asked:  # noqa: ANN401  # of `ask`
     return ask(server.model(), tokenizer, np.array(ids, dtype=np.int32), **options)
 
 

@@ -31,13 +31,13 @@ from jobs.scheduling.sizing import ClaimPolicy
 from jobs.scheduling.tick import Tick
 from jobs.settings import Settings
 from jobs.starting import StartRefusedError
-from worker.inference.leases import RunningJob
 from worker.inference.outcome import Failed, RunEnd, write_outcome
 from worker.inference.refused_starts import RefusedStarts
+from worker.inference.run import Run
 
 # One thread stores the ends of all tenants and claims for them. A statement of a tick that stores ends may
-# take this long, and wait this long for a lock. That of an end alone may take this long at first, then twice
-# as long each time it was tried; it waits for no lock.
+# take this long, and wait this long for a lock. That of an end set apart may take this long at first,
+# then twice as long each time it was tried; it waits for no lock.
 _TICK_STATEMENT_SECONDS: Final = 5.0
 _TICK_LOCK_SECONDS: Final = 1.0
 _STATEMENT_SECONDS: Final = 1.0
@@ -45,8 +45,8 @@ _LOCK_SECONDS: Final = 0.001
 # An end that cannot be stored is tried again after this long, then after twice as long, up to a second.
 _RETRY_SECONDS: Final = 0.01
 _MAX_RETRY_SECONDS: Final = 1.0
-# What a tick spends on ends alone that were not tried before (claims wait meanwhile), and on the others. One
-# of each is always tried.
+# What a tick spends on ends set apart that were not tried before (claims wait meanwhile), and on the others.
+# One of each is always tried.
 _FIRST_TRIES_TAKE_SECONDS: Final = 1.0
 _RETRIES_TAKE_SECONDS: Final = 0.01
 # A worker that stops tries no end for longer. Then its lease runs out, and the job is rescued.
@@ -73,7 +73,7 @@ class _EndedRun:
     """A run that ended and is not stored yet.
 
     Attributes:
-        running: the job; its lease is the fence.
+        run: its lease is the fence.
         end: how it ended.
         output: what it generated, possibly nothing.
         handed_in_at: by the clock of the desk; or later, when the database was last found away.
@@ -81,7 +81,7 @@ class _EndedRun:
         num_tries: how often it could not be stored.
     """
 
-    running: RunningJob
+    run: Run
     end: RunEnd
     output: Output
     handed_in_at: float
@@ -92,9 +92,9 @@ class _EndedRun:
 class Desk:
     """The ended runs of one engine. Any thread hands in; one thread ticks.
 
-    All that ended shares a transaction with the claims of the tick. If it fails, each end is stored alone, so
-    that whatever is wrong with one run, the others do not notice. An end whose row or tree is locked shares
-    the next tick.
+    All that ended shares a transaction with the claims of the tick. If it fails, each end is set apart and
+    stored in a transaction of its own, so that whatever is wrong with one run, the others do not notice. An
+    end whose row or tree is locked shares the next tick.
     A job that the database refuses to start is set aside, and the next tick starts the others.
     """
 
@@ -125,19 +125,19 @@ class Desk:
         self.wake_within = wake_within
         self._clock = clock
         self._waiting: list[_EndedRun] = []
-        self._alone: list[_EndedRun] = []  # used by the ticking thread
+        self._apart: list[_EndedRun] = []  # used by the ticking thread
         self._refused = RefusedStarts(settings, sessions)
         self._lock = threading.Lock()
 
-    def hand_in(self, running: RunningJob, end: RunEnd, output: Output) -> "Future[StoredEnd]":
+    def hand_in(self, run: Run, end: RunEnd, output: Output) -> "Future[StoredEnd]":
         """Leave the end of a run for the next tick, which is soon.
 
         Args:
-            running: the job.
+            run: that ended.
             end: how its run ended.
             output: what it generated.
         """
-        ended = _EndedRun(running, end, output, self._clock(), Future())
+        ended = _EndedRun(run, end, output, self._clock(), Future())
         ended.stored.set_running_or_notify_cancel()  # a run that is cancelled must not fail the tick
         self._wait([ended])
         self.wake()
@@ -156,7 +156,7 @@ class Desk:
 
         Args:
             policy: of the claims; None: start nothing.
-            start: called with what was claimed, once that is committed, and before any end is stored alone.
+            start: called with what was claimed, once that is committed, before any end set apart is stored.
         """
         with self._lock:
             together, self._waiting = self._waiting, []
@@ -169,7 +169,7 @@ class Desk:
                 self._refused.fail_all()
             return result
         finally:
-            self._store_alone()
+            self._store_apart()
 
     def _wait(self, ended: Sequence[_EndedRun]) -> None:
         """Leave these ends for the next tick."""
@@ -190,7 +190,7 @@ class Desk:
                     ended=[self._written(each) for each in together],
                 )
         except BaseException as error:
-            self._alone += together
+            self._apart += together
             if isinstance(error, StartRefusedError) and self._refused.set_aside(error.claims):
                 self.wake()
             elif not together:
@@ -198,7 +198,7 @@ class Desk:
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="tick", error=type(error).__name__)
             return Tick()
         for each in together:
-            self._resolve(each, result.stored.get(each.running.lease.lease_id))
+            self._resolve(each, result.stored.get(each.run.lease.lease_id))
         return result
 
     def _resolve(self, ended: _EndedRun, stored: StoredEnd | None) -> None:
@@ -217,20 +217,20 @@ class Desk:
         self.wake_within(min(_MAX_RETRY_SECONDS, _RETRY_SECONDS * 2 ** min(ended.num_tries, 10)))
         return replace(ended, num_tries=ended.num_tries + 1)
 
-    def _store_alone(self) -> None:
+    def _store_apart(self) -> None:
         """Store every end that was set apart and can be stored now; the others stay, and hold up none."""
-        first = deque(each for each in self._alone if not each.num_tries)
-        again = deque(each for each in self._alone if each.num_tries)
-        self._alone = []
+        first = deque(each for each in self._apart if not each.num_tries)
+        again = deque(each for each in self._apart if each.num_tries)
+        self._apart = []
         num_apart = len(first) + len(again)
         is_reachable = self._try_some(first, seconds=_FIRST_TRIES_TAKE_SECONDS) and self._try_some(
             again, seconds=_RETRIES_TAKE_SECONDS
         )
-        self._alone[:0] = [*first, *again]  # before those that failed just now
+        self._apart[:0] = [*first, *again]  # before those that failed just now
         if not is_reachable:  # which is no end's fault
-            self._wait([replace(each, handed_in_at=self._clock()) for each in self._alone])
-            self._alone = []
-        elif first or len(self._alone) < num_apart:  # no time for some, or a slot may be free
+            self._wait([replace(each, handed_in_at=self._clock()) for each in self._apart])
+            self._apart = []
+        elif first or len(self._apart) < num_apart:  # no time for some, or a slot may be free
             self.wake()
 
     def _try_some(self, waiting: deque[_EndedRun], *, seconds: float) -> bool:
@@ -261,10 +261,10 @@ class Desk:
             if is_away and is_stopping:
                 ended.stored.set_result(NOT_STORED)
             elif is_away:  # the fence decides if another worker got the job meanwhile
-                self._alone.append(ended)
+                self._apart.append(ended)
                 return False
             elif (again := self._again(ended)) is not None:
-                self._alone.append(again)
+                self._apart.append(again)
         except BaseException:  # noqa: BLE001  # the lease runs out and the job is rescued
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="record")
             ended.stored.set_result(NOT_STORED)
@@ -313,17 +313,17 @@ class Desk:
 
     def _written(self, ended: _EndedRun) -> JobEnd:
         """Return what becomes of the job, with times as of now."""
-        running = ended.running
-        end = write_outcome(running.lease, ended.end, ended.output, settings=self._settings.jobs)
+        run = ended.run
+        end = write_outcome(run.lease, ended.end, ended.output, settings=self._settings.jobs)
         since_answer = timedelta(seconds=self._clock() - ended.handed_in_at)
-        since_first_token = running.unreported_since()
+        since_first_token = run.unreported_since()
         if since_first_token is not None:
             since_answer = min(since_answer, since_first_token)
         return replace(
             end,
             since_first_token=since_first_token,
             since_answer=since_answer if end.verb == "complete" else None,
-            summary_id=running.summary_id,
+            summary_id=run.claim.job.summary_id,
         )
 
 

@@ -120,7 +120,7 @@ class Dispatcher:
         if result.free_slots:
             self._metrics.idle(result.free_slots, NO_ROOM if result.left else NO_JOBS)
         else:
-            num_idle = model.capacity.max_batch_size - len(self._keeper.running())
+            num_idle = model.capacity.max_batch_size - len(self._keeper.runs())
             self._metrics.idle(max(0, num_idle), NOT_GIVEN)
 
     def _start(self, result: Tick, model: EngineModel, *, valid_until: float) -> None:

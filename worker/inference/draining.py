@@ -40,7 +40,7 @@ class OpenRequests:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reserved:
+class _Reservations:
     """The reservations on the engine at one moment; none while none is draining."""
 
     now: datetime
@@ -134,18 +134,20 @@ class DrainMonitor:
         telemetry.logger().info(telemetry.RESERVATION_DRAINED, num_drained=num_drained)
         return num_drained
 
-    def _read(self) -> _Reserved:
+    def _read(self) -> _Reservations:
         with transaction(self._sessions) as session:
             here = select(Reservation).where(Reservation.engine_name == self._engine_name)
             drains = here.where(Reservation.state == "draining").exists()
             rows = session.scalars(here).all() if session.scalar(select(drains)) else []
-            return _Reserved(
+            return _Reservations(
                 now=database_now(session),
                 has_held=any(row.state == "held" for row in rows),
                 draining=[row for row in rows if row.state == "draining"],
             )
 
-    def _by_gauges(self, reserved: _Reserved, gauges: Gauges | None, ours: OpenRequests) -> Sequence[UUID]:
+    def _by_gauges(
+        self, reserved: _Reservations, gauges: Gauges | None, ours: OpenRequests
+    ) -> Sequence[UUID]:
         # When the gauges were read, not when the database answered.
         now = ours.at
         self._readings = [each for each in self._readings if now - each.at < _KEPT_SECONDS]
@@ -164,7 +166,7 @@ class DrainMonitor:
         self._readings.append(_Reading(now, gauges.num_inside, ours.inside, reserved.lease_ids))
         return [*drained]
 
-    def _by_answer(self, reserved: _Reserved, gauges: Gauges | None) -> list[UUID]:
+    def _by_answer(self, reserved: _Reservations, gauges: Gauges | None) -> list[UUID]:
         """Return the overdue reservations if the engine answers. A probe also refreshes its gauges."""
         overdue = [
             row.lease_id

@@ -1,7 +1,6 @@
 """Following a stream to its end: a complete answer, a deadline, a stop request or a lost lease."""
 
 import time
-from collections.abc import Callable
 from typing import Final
 
 from jobs.errors import EngineError, StreamTimeoutError
@@ -9,8 +8,8 @@ from jobs.transitions import LeaseLost
 from worker.engine.deadlines import Deadlines
 from worker.engine.deltas import TextDelta, TokenDelta, VectorDelta
 from worker.engine.engine import StreamEnd
-from worker.inference.leases import RunningJob, StopAsked
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, SegmentEnded, Stopped
+from worker.inference.run import Run, StopAsked
 from worker.inference.text_answer import AnyAnswer
 
 _MAX_MARGIN_SECONDS: Final = 3.0
@@ -19,11 +18,9 @@ _FINAL_SECONDS: Final = 5.0
 
 
 async def follow(
-    running: RunningJob,
-    answer: AnyAnswer,
+    run: Run,
     deadlines: Deadlines,
     *,
-    publish: Callable[[], None],
     lease_seconds: float,
     snapshot_seconds: float,
     ends_itself: bool = False,
@@ -34,27 +31,26 @@ async def follow(
     can block it.
 
     Args:
-        running: the job; its inbox receives every event.
-        answer: receives the tokens.
+        run: its inbox receives every event.
         deadlines: limits of the stream, counted from now.
-        publish: called whenever there is new output to publish.
         lease_seconds: length of a full lease; the stream ends a little before it does.
         snapshot_seconds: how often to leave a snapshot of the answer for the next checkpoint.
         ends_itself: the engine ends the answer where we do, and confirms it; not at stop strings that it was
             not told.
     """
+    answer = run.answer
     started = last_token = snapped = time.monotonic()
     # Time to stop the engine's request and get its confirmation while the job is still ours.
     margin = min(_MAX_MARGIN_SECONDS, lease_seconds / 10)
     ends_itself = ends_itself and not answer.ends_here
     while True:
         due = min(last_token + _patience(answer, deadlines), started + deadlines.total)
-        lease_end = running.valid_until - margin
+        lease_end = run.valid_until - margin
         now = time.monotonic()
         # Before each event: a backlog of tokens must not carry the stream past its lease.
         if now >= lease_end:
             return RunEnd(LeaseLost())
-        event = await running.inbox.get(timeout=max(0.0, min(due, lease_end) - now))
+        event = await run.inbox.get(timeout=max(0.0, min(due, lease_end) - now))
         match event:
             case None:
                 if time.monotonic() >= due:
@@ -64,10 +60,10 @@ async def follow(
                 # What comes after the answer's end does not lengthen the wait for the stream's.
                 last_token = time.monotonic() if answer.finish_reason is None else last_token
                 answer.take(event)
-                running.note_tokens(last_token, num_tokens=answer.num_tokens)
-                publish()
+                run.note_tokens(last_token, num_tokens=answer.num_tokens)
+                run.publisher.publish()
                 if answer.is_resumable and last_token - snapped >= snapshot_seconds:
-                    running.snapshot, snapped = answer.snapshot(), last_token
+                    run.snapshot, snapped = answer.snapshot(), last_token
                 # Where the engine ends by itself, as it does at max_tokens, its final response is on its way.
                 if answer.finish_reason is not None and not answer.is_full and not ends_itself:
                     return RunEnd(Finished(answer.finish_reason))
@@ -77,17 +73,17 @@ async def follow(
                 return RunEnd(LeaseLost() if reason is None else Stopped(reason))
 
 
-async def wait_for_stop(running: RunningJob, *, seconds: float) -> Outcome | None:
+async def wait_for_stop(run: Run, *, seconds: float) -> Outcome | None:
     """Wait for an event that ends a job without a running stream. Returns None if none comes in time."""
-    if time.monotonic() >= running.valid_until:
+    if time.monotonic() >= run.valid_until:
         return LeaseLost()
-    event = await running.inbox.get(timeout=seconds)
+    event = await run.inbox.get(timeout=seconds)
     if isinstance(event, StopAsked):
         return LeaseLost() if event.reason is None else Stopped(event.reason)
     return None
 
 
-async def wait_for_end(running: RunningJob, *, seconds: float, answer: AnyAnswer | None = None) -> bool:
+async def wait_for_end(run: Run, *, seconds: float, answer: AnyAnswer | None = None) -> bool:
     """Wait for the engine to confirm the end of its request, dropping all other events.
 
     Deltas that arrive meanwhile are appended to `answer`: one that does not stream arrives only now.
@@ -97,7 +93,7 @@ async def wait_for_end(running: RunningJob, *, seconds: float, answer: AnyAnswer
     """
     until = time.monotonic() + seconds
     while True:
-        event = await running.inbox.get(timeout=max(0.0, until - time.monotonic()))
+        event = await run.inbox.get(timeout=max(0.0, until - time.monotonic()))
         if event is None and time.monotonic() >= until:
             return False
         if isinstance(event, StreamEnd):

@@ -29,7 +29,7 @@ from worker.engine.kinds import is_triton, triton_of
 from worker.engine.probe import probe
 from worker.heartbeat import Heartbeat
 from worker.inference.draining import DrainMonitor, OpenRequests
-from worker.inference.leases import RunningJob
+from worker.inference.run import Run
 from worker.loop import Loop
 
 _LOOK_SECONDS: Final = 1.0
@@ -107,7 +107,7 @@ class EngineMonitor:
         address = f"grpc://{triton_url}" if is_triton(settings.engine) else settings.engine.url
         self._not_ready = f"the engine at {address} does not answer, or is not ready"
         self._probed: tuple[str, str, str] | None = None  # the last server that passed
-        self._following: set[RunningJob] = set()
+        self._following: set[Run] = set()
         self._identity: EngineIdentity | None = None  # that the engine's row has, as this worker wrote it
         self._paused_for: str | None = None
         self._logged_at = self._probe_again_at = float("-inf")
@@ -185,21 +185,21 @@ class EngineMonitor:
         self._note_seen(gauges)
 
     @contextmanager
-    def following(self, running: RunningJob, *, arrives_at_once: bool) -> Iterator[None]:
-        """Count the job's request among those that the engine has, once it is sent. On the engine loop.
+    def following(self, run: Run, *, arrives_at_once: bool) -> Iterator[None]:
+        """Count the run's request among those that the engine has, once it is sent. On the engine loop.
 
         Args:
-            running: the job.
+            run: that follows its stream.
             arrives_at_once: what is sent is in the engine itself a moment later. Otherwise, as where models
                 before it encode a text, only output proves that.
         """
-        running.arrives_at_once = arrives_at_once
-        self._following.add(running)
+        run.arrives_at_once = arrives_at_once
+        self._following.add(run)
         try:
             yield
         finally:
-            self._following.discard(running)
-            running.end_request()
+            self._following.discard(run)
+            run.end_request()
 
     def expect_drain(self) -> None:
         """Look closely for a while, as a reservation is about to drain. Any thread may call it."""

@@ -11,33 +11,25 @@ from typing import Final, ParamSpec
 from uuid import UUID
 
 from sqlalchemy.exc import SQLAlchemyError
-from structlog.typing import FilteringBoundLogger
 
 from jobs import doorbell, telemetry
 from jobs.checkpoints import Output
-from jobs.engines.tensors import NO_TENSORS, TensorRequest
 from jobs.errors import EngineError, InvalidOutputError, LongbatchError, ShownInvalidOutputError
 from jobs.finishing import StoredEnd
 from jobs.prompts.confined.processes import CheckerLostError
-from jobs.prompts.tools.forms import ANY_FORM, AnswerForm
+from jobs.prompts.tools.forms import ANY_FORM
 from jobs.responses.objects import RESPONSE_TASK, WAITED_TASK
-from jobs.starting import Claim
 from jobs.states import TERMINAL, FinishReason, JobState, Lane
 from jobs.transitions import Lease
 from worker.doorbell import RingBell
-from worker.engine.deltas import CachedPrompt, EngineDelta, OutputDelta
-from worker.engine.engine import StreamEnd
-from worker.engine.request import WantedAdapter
 from worker.guides.answers import fault_of, unfenced
 from worker.guides.checker import FormChecker
 from worker.inference.desk import Desk
 from worker.inference.follow import wait_for_end
-from worker.inference.leases import LeaseKeeper, RunningJob
-from worker.inference.live_output import OutputPublisher
+from worker.inference.leases import LeaseKeeper
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd, Stopped
-from worker.inference.run_stream import RunStream
-from worker.inference.tensors.outputs import EngineOutputs, OutputFiles, OutputsNotStoredError
-from worker.inference.text_answer import AnyAnswer
+from worker.inference.run import Run
+from worker.inference.tensors.outputs import OutputFiles, OutputsNotStoredError
 from worker.metrics.runs import RunFigures, RunMetrics
 
 _LINGER_SECONDS: Final = 10.0
@@ -48,77 +40,6 @@ class NoVisibleTextError(LongbatchError):
     """The model only thought: max_tokens ended its answer before any visible text."""
 
     code = "no_visible_text"
-
-
-@dataclass(slots=True)
-class JobRun:
-    """One run of one job.
-
-    Attributes:
-        claim: the job's claim.
-        job: what it shares with the keeper of the leases.
-        answer: its output so far.
-        publisher: publishes that output.
-        log: a logger bound to the job.
-        stream: its last stream; None if nothing was sent.
-        is_first_request: the stream is of the job's first request.
-        cached_tokens: prompt tokens that the engine had in its cache for that one; None: it did not tell.
-        form: what the answer must be.
-        adapter: that generates; None: the model as it is.
-        tensors: what goes to the engine and comes from it by name besides.
-        outputs: what of it has come; None: the job asks for nothing.
-        began_at: monotonic time at which the run began, just after its claim.
-        num_before: tokens that earlier runs have generated.
-        resent_tokens: of prompt and answer, in requests after the job's first.
-    """
-
-    claim: Claim
-    job: RunningJob
-    answer: AnyAnswer
-    publisher: OutputPublisher
-    log: FilteringBoundLogger
-    stream: RunStream | None = None
-    is_first_request: bool = False
-    cached_tokens: int | None = None
-    form: AnswerForm = ANY_FORM
-    adapter: WantedAdapter | None = None
-    tensors: TensorRequest = NO_TENSORS
-    outputs: EngineOutputs | None = None
-    began_at: float = field(default_factory=time.monotonic)
-    num_before: int = 0
-    resent_tokens: int = 0
-
-    def ask_for(self, tensors: TensorRequest, *, max_bytes: int) -> None:
-        """Note what goes to the engine and comes from it by name, `max_bytes` at most."""
-        self.tensors = tensors
-        if tensors.outputs:
-            self.outputs = EngineOutputs(tensors.outputs, max_bytes=max_bytes)
-
-    def put(self, event: EngineDelta | StreamEnd, *, tokens_per_block: int) -> None:
-        """Pass an event of the stream on, and keep what it says of the prompt.
-
-        Of later requests it is left out: what the engine has for them may be the job's own.
-        """
-        if isinstance(event, OutputDelta):
-            self._gather(event)
-            return
-        if not isinstance(event, CachedPrompt):
-            self.job.inbox.put(event)
-            return
-        cached = event.of(self.claim.job.prompt_tokens or 0, tokens_per_block=tokens_per_block)
-        if not self.is_first_request:
-            self.resent_tokens = max(0, self.resent_tokens - (cached or 0))
-        elif self.cached_tokens is None:
-            self.cached_tokens = cached
-
-    def _gather(self, part: OutputDelta) -> None:
-        """Keep what came of a tensor, or end the run if that cannot be kept."""
-        if self.outputs is not None and not self.outputs.add(part) and self.answer.finish_reason is None:
-            self.job.inbox.put(StreamEnd(self.outputs.error, confirmed=False))
-
-    def output(self) -> Output:
-        """Return what the job generated, and what the engine told of its prompt. Call it once."""
-        return replace(self.answer.output(), cached_tokens=self.cached_tokens)
 
 
 @dataclass(frozen=True)
@@ -145,17 +66,17 @@ class Recorder:
     forms: FormChecker = field(default_factory=FormChecker)
     metrics: RunMetrics = field(default_factory=RunMetrics.of_nobody)
 
-    async def end(self, run: JobRun, end: RunEnd) -> None:
+    async def end(self, run: Run, end: RunEnd) -> None:
         """Record the end of a run. A late confirmation still deletes its draining reservation."""
         try:
             run.publisher.collect()
             outcome, output = await self._checked(run, end.outcome, run.output())
             outcome, output = await self._kept(run, _judged(run, outcome, output), output)
             end = replace(end, outcome=outcome)
-            stored = await asyncio.wrap_future(self.desk.hand_in(run.job, end, output))
+            stored = await asyncio.wrap_future(self.desk.hand_in(run, end, output))
             state = stored.state
             if output.has_files and state is not JobState.COMPLETED:
-                await self._in_thread(self.files.discard, run.claim.lease)
+                await self._in_thread(self.files.discard, run.lease)
             run.publisher.end(is_final=state in TERMINAL)
             run.log.info(
                 _event(state, end.outcome),
@@ -166,17 +87,17 @@ class Recorder:
             )
             self.metrics.ended(_figures(run, end.outcome))
             if state is None:  # lost, or committed by a transaction that could not tell: this is harmless
-                self.announce([run.job.lease.job_id])
+                self.announce([run.lease.job_id])
             if state is None or state in TERMINAL:
                 self._ring_for(run, stored)
             if run.stream is not None and not end.engine_is_done:
-                await self._settle(run, end.outcome)
+                await self._close_if_confirmed(run, end.outcome)
         finally:
-            self.keeper.drop(run.job)
+            self.keeper.drop(run)
             if run.stream is not None:
                 await run.stream.close()
 
-    async def _checked(self, run: JobRun, outcome: Outcome, output: Output) -> tuple[Outcome, Output]:
+    async def _checked(self, run: Run, outcome: Outcome, output: Output) -> tuple[Outcome, Output]:
         """Fail an answer that is not what it must be, unless it only ends too early."""
         job, form = run.claim.job, run.form
         if form == ANY_FORM or not isinstance(outcome, Finished):
@@ -198,7 +119,7 @@ class Recorder:
         failed = Failed(kind(f"The answer does not have the form that was asked for: {fault}."))
         return failed, replace(output, is_resumable=False)
 
-    async def _kept(self, run: JobRun, outcome: Outcome, output: Output) -> tuple[Outcome, Output]:
+    async def _kept(self, run: Run, outcome: Outcome, output: Output) -> tuple[Outcome, Output]:
         """Store the tensors of a complete answer that its job asks for, before its end."""
         if run.outputs is None:
             return outcome, output
@@ -219,7 +140,7 @@ class Recorder:
         call = partial(work, *args, **kwargs)
         await asyncio.get_running_loop().run_in_executor(self.threads, call)
 
-    def _ring_for(self, run: JobRun, stored: StoredEnd) -> None:
+    def _ring_for(self, run: Run, stored: StoredEnd) -> None:
         """Wake the service workers: a webhook, a tree or a batch may wait for the end."""
         job = run.claim.job
         if job.summary_id is not None:
@@ -231,28 +152,27 @@ class Recorder:
 
     def _has_others_of(self, batch_id: UUID) -> bool:
         """Return True if this worker runs other lines of the batch: then this was not its last."""
-        return any(each.batch_id == batch_id and not each.is_ending for each in self.keeper.running())
+        return any(each.claim.job.batch_id == batch_id and not each.is_ending for each in self.keeper.runs())
 
-    async def _settle(self, run: JobRun, outcome: Outcome) -> None:
+    async def _close_if_confirmed(self, run: Run, outcome: Outcome) -> None:
         """Delete the draining reservation if the engine soon confirms the end of its request."""
         run.log.info(telemetry.RESERVATION_DRAINING, blocks=run.claim.blocks)
         if isinstance(outcome, Finished | Stopped):
             linger = 1.0 if self.stopping.is_set() else _LINGER_SECONDS
-            if await wait_for_end(run.job, seconds=linger):
-                await self._in_thread(self.close_reservation, run.claim.lease)
+            if await wait_for_end(run, seconds=linger):
+                await self._in_thread(self.close_reservation, run.lease)
                 self.desk.wake()  # its slot is free only now
 
 
-def _judged(run: JobRun, outcome: Outcome, output: Output) -> Outcome:
+def _judged(run: Run, outcome: Outcome, output: Output) -> Outcome:
     """Fail a part of a summary that only thought: otherwise its text would be missing in silence."""
     is_lost = isinstance(outcome, Finished) and output.reasoning_tokens and not output.text.strip()
     return Failed(NoVisibleTextError()) if is_lost and run.claim.job.summary_id is not None else outcome
 
 
-def _figures(run: JobRun, outcome: Outcome) -> RunFigures:
+def _figures(run: Run, outcome: Outcome) -> RunFigures:
     """Sum up the run for its worker's metrics."""
-    job, timed = run.claim.job, run.job
-    first_at = timed.first_token_at
+    job, first_at = run.claim.job, run.first_token_at
     error = outcome.error.code if isinstance(outcome, Failed) else ""
     reason = outcome.reason.value if isinstance(outcome, Finished | Stopped) else error
     return RunFigures(
@@ -261,7 +181,7 @@ def _figures(run: JobRun, outcome: Outcome) -> RunFigures:
         reason=reason,
         seconds=time.monotonic() - run.began_at,
         to_first_token=None if first_at is None else first_at - run.began_at,
-        generating=0.0 if first_at is None else timed.last_token_at - first_at,
+        generating=0.0 if first_at is None else run.last_token_at - first_at,
         prompt_tokens=(job.prompt_tokens or 0) if run.claim.is_first else 0,
         cached_tokens=run.cached_tokens or 0,
         resent_tokens=run.resent_tokens,

@@ -6,37 +6,20 @@ from typing import Final
 import numpy as np
 
 from jobs.embeddings import EMBED_TASK
-from jobs.engines.tensors import NO_TENSORS, TensorRequest
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.estimates import turns_of
 from jobs.prompts.store import CountedPrompt
 from jobs.prompts.tokenizer import unpack_ids
-from jobs.prompts.tools.forms import ANY_FORM, AnswerForm
 from jobs.queries import QueuedJob
-from jobs.starting import Claim
 from jobs.tenants.cache_salts import CacheSalts
 from worker.engine.client import EngineModel
-from worker.engine.request import Request, WantedAdapter, prompt_text
+from worker.engine.request import Request, prompt_text
 from worker.inference.answer import Answer, EndTokens
+from worker.inference.run import Run
 from worker.inference.sampling import dimensions_of, num_top_of, sampling_of, stop_ids_of, stops_of
 from worker.inference.text_answer import AnyAnswer, EmbeddingAnswer, TextAnswer
 
 _NO_END: Final = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a job asks for besides its prompt.
-
-    Attributes:
-        form: what the answer must be.
-        adapter: that generates; None: the model as it is.
-        tensors: what goes to the engine and comes from it by name.
-    """
-
-    form: AnswerForm = ANY_FORM
-    adapter: WantedAdapter | None = None
-    tensors: TensorRequest = NO_TENSORS
 
 
 @dataclass(frozen=True)
@@ -68,22 +51,20 @@ class RequestMaker:
             num_top=num_top_of(job),
         )
 
-    def make(
-        self, claim: Claim, prompt: CountedPrompt, answer: AnyAnswer, wanted: Wanted, model: EngineModel
-    ) -> Request:
-        """Make the request for the answer's next segment.
+    def make(self, run: Run, prompt: CountedPrompt, model: EngineModel) -> Request:
+        """Make the request for the next segment of the run's answer.
 
         Writing a long prompt as text takes as long as it is; ids are only copied.
         """
+        job, answer, form = run.claim.job, run.answer, run.form
         tokenizer, abilities = self.counter.tokenizer, model.served.abilities
         ids = np.concatenate([unpack_ids(prompt.packed_ids), np.array(answer.ids, dtype=np.int32)])
-        form = wanted.form
         takes_other = abilities.takes_ids or tokenizer.is_estimate
         sampling = sampling_of(
-            claim.job, start=len(answer.ids), max_tokens=answer.num_wanted, varies=form.is_unguided
+            job, start=len(answer.ids), max_tokens=answer.num_wanted, varies=form.is_unguided
         )
         return Request(
-            request_id=claim.lease.lease_id.hex,
+            request_id=run.lease.lease_id.hex,
             ids=ids,
             max_tokens=answer.num_wanted,
             end_id=_NO_END if sampling.ignores_end else tokenizer.end_id,
@@ -92,13 +73,13 @@ class RequestMaker:
             text="" if takes_other else prompt_text(tokenizer, ids, adds_bos=abilities.adds_bos),
             turns=turns_of(tokenizer, ids) if tokenizer.is_estimate else (),
             # A server would end the answer at one that the model only thinks of.
-            stops=() if answer.has_own_stops else stops_of(claim.job),
+            stops=() if answer.has_own_stops else stops_of(job),
             vocabulary=tokenizer.token_bytes,
             guide=form.guide if form.is_guided else None,
-            num_top=num_top_of(claim.job),
-            adapter=wanted.adapter,
-            tensors=wanted.tensors,
-            is_embedding=claim.job.task == EMBED_TASK,
+            num_top=num_top_of(job),
+            adapter=run.adapter,
+            tensors=run.tensors,
+            is_embedding=job.task == EMBED_TASK,
         )
 
     def salted(self, request: Request, job: QueuedJob, model: EngineModel) -> Request:

@@ -52,7 +52,7 @@ from worker.engine.deadlines import deadlines_for
 from worker.engine.request import WantedAdapter
 from worker.inference.extender import Extender
 from worker.inference.follow import follow, wait_for_end, wait_for_stop
-from worker.inference.leases import LeaseKeeper, RunningJob
+from worker.inference.leases import LeaseKeeper
 from worker.inference.live_output import LiveOutput
 from worker.inference.monitor import EngineMonitor
 from worker.inference.outcome import (
@@ -66,9 +66,10 @@ from worker.inference.outcome import (
 )
 from worker.inference.parts import split
 from worker.inference.prefetch import PromptPrefetcher
-from worker.inference.record import JobRun, Recorder
+from worker.inference.record import Recorder
 from worker.inference.refusals import Refusals, Verdict
-from worker.inference.requests import RequestMaker, Wanted
+from worker.inference.requests import RequestMaker
+from worker.inference.run import Run
 from worker.inference.run_stream import RunStream
 from worker.inference.tensors.files import with_files
 from worker.metrics.runs import RunMetrics
@@ -76,7 +77,7 @@ from worker.metrics.runs import RunMetrics
 T = TypeVar("T")
 
 # A stopped request ends at the engine's next iteration: at once, or after a prefill chunk (seconds).
-_SETTLE_SECONDS: Final = 0.5
+_CONFIRM_SECONDS: Final = 0.5
 # How often a job that waits for blocks asks for them; each request is one short transaction.
 _ASK_AGAIN_SECONDS: Final = 0.2
 # The server's own words may name hosts and keys: they go to the log.
@@ -132,19 +133,13 @@ class Slots:
             model: the engine's model, abilities and capacity.
             valid_until: monotonic time until which the leases hold.
         """
-        jobs = [
-            RunningJob(each.lease, valid_until, each.job.summary_id, each.job.batch_id) for each in claims
-        ]
-        for claim, running in zip(claims, jobs, strict=True):
-            running.on_first_token = self.keeper.loop.wake if claim.is_awaited else None
-            self.keeper.hold(running)
+        runs = [Run(each, valid_until) for each in claims]
+        for run in runs:
+            self.keeper.hold(run)
         self.prefetcher.load(self.prefetcher.missing(each.job.text_id for each in claims))
         ends = [Future[None]() for _ in claims]
         self._ends.update(ends)
-        engine_loop.start_all(
-            self._occupy(claim, running, model, ended)
-            for claim, running, ended in zip(claims, jobs, ends, strict=True)
-        )
+        engine_loop.start_all(self._occupy(run, model, ended) for run, ended in zip(runs, ends, strict=True))
 
     def stop(self, *, grace_seconds: float) -> None:
         """End all runs. Jobs that do not end within the grace go back to the queue."""
@@ -153,26 +148,24 @@ class Slots:
         while running := set(self._ends):
             wait(running)
 
-    async def _occupy(
-        self, claim: Claim, running: RunningJob, model: EngineModel, ended: "Future[None]"
-    ) -> None:
+    async def _occupy(self, run: Run, model: EngineModel, ended: "Future[None]") -> None:
         """Run a job, and free what it holds in this process, whatever happens."""
         try:
-            await self._run(claim, running, model)
+            await self._run(run, model)
         except Exception:  # noqa: BLE001  # the coroutine's entry point; the lease runs out, and the job is rescued
             telemetry.logger().exception(telemetry.LOOP_FAILED, loop="run")
         finally:
-            self.keeper.drop(running)
+            self.keeper.drop(run)
             self._ends.discard(ended)
             ended.set_result(None)
 
-    async def _run(self, claim: Claim, running: RunningJob, model: EngineModel) -> None:
+    async def _run(self, run: Run, model: EngineModel) -> None:
         """Run one job and record how its run ended.
 
         Afterwards the job has ended, is queued again, or its lease is lost; its reservation is deleted or
         draining.
         """
-        run = self._begin(claim, running, model)
+        self._begin(run, model)
         try:
             end = await self._generate(run, model)
         except LongbatchError as error:
@@ -182,10 +175,10 @@ class Slots:
         except Exception:
             run.log.exception(telemetry.LOOP_FAILED, loop="run")
             end = RunEnd(Failed(UnexpectedError()), engine_is_done=run.stream is None)
-        running.is_ending = True
+        run.is_ending = True
         await self.recorder.end(run, end)
 
-    async def _generate(self, run: JobRun, model: EngineModel) -> RunEnd:
+    async def _generate(self, run: Run, model: EngineModel) -> RunEnd:
         """Generate the answer, one segment after another."""
         prompt = await self._load(run)
         granted = Granted(run.claim.output_tokens, slot_wait=run.claim.slot_wait)
@@ -199,17 +192,17 @@ class Slots:
             next_step = await self._extend(run)
         return RunEnd(next_step, engine_is_done=True)
 
-    def _begin(self, claim: Claim, running: RunningJob, model: EngineModel) -> JobRun:
-        job = claim.job
+    def _begin(self, run: Run, model: EngineModel) -> None:
+        claim, job = run.claim, run.claim.job
         log = telemetry.logger().bind(
             job_id=ids.job_id(job.id), attempt=job.attempt, **telemetry.in_trace(job.traceparent)
         )
         self.metrics.claimed(job.lane, waited=claim.waited if claim.is_first else None)
         log.info(telemetry.JOB_CLAIMED, blocks=claim.blocks, prompt_tokens=job.prompt_tokens)
         answer = self.requests.empty_answer(job, model)
-        return JobRun(claim, running, answer, self.live.publisher(job, answer), log)
+        run.begin(answer, self.live.publisher(job, answer), log)
 
-    async def _load(self, run: JobRun) -> CountedPrompt:
+    async def _load(self, run: Run) -> CountedPrompt:
         """Load the prompt, and begin the answer with the tokens that an earlier run saved."""
         job = run.claim.job
         prefetched, saved = self.prefetcher.take(job.text_id), None
@@ -222,11 +215,10 @@ class Slots:
         if saved is not None and saved.fingerprint == self.counter.fingerprint:
             scores = None if saved.log_probs is None else read_scores(saved.log_probs)
             run.answer.resume(unpack_ids(saved.packed_ids).tolist(), scores)
-        run.num_before = run.answer.num_tokens
-        run.job.take_over(run.num_before)
+        run.take_over(run.answer.num_tokens)
         return prompt
 
-    def _read(self, run: JobRun, prompt: CountedPrompt | None) -> tuple[CountedPrompt, Output | None]:
+    def _read(self, run: Run, prompt: CountedPrompt | None) -> tuple[CountedPrompt, Output | None]:
         """Read the prompt, unless it is here already, the checkpoint, and what else is asked.
 
         Raises:
@@ -250,7 +242,7 @@ class Slots:
         """Run what may block, or compute for long, beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, work)
 
-    async def _open(self, run: JobRun, prompt: CountedPrompt, model: EngineModel, *, until: int) -> RunStream:
+    async def _open(self, run: Run, prompt: CountedPrompt, model: EngineModel, *, until: int) -> RunStream:
         """Send the request for the tokens up to `until`, those of earlier runs included.
 
         No other code sends the requests of jobs, and a run begins after its claim is committed.
@@ -259,21 +251,21 @@ class Slots:
         if not run.is_first_request:
             run.resent_tokens += prompt.num_tokens + run.answer.num_tokens
         run.answer.begin_segment(until=until)
-        abilities, wanted = model.served.abilities, Wanted(run.form, run.adapter, run.tensors)
-        prepare = partial(self.requests.make, run.claim, prompt, run.answer, wanted, model)
+        abilities = model.served.abilities
+        prepare = partial(self.requests.make, run, prompt, model)
         # Writing a long prompt as text takes as long as it is; ids are only copied.
         request = prepare() if abilities.takes_ids else await self._in_thread(prepare)
         if abilities.takes_cache_salt and not self.requests.salts.is_ready:
             await self._in_thread(self.requests.salts.load)
         request = self.requests.salted(request, run.claim.job, model)
         put = partial(run.put, tokens_per_block=model.capacity.tokens_per_block)
-        run.stream = stream = RunStream(model.served.call(request), put=put, sent=run.job.begin_request)
+        run.stream = stream = RunStream(model.served.call(request), put=put, sent=run.begin_request)
         stream.start()
         return stream
 
-    async def _follow(self, run: JobRun, stream: RunStream, model: EngineModel, *, slot_wait: int) -> RunEnd:
+    async def _follow(self, run: Run, stream: RunStream, model: EngineModel, *, slot_wait: int) -> RunEnd:
         """Follow the stream until the engine is done or the run ends."""
-        job, running, answer = run.claim.job, run.job, run.answer
+        job, answer = run.claim.job, run.answer
         is_streaming = model.served.abilities.is_streaming
         deadlines = deadlines_for(
             prompt_tokens=(job.prompt_tokens or 0) + answer.num_tokens,
@@ -284,12 +276,10 @@ class Slots:
         )
         # The weights of an adapter may have to be sent first.
         arrives_at_once = model.served.abilities.takes_ids and run.adapter is None
-        with self.monitor.following(running, arrives_at_once=arrives_at_once):
+        with self.monitor.following(run, arrives_at_once=arrives_at_once):
             end = await follow(
-                running,
-                answer,
+                run,
                 deadlines if is_streaming else replace(deadlines, first_token=deadlines.total),
-                publish=run.publisher.publish,
                 lease_seconds=self.settings.jobs.lease_seconds,
                 snapshot_seconds=self.settings.jobs.checkpoint_seconds,
                 ends_itself=model.served.abilities.ends_itself,
@@ -307,7 +297,7 @@ class Slots:
             case RunEnd(engine_is_done=False):
                 stream.stop()
                 late = None if is_streaming else answer  # its text arrives only now
-                is_done = await wait_for_end(running, seconds=_SETTLE_SECONDS, answer=late)
+                is_done = await wait_for_end(run, seconds=_CONFIRM_SECONDS, answer=late)
                 end = replace(end, engine_is_done=is_done)
         if not end.engine_is_done:
             self.monitor.expect_drain()
@@ -328,20 +318,20 @@ class Slots:
                 self.monitor.suspend(error)
         return error
 
-    async def _extend(self, run: JobRun) -> Granted | Outcome:
+    async def _extend(self, run: Run) -> Granted | Outcome:
         """Ask for more blocks until there are some, or the run ends."""
         while True:
-            asked = Extension(run.claim.lease, run.answer.num_tokens)
+            asked = Extension(run.lease, run.answer.num_tokens)
             match await self.extender.extend(asked):
                 case WaitForBlocks():
-                    stopped = await wait_for_stop(run.job, seconds=_ASK_AGAIN_SECONDS)
+                    stopped = await wait_for_stop(run, seconds=_ASK_AGAIN_SECONDS)
                     if stopped is not None:
                         return stopped
                 case granted_or_ended:
                     return granted_or_ended
 
 
-def _outcome_without_engine(run: JobRun, prompt: CountedPrompt) -> Outcome | None:
+def _outcome_without_engine(run: Run, prompt: CountedPrompt) -> Outcome | None:
     """Return how the run ends without an engine, or None if it needs one."""
     if prompt.num_tokens != run.claim.job.prompt_tokens:
         return Recounted(prompt.num_tokens)

@@ -102,7 +102,7 @@ class InferenceWorker:
         self._forms = FormChecker(quotes=not sealer.seals)
         self._metrics = RunMetrics((metrics or ProcessMetrics()).registry, settings.engine.name)
         self._metrics.watch(
-            num_running=lambda: len(list(self.keeper.running())),
+            num_running=lambda: len(self.keeper.runs()),
             is_up=lambda: self.monitor.model is not None,
         )
         prefetcher = PromptPrefetcher(work, counter)

@@ -23,7 +23,7 @@ from jobs.prompts.prefixes import (
 )
 from jobs.queries import QueuedJob
 from jobs.scheduling.engine_load import EngineLoad
-from jobs.scheduling.packing import Candidate, Family, Reuse, Running
+from jobs.scheduling.packing import Candidate, Family, Reserved, Reuse
 from jobs.scheduling.prefixes.prefix_replay import PrefixReplay
 from jobs.starting import Claim
 from jobs.states import Lane
@@ -44,7 +44,7 @@ class EnginePrefixes:
     session: Session
     replay: PrefixReplay
     load: EngineLoad
-    readers: dict[Family, dict[UUID, Running]] = field(default_factory=dict)
+    readers: dict[Family, dict[UUID, Reserved]] = field(default_factory=dict)
     reading: dict[Family, UUID] = field(default_factory=dict)
     ranks: dict[Family, int] = field(default_factory=dict)
     ended: dict[Family, UUID] = field(default_factory=dict)
@@ -56,10 +56,10 @@ class EnginePrefixes:
 
     def __post_init__(self) -> None:
         """Sort the running jobs by what they have read."""
-        for lease_id, job in self.load.running.items():
+        for lease_id, job in self.load.reserved.items():
             if job.family is not None and job.has_read:
                 self.readers.setdefault(job.family, {})[lease_id] = job
-        for job in sorted(self.load.running.values(), key=lambda each: each.job_id):
+        for job in sorted(self.load.reserved.values(), key=lambda each: each.job_id):
             if job.family is not None and job.family not in self.readers:
                 self._note_reading(job.family, job.job_id, job.text_id, rank=job.rank)
         self.ended = {
@@ -108,7 +108,7 @@ class EnginePrefixes:
     def note_claimed(self, claim: Claim) -> None:
         """Note that this job has started, for later transactions."""
         job = claim.job
-        running = Running(
+        reserved = Reserved(
             job.id,
             claim.blocks,
             claim.steps,
@@ -121,7 +121,7 @@ class EnginePrefixes:
         )
         self.replay.start(
             claim.lease.lease_id,
-            running,
+            reserved,
             reused_tokens=claim.reused_tokens,
             postpones=claim.postponed_id,
             likely_tokens=claim.likely_tokens,

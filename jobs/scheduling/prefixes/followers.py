@@ -4,9 +4,9 @@ Jobs of a family begin alike for the most part, so one of them is the reader, th
 ones follow it: they wait while it reads, and then start before others of their tenant. Where only ended jobs
 have read the document, the first follower reads what the cache has lost. Everything else is packed as ever.
 
-What bounds this: no job waits for a later reader. Peers have no order among them. Other followers overtake
-their tenant's first job only for as long as reading their document again would take. And a tenant's followers
-go first only while it is ahead of its share by no more than what it has just paid for.
+What bounds this: no job waits for a later reader. The jobs of a cohort have no order. Other followers
+overtake their tenant's first job only for as long as reading their document again would take. And a tenant's
+followers go first only while it is ahead of its share by no more than what it has just paid for.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -20,10 +20,10 @@ from jobs.scheduling.packing import (
     Candidate,
     Choice,
     PackingPolicy,
-    Running,
-    are_peers,
+    Reserved,
     choose,
     fits,
+    in_cohort,
     may_join,
 )
 from jobs.scheduling.prediction import PredictionPolicy
@@ -35,7 +35,7 @@ _READ_STEPS: Final = PredictionPolicy().reread_steps
 
 def choose_follower(
     queue: Sequence[Candidate],
-    running: Sequence[Running],
+    reserved: Sequence[Reserved],
     budget: Budget,
     *,
     postponed: Mapping[UUID, float],
@@ -46,26 +46,26 @@ def choose_follower(
 
     Args:
         queue: queued jobs in rank order, as for `packing.choose`.
-        running: every reservation on the engine.
+        reserved: every reservation on the engine.
         budget: what the engine has free.
         postponed: for how many steps followers overtook a job so far, by its id.
         max_batch_size: slots of the engine.
         policy: of the packing.
     """
     kept = _one_reader_each([each for each in queue if not each.is_waiting], budget)
-    first = _going_first(kept, running, postponed, max_batch_size=max_batch_size, policy=policy)
+    first = _going_first(kept, reserved, postponed, max_batch_size=max_batch_size, policy=policy)
     left = [each for each in first if each.reuse.anchor is None]
     # What running jobs have stays anyway; what ended ones left may go.
     for some in (left, first):
-        peers = [replace(sized(each), waited=timedelta(0), group=None) for each in some]
-        choice = choose(peers, running, budget, max_batch_size=max_batch_size, policy=policy)
+        cohort = [replace(sized(each), waited=timedelta(0), group=None) for each in some]
+        choice = choose(cohort, reserved, budget, max_batch_size=max_batch_size, policy=policy)
         if choice.start is not None:
             return choice
-    if running:  # until one of them ends
+    if reserved:  # until one of them ends
         kept_blocks = {each.family: each.blocks for each in left}
         budget = replace(budget, free_blocks=max(0, budget.free_blocks - sum(kept_blocks.values())))
     every = [sized(each) for each in kept]
-    return choose(every, running, budget, max_batch_size=max_batch_size, policy=policy)
+    return choose(every, reserved, budget, max_batch_size=max_batch_size, policy=policy)
 
 
 def sized(candidate: Candidate) -> Candidate:
@@ -97,7 +97,7 @@ def _one_reader_each(queue: Sequence[Candidate], budget: Budget) -> list[Candida
 def postponement(
     start: Candidate, queue: Sequence[Candidate], *, max_batch_size: int, policy: PackingPolicy
 ) -> tuple[UUID, float] | None:
-    """Return which job a start postpones, and for how many steps; None if it overtakes none but peers.
+    """Return which job a start postpones, and for how many steps; None if it overtakes only its cohort.
 
     Args:
         start: the job that starts.
@@ -106,14 +106,14 @@ def postponement(
         policy: of the packing.
     """
     head = _heads([each for each in queue if not each.is_waiting]).get(start.tenant)
-    if head is None or not start.reuse.tokens or are_peers(head, start, policy):
+    if head is None or not start.reuse.tokens or in_cohort(head, start, policy):
         return None
     return head.job_id, (sized(start).steps - start.unlikely_tokens) / max_batch_size
 
 
 def _going_first(
     kept: Sequence[Candidate],
-    running: Sequence[Running],
+    reserved: Sequence[Reserved],
     postponed: Mapping[UUID, float],
     *,
     max_batch_size: int,
@@ -122,7 +122,7 @@ def _going_first(
     """Return the followers that may start before others; none while an interactive job may start."""
     interactive = any(each.lane is Lane.INTERACTIVE for each in kept)
     heads = _heads(kept)
-    if not heads or (interactive and may_join(Lane.INTERACTIVE, running, max_batch_size, policy)):
+    if not heads or (interactive and may_join(Lane.INTERACTIVE, reserved, max_batch_size, policy)):
         return []
     next_tenant = next(iter(heads.values()))
 
@@ -134,7 +134,7 @@ def _going_first(
         return (
             each.priority >= head.priority
             and (each.lead - next_tenant.lead) * each.weight <= each.reuse.tokens
-            and (are_peers(head, each, policy) or overtaken < each.reuse.tokens * _READ_STEPS)
+            and (in_cohort(head, each, policy) or overtaken < each.reuse.tokens * _READ_STEPS)
         )
 
     return [each for each in kept if may_go(each)]

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from jobs.engines.capacity import Capacity
 from jobs.models import PromptText
 from jobs.prompts.prefixes import StoredPrefixes
-from jobs.scheduling.packing import Family, Running
+from jobs.scheduling.packing import Family, Reserved
 
 _MAX_TEXTS: Final = 4096  # of 1.5 KB each at most
 _MAX_POSTPONED: Final = 4096
@@ -71,7 +71,7 @@ class PrefixReplay:
     def __init__(self, *, is_credited: bool = False) -> None:
         self.is_credited = is_credited
         self._lock = threading.Lock()
-        self._running: dict[UUID, Running] = {}
+        self._reserved: dict[UUID, Reserved] = {}
         self._expected: dict[UUID, _Expected] = {}
         # Least recently used first; of jobs that nobody follows only the room that they took counts.
         self._left: OrderedDict[Family | UUID, _Left] = OrderedDict()
@@ -82,33 +82,33 @@ class PrefixReplay:
         self._texts: dict[UUID, StoredPrefixes] = {}
 
     def observe(
-        self, running: Mapping[UUID, Running], *, capacity: Capacity, answered: Mapping[UUID, Answered]
+        self, reserved: Mapping[UUID, Reserved], *, capacity: Capacity, answered: Mapping[UUID, Answered]
     ) -> None:
         """Note what runs on the engine now, and so what ended since the last time.
 
         Args:
-            running: reservations by lease, read under the engine's lock.
+            reserved: reservations by lease, read under the engine's lock.
             capacity: of the engine.
             answered: by lease, jobs that ended with a whole answer.
         """
         with self._lock:
-            gone = {lease_id: job for lease_id, job in self._running.items() if lease_id not in running}
+            gone = {lease_id: job for lease_id, job in self._reserved.items() if lease_id not in reserved}
             for lease_id, job in gone.items():
                 self._learn(lease_id, job, answered.get(lease_id), capacity)
-                self._settle(lease_id, answered.get(lease_id), capacity)
-            followed = {job.family for job in running.values() if job.family is not None}
+                self._correct(lease_id, answered.get(lease_id), capacity)
+            followed = {job.family for job in reserved.values() if job.family is not None}
             for lease_id, job in gone.items():
                 self._leave(lease_id, job, answered.get(lease_id), followed, capacity)
-            self._running = dict(running)
+            self._reserved = dict(reserved)
             for family in followed:
                 self._left.pop(family, None)
-            used = sum(job.blocks for job in running.values())
+            used = sum(job.blocks for job in reserved.values())
             self._drop(capacity.max_blocks - self._unseen - used)
 
     def start(
         self,
         lease_id: UUID,
-        job: Running,
+        job: Reserved,
         *,
         reused_tokens: int = 0,
         postpones: UUID | None = None,
@@ -129,11 +129,11 @@ class PrefixReplay:
             left = None if job.family is None else self._left.get(job.family)
             if left is not None and reused_tokens:
                 later = sum(each.blocks for each in self._left.values() if each.at >= left.at)
-                depth = later + sum(each.blocks for each in self._running.values())
+                depth = later + sum(each.blocks for each in self._reserved.values())
                 self._expected[lease_id] = _Expected(reused_tokens, left.at, depth)
             elif job.family is not None and not reused_tokens:
                 self._expected[lease_id] = _Expected()
-            self._running[lease_id] = job
+            self._reserved[lease_id] = job
 
     def ended(self) -> dict[Family, UUID]:
         """Return the families of which the engine probably has a prompt that no job refers to, with its text.
@@ -193,7 +193,7 @@ class PrefixReplay:
         if len(self._postponed) > _MAX_POSTPONED:
             self._postponed.popitem(last=False)
 
-    def _learn(self, lease_id: UUID, job: Running, answered: Answered | None, capacity: Capacity) -> None:
+    def _learn(self, lease_id: UUID, job: Reserved, answered: Answered | None, capacity: Capacity) -> None:
         """Compare what a job found with what was expected; forget what must have been dropped."""
         expected = self._expected.pop(lease_id, None)
         if expected is None or answered is None or answered.cached_tokens is None or job.family is None:
@@ -210,7 +210,7 @@ class PrefixReplay:
         else:
             self._unseen -= self._unseen // 16
 
-    def _settle(self, lease_id: UUID, answered: Answered | None, capacity: Capacity) -> None:
+    def _correct(self, lease_id: UUID, answered: Answered | None, capacity: Capacity) -> None:
         """Correct for how long a follower postponed another job, now that its answer's length is known."""
         overtaking = self._overtaking.pop(lease_id, None)
         if overtaking is None or answered is None or overtaking.job_id not in self._postponed:
@@ -222,7 +222,7 @@ class PrefixReplay:
     def _leave(
         self,
         lease_id: UUID,
-        job: Running,
+        job: Reserved,
         answered: Answered | None,
         followed: Collection[Family],
         capacity: Capacity,

@@ -74,7 +74,7 @@ def test_a_document_is_read_once_for_all_its_questions_and_slots_stay_full(seed:
 def test_questions_that_came_within_a_tenth_of_their_wait_are_answered_document_by_document() -> None:
     jobs = [replace(each, arrives_at=-400 + place // 16 * 5) for place, each in enumerate(ask(seed=0))]
     ours = simulate(jobs, SharedPacked(), SHARING)
-    assert ours.prefilled_tokens / least_prefill(jobs) <= 1.03, "1.67 if peers counted as postponed"
+    assert ours.prefilled_tokens / least_prefill(jobs) <= 1.03, "1.67 if a cohort counted as postponed"
 
 
 class ForgetfulCache(PrefixCache):

@@ -34,8 +34,8 @@ def test_streams_go_on_while_the_database_restarts(
             for job_id in job_ids[:4]:
                 queue.streaming(job_id)
             postgres.kill()
-            eventually(lambda: all(running.is_ending for running in worker.keeper.running()))
-            assert len(worker.keeper.running()) == 4
+            eventually(lambda: all(run.is_ending for run in worker.keeper.runs()))
+            assert len(worker.keeper.runs()) == 4
             postgres.start()
             ended = [queue.ended(job_id) for job_id in job_ids]
             eventually(lambda: not queue.reservations())

@@ -9,6 +9,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
 
 import ending
+from claiming.runs import stray_run
 from jobs.database import database_now, transaction
 from jobs.ids import uuid7
 from jobs.models import Job, Reservation
@@ -18,7 +19,6 @@ from jobs.transitions import Lease
 from support import CAPACITY, ENGINE, POLICY, claim_one, register_engine, spec, submit_one
 from worker.engine.gauges import Gauges
 from worker.inference.draining import DrainMonitor, OpenRequests
-from worker.inference.leases import RunningJob
 
 TINY = replace(CAPACITY, max_blocks=10)
 ONE_ACTIVE = Gauges(active_requests=1, max_blocks=10)
@@ -151,30 +151,30 @@ def test_an_engine_that_does_not_count_who_waits_proves_no_end_while_one_of_ours
 
 
 def test_a_request_is_inside_once_it_has_output_or_was_sent_a_second_ago() -> None:
-    running = RunningJob(Lease(uuid7(), uuid7()), valid_until=0.0)
-    running.take_over(500)
-    assert not running.is_inside(time.monotonic()), "tokens of an earlier run prove nothing"
-    running.arrives_at_once = True
-    running.begin_request()
-    sent_at = running.sent_at
+    run = stray_run()
+    run.take_over(500)
+    assert not run.is_inside(time.monotonic()), "tokens of an earlier run prove nothing"
+    run.arrives_at_once = True
+    run.begin_request()
+    sent_at = run.sent_at
     assert sent_at is not None
-    assert not running.is_inside(sent_at + 0.9), "it may not have arrived"
-    assert running.is_inside(sent_at + 1.1)
-    running.note_tokens(sent_at + 0.1, num_tokens=501)
-    assert running.is_inside(sent_at + 0.2)
-    assert not running.is_inside(sent_at + 3), "the stream is silent: its request may be lost"
-    running.end_request()
-    assert not running.is_inside(sent_at + 0.2)
+    assert not run.is_inside(sent_at + 0.9), "it may not have arrived"
+    assert run.is_inside(sent_at + 1.1)
+    run.note_tokens(sent_at + 0.1, num_tokens=501)
+    assert run.is_inside(sent_at + 0.2)
+    assert not run.is_inside(sent_at + 3), "the stream is silent: its request may be lost"
+    run.end_request()
+    assert not run.is_inside(sent_at + 0.2)
 
 
 def test_a_request_that_is_encoded_before_it_reaches_the_engine_is_inside_once_it_has_output() -> None:
-    running = RunningJob(Lease(uuid7(), uuid7()), valid_until=0.0)
-    running.begin_request()
-    sent_at = running.sent_at
+    run = stray_run()
+    run.begin_request()
+    sent_at = run.sent_at
     assert sent_at is not None
-    assert not running.is_inside(sent_at + 3600)
-    running.note_tokens(sent_at + 2, num_tokens=1)
-    assert running.is_inside(sent_at + 2.1)
+    assert not run.is_inside(sent_at + 3600)
+    run.note_tokens(sent_at + 2, num_tokens=1)
+    assert run.is_inside(sent_at + 2.1)
 
 
 def test_prompts_that_are_being_read_do_not_keep_a_cancelled_request_s_blocks(

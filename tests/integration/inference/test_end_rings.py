@@ -12,6 +12,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session, sessionmaker
 
 from claiming import claims
+from claiming.runs import begin
 from jobs import doorbell
 from jobs.database import transaction
 from jobs.ids import uuid7
@@ -23,12 +24,11 @@ from jobs.states import FinishReason
 from support import ENGINE, POLICY, register_engine, submit_one
 from worker.inference.answer import Answer
 from worker.inference.desk import Desk
-from worker.inference.leases import LeaseKeeper, RunningJob
-from worker.inference.live_output import OutputPublisher
+from worker.inference.leases import LeaseKeeper
 from worker.inference.outcome import Finished, RunEnd
-from worker.inference.record import JobRun, Recorder
+from worker.inference.record import Recorder
+from worker.inference.run import Run
 from worker.inference.tensors.outputs import OutputFiles
-from worker_support import Silent
 
 DONE = RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
 
@@ -59,15 +59,13 @@ class Runs:
     def announce(self, ended: Collection[UUID]) -> None:
         self.announced += ended
 
-    def begin(self, claim: Claim) -> JobRun:
-        running = RunningJob(claim.lease, time.monotonic() + 60, batch_id=claim.job.batch_id)
-        self.keeper.hold(running)
-        answer = Answer(self.tokenizer, max_tokens=64)
-        publisher = OutputPublisher(lambda *_: None, claim.job.id, answer, interval=0)
-        return JobRun(claim, running, answer, publisher, Silent())  # type: ignore[arg-type]  # all that it calls
+    def begin(self, claim: Claim) -> Run:
+        run = Run(claim, time.monotonic() + 60)
+        self.keeper.hold(run)
+        return begin(run, Answer(self.tokenizer, max_tokens=64))
 
-    def end(self, run: JobRun) -> None:
-        run.job.is_ending = True
+    def end(self, run: Run) -> None:
+        run.is_ending = True
         asyncio.run(self.recorder.end(run, DONE))
 
 

@@ -14,8 +14,8 @@ from jobs.settings import Settings
 from jobs.states import FinishReason, JobState
 from support import POLICY, output_of, register_engine, submit_one
 from worker.inference.desk import Desk
-from worker.inference.leases import RunningJob
 from worker.inference.outcome import Finished, RunEnd
+from worker.inference.run import Run
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_ends_are_stored_beside_a_job_that_the_database_refuses_to_start(
     (ending,) = desk.tick(POLICY).claims
     bad, good = submit(sessions, 2)
     refuse(bad)
-    run = RunningJob(ending.lease, float("inf"))
+    run = Run(ending, float("inf"))
     stored = desk.hand_in(run, RunEnd(Finished(FinishReason.STOP), engine_is_done=True), output_of("x"))
     desk.tick(POLICY)
     assert stored.result(timeout=0).state is JobState.COMPLETED

@@ -16,8 +16,8 @@ from jobs.queries import QueuedJob
 from jobs.settings import Settings
 from support import eventually
 from worker.engine.client import EngineModel
-from worker.inference.record import JobRun
 from worker.inference.requests import RequestMaker
+from worker.inference.run import Run
 from worker.inference.run_stream import RunStream
 from worker.inference.slots import Slots
 from worker.inference.text_answer import AnyAnswer
@@ -57,10 +57,10 @@ def test_nothing_is_sent_before_its_claim_commits(
     open_stream, start = Slots._open, RunStream.start
 
     async def open_noted(
-        slots: Slots, run: JobRun, prompt: CountedPrompt, model: EngineModel, *, until: int
+        slots: Slots, run: Run, prompt: CountedPrompt, model: EngineModel, *, until: int
     ) -> RunStream:
         with queue.sessions() as session:  # another one than that of the claim
-            is_booked.append(session.get(Reservation, run.claim.lease.lease_id) is not None)
+            is_booked.append(session.get(Reservation, run.lease.lease_id) is not None)
         opened.append(run.claim.job.id)
         return await open_stream(slots, run, prompt, model, until=until)
 
@@ -109,5 +109,5 @@ def test_the_lease_of_a_run_that_cannot_begin_runs_out(
     with running_worker(feeding(), queue.tokenizer) as worker:
         job_id = queue.submit("A question. [[tokens=20]]")
         queue.when(job_id, lambda job: job.state == "running")
-        eventually(lambda: not worker.keeper.running())  # nobody renews its lease, so it can be rescued
+        eventually(lambda: not worker.keeper.runs())  # nobody renews its lease, so it can be rescued
     assert made == [job_id]

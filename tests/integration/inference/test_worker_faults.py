@@ -69,7 +69,7 @@ def test_a_worker_that_lost_its_lease_writes_nothing(
         stolen = uuid7()
         with transaction(queue.sessions) as session:
             session.execute(update(Job).where(Job.id == job_id).values(lease_id=stolen, completion_tokens=1))
-        eventually(lambda: not worker.keeper.running())
+        eventually(lambda: not worker.keeper.runs())
         eventually(lambda: steady.gauges()["active"] == 0)
         job = queue.job(job_id)
     assert (job.state, job.lease_id, job.completion_tokens) == ("running", stolen, 1)

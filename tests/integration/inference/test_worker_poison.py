@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
+from claiming.runs import begin
 from jobs.checkpoints import Output
 from jobs.database import transaction
 from jobs.errors import EngineError
@@ -21,12 +22,12 @@ from jobs.states import FinishReason, JobState
 from support import claim_one, register_engine, submit_one
 from worker.inference.answer import Answer
 from worker.inference.desk import Desk
-from worker.inference.leases import LeaseKeeper, RunningJob
-from worker.inference.live_output import OutputPublisher
+from worker.inference.leases import LeaseKeeper
 from worker.inference.outcome import Failed, Finished, Outcome, RunEnd
-from worker.inference.record import JobRun, Recorder
+from worker.inference.record import Recorder
+from worker.inference.run import Run
 from worker.inference.tensors.outputs import OutputFiles
-from worker_support import Queue, Silent, running_worker
+from worker_support import Queue, running_worker
 
 HOT: JsonObject = {"temperature": 1.0}
 
@@ -83,9 +84,7 @@ def recorded(
         register_engine(session)
         submit_one(session)
         claim: Claim = claim_one(session)
-    running = RunningJob(claim.lease, time.monotonic() + 60)
-    answer = Unstorable(tokenizer, max_tokens=64)
-    publisher = OutputPublisher(lambda *_: None, claim.job.id, answer, interval=0)
+    run = begin(Run(claim, time.monotonic() + 60), Unstorable(tokenizer, max_tokens=64))
     stopping = threading.Event()
     stopping.set()  # a retry would give up
     keeper = LeaseKeeper(sessions, settings.jobs)
@@ -96,7 +95,6 @@ def recorded(
             desk, keeper, lambda _: None, lambda _: None, threads, stopping, OutputFiles(sessions)
         )
     end = RunEnd(outcome, engine_is_done=True)
-    run = JobRun(claim, running, answer, publisher, Silent())  # type: ignore[arg-type]  # all that it calls
     asyncio.run(recorder.end(run, end))
     with sessions() as session:
         return session.get_one(Job, claim.job.id)

@@ -90,7 +90,7 @@ def test_what_runs_on_a_halted_engine_ends_and_then_it_is_drained(session: Sessi
 
 
 def num_booked(session: Session) -> int:
-    return len(engine_load.read(session, engine_row(session)).running)
+    return len(engine_load.read(session, engine_row(session)).reserved)
 
 
 @pytest.mark.parametrize(

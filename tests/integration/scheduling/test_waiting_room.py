@@ -49,7 +49,7 @@ def test_a_job_that_generates_has_a_slot_though_others_were_claimed_before(sessi
     leases.report_all(session, [JobProgress(started[-1].lease, 5, timedelta(seconds=1))])
     engine = engine_load.lock(session, ENGINE)
     assert engine is not None
-    running = engine_load.read(session, engine[0]).running
+    running = engine_load.read(session, engine[0]).reserved
     assert not running[started[-1].lease.lease_id].waits
     assert sum(each.waits for each in running.values()) == ROOM
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from uuid import UUID
 
 from sqlalchemy.orm import Session, sessionmaker
@@ -13,8 +14,8 @@ from jobs.starting import Claim
 from jobs.states import FinishReason, StopReason
 from support import output_of
 from worker.inference.desk import Desk
-from worker.inference.leases import RunningJob
 from worker.inference.outcome import Finished, RunEnd, Stopped
+from worker.inference.run import Run
 
 SLOTS = 4
 STOPPED = RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
@@ -29,8 +30,8 @@ def hand_in(
     *,
     tree_id: UUID | None = None,
 ) -> "Future[StoredEnd]":
-    job = RunningJob(claim.lease, float("inf"), tree_id)
-    return desk.hand_in(job, end, output or output_of("x"))
+    claim = replace(claim, job=claim.job._replace(summary_id=tree_id))
+    return desk.hand_in(Run(claim, float("inf")), end, output or output_of("x"))
 
 
 def tick_until_done(desk: Desk, ends: Sequence["Future[StoredEnd]"]) -> None:

@@ -14,7 +14,7 @@ from jobs.engines.capacity import Budget
 from jobs.forecast.engine_speed import JobTiming, Speed, measure, reading_work
 from jobs.forecast.simulation import EngineState, RemainingTokens
 from jobs.forecast.start_times import Forecast, expected_tokens, forecast, later_s
-from jobs.scheduling.packing import Candidate, PackingPolicy, Running
+from jobs.scheduling.packing import Candidate, PackingPolicy, Reserved
 from jobs.states import Lane
 
 RULES = PackingPolicy()
@@ -31,7 +31,7 @@ def waiting(number: int, blocks: int = 10, steps: int = 100, **fields: object) -
 
 
 def engine(
-    candidates: list[Candidate], running: list[Running] | None = None, *, slots: int = 4, blocks: int = 100
+    candidates: list[Candidate], running: list[Reserved] | None = None, *, slots: int = 4, blocks: int = 100
 ) -> EngineState:
     held = running or []
     free = blocks - sum(each.blocks for each in held)
@@ -48,14 +48,14 @@ def play(
 ) -> Forecast:
     """Every job generates `tokens`, but for those named `job_N`."""
     ranked = {each.job_id for one in engines for each in one.candidates}
-    known = ranked | {each.job_id for one in engines for each in one.running}
+    known = ranked | {each.job_id for one in engines for each in one.reserved}
     given = {uid(int(name.removeprefix("job_"))): length for name, length in lengths.items()}
     every = {job_id: RemainingTokens(prompt, tokens) for job_id in known} | given
     return forecast(engines, every, policy=RULES, horizon=horizon)
 
 
 def test_every_start_has_its_engine_and_its_end_and_so_has_what_runs() -> None:
-    running = Running(uid(9), 90, steps_left=50)
+    running = Reserved(uid(9), 90, steps_left=50)
     full, idle = engine([waiting(1)], [running]), engine([waiting(1), waiting(2, 95), waiting(3)])
     found = play(full, idle, job_9=RemainingTokens(0, 50))
     assert set(found.places) == set(found.starts) == {uid(1), uid(2), uid(3)}
@@ -78,13 +78,13 @@ def test_with_one_slot_jobs_follow_each_other() -> None:
 
 
 def test_a_job_waits_for_the_expected_end_of_a_running_one_not_for_the_end_of_its_reservation() -> None:
-    busy = Running(uid(9), blocks=95, steps_left=5000)
+    busy = Reserved(uid(9), blocks=95, steps_left=5000)
     found = play(engine([waiting(1)], [busy]), job_9=RemainingTokens(0, 50))
     assert found.starts == pytest.approx({uid(1): 5})
 
 
 def test_reading_a_prompt_holds_everybody_up() -> None:
-    long, short = Running(uid(8), 10, 100), Running(uid(9), 90, 100)
+    long, short = Reserved(uid(8), 10, 100), Reserved(uid(9), 90, 100)
     found = play(
         engine([waiting(1)], [long, short]), job_8=RemainingTokens(8192, 500), job_9=RemainingTokens(0, 50)
     )
@@ -92,7 +92,7 @@ def test_reading_a_prompt_holds_everybody_up() -> None:
 
 
 def test_jobs_that_read_together_read_one_after_another() -> None:
-    first, second = Running(uid(8), 50, 100), Running(uid(9), 50, 100)
+    first, second = Reserved(uid(8), 50, 100), Reserved(uid(9), 50, 100)
     found = play(
         engine([waiting(1)], [first, second]),
         job_8=RemainingTokens(8192, 500),
@@ -103,7 +103,7 @@ def test_jobs_that_read_together_read_one_after_another() -> None:
 
 def test_what_drains_ends_soon() -> None:
     found = forecast(
-        [engine([waiting(1, 100)], [Running(uid(9), 10, 0)])],
+        [engine([waiting(1, 100)], [Reserved(uid(9), 10, 0)])],
         {uid(1): RemainingTokens(0, 1)},
         policy=RULES,
         horizon=9,
@@ -114,7 +114,7 @@ def test_what_drains_ends_soon() -> None:
 def test_a_job_that_fits_is_kept_waiting_when_it_would_postpone_the_head() -> None:
     head = waiting(1, 95, waited=timedelta(hours=1))
     later = waiting(2, 10, steps=9000)
-    busy = [Running(uid(8), 45, 100), Running(uid(9), 45, 10)]
+    busy = [Reserved(uid(8), 45, 100), Reserved(uid(9), 45, 10)]
     found = play(engine([head, later], busy), job_9=RemainingTokens(0, 10), job_2=RemainingTokens(0, 9000))
     assert found.kept_waiting == {uid(2)}
     assert found.starts[uid(1)] < found.starts[uid(2)]
@@ -122,13 +122,13 @@ def test_a_job_that_fits_is_kept_waiting_when_it_would_postpone_the_head() -> No
 
 def test_a_suspect_runs_alone() -> None:
     suspect = waiting(1, alone=True, waited=timedelta(hours=1))
-    found = play(engine([suspect, waiting(2, steps=500)], [Running(uid(9), 10, 100)]))
+    found = play(engine([suspect, waiting(2, steps=500)], [Reserved(uid(9), 10, 100)]))
     assert found.starts == pytest.approx({uid(1): 10, uid(2): 20})
     assert found.kept_waiting == {uid(2)}
 
 
 def test_nobody_starts_beside_a_suspect_that_runs() -> None:
-    state = EngineState([waiting(1)], [Running(uid(9), 10, 100)], Budget(0, 90, idle=False), 4, SPEED)
+    state = EngineState([waiting(1)], [Reserved(uid(9), 10, 100)], Budget(0, 90, idle=False), 4, SPEED)
     assert play(state).starts == pytest.approx({uid(1): 10})
 
 
@@ -172,7 +172,7 @@ def test_every_job_that_an_engine_holds_starts_in_time_order(
     lengths = {uid(n): RemainingTokens(prompt, tokens) for n, (_, prompt, tokens) in enumerate(sizes, 1)}
     engines = []
     for number in range(num_engines):
-        running = [Running(uid(1000 + 10 * number + n), blocks, 50) for n, blocks in enumerate(held)]
+        running = [Reserved(uid(1000 + 10 * number + n), blocks, 50) for n, blocks in enumerate(held)]
         engines.append(engine(queue, running))
         lengths |= {each.job_id: RemainingTokens(100, 50) for each in running}
     found = forecast(engines, lengths, policy=RULES, horizon=1000)

@@ -2,27 +2,26 @@
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 import pytest
 
+from claiming.runs import begin, stray_run
 from jobs.errors import EngineLostError, StreamTimeoutError
-from jobs.ids import uuid7
 from jobs.prompts.thinking import ThinkingTags
 from jobs.prompts.tokenizer import Tokenizer
 from jobs.states import FinishReason, StopReason
-from jobs.transitions import Lease, LeaseLost
+from jobs.transitions import LeaseLost
 from worker.engine.deadlines import Deadlines
 from worker.engine.deltas import TokenDelta
 from worker.engine.engine import StreamEnd
 from worker.inference import follow as following
 from worker.inference.answer import Answer
-from worker.inference.leases import RunningJob, StopAsked
 from worker.inference.outcome import Failed, Finished, RunEnd, Stopped
+from worker.inference.run import Run, StopAsked
 
 PATIENT = Deadlines(first_token=60, between_tokens=60, total=60)
-PACE: Any = {"publish": lambda: None, "lease_seconds": 60, "snapshot_seconds": 5}
+PACE: Any = {"lease_seconds": 60, "snapshot_seconds": 5}
 HASTY = Deadlines(first_token=0.05, between_tokens=0.05, total=60)
 
 
@@ -31,16 +30,16 @@ def answer(tokenizer: Tokenizer) -> Answer:
     return Answer(tokenizer, max_tokens=3)
 
 
-def follow(given: RunningJob, answer: Answer, deadlines: Deadlines, **pace: object) -> RunEnd:
-    return asyncio.run(following.follow(given, answer, deadlines, **{**PACE, **pace}))
+def follow(given: Run, answer: Answer, deadlines: Deadlines, **pace: object) -> RunEnd:
+    return asyncio.run(following.follow(begin(given, answer), deadlines, **{**PACE, **pace}))
 
 
-def wait_for_end(given: RunningJob, *, seconds: float) -> bool:
+def wait_for_end(given: Run, *, seconds: float) -> bool:
     return asyncio.run(following.wait_for_end(given, seconds=seconds))
 
 
-def running(*events: TokenDelta | StreamEnd | StopAsked, seconds: float = 60) -> RunningJob:
-    made = RunningJob(Lease(uuid7(), uuid7()), valid_until=time.monotonic() + seconds)
+def running(*events: TokenDelta | StreamEnd | StopAsked, seconds: float = 60) -> Run:
+    made = stray_run(seconds=seconds)
     for event in events:
         made.inbox.put(event)
     return made
@@ -115,7 +114,7 @@ def test_an_event_from_another_thread_wakes_the_run_that_waits(answer: Answer) -
     given = running()
 
     async def meanwhile() -> RunEnd:
-        run = asyncio.create_task(following.follow(given, answer, PATIENT, **PACE))
+        run = asyncio.create_task(following.follow(begin(given, answer), PATIENT, **PACE))
         await asyncio.to_thread(given.inbox.put, TokenDelta([1000]))
         await asyncio.to_thread(given.inbox.put, StopAsked(StopReason.CANCEL))
         return await run
@@ -135,7 +134,9 @@ def test_a_thousand_runs_share_one_thread(tokenizer: Tokenizer) -> None:
     async def all_of_them() -> list[RunEnd]:
         before = threading.active_count()
         runs = [
-            asyncio.create_task(following.follow(each, Answer(tokenizer, max_tokens=3), PATIENT, **PACE))
+            asyncio.create_task(
+                following.follow(begin(each, Answer(tokenizer, max_tokens=3)), PATIENT, **PACE)
+            )
             for each in given
         ]
         await asyncio.create_task(feed())  # which begins when all of them wait

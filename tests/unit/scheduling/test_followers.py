@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jobs.engines.capacity import Budget
 from jobs.scheduling.fair_share import Account, charge, rank
-from jobs.scheduling.packing import Candidate, PackingPolicy, Reuse, Running, choose
+from jobs.scheduling.packing import Candidate, PackingPolicy, Reserved, Reuse, choose
 from jobs.scheduling.prefixes.followers import choose_follower, postponement
 from jobs.states import Lane
 
@@ -36,7 +36,7 @@ def sharer(number: int, blocks: int = 10, *, reused: int = 0, waited: int = 0, *
 
 
 def chosen(*queue: Candidate, running: int = 0, postponed: dict[UUID, float] | None = None) -> int | None:
-    now = [Running(UUID(int=1000 + number), 10, 50) for number in range(running)]
+    now = [Reserved(UUID(int=1000 + number), 10, 50) for number in range(running)]
     choice = choose_follower(
         queue,
         now,
@@ -202,7 +202,7 @@ class Engine:
         choice = choose_follower(
             sharers,
             [
-                Running(UUID(int=number), job.blocks, max(0, end - self.now))
+                Reserved(UUID(int=number), job.blocks, max(0, end - self.now))
                 for number, (job, _, end) in self.running.items()
             ],
             self.budget,

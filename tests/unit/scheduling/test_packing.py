@@ -13,10 +13,10 @@ from jobs.scheduling.packing import (
     Choice,
     Packer,
     PackingPolicy,
-    Running,
-    are_peers,
+    Reserved,
     choose,
     fits,
+    in_cohort,
     shadow_of,
 )
 from jobs.states import Lane
@@ -39,7 +39,7 @@ jobs = st.builds(
     alone=st.booleans(),
 )
 running_jobs = st.builds(
-    Running,
+    Reserved,
     job_id=st.uuids(version=4),
     blocks=st.integers(1, 60),
     steps_left=st.integers(0, 50),
@@ -55,19 +55,19 @@ def queues(draw: st.DrawFn) -> list[Candidate]:
 
 
 @st.composite
-def engines(draw: st.DrawFn) -> list[Running]:
-    running: list[Running] = []
+def engines(draw: st.DrawFn) -> list[Reserved]:
+    running: list[Reserved] = []
     for each in draw(st.lists(running_jobs, max_size=4)):
         if sum(other.blocks for other in running) + each.blocks <= CAPACITY.max_blocks:
             running.append(each)
     return running
 
 
-def budget_beside(running: Iterable[Running]) -> Budget:
+def budget_beside(running: Iterable[Reserved]) -> Budget:
     return free_budget(CAPACITY, [ReservedBlocks(each.blocks) for each in running])
 
 
-def pack(queue: Sequence[Candidate], running: Sequence[Running], policy: PackingPolicy = RULES) -> Choice:
+def pack(queue: Sequence[Candidate], running: Sequence[Reserved], policy: PackingPolicy = RULES) -> Choice:
     return choose(queue, running, budget_beside(running), max_batch_size=4, policy=policy)
 
 
@@ -77,7 +77,7 @@ def started(queue: Iterable[Candidate], choice: Choice) -> Candidate | None:
 
 @given(queues(), engines(), st.none() | st.integers(0, 100))
 def test_packing_never_exceeds_slots_or_blocks(
-    queue: list[Candidate], running: list[Running], spare_blocks: int | None
+    queue: list[Candidate], running: list[Reserved], spare_blocks: int | None
 ) -> None:
     budget = free_budget(
         CAPACITY, [ReservedBlocks(each.blocks) for each in running], spare_blocks=spare_blocks
@@ -92,7 +92,7 @@ def test_packing_never_exceeds_slots_or_blocks(
 
 @given(queues(), engines())
 def test_choices_in_turn_are_those_of_a_queue_and_an_engine_read_anew(
-    queue: list[Candidate], running: list[Running]
+    queue: list[Candidate], running: list[Reserved]
 ) -> None:
     policy = replace(RULES, window=3)
     packer = Packer(queue, running, budget_beside(running), max_batch_size=4, policy=policy)
@@ -102,7 +102,7 @@ def test_choices_in_turn_are_those_of_a_queue_and_an_engine_read_anew(
         start = next(each for each in left if each.job_id == choice.start)
         packer.start(start.job_id)
         left.remove(start)
-        busy.append(Running(start.job_id, start.blocks, start.steps, lane=start.lane))
+        busy.append(Reserved(start.job_id, start.blocks, start.steps, lane=start.lane))
         if start.alone:
             assert packer.choose() == Choice(start=None)
             return
@@ -116,20 +116,20 @@ def test_an_idle_engine_always_starts_something(queue: list[Candidate]) -> None:
 
 @given(queues(), engines())
 def test_a_start_postpones_the_head_only_if_it_is_its_peer(
-    queue: list[Candidate], running: list[Running]
+    queue: list[Candidate], running: list[Reserved]
 ) -> None:
     queue = [each for each in queue if each.lane is Lane.BATCH]
     start = started(queue, pack(queue, running))
-    if start is None or are_peers(queue[0], start, RULES):
+    if start is None or in_cohort(queue[0], start, RULES):
         return
-    after = [*running, Running(start.job_id, start.blocks, start.steps)]
+    after = [*running, Reserved(start.job_id, start.blocks, start.steps)]
     before = shadow_of(queue[0], running, budget_beside(running))
     assert shadow_of(queue[0], after, budget_beside(after)).steps <= before.steps
 
 
 @given(queues(), engines())
 def test_of_jobs_submitted_together_the_largest_that_fits_starts(
-    queue: list[Candidate], running: list[Running]
+    queue: list[Candidate], running: list[Reserved]
 ) -> None:
     together = [replace(each, lane=Lane.BATCH, group="one", waited=LONG_AGO, alone=False) for each in queue]
     budget = budget_beside(running)
@@ -142,7 +142,7 @@ def test_of_jobs_submitted_together_the_largest_that_fits_starts(
 def test_the_interactive_lane_holds_at_most_its_share_of_the_slots_while_batch_waits(
     queue: list[Candidate], held: int
 ) -> None:
-    running = [Running(UUID(int=100 + n), 1, 9, Lane.INTERACTIVE) for n in range(held)]
+    running = [Reserved(UUID(int=100 + n), 1, 9, Lane.INTERACTIVE) for n in range(held)]
     start = started(queue, pack(queue, running))
     batch_waits = any(each.lane is Lane.BATCH for each in queue)
     if held == 3 and batch_waits and start is not None:
@@ -153,7 +153,7 @@ def test_the_interactive_lane_holds_at_most_its_share_of_the_slots_while_batch_w
 
 @given(queues(), engines())
 def test_an_interactive_head_that_fits_goes_first_while_batch_has_its_slot(
-    queue: list[Candidate], running: list[Running]
+    queue: list[Candidate], running: list[Reserved]
 ) -> None:
     patient = [replace(each, waited=timedelta(0)) for each in queue]
     held = sum(each.lane is Lane.INTERACTIVE for each in running)
@@ -171,7 +171,7 @@ def test_priority_decides_only_inside_a_group() -> None:
 def test_a_batch_job_kept_out_for_too_long_gets_the_blocks_it_needs() -> None:
     chat = [Candidate(UUID(int=n), blocks=20, steps=40, lane=Lane.INTERACTIVE) for n in (1, 2)]
     book = Candidate(UUID(int=9), blocks=90, steps=10)
-    running = [Running(UUID(int=5), 20, 8, Lane.INTERACTIVE), Running(UUID(int=6), 20, 5, Lane.INTERACTIVE)]
+    running = [Reserved(UUID(int=5), 20, 8, Lane.INTERACTIVE), Reserved(UUID(int=6), 20, 5, Lane.INTERACTIVE)]
     assert pack([*chat, book], running).start == chat[0].job_id
     assert pack([*chat, replace(book, waited=LONG_AGO)], running).start is None
     short = replace(chat[1], steps=8)
@@ -180,7 +180,7 @@ def test_a_batch_job_kept_out_for_too_long_gets_the_blocks_it_needs() -> None:
 
 
 def test_a_head_that_no_end_can_make_room_for_does_not_stop_the_engine() -> None:
-    running = [Running(UUID(int=5), 20, 8)]
+    running = [Reserved(UUID(int=5), 20, 8)]
     budget = free_budget(CAPACITY, [ReservedBlocks(20)], spare_blocks=30)  # somebody else uses the engine
     large = Candidate(UUID(int=1), blocks=90, steps=5, waited=LONG_AGO)
     small = Candidate(UUID(int=2), blocks=15, steps=99)
@@ -201,7 +201,7 @@ arrivals = st.lists(
 
 
 @given(arrivals)
-def test_every_job_starts_after_its_elders_and_peers_alone(sizes: list[tuple[int, int, int]]) -> None:
+def test_every_job_starts_after_its_elders_and_cohort_alone(sizes: list[tuple[int, int, int]]) -> None:
     timed = [
         (at, Candidate(UUID(int=place), blocks=blocks, steps=steps))
         for place, (at, blocks, steps) in enumerate(sorted(sizes))
@@ -228,7 +228,7 @@ def serve(timed: Sequence[tuple[int, Candidate]]) -> dict[UUID, int]:
         reserved = {job_id: job for job_id, job in reserved.items() if ends[job_id] > now}
         while True:
             running = [
-                Running(each.job_id, each.blocks, ends[each.job_id] - now) for each in reserved.values()
+                Reserved(each.job_id, each.blocks, ends[each.job_id] - now) for each in reserved.values()
             ]
             aged = [replace(job, waited=timedelta(seconds=now - arrived[job.job_id])) for job in queue]
             start = started(queue, pack(aged, running))

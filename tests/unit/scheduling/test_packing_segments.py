@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.engines.capacity import Budget
-from jobs.scheduling.packing import Candidate, Running, shadow_of
+from jobs.scheduling.packing import Candidate, Reserved, shadow_of
 from jobs.scheduling.prediction import NEAREST, Peers, PredictionPolicy, predict
 from jobs.scheduling.segments import Growth, extend_or_yield, next_segment, whole_blocks
 from jobs.scheduling.sizing import ClaimPolicy, policy_on
@@ -22,7 +22,7 @@ PEERS = [50 * (place + 1) for place in range(200)]
 outputs = st.lists(st.integers(1, 32_768), max_size=60).map(sorted)
 others_on_the_engine = st.lists(
     st.builds(
-        Running,
+        Reserved,
         job_id=st.uuids(version=4),
         blocks=st.integers(1, 60),
         steps_left=st.integers(0, 50),
@@ -111,9 +111,9 @@ def test_a_prediction_is_conditioned_on_what_was_produced(produced: int) -> None
 
 @given(others_on_the_engine, st.integers(0, 40), st.integers(1, 80), st.integers(1, 90_000))
 def test_a_job_that_must_go_on_grows_waits_or_makes_exactly_one_yield(
-    others: list[Running], free_blocks: int, wanted_blocks: int, tokens: int
+    others: list[Reserved], free_blocks: int, wanted_blocks: int, tokens: int
 ) -> None:
-    job = Running(UUID(int=1), 10, 0, recompute_tokens=tokens, is_going=False)
+    job = Reserved(UUID(int=1), 10, 0, recompute_tokens=tokens, is_going=False)
     budget = Budget(free_slots=1, free_blocks=free_blocks, idle=False)
     extension = extend_or_yield(job, others, budget, wanted_blocks=wanted_blocks)
     assert extension.blocks == min(wanted_blocks, free_blocks)
@@ -129,7 +129,7 @@ def test_a_job_that_must_go_on_grows_waits_or_makes_exactly_one_yield(
 
 def test_when_all_wait_for_blocks_the_cheapest_to_recompute_yields() -> None:
     job, small, settled = (
-        Running(UUID(int=n), 10, 0, recompute_tokens=tokens, is_going=False)
+        Reserved(UUID(int=n), 10, 0, recompute_tokens=tokens, is_going=False)
         for n, tokens in ((1, 9000), (2, 4000), (3, None))
     )
     full = Budget(free_slots=1, free_blocks=0, idle=False)
@@ -140,9 +140,9 @@ def test_when_all_wait_for_blocks_the_cheapest_to_recompute_yields() -> None:
 
 @given(others_on_the_engine, st.integers(0, 40), st.integers(1, 80), st.integers(1, 120))
 def test_growth_never_postpones_the_job_that_was_overtaken(
-    others: list[Running], free_blocks: int, wanted_blocks: int, needed: int
+    others: list[Reserved], free_blocks: int, wanted_blocks: int, needed: int
 ) -> None:
-    job = Running(UUID(int=1), 10, 0, recompute_tokens=500, is_going=False)
+    job = Reserved(UUID(int=1), 10, 0, recompute_tokens=500, is_going=False)
     budget = Budget(free_slots=1, free_blocks=free_blocks, idle=False)
     waiting = Candidate(UUID(int=2), blocks=needed, steps=5)
     extension = extend_or_yield(job, others, budget, wanted_blocks=wanted_blocks, overtaken=waiting)
@@ -154,8 +154,8 @@ def test_growth_never_postpones_the_job_that_was_overtaken(
 
 
 def test_an_overtaker_yields_when_its_end_is_waited_for() -> None:
-    job = Running(UUID(int=1), 10, 0, recompute_tokens=500, is_going=False)
-    going = Running(UUID(int=3), 80, 40)
+    job = Reserved(UUID(int=1), 10, 0, recompute_tokens=500, is_going=False)
+    going = Reserved(UUID(int=3), 80, 40)
     waiting = Candidate(UUID(int=2), blocks=15, steps=5)
     budget = Budget(free_slots=2, free_blocks=10, idle=False)
     extension = extend_or_yield(job, [going], budget, wanted_blocks=5, overtaken=waiting)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.engines.capacity import Budget, Capacity, ReservedBlocks, free_budget
-from jobs.scheduling.packing import Candidate, PackingPolicy, Running, fits
+from jobs.scheduling.packing import Candidate, PackingPolicy, Reserved, fits
 from jobs.scheduling.preemption import choose_preemptions
 from jobs.states import Lane
 
@@ -19,8 +19,8 @@ SOMEBODY = Candidate(UUID(int=99), blocks=10, steps=10, lane=Lane.INTERACTIVE)
 
 def batch_job(
     number: int, *, blocks: int = 20, recompute: int = 1000, new: int = 1000, **more: object
-) -> Running:
-    return Running(
+) -> Reserved:
+    return Reserved(
         UUID(int=number),
         blocks,
         steps_left=500,
@@ -30,12 +30,16 @@ def batch_job(
     )
 
 
-def budget_beside(running: Sequence[Running]) -> Budget:
+def budget_beside(running: Sequence[Reserved]) -> Budget:
     return free_budget(CAPACITY, [ReservedBlocks(each.blocks) for each in running])
 
 
 def room_for(
-    waiting: Candidate, running: Sequence[Running], *, batch_waits: bool = True, policy: PackingPolicy = RULES
+    waiting: Candidate,
+    running: Sequence[Reserved],
+    *,
+    batch_waits: bool = True,
+    policy: PackingPolicy = RULES,
 ) -> list[int]:
     left = choose_preemptions(
         waiting, running, budget_beside(running), max_batch_size=4, policy=policy, batch_waits=batch_waits
@@ -51,7 +55,7 @@ def test_the_job_that_is_cheapest_to_read_again_makes_room() -> None:
 def test_a_job_that_may_not_yield_again_counts_with_its_whole_prompt() -> None:
     running = [
         batch_job(0, recompute=9000),
-        Running(UUID(int=1), 20, 500, recompute_tokens=None, new_tokens=1000, prompt_tokens=9500),
+        Reserved(UUID(int=1), 20, 500, recompute_tokens=None, new_tokens=1000, prompt_tokens=9500),
         batch_job(2, recompute=9200),
         batch_job(3, recompute=9300),
     ]
@@ -96,7 +100,7 @@ def test_nobody_leaves_in_vain() -> None:
 
 some_jobs = st.lists(
     st.builds(
-        Running,
+        Reserved,
         job_id=st.uuids(version=4),
         blocks=st.integers(1, 40),
         steps_left=st.just(5),
@@ -113,9 +117,9 @@ some_jobs = st.lists(
 
 @given(drawn=some_jobs, blocks=st.integers(1, 100), batch_waits=st.booleans())
 def test_when_they_have_left_it_fits_and_without_any_of_them_it_would_not(
-    *, drawn: list[Running], blocks: int, batch_waits: bool
+    *, drawn: list[Reserved], blocks: int, batch_waits: bool
 ) -> None:
-    running: list[Running] = []
+    running: list[Reserved] = []
     for each in drawn:
         if sum(other.blocks for other in running) + each.blocks <= CAPACITY.max_blocks:
             running.append(each)

@@ -5,7 +5,7 @@ from itertools import count
 from uuid import UUID
 
 from jobs.engines.capacity import Capacity
-from jobs.scheduling.packing import Family, Running
+from jobs.scheduling.packing import Family, Reserved
 from jobs.scheduling.prefixes.prefix_replay import Answered, PrefixReplay
 
 CAPACITY = Capacity(
@@ -25,7 +25,7 @@ def run(
 ) -> None:
     """A job about a document starts and ends, with others."""
     family, lease_id = Family(UUID(int=0), bytes([document])), next(LEASES)
-    job = Running(lease_id, BLOCKS, 1, output_tokens=1, family=family, reserved_blocks=BLOCKS, has_read=True)
+    job = Reserved(lease_id, BLOCKS, 1, output_tokens=1, family=family, reserved_blocks=BLOCKS, has_read=True)
     replay.start(lease_id, replace(job, text_id=UUID(int=document)), reused_tokens=expected)
     replay.observe({}, capacity=CAPACITY, answered={lease_id: Answered(1, found)} | (answered or {}))
 
@@ -46,7 +46,7 @@ def test_what_was_used_before_a_document_that_is_gone_is_gone_too() -> None:
     for document in (1, 2, 3):
         run(replay, document)
     beside = next(LEASES)
-    replay.start(beside, Running(beside, 40, 1, output_tokens=401))  # it reserves what the others leave
+    replay.start(beside, Reserved(beside, 40, 1, output_tokens=401))  # it reserves what the others leave
     run(replay, 2, expected=290, found=280, answered={beside: Answered(1)})
     assert believed(replay) == [2, 3]
 
@@ -77,7 +77,7 @@ def test_a_follower_postpones_a_job_by_what_it_generated_once_it_has_ended() -> 
     answered, cancelled = next(LEASES), next(LEASES)
     for lease_id in (answered, cancelled):
         replay.postpone(overtaken, 512.0)
-        job = Running(lease_id, 30, 1, output_tokens=3000)
+        job = Reserved(lease_id, 30, 1, output_tokens=3000)
         replay.start(lease_id, job, postpones=overtaken, likely_tokens=2048)
     assert replay.postponed() == {overtaken: 1024.0}
     replay.observe({}, capacity=CAPACITY, answered={answered: Answered(48)})

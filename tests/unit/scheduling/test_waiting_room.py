@@ -12,8 +12,8 @@ from jobs.scheduling.packing import (
     Candidate,
     Packer,
     PackingPolicy,
-    Running,
-    are_peers,
+    Reserved,
+    in_cohort,
     shadow_of,
     wait_behind_waiting,
     with_slot_waits,
@@ -34,7 +34,7 @@ POLICY = PackingPolicy(window=8, stretch=0.2, waiting_tokens=3000)
 
 sizes = st.integers(1, 60)
 sent = st.builds(
-    Running,
+    Reserved,
     job_id=st.uuids(version=4),
     blocks=st.integers(1, 15),
     steps_left=st.integers(1, 50),
@@ -52,11 +52,11 @@ engines = st.lists(sent, max_size=SLOTS + ROOM)
 queues = st.lists(queued, max_size=8)
 
 
-def budget_beside(running: Sequence[Running]) -> Budget:
+def budget_beside(running: Sequence[Reserved]) -> Budget:
     return free_budget(CAPACITY, [ReservedBlocks(each.blocks) for each in running])
 
 
-def packer_of(queue: Sequence[Candidate], running: Sequence[Running]) -> Packer:
+def packer_of(queue: Sequence[Candidate], running: Sequence[Reserved]) -> Packer:
     in_order = with_slot_waits(running, SLOTS)
     return Packer(queue, in_order, budget_beside(running), max_batch_size=SLOTS, policy=POLICY)
 
@@ -69,7 +69,9 @@ def test_the_waiting_room_is_an_eighth_of_the_slots_of_an_engine_that_counts_who
 
 
 @given(queues, engines)
-def test_requests_never_exceed_slots_and_waiting_room(queue: list[Candidate], running: list[Running]) -> None:
+def test_requests_never_exceed_slots_and_waiting_room(
+    queue: list[Candidate], running: list[Reserved]
+) -> None:
     packer, started = packer_of(queue, running), 0
     blocks = sum(each.blocks for each in running)
     while (choice := packer.choose()).start is not None:
@@ -82,32 +84,32 @@ def test_requests_never_exceed_slots_and_waiting_room(queue: list[Candidate], ru
 
 @given(queues, engines)
 def test_a_job_that_waits_for_a_slot_does_not_postpone_the_head(
-    queue: list[Candidate], running: list[Running]
+    queue: list[Candidate], running: list[Reserved]
 ) -> None:
     busy = with_slot_waits(running, SLOTS)
     start = packer_of(queue, running).choose().start
     if start is None:
         return
     chosen = next(each for each in queue if each.job_id == start)
-    if are_peers(queue[0], chosen, POLICY):
+    if in_cohort(queue[0], chosen, POLICY):
         return
     before = shadow_of(queue[0], busy, budget_beside(running))
-    now = Running(chosen.job_id, chosen.blocks, chosen.steps)
+    now = Reserved(chosen.job_id, chosen.blocks, chosen.steps)
     after = with_slot_waits([*running, now], SLOTS)
     assert shadow_of(queue[0], after, budget_beside([*running, now])).steps <= before.steps
 
 
 @given(queues, engines)
 def test_nothing_enters_the_waiting_room_while_an_interactive_job_waits(
-    queue: list[Candidate], running: list[Running]
+    queue: list[Candidate], running: list[Reserved]
 ) -> None:
-    full = [*running, *(Running(UUID(int=n), 1, 9) for n in range(SLOTS - len(running)))]
+    full = [*running, *(Reserved(UUID(int=n), 1, 9) for n in range(SLOTS - len(running)))]
     chat = Candidate(UUID(int=99), blocks=1, steps=1, lane=Lane.INTERACTIVE)
     assert packer_of([chat, *queue], full).choose().start is None
 
 
 def test_no_job_joins_many_unread_tokens_in_the_waiting_room() -> None:
-    running = [Running(UUID(int=n), 1, 9) for n in range(SLOTS)]
+    running = [Reserved(UUID(int=n), 1, 9) for n in range(SLOTS)]
     long = Candidate(UUID(int=10), blocks=5, steps=5, unread_tokens=9000)
     short = Candidate(UUID(int=11), blocks=1, steps=5, unread_tokens=10)
     packer = packer_of([long, short], running)
@@ -118,10 +120,10 @@ def test_no_job_joins_many_unread_tokens_in_the_waiting_room() -> None:
 
 def test_jobs_in_the_waiting_room_leave_first_for_an_interactive_one() -> None:
     in_slots = [
-        Running(UUID(int=n), 10, 500, recompute_tokens=tokens, new_tokens=1000)
+        Reserved(UUID(int=n), 10, 500, recompute_tokens=tokens, new_tokens=1000)
         for n, tokens in enumerate([700, 300, 800, 900])
     ]
-    waiting = [Running(UUID(int=n), 10, 500, recompute_tokens=9000) for n in (7, 8)]
+    waiting = [Reserved(UUID(int=n), 10, 500, recompute_tokens=9000) for n in (7, 8)]
     chat = Candidate(UUID(int=99), blocks=10, steps=10, lane=Lane.INTERACTIVE)
     running = with_slot_waits([*in_slots, *waiting], SLOTS)
     leaving = choose_preemptions(
@@ -131,8 +133,8 @@ def test_jobs_in_the_waiting_room_leave_first_for_an_interactive_one() -> None:
 
 
 def test_jobs_in_the_waiting_room_leave_even_if_none_in_a_slot_may() -> None:
-    young = [Running(UUID(int=n), 10, 500, recompute_tokens=700, new_tokens=3) for n in range(4)]
-    waiting = [Running(UUID(int=n), 10, 500, recompute_tokens=9000) for n in (7, 8)]
+    young = [Reserved(UUID(int=n), 10, 500, recompute_tokens=700, new_tokens=3) for n in range(4)]
+    waiting = [Reserved(UUID(int=n), 10, 500, recompute_tokens=9000) for n in (7, 8)]
     chat = Candidate(UUID(int=99), blocks=10, steps=10, lane=Lane.INTERACTIVE)
     running = with_slot_waits([*young, *waiting], SLOTS)
     leaving = choose_preemptions(
@@ -142,10 +144,10 @@ def test_jobs_in_the_waiting_room_leave_even_if_none_in_a_slot_may() -> None:
 
 
 def test_whole_jobs_and_those_with_output_do_not_leave_for_nothing() -> None:
-    young = [Running(UUID(int=n), 10, 500, recompute_tokens=700, new_tokens=3) for n in range(4)]
+    young = [Reserved(UUID(int=n), 10, 500, recompute_tokens=700, new_tokens=3) for n in range(4)]
     last = [
-        Running(UUID(int=7), 10, 500, is_whole=True),
-        Running(UUID(int=8), 10, 500, recompute_tokens=9000, new_tokens=3, has_read=True),
+        Reserved(UUID(int=7), 10, 500, is_whole=True),
+        Reserved(UUID(int=8), 10, 500, recompute_tokens=9000, new_tokens=3, has_read=True),
     ]
     chat = Candidate(UUID(int=99), blocks=10, steps=10, lane=Lane.INTERACTIVE)
     running = with_slot_waits([*young, *last], SLOTS)
@@ -156,14 +158,14 @@ def test_whole_jobs_and_those_with_output_do_not_leave_for_nothing() -> None:
 
 
 def test_a_request_in_the_waiting_room_ends_after_the_first_slot_is_free() -> None:
-    running = [Running(UUID(int=n), 1, steps) for n, steps in enumerate([30, 10, 20, 40, 5, 7])]
+    running = [Reserved(UUID(int=n), 1, steps) for n, steps in enumerate([30, 10, 20, 40, 5, 7])]
     waiting = with_slot_waits(running, SLOTS)[SLOTS:]
     assert [(each.steps_left, each.waits) for each in waiting] == [(15, True), (22, True)]
 
 
 def test_a_job_that_goes_on_waits_behind_those_that_wait() -> None:
     steps = [30, 10, 20, 0, 5, 7]  # the fourth is the one that goes on: the fifth has its slot
-    running = with_slot_waits([Running(UUID(int=n), 1, each) for n, each in enumerate(steps)], SLOTS)
+    running = with_slot_waits([Reserved(UUID(int=n), 1, each) for n, each in enumerate(steps)], SLOTS)
     others = [each for each in running if each.job_id != UUID(int=3)]
     assert [each.steps_left for each in others] == [30, 10, 20, 5, 12]
     assert wait_behind_waiting(others) == 10
@@ -202,7 +204,7 @@ def serve(coming: Sequence[tuple[int, Candidate]]) -> dict[UUID, int]:
             for each in inside[:SLOTS]:
                 ends.setdefault(each.job_id, starts.setdefault(each.job_id, now) + each.steps)
             busy = [
-                Running(each.job_id, each.blocks, ends.get(each.job_id, now + each.steps) - now)
+                Reserved(each.job_id, each.blocks, ends.get(each.job_id, now + each.steps) - now)
                 for each in inside
             ]
             aged = [replace(job, waited=timedelta(seconds=now - arrived[job.job_id])) for job in queue]
