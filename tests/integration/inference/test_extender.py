@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs.database import transaction
-from jobs.models import Reservation
+from jobs.ids import uuid7
+from jobs.models import Job, Reservation
 from jobs.scheduling import growth
 from jobs.scheduling.growth import Extended, Extension, Granted, WaitForBlocks
 from jobs.starting import Claim
