@@ -30,7 +30,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 BIN: Final = Path(sys.executable).parent
 # More processes than cores: these tests mostly wait. Two leave a third of two cores idle.
-REST: Final = ("--lanes", "8", "--ignore=tests/unit")
+REST: Final = ("--lanes", "5", "--ignore=tests/unit")
 UNIT: Final = ("--lanes", "2", "tests/unit")
 # The order of pytest's last line.
 OUTCOMES: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warnings", "error")
