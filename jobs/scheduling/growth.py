@@ -120,22 +120,25 @@ def _extend(
     )
     if growth.yields == job.id:
         return Yielded(), load
+    before = reservation.output_tokens
     reservation.is_waiting = growth.blocks == 0
     reservation.blocks += growth.blocks
+    if not reservation.is_waiting:
+        room = load.capacity.tokens_in(reservation.blocks) - (job.prompt_tokens or 0)
+        reservation.output_tokens = min(job.max_tokens, room)
+    held = replace(
+        held,
+        blocks=held.blocks + growth.blocks,
+        steps_left=held.steps_left + reservation.output_tokens - before,
+        is_going=not reservation.is_waiting,
+    )
     load = replace(
         load,
-        reserved={
-            **load.reserved,
-            reservation.lease_id: replace(
-                held, blocks=held.blocks + growth.blocks, is_going=not reservation.is_waiting
-            ),
-        },
+        reserved={**load.reserved, reservation.lease_id: held},
         budget=replace(load.budget, free_blocks=load.budget.free_blocks - growth.blocks),
     )
     if reservation.is_waiting:
         return WaitForBlocks(), load
-    room = load.capacity.tokens_in(reservation.blocks) - (job.prompt_tokens or 0)
-    reservation.output_tokens = min(job.max_tokens, room)
     return Granted(reservation.output_tokens, slot_wait=wait_behind_waiting(others)), load
 
 

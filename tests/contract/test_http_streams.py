@@ -3,6 +3,7 @@
 The server of these tests is a socket that sends prepared bytes, in vLLM's format where nothing else is said.
 """
 
+import asyncio
 import json
 import queue
 import socket
@@ -14,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from aiohttp import ThreadedResolver
+from aiohttp.abc import ResolveResult
 from pydantic import SecretStr
 
 from cli.stack.ports import LOOPBACK
@@ -30,7 +33,7 @@ from jobs.errors import (
 from jobs.settings import EngineSettings, TritonSettings
 from local_engine import free_ports
 from support import PATIENCE, eventually
-from worker.engine import loop
+from worker.engine import loop, sessions
 from worker.engine.client import EngineClient
 from worker.engine.deltas import CachedPrompt, EngineDelta, TextDelta, TokenDelta
 from worker.engine.engine import NOT_SENT, StreamEnd
@@ -67,9 +70,17 @@ def refusing(status: str, body: bytes = b"", *, headers: bytes = b"") -> Conduct
 class Opened:
     """A request and what has come of it."""
 
-    def __init__(self, url: str, *, dialect: DialectOf = VLLM, max_tokens: int = 3, key: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        dialect: DialectOf = VLLM,
+        max_tokens: int = 3,
+        key: str = "",
+        text: str = "five six",
+    ) -> None:
         self.came: queue.SimpleQueue[EngineDelta | StreamEnd] = queue.SimpleQueue()
-        request = Request("request-1", np.array([5, 6], dtype=np.int32), max_tokens, 2, 2, text="five six")
+        request = Request("request-1", np.array([5, 6], dtype=np.int32), max_tokens, 2, 2, text=text)
         server = HttpServer(url, SecretStr(key) if key else None)
         self.stream = Stream(HttpCall(server, request, dialect=dialect), put=self.came.put)
 
@@ -152,6 +163,35 @@ def test_a_stream_cut_between_and_inside_events_keeps_the_whole_ones() -> None:
         ids, end = asked(answering(chunked, chunk, rest))
         assert ids == [7]
         assert is_lost(end)
+
+
+@pytest.mark.parametrize("status", ["200 OK", "500 Oops"])
+def test_a_body_that_is_not_chunked_as_it_says_breaks_at_once(status: str) -> None:
+    head = b"HTTP/1.1 %s\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    one = event(7)
+
+    def conduct(connected: socket.socket) -> None:
+        connected.sendall(head % status.encode() + b"%x\r\n%s\r\n" % (len(one), one))
+        read.wait(PATIENCE)
+        connected.sendall(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
+        connected.recv(1)  # until the other side closes
+
+    read = threading.Event()
+    with engine(conduct) as (_, url):
+        opened = Opened(url).start()
+        first = [opened.next()] if status == "200 OK" else []
+        read.set()
+        end = opened.end()[1]
+    assert first in ([], [TokenDelta([7])])
+    assert end.error is not None
+    assert not end.confirmed
+
+
+def test_comments_and_empty_events_are_no_part_of_an_answer() -> None:
+    last = event(8, reason="stop").replace(b', "token_ids"', b',\n: a comment\ndata: "token_ids"')
+    events = (b": a comment\n\n", b"data:\n\n", b"data\n\n", event(7), b": a comment\r\n\r\n", last, DONE)
+    assert last.count(b"data:") == 2
+    assert asked(answering(STREAM, *events)) == ([7, 8], StreamEnd(None, confirmed=True))
 
 
 def test_a_stream_that_ends_without_a_reason_is_an_error_nobody_confirms() -> None:
@@ -403,6 +443,50 @@ def test_a_request_stopped_while_it_connects_is_cut() -> None:
         assert opened.end() == ([], NOT_SENT)
 
 
+def test_a_name_that_is_not_resolved_in_time_means_that_nothing_was_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def wait(*_: object, **__: object) -> list[ResolveResult]:
+        return await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(ThreadedResolver, "resolve", wait)
+    monkeypatch.setattr(sessions, "CONNECT_SECONDS", 0.1)
+    assert Opened("http://engine.test:8000").start().end() == ([], NOT_SENT)
+
+
+@pytest.mark.parametrize("act", [Stream.stop, Stream.cancel, Stream.close])
+def test_a_request_cut_while_it_is_written_never_arrives(act: Callable[[Stream], object]) -> None:
+    """Nor do its last bytes follow once the server reads again."""
+    is_cut = threading.Event()
+    left: list[int] = []
+
+    def conduct(connected: socket.socket) -> None:
+        """Read the head, and the rest when the client has gone."""
+        head, _, body = read_until(connected, b"\r\n\r\n").partition(b"\r\n\r\n")
+        length = next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"Content-Length:"))
+        is_read.set()
+        is_cut.wait(PATIENCE)
+        left.append(length - len(body))
+        while received := connected.recv(2**20):
+            left[0] -= len(received)
+
+    is_read = threading.Event()
+    with serving(conduct, reads=False) as server:
+        opened = Opened(f"http://{LOOPBACK}:{server.port}", dialect=OPENAI, text="x" * 2**25).start()
+        assert is_read.wait(PATIENCE)
+        act(opened.stream)
+        assert opened.end() == ([], NOT_SENT)
+        is_cut.set()
+    assert left[0] > 0
+
+
+def read_until(connected: socket.socket, end: bytes) -> bytes:
+    received = b""
+    while end not in received:
+        received += connected.recv(65536)
+    return received
+
+
 @contextmanager
 def asked_to_stop(conduct: Conduct) -> Iterator[Opened]:
     """A request that streams, and whose stop request was received and is answered as `conduct` says."""
@@ -426,8 +510,9 @@ def asked_to_stop(conduct: Conduct) -> Iterator[Opened]:
         each.close()
 
 
-def test_a_stop_request_that_is_refused_cuts_the_stream() -> None:
-    with asked_to_stop(refusing("500 Oops")) as opened:
+@pytest.mark.parametrize("status", ["302 Found", "500 Oops"])
+def test_a_stop_request_that_is_refused_cuts_the_stream(status: str) -> None:
+    with asked_to_stop(refusing(status)) as opened:
         assert is_lost(opened.end()[1])
 
 

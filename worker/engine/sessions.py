@@ -3,7 +3,8 @@
 aiohttp parses in C: an event of a stream costs a quarter of the CPU that it costs with httpx2.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 import aiohttp
@@ -27,7 +28,7 @@ def session(url: str | None = None, *, headers: Mapping[str, str] | None = None)
     return aiohttp.ClientSession(
         url,
         headers=headers,
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+        timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS),
         # A server may close a connection that is kept alive just as a request is sent on it.
         connector=aiohttp.TCPConnector(limit=0, force_close=True, ssl=trusted()),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -51,10 +52,32 @@ def redirect_of(answer: aiohttp.ClientResponse) -> str | None:
     return answer.headers.get("Location") if answer.status // 100 == 3 else None
 
 
+async def parts(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Yield a body as it comes.
+
+    aiohttp closes the connection at a chunk that it cannot parse, and would then wait for more forever.
+
+    Raises:
+        aiohttp.ClientError: the connection broke, or the body cannot be read.
+    """
+    body = answer.content
+
+    def end(closed: asyncio.Future[None]) -> None:
+        error = None if closed.cancelled() else closed.exception()
+        if not body.is_eof() and body.exception() is None:
+            body.set_exception(aiohttp.ClientPayloadError(str(error or "the body cannot be read")))
+
+    protocol = None if answer.connection is None else answer.connection.protocol
+    if protocol is not None and protocol.closed is not None:  # otherwise the whole body is here
+        protocol.closed.add_done_callback(end)
+    async for part in body.iter_any():
+        yield part
+
+
 async def beginning(answer: aiohttp.ClientResponse, *, max_bytes: int) -> bytes:
     """Read the beginning of a body, which may be endless."""
     found = bytearray()
-    async for part in answer.content.iter_any():
+    async for part in parts(answer):
         found += part
         if len(found) >= max_bytes:
             break

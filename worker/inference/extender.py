@@ -4,8 +4,10 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from typing import Final
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
 from jobs import telemetry
@@ -13,6 +15,9 @@ from jobs.database import transaction
 from jobs.scheduling import growth
 from jobs.scheduling.growth import Extended, Extension, WaitForBlocks
 from jobs.scheduling.sizing import ClaimPolicy
+
+# The database is away or busy, whatever was asked for.
+_AWAY: Final = (OperationalError, InterfaceError, PoolTimeoutError)
 
 
 class Extender:
@@ -43,7 +48,11 @@ class Extender:
         self._is_extending = False
 
     async def extend(self, asked: Extension) -> Extended:
-        """Extend the reservation of one job; it waits if that failed, and may ask again."""
+        """Extend the reservation of one job; it waits if the database refused, and may ask again.
+
+        Raises:
+            Exception: anything but the database failed for this job; asking again would not help.
+        """
         extended = Future[Extended]()
         extended.set_running_or_notify_cancel()  # a run that is cancelled must not fail the others
         with self._lock:
@@ -63,16 +72,19 @@ class Extender:
                     return
             found = self._extend_together([each for each, _ in asked])
             for (_, extended), how in zip(asked, found, strict=True):
-                extended.set_result(how)
+                if isinstance(how, Exception):
+                    extended.set_exception(how)
+                else:
+                    extended.set_result(how)
 
-    def _extend_together(self, asked: Sequence[Extension]) -> Sequence[Extended]:
+    def _extend_together(self, asked: Sequence[Extension]) -> Sequence[Extended | Exception]:
         """Extend all of these in one transaction; if one of them makes it fail, each in its own."""
         try:
             with transaction(self._sessions) as session:
                 return growth.extend(session, self._engine_name, asked, policy=self._policy())
-        except Exception as error:  # noqa: BLE001  # none may wait for ever; the lease bounds the retries
+        except Exception as error:  # noqa: BLE001  # none may wait for ever
             telemetry.logger().warning(telemetry.LOOP_FAILED, loop="extend", error=type(error).__name__)
-            is_away = isinstance(error, DBAPIError) and error.connection_invalidated
-            if len(asked) == 1 or is_away:
-                return [WaitForBlocks() for _ in asked]
-            return [how for each in asked for how in self._extend_together([each])]
+            if len(asked) > 1 and not isinstance(error, _AWAY):
+                return [how for each in asked for how in self._extend_together([each])]
+            # The lease bounds the retries.
+            return [WaitForBlocks() if isinstance(error, SQLAlchemyError) else error for _ in asked]

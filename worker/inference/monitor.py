@@ -331,7 +331,7 @@ class EngineMonitor:
         except BaseException:
             self._heartbeat.refusal = refusal
             raise
-        self._identity = identity
+        self._identity, self._spare = identity, None  # as the row now has it
         with self._changed:
             self._model = model
         self._paused_for = None
@@ -388,14 +388,16 @@ class EngineMonitor:
         """Return the engine's free blocks while others use it too, None while all of it is ours.
 
         Only two consecutive readings prove that it is shared. While we reserve nothing, the gauges may be
-        stale and are ignored.
+        stale and are ignored. Without a reading the last one counts: a busy engine is late with its gauges.
         """
         booked = reservations.booked()
         mine = select(booked.c.blocks).where(booked.c.engine_name == self._settings.name)
         reserved = session.scalar(mine)
-        is_shared = bool(gauges and reserved and gauges.used_blocks > reserved)
+        if gauges is None:
+            return self._spare if reserved else None
+        is_shared = bool(reserved and gauges.used_blocks > reserved)
         was_shared, self._was_shared = self._was_shared, is_shared
-        return gauges.free_blocks if gauges and is_shared and was_shared else None
+        return gauges.free_blocks if is_shared and was_shared else None
 
     def _answers(self) -> bool:
         model = self.model

@@ -1,21 +1,25 @@
 """Jobs that have used up their reservations at the same time: one transaction answers all of them."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import cast
 
 import pytest
-from sqlalchemy import func, select, text, update
+from sqlalchemy import create_engine, func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from cli.stack.ports import LOOPBACK
 from jobs.database import transaction
 from jobs.ids import uuid7
-from jobs.models import Job, Reservation
+from jobs.models import Reservation
 from jobs.scheduling import growth
 from jobs.scheduling.growth import Extended, Extension, Granted, WaitForBlocks
+from jobs.scheduling.sizing import ClaimPolicy
 from jobs.starting import Claim
-from jobs.transitions import LeaseLost
+from jobs.transitions import Lease, LeaseLost
+from local_engine import free_ports
 from support import CAPACITY, ENGINE, POLICY, claim_one, register_engine, spec, submit_one
 from worker.inference.extender import Extender
 
@@ -40,12 +44,16 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def extended(
-    sessions: sessionmaker[Session], threads: ThreadPoolExecutor, wanted: Sequence[Extension]
-) -> list[Extended]:
-    extender = Extender(ENGINE, sessions, policy=lambda: POLICY, threads=threads)
+    sessions: sessionmaker[Session],
+    threads: ThreadPoolExecutor,
+    wanted: Sequence[Extension],
+    *,
+    policy: Callable[[], ClaimPolicy] = lambda: POLICY,
+) -> list[Extended | BaseException]:
+    extender = Extender(ENGINE, sessions, policy=policy, threads=threads)
 
-    async def all_at_once() -> list[Extended]:
-        return await asyncio.gather(*[extender.extend(each) for each in wanted])
+    async def all_at_once() -> list[Extended | BaseException]:
+        return await asyncio.gather(*[extender.extend(each) for each in wanted], return_exceptions=True)
 
     return asyncio.run(asyncio.wait_for(all_at_once(), 60))
 
@@ -103,3 +111,28 @@ def test_an_extension_that_the_database_refuses_holds_up_no_other(
             session.execute(text("DROP FUNCTION refuse CASCADE"))
     assert [isinstance(each, Granted) for each in found] == [True, False, True, True]
     assert found[1] == WaitForBlocks()
+
+
+def test_an_extension_that_fails_for_any_other_reason_fails_its_run_alone(
+    sessions: sessionmaker[Session], threads: ThreadPoolExecutor
+) -> None:
+    """It would fail each time it is asked for, and its job would keep its slot for ever."""
+    with transaction(sessions) as session:
+        wanted = asked(running(session, 3))
+    wanted[1] = replace(wanted[1], produced=cast("int", "many"))
+    found = extended(sessions, threads, wanted)
+    assert [type(each) for each in found] == [Granted, TypeError, Granted]
+
+
+def test_a_database_that_is_away_is_asked_once_for_all(threads: ThreadPoolExecutor) -> None:
+    (port,) = free_ports(1)
+    away = sessionmaker(create_engine(f"postgresql+psycopg://{LOOPBACK}:{port}/away"))
+    policies: list[ClaimPolicy] = []
+
+    def policy() -> ClaimPolicy:
+        policies.append(POLICY)
+        return POLICY
+
+    wanted = [Extension(Lease(uuid7(), uuid7()), 100) for _ in range(50)]
+    assert extended(away, threads, wanted, policy=policy) == [WaitForBlocks()] * 50
+    assert len(policies) <= 2  # the first may have been alone

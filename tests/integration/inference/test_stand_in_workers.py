@@ -9,10 +9,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from sqlalchemy import select
 
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs.database import transaction
-from jobs.models import DEFAULT_TENANT
+from jobs.models import DEFAULT_TENANT, Engine
 from jobs.settings import DatabaseSettings, EngineSettings
 from stand_in_engine import Kind, StandIn, standing_in
 from support import eventually, new_tenant
@@ -94,6 +95,28 @@ def test_an_engine_that_streams_gets_jobs_while_it_answers_nothing_else(
             assert queue.job(first).state == "running"
             stand_in.is_late = False
             queue.ended(first)
+
+
+def test_an_engine_late_with_its_gauges_keeps_the_blocks_of_its_other_users(
+    queue: Queue, database_settings: DatabaseSettings, valkey: EmbeddedValkey
+) -> None:
+    def engine() -> Engine:
+        with transaction(queue.sessions) as session:
+            return session.scalars(select(Engine)).one()
+
+    with standing_in("vllm", pace=0.1) as stand_in:  # it shows more used blocks than the job reserves
+        settings = fed_by(stand_in, database_settings, valkey).settings
+        with running_worker(settings, queue.tokenizer):
+            job = queue.submit("Write about rivers.", max_tokens=400)
+            queue.streaming(job)
+            eventually(lambda: engine().spare_blocks is not None)
+            spare = engine().spare_blocks
+            stand_in.is_late = True
+            eventually(lambda: stand_in.num_late >= 2)  # its health, and then its gauges
+            late = engine()
+            eventually(lambda: engine().seen_at > late.seen_at)
+            assert engine().spare_blocks == spare
+            stand_in.is_late = False
 
 
 def ends_whole(queue: Queue, job_id: UUID) -> None:

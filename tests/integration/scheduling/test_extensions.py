@@ -12,7 +12,7 @@ from jobs import lifecycle
 from jobs.engines import reservations
 from jobs.models import DEFAULT_TENANT, Job, Reservation
 from jobs.scheduling import growth
-from jobs.scheduling.growth import Granted
+from jobs.scheduling.growth import Granted, Yielded
 from jobs.scheduling.prediction import PredictionPolicy
 from jobs.starting import Claim
 from jobs.states import FinishReason
@@ -71,6 +71,23 @@ def test_an_extension_leaves_the_overtaken_job_the_blocks_that_it_will_start_wit
     ending.complete(session, first.lease, output_of("x"), FinishReason.STOP)
     reservations.close(session, first.lease.lease_id)
     assert claim_one(session).lease.job_id == head.id
+
+
+@pytest.mark.usefixtures("head")
+def test_jobs_extended_together_continue_as_they_would_one_after_the_other(session: Session) -> None:
+    short = replace(POLICY, prediction=PredictionPolicy(cold_tokens=500))
+    for _ in range(2):
+        submit_one(session, spec(100, max_tokens=30_000))
+    small = [claim_one(session, policy=short) for _ in range(2)]
+    for each in small:
+        generated = {"completion_tokens": each.output_tokens}
+        session.execute(update(Job).where(Job.id == each.lease.job_id).values(generated))
+    before = session.begin_nested()
+    alone = [extend(session, each) for each in small]
+    before.rollback()
+    asked = [growth.Extension(each.lease, each.output_tokens) for each in small]
+    assert growth.extend(session, ENGINE, asked, policy=WHOLE) == alone
+    assert [type(each) for each in alone] == [Granted, Yielded]  # both would keep the head waiting
 
 
 def test_an_extension_is_free_again_once_the_overtaken_job_no_longer_waits(

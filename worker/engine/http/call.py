@@ -15,7 +15,7 @@ from worker.engine.engine import NOT_SENT, StreamEnd
 from worker.engine.http import errors
 from worker.engine.http.server import HttpServer
 from worker.engine.request import Request
-from worker.engine.sessions import BROKEN, beginning, is_success, redirect_of
+from worker.engine.sessions import BROKEN, beginning, is_success, parts, redirect_of
 from worker.engine.storable import storable
 
 # What follows the end of an answer: usage, an end mark, the end of the response.
@@ -25,6 +25,8 @@ _DONE: Final = b"[DONE]"
 _MAX_EVENT_BYTES: Final = 16 * 2**20
 # Of an error's body; a message is much shorter.
 _MAX_ERROR_BYTES: Final = 2**16
+# Of a request. A part is written once there is room for it; what was written arrives, even if it is then cut.
+_PART_BYTES: Final = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class HttpCall:
         self._reading: asyncio.Task[StreamEnd] | None = None
         self._stopping: list[asyncio.Task[None]] = []
         self._is_cancelled = False
+        self._may_arrive = False  # the server may get the whole request, also if it is cut now
         self._was_sent = False
         self._num_ids = 0
 
@@ -110,7 +113,7 @@ class HttpCall:
             if not self._is_cancelled:
                 self._reading.cancel()
                 raise
-            return StreamEnd(EngineLostError(), confirmed=False) if self._was_sent else NOT_SENT
+            return StreamEnd(EngineLostError(), confirmed=False) if self._may_arrive else NOT_SENT
 
     def stop(self) -> None:
         """Send a stop request, or cut the stream if the server takes none."""
@@ -143,7 +146,7 @@ class HttpCall:
             try:
                 end = await self._exchange(put, sent)
             except BROKEN as error:
-                return errors.broken(error, was_sent=self._was_sent)
+                return errors.broken(error, was_sent=self._may_arrive)
             if isinstance(end, StreamEnd):
                 return end
             if end.rest is None:
@@ -155,8 +158,12 @@ class HttpCall:
         self, put: Callable[[EngineDelta], None], sent: Callable[[], None]
     ) -> StreamEnd | HttpEnd:
         async def upload() -> AsyncIterator[bytes]:
-            yield self._body
-            self._was_sent = True  # its last byte is in the socket
+            last = (len(self._body) - 1) // _PART_BYTES * _PART_BYTES
+            for begin in range(0, last, _PART_BYTES):
+                yield self._body[begin : begin + _PART_BYTES]
+            self._may_arrive = True
+            yield self._body[last:]
+            self._was_sent = True  # nearly all of it is in the socket
             sent()
 
         headers = {
@@ -263,8 +270,10 @@ class HttpCall:
                 self._server.session() as http,
                 http.post(path, json=body, allow_redirects=False) as answer,
             ):
-                answer.raise_for_status()
+                was_taken = is_success(answer.status)
         except BROKEN:
+            was_taken = False
+        if not was_taken:
             self.cancel()
 
     def _session(self) -> aiohttp.ClientSession:
@@ -291,7 +300,7 @@ async def _events_of(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         yield await beginning(answer, max_bytes=_MAX_EVENT_BYTES)
         return
     rest, data = b"", list[bytes]()
-    async for part in answer.content.iter_any():
+    async for part in parts(answer):
         *lines, rest = (rest + part).split(b"\n")
         if len(rest) + sum(map(len, data)) > _MAX_EVENT_BYTES:
             raise aiohttp.ClientPayloadError(f"an event of more than {_MAX_EVENT_BYTES} bytes")
@@ -299,8 +308,9 @@ async def _events_of(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
             name, _, value = line.removesuffix(b"\r").partition(b":")
             if name == b"data":
                 data.append(value.removeprefix(b" "))
-            elif not name and data:
-                yield b"\n".join(data)
+            elif line in {b"", b"\r"}:  # one that begins with a colon is a comment
+                if event := b"\n".join(data):
+                    yield event
                 data = []
 
 

@@ -117,7 +117,7 @@ async def _encode(server: HttpServer, body: Mapping[str, object]) -> list[int] |
         async with (
             asyncio.timeout(CANARY_SECONDS),
             server.session() as http,
-            http.post(_TOKENIZE_PATH, json=body) as answer,
+            http.post(_TOKENIZE_PATH, json=body, allow_redirects=False) as answer,
         ):
             answer.raise_for_status()
             return [int(each) for each in json.loads(await answer.read())["tokens"]]
