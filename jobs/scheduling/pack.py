@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from uuid import UUID
 
 from jobs.ids import uuid7
 from jobs.queries import QueuedJob
 from jobs.scheduling.engine_load import EngineLoad
-from jobs.scheduling.packing import Candidate, Packer, Reserved, Reuse, slot_wait
+from jobs.scheduling.packing import Candidate, Choice, Packer, Reserved, Reuse, slot_wait
 from jobs.scheduling.prefixes.engine_prefixes import EnginePrefixes, family_of
-from jobs.scheduling.prefixes.followers import choose_follower, postponement
+from jobs.scheduling.prefixes.followers import choose_follower
 from jobs.scheduling.queue import Queue, charge_of, prompt_charge_of
 from jobs.starting import Claim
 from jobs.states import Lane
@@ -44,7 +43,7 @@ def pack(queue: Queue, load: EngineLoad, *, limit: int | None = None) -> list[Cl
             break
         wait = packer.slot_wait
         packer.start(choice.start)
-        claims.append(_claim(queue, queue.take(choice.start), choice.overtakes, slot_wait=wait))
+        claims.append(_claim(queue, queue.take(choice.start), choice, slot_wait=wait))
     return claims
 
 
@@ -74,39 +73,27 @@ def _may_share(jobs: Sequence[QueuedJob], prefixes: EnginePrefixes) -> bool:
 def _next_of_families(queue: Queue, prefixes: EnginePrefixes, load: EngineLoad) -> Claim | None:
     """Choose the next job where some begin alike, or with what the engine has; None: none may start."""
     candidates = [prefixes.described(each, queue.jobs[each.job_id]) for each in queue.candidates]
-    size, policy = load.capacity.max_batch_size, queue.policy.packing
+    reserved = list(load.reserved.values())
     choice = choose_follower(
         candidates,
-        list(load.reserved.values()),
+        reserved,
         load.budget,
         postponed=prefixes.replay.postponed(),
-        max_batch_size=size,
-        policy=policy,
+        max_batch_size=load.capacity.max_batch_size,
+        policy=queue.policy.packing,
     )
     if choice.start is None:
         return None
-    chosen = next(each for each in candidates if each.job_id == choice.start)
-    overtaken = postponement(chosen, candidates, max_batch_size=size, policy=policy)
-    queue.take(chosen.job_id)
-    wait = slot_wait(list(load.reserved.values()), load.budget)
-    return _claim(queue, chosen, choice.overtakes, overtaken, slot_wait=wait)
+    return _claim(queue, queue.take(choice.start), choice, slot_wait=slot_wait(reserved, load.budget))
 
 
-def _claim(
-    queue: Queue,
-    chosen: Candidate,
-    overtakes: UUID | None,
-    overtaken: tuple[UUID, float] | None = None,
-    *,
-    slot_wait: int,
-) -> Claim:
+def _claim(queue: Queue, chosen: Candidate, choice: Choice, *, slot_wait: int) -> Claim:
     """Describe what the claim of this candidate needs, and note that it is about to start.
 
     Args:
         queue: it was in.
         chosen: the candidate.
-        overtakes: a better ranked job that its growth must not postpone.
-        overtaken: the job of its tenant that it postpones as a follower, and for how many steps.
+        choice: of it.
         slot_wait: steps until it has a slot.
     """
     job, prefixes = queue.jobs[chosen.job_id], queue.prefixes
@@ -115,7 +102,7 @@ def _claim(
         reuse = prefixes.reuse(job)
         family = None if prefixes.reads_twice(job) else prefixes.family_of(job)
         is_awaited = family is not None
-        postponed_steps = prefixes.replay.postpone(*overtaken) if overtaken else None
+        postponed_steps = prefixes.replay.postpone(*choice.postpones) if choice.postpones else None
     charge = charge_of(job, chosen.output_tokens, reused_tokens=reuse.tokens)
     if prefixes is not None:
         prefixes.note_chosen(job, num_charged=charge)
@@ -126,14 +113,14 @@ def _claim(
         chosen.output_tokens,
         steps=chosen.steps,
         slot_wait=slot_wait,
-        overtakes=overtakes,
+        overtakes=choice.overtakes,
         alone=chosen.alone,
         charge=charge,
         charged_prompt=prompt_charge_of(job, reused_tokens=reuse.tokens),
         shared_blocks=reuse.blocks,
         anchor=reuse.anchor,
         family=None if family is None else family.digest,
-        postponed_id=overtaken[0] if overtaken else None,
+        postponed_id=choice.postpones[0] if choice.postpones else None,
         postponed_steps=postponed_steps,
         reused_tokens=reuse.tokens,
         likely_tokens=chosen.output_tokens - chosen.unlikely_tokens,

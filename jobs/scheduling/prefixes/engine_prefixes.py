@@ -24,6 +24,7 @@ from jobs.prompts.prefixes import (
 from jobs.queries import QueuedJob
 from jobs.scheduling.engine_load import EngineLoad
 from jobs.scheduling.packing import Candidate, Family, Reserved, Reuse
+from jobs.scheduling.prefixes.followers import with_reuse
 from jobs.scheduling.prefixes.prefix_replay import PrefixReplay
 from jobs.starting import Claim
 from jobs.states import Lane
@@ -131,12 +132,10 @@ class EnginePrefixes:
         """Return a candidate with what the engine has of its prompt now."""
         charged = self.charged.get(job.tenant_id, 0)
         return replace(
-            candidate,
+            with_reuse(candidate, self.reuse(job), is_credited=self.replay.is_credited),
             family=self.family_of(job),
             lead=candidate.lead + charged / candidate.weight,
-            reuse=self.reuse(job),
             is_waiting=(job.choice > 0 or candidate.lane is Lane.BATCH) and self.is_waiting(job),
-            is_credited=self.replay.is_credited,
         )
 
     def compare(self, jobs: Collection[QueuedJob]) -> None:
