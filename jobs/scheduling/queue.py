@@ -1,6 +1,6 @@
 """The head of the queue, in the order in which its jobs are entitled to start, with their sizes."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import KW_ONLY, dataclass, field
@@ -42,12 +42,14 @@ class Queue:
         prefixes: what the engine has of prompts; None: it reuses none.
         jobs: the rows that were read, by id; none is locked.
         candidates: those that may start next, in the order in which they are entitled to.
+        charged: tokens that tenants pay for those that were chosen.
     """
 
     policy: ClaimPolicy
     prefixes: EnginePrefixes | None
     jobs: dict[UUID, QueuedJob]
     candidates: list[Candidate]
+    charged: Counter[UUID] = field(default_factory=Counter)
 
     def take(self, job_id: UUID) -> Candidate:
         """Take a candidate off the queue."""
@@ -189,9 +191,9 @@ class Ranking:
             return rows
         if lane is Lane.BATCH:
             rows = [job for job in rows if family_of(job) not in self.elsewhere or self._is_urgent(job)]
-            here = self.prefixes.sought([each for each in self.prefixes.here if each.tenant_id in tenants])
+            families = self.prefixes.followed(tenants)
             more = queue_rows.followers(
-                self.session, self.model, lane, here, capacity=self.capacity, now=self.now
+                self.session, self.model, lane, families, capacity=self.capacity, now=self.now
             )
             rows = list({job.id: job for job in (*rows, *more)}.values())
         self.prefixes.compare(rows)
@@ -201,7 +203,7 @@ class Ranking:
         """Read jobs of the first tenants that have any that may run here."""
         without: dict[Family, UUID | None] = {}
         if lane is Lane.BATCH:
-            without = dict.fromkeys(self.elsewhere) | (self.prefixes.reading if self.prefixes else {})
+            without = dict.fromkeys(self.elsewhere) | (self.prefixes.being_read if self.prefixes else {})
         for start in range(0, len(tenants), queue_rows.MAX_TENANTS):
             rows = queue_rows.first_jobs(
                 self.session,

@@ -8,7 +8,7 @@ thought. A worker that starts anew knows nothing, which costs no more than readi
 
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from itertools import count
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -35,10 +35,11 @@ class Answered(NamedTuple):
     cached_tokens: int | None = None
 
 
-class _Left(NamedTuple):
-    """What an ended job left: its text if others can reuse it, its blocks, and when, as a growing number."""
+class Left(NamedTuple):
+    """What an ended job left: its prompt and that one's length, its blocks, and when, as a growing number."""
 
-    text_id: UUID | None
+    text_id: UUID
+    prompt_tokens: int
     blocks: int
     at: int
 
@@ -74,7 +75,7 @@ class PrefixReplay:
         self._reserved: dict[UUID, Reserved] = {}
         self._expected: dict[UUID, _Expected] = {}
         # Least recently used first; of jobs that nobody follows only the room that they took counts.
-        self._left: OrderedDict[Family | UUID, _Left] = OrderedDict()
+        self._left: OrderedDict[Family | UUID, Left] = OrderedDict()
         self._times = count(1)
         self._unseen = 0  # blocks that the cache holds less than the replay would give it
         self._postponed: OrderedDict[UUID, float] = OrderedDict()
@@ -135,14 +136,13 @@ class PrefixReplay:
                 self._expected[lease_id] = _Expected()
             self._reserved[lease_id] = job
 
-    def ended(self) -> dict[Family, UUID]:
-        """Return the families of which the engine probably has a prompt that no job refers to, with its text.
+    def ended(self) -> dict[Family, Left]:
+        """Return the families of which the engine probably has a prompt that no job refers to.
 
         The most recently used come first.
         """
         with self._lock:
-            found = reversed(self._left.items())
-            return {key: each.text_id for key, each in found if isinstance(key, Family) and each.text_id}
+            return {key: each for key, each in reversed(self._left.items()) if isinstance(key, Family)}
 
     def postpone(self, job_id: UUID, steps: float) -> float:
         """Note that a follower overtook this job, for so many steps; return for how many in all."""
@@ -180,11 +180,6 @@ class PrefixReplay:
                     self._texts.clear()
                 self._texts |= new
                 return {each: self._texts[each] for each in text_ids if each in self._texts}
-        with self._lock:
-            return {each: self._texts[each] for each in text_ids if each in self._texts}
-
-    def known_prefixes(self, text_ids: Iterable[UUID]) -> dict[UUID, StoredPrefixes]:
-        """Return the stored prefixes of those of these texts that were read lately."""
         with self._lock:
             return {each: self._texts[each] for each in text_ids if each in self._texts}
 
@@ -233,11 +228,13 @@ class PrefixReplay:
         """
         unused = 0 if answered is None else max(0, job.output_tokens - answered.generated_tokens)
         unused //= capacity.tokens_per_block
+        key: Family | UUID
         if job.family is None or not (job.has_read or answered) or job.family in followed:
-            self._left[lease_id] = _Left(None, max(0, job.blocks - unused), next(self._times))
-            return
-        self._left.pop(job.family, None)
-        self._left[job.family] = _Left(job.text_id, job.reserved_blocks - unused, next(self._times))
+            key, blocks = lease_id, max(0, job.blocks - unused)
+        else:
+            key, blocks = job.family, job.reserved_blocks - unused
+        self._left.pop(key, None)
+        self._left[key] = Left(job.text_id, job.prompt_tokens, blocks, next(self._times))
 
     def _drop(self, room: int) -> None:
         """Drop what was used least recently until the rest has room."""
