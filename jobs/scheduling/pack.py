@@ -84,7 +84,7 @@ def _next_of_families(queue: Queue, prefixes: EnginePrefixes, load: EngineLoad) 
         candidates,
         reserved,
         load.budget,
-        postponed=prefixes.replay.postponed(),
+        postponed=prefixes.replay.postponed,
         max_batch_size=load.capacity.max_batch_size,
         policy=queue.policy.packing,
     )

@@ -135,7 +135,7 @@ class Ranking:
         """Rank the rows read of each lane: the first jobs of every size of every tenant."""
         waiting = queue_rows.waiting_tenants(self.session, self.model, self.engine_name)
         if self.prefixes is not None:
-            self.prefixes.replay.recall(waiting.overtaken)
+            self.prefixes.replay.recall(waiting.postponed)
         if self.engine_name is not None:
             sync_active_tenants(self.session, self.model, waiting)
         accounts = lift_returning(waiting)
