@@ -92,13 +92,13 @@ class PrefixReplay:
             capacity: of the engine.
             answered: by lease, jobs that ended with a whole answer.
         """
-        gone = {lease_id: job for lease_id, job in self._reserved.items() if lease_id not in reserved}
-        for lease_id, job in gone.items():
-            self._learn(lease_id, job, answered.get(lease_id), capacity)
-            self._correct(lease_id, answered.get(lease_id), capacity)
         followed = {job.family for job in reserved.values() if job.family is not None}
-        for lease_id, job in gone.items():
-            self._leave(lease_id, job, answered.get(lease_id), followed, capacity)
+        for lease_id, job in self._reserved.items():
+            if lease_id not in reserved:
+                answer = answered.get(lease_id)
+                self._learn(lease_id, job, answer, capacity)
+                self._correct(lease_id, answer, capacity)
+                self._leave(lease_id, job, answer, followed, capacity)
         self._reserved = dict(reserved)
         for family in followed:
             self._left.pop(family, None)
