@@ -114,16 +114,14 @@ def _claim(queue: Queue, chosen: Candidate, choice: Choice, *, slot_wait: int) -
         slot_wait: steps until it has a slot.
     """
     job, prefixes = queue.jobs[chosen.job_id], queue.prefixes
-    family, reuse, is_awaited, postponed_steps = family_of(job), Reuse(), False, None
+    family, reuse, postponed_steps = family_of(job), Reuse(), None
     if prefixes is not None:
         reuse = prefixes.reuse(job)
         family = None if prefixes.reads_twice(job) else prefixes.family_of(job)
-        is_awaited = family is not None
         postponed_steps = prefixes.replay.postpone(*choice.postpones) if choice.postpones else None
+        prefixes.note_chosen(job)
     charge = charge_of(job, chosen.output_tokens, reused_tokens=reuse.tokens)
     queue.charged[job.tenant_id] += charge
-    if prefixes is not None:
-        prefixes.note_chosen(job)
     return Claim(
         Lease(job.id, uuid7()),
         job,
@@ -142,5 +140,5 @@ def _claim(queue: Queue, chosen: Candidate, choice: Choice, *, slot_wait: int) -
         postponed_steps=postponed_steps,
         reused_tokens=reuse.tokens,
         likely_tokens=chosen.output_tokens - chosen.unlikely_tokens,
-        is_awaited=is_awaited,
+        is_awaited=prefixes is not None and family is not None,
     )

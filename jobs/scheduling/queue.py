@@ -185,7 +185,7 @@ class Ranking:
         rows = self._first_jobs(lane, tenants)
         if self.prefixes is None or lane is not Lane.BATCH:
             return rows
-        families = self.prefixes.followed(tenants)
+        families = self.prefixes.families_of_followers(tenants)
         followers = queue_rows.followers(
             self.session, self.model, lane, families, capacity=self.capacity, now=self.now
         )

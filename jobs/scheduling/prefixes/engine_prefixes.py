@@ -79,7 +79,7 @@ class EnginePrefixes:
         """Families that are just being read, each with the oldest job that reads."""
         return {each: held.reader for each, held in self.families.items() if held.reader is not None}
 
-    def followed(self, tenants: Collection[UUID]) -> list[Family]:
+    def families_of_followers(self, tenants: Collection[UUID]) -> list[Family]:
         """Find the families of these tenants whose jobs may begin with what the engine has.
 
         Those that it has, and those of longer and shorter prompts that begin alike.
@@ -125,7 +125,7 @@ class EnginePrefixes:
     def is_waiting(self, job: QueuedJob) -> bool:
         """Return True if the job waits until an older one, or one of a higher rank, has read its beginning.
 
-        Nobody waits for the rest of an interactive request.
+        Interactive jobs do not wait, except the further choices of one request.
         """
         held = self._cached(job)
         if held is None or held.reader is None or (job.choice == 0 and job.lane == Lane.INTERACTIVE):
@@ -146,7 +146,7 @@ class EnginePrefixes:
         return self._reuses[job.id]
 
     def note_chosen(self, job: QueuedJob) -> None:
-        """Note that this job is about to start: unless its document is here for certain, it reads it."""
+        """Note that this job is about to start, and reads its document unless that is certain to stay."""
         family = self.family_of(job)
         if family is not None:
             self._read(family, job.id, {job.text_id: job.prompt_tokens}, rank=job.rank)
