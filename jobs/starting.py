@@ -61,8 +61,8 @@ class Claim:
         shared_blocks: of the blocks, those that count once with others of its family.
         anchor: the lease of a running job that has them too; None: it shares none.
         family: with which it shares what it reads; None: that counts for it alone, though others may have it.
-        postponed_id: the job of its tenant that it overtakes as a follower; None: none.
-        postponed_steps: for how many steps followers have overtaken that one in all.
+        postponed_id: the job of its tenant that it postpones as a follower; None: none.
+        postponed_steps: for how many steps followers have postponed that one in all.
         reused_tokens: of its prompt, that the engine is expected to have.
         likely_tokens: of the output, those that half of its peers needed.
         is_awaited: others may begin like it, and wait until it is known to have read that. Once the reader

@@ -13,7 +13,7 @@ from bench.simulation.world import SimulatedJob, World
 from jobs.scheduling.fair_share import rank
 from jobs.scheduling.packing import Candidate, Reuse
 from jobs.scheduling.prediction import likely
-from jobs.scheduling.prefixes.followers import choose_follower, postponement
+from jobs.scheduling.prefixes.followers import choose_follower, with_reuse
 
 QUESTION_TOKENS = 60
 
@@ -104,7 +104,6 @@ class SharedPacked(Packed):
         """Pick what the planner chooses, and note what it shares and postpones."""
         if world.budget.free_slots < 1 or not world.queue:
             return None
-        size = world.capacity.max_batch_size
         queue = self._ranked(world)
         candidates = [self._candidate(world, job) for job in queue]
         choice = choose_follower(
@@ -112,7 +111,7 @@ class SharedPacked(Packed):
             running(world),
             world.budget,
             postponed={job.job_id: job.postponed_steps for job in world.queue if job.postponed_steps},
-            max_batch_size=size,
+            max_batch_size=world.capacity.max_batch_size,
             policy=self.packing,
         )
         by_id = {job.job_id: job for job in world.queue}
@@ -122,13 +121,13 @@ class SharedPacked(Packed):
             each for each in zip(queue, candidates, strict=True) if each[0].job_id == choice.start
         )
         start.overtakes = by_id[choice.overtakes] if choice.overtakes is not None else None
-        overtaken = postponement(chosen, candidates, max_batch_size=size, policy=self.packing)
-        if overtaken is not None:
-            start.delays = by_id[overtaken[0]]
+        if choice.postpones is not None:
+            postponed_id, steps = choice.postpones
+            start.delays = by_id[postponed_id]
             start.expected_output = (
                 start.produced + self.book(world, start).new_tokens - chosen.unlikely_tokens
             )
-            start.delays.postponed_steps += overtaken[1]
+            start.delays.postponed_steps += steps
         world.share(start, chosen.reuse.blocks)
         return start
 
@@ -156,14 +155,12 @@ class SharedPacked(Packed):
         account, segment = world.accounts[job.spec.tenant], self.book(world, job)
         likely_tokens = likely(world.peers(job), produced=job.produced) or segment.new_tokens
         return replace(
-            candidate(self, world, job),
+            with_reuse(candidate(self, world, job), _reuse(world, job), is_credited=world.credits_reuse),
             tenant=job.spec.tenant,
             family=job.document,
             lead=account.served,
             weight=account.weight,
-            reuse=_reuse(world, job),
             is_waiting=world.is_waiting(job),
-            is_credited=world.credits_reuse,
             unlikely_tokens=max(0, segment.new_tokens - likely_tokens),
         )
 

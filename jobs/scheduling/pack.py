@@ -1,15 +1,12 @@
 """The choice of the jobs that start together on an engine, and what each of their claims needs."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from uuid import UUID
 
 from jobs.ids import uuid7
-from jobs.queries import QueuedJob
 from jobs.scheduling.engine_load import EngineLoad
-from jobs.scheduling.packing import Candidate, Packer, Reserved, Reuse, slot_wait
+from jobs.scheduling.packing import Candidate, Choice, Family, Packer, Reserved, Reuse, slot_wait
 from jobs.scheduling.prefixes.engine_prefixes import EnginePrefixes, family_of
-from jobs.scheduling.prefixes.followers import choose_follower, postponement
+from jobs.scheduling.prefixes.followers import choose_follower, with_reuse
 from jobs.scheduling.queue import Queue, charge_of, prompt_charge_of
 from jobs.starting import Claim
 from jobs.states import Lane
@@ -26,7 +23,7 @@ def pack(queue: Queue, load: EngineLoad, *, limit: int | None = None) -> list[Cl
     """
     claims = list[Claim]()
     prefixes = queue.prefixes
-    if prefixes is not None and _may_share([queue.jobs[each.job_id] for each in queue.candidates], prefixes):
+    if prefixes is not None and _may_share(queue, prefixes):
         while (limit is None or len(claims) < limit) and (claim := _next_of_families(queue, prefixes, load)):
             claims.append(claim)
             load = with_started(load, claim)
@@ -44,13 +41,14 @@ def pack(queue: Queue, load: EngineLoad, *, limit: int | None = None) -> list[Cl
             break
         wait = packer.slot_wait
         packer.start(choice.start)
-        claims.append(_claim(queue, queue.take(choice.start), choice.overtakes, slot_wait=wait))
+        claims.append(_claim(queue, queue.take(choice.start), choice, slot_wait=wait))
     return claims
 
 
 def with_started(load: EngineLoad, claim: Claim) -> EngineLoad:
     """Return the engine's load once this job has started."""
     job, own_blocks = claim.job, claim.blocks - claim.shared_blocks
+    family = None if claim.family is None else Family(job.tenant_id, claim.family)
     started = Reserved(
         job.id,
         own_blocks,
@@ -58,6 +56,12 @@ def with_started(load: EngineLoad, claim: Claim) -> EngineLoad:
         lane=Lane(job.lane),
         is_whole=job.is_whole,
         recompute_tokens=None if job.num_yields or job.is_whole else job.prompt_tokens,
+        output_tokens=claim.output_tokens,
+        family=family,
+        text_id=job.text_id,
+        reserved_blocks=claim.blocks,
+        rank=job.rank,
+        prompt_tokens=job.prompt_tokens,
         unread_tokens=job.prompt_tokens + job.completion_tokens,
         waits=load.budget.next_waits,
     )
@@ -65,60 +69,59 @@ def with_started(load: EngineLoad, claim: Claim) -> EngineLoad:
     return replace(load, reserved={**load.reserved, claim.lease.lease_id: started}, budget=budget)
 
 
-def _may_share(jobs: Sequence[QueuedJob], prefixes: EnginePrefixes) -> bool:
-    """Return True if any of these begins like another one, or with what the engine has or reads."""
-    families = [found for job in jobs if (found := prefixes.family_of(job)) is not None]
-    return len(set(families)) < len(families) or any(prefixes.concerns(job) for job in jobs)
+def _may_share(queue: Queue, prefixes: EnginePrefixes) -> bool:
+    """Return True if any candidate begins like another one, or with what the engine has or reads."""
+    found = [prefixes.family_of(queue.jobs[each.job_id]) for each in queue.candidates]
+    families = [each for each in found if each is not None]
+    return len(set(families)) < len(families) or not prefixes.families.keys().isdisjoint(families)
 
 
 def _next_of_families(queue: Queue, prefixes: EnginePrefixes, load: EngineLoad) -> Claim | None:
     """Choose the next job where some begin alike, or with what the engine has; None: none may start."""
-    candidates = [prefixes.described(each, queue.jobs[each.job_id]) for each in queue.candidates]
-    size, policy = load.capacity.max_batch_size, queue.policy.packing
+    candidates = [_described(queue, prefixes, each) for each in queue.candidates]
+    reserved = list(load.reserved.values())
     choice = choose_follower(
         candidates,
-        list(load.reserved.values()),
+        reserved,
         load.budget,
-        postponed=prefixes.replay.postponed(),
-        max_batch_size=size,
-        policy=policy,
+        postponed=prefixes.replay.postponed,
+        max_batch_size=load.capacity.max_batch_size,
+        policy=queue.policy.packing,
     )
     if choice.start is None:
         return None
-    chosen = next(each for each in candidates if each.job_id == choice.start)
-    overtaken = postponement(chosen, candidates, max_batch_size=size, policy=policy)
-    queue.take(chosen.job_id)
-    wait = slot_wait(list(load.reserved.values()), load.budget)
-    return _claim(queue, chosen, choice.overtakes, overtaken, slot_wait=wait)
+    return _claim(queue, queue.take(choice.start), choice, slot_wait=slot_wait(reserved, load.budget))
 
 
-def _claim(
-    queue: Queue,
-    chosen: Candidate,
-    overtakes: UUID | None,
-    overtaken: tuple[UUID, float] | None = None,
-    *,
-    slot_wait: int,
-) -> Claim:
+def _described(queue: Queue, prefixes: EnginePrefixes, candidate: Candidate) -> Candidate:
+    """Return a candidate with what the engine has of its prompt now."""
+    job = queue.jobs[candidate.job_id]
+    return replace(
+        with_reuse(candidate, prefixes.reuse(job), is_credited=prefixes.replay.is_credited),
+        family=prefixes.family_of(job),
+        lead=candidate.lead + queue.charged[job.tenant_id] / candidate.weight,
+        is_waiting=prefixes.is_waiting(job),
+    )
+
+
+def _claim(queue: Queue, chosen: Candidate, choice: Choice, *, slot_wait: int) -> Claim:
     """Describe what the claim of this candidate needs, and note that it is about to start.
 
     Args:
         queue: it was in.
         chosen: the candidate.
-        overtakes: a better ranked job that its growth must not postpone.
-        overtaken: the job of its tenant that it postpones as a follower, and for how many steps.
+        choice: of it.
         slot_wait: steps until it has a slot.
     """
     job, prefixes = queue.jobs[chosen.job_id], queue.prefixes
-    family, reuse, is_awaited, postponed_steps = family_of(job), Reuse(), False, None
+    family, reuse, postponed_steps = family_of(job), Reuse(), None
     if prefixes is not None:
         reuse = prefixes.reuse(job)
         family = None if prefixes.reads_twice(job) else prefixes.family_of(job)
-        is_awaited = family is not None
-        postponed_steps = prefixes.replay.postpone(*overtaken) if overtaken else None
+        postponed_steps = prefixes.replay.postpone(*choice.postpones) if choice.postpones else None
+        prefixes.note_chosen(job)
     charge = charge_of(job, chosen.output_tokens, reused_tokens=reuse.tokens)
-    if prefixes is not None:
-        prefixes.note_chosen(job, num_charged=charge)
+    queue.charged[job.tenant_id] += charge
     return Claim(
         Lease(job.id, uuid7()),
         job,
@@ -126,16 +129,16 @@ def _claim(
         chosen.output_tokens,
         steps=chosen.steps,
         slot_wait=slot_wait,
-        overtakes=overtakes,
+        overtakes=choice.overtakes,
         alone=chosen.alone,
         charge=charge,
         charged_prompt=prompt_charge_of(job, reused_tokens=reuse.tokens),
         shared_blocks=reuse.blocks,
         anchor=reuse.anchor,
         family=None if family is None else family.digest,
-        postponed_id=overtaken[0] if overtaken else None,
+        postponed_id=choice.postpones[0] if choice.postpones else None,
         postponed_steps=postponed_steps,
         reused_tokens=reuse.tokens,
         likely_tokens=chosen.output_tokens - chosen.unlikely_tokens,
-        is_awaited=is_awaited,
+        is_awaited=prefixes is not None and family is not None,
     )

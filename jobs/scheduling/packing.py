@@ -147,7 +147,6 @@ class Candidate:
         family: None: it begins like no other.
         reuse: what the engine has of its prompt.
         is_waiting: an earlier job is just reading what it begins with.
-        is_credited: the engine starts it without room for what it shares.
         unread_tokens: that the engine reads first.
     """
 
@@ -168,7 +167,6 @@ class Candidate:
     family: Hashable = None
     reuse: Reuse = Reuse()
     is_waiting: bool = False
-    is_credited: bool = False
     unread_tokens: int = 0
 
     @property
@@ -197,10 +195,13 @@ class Choice:
     Attributes:
         start: the job to start now; None: none may start.
         overtakes: a better ranked job whose shadow time this start respects, and its growth must too.
+        postpones: the first job of its tenant, which it does postpone as a follower, and for how many steps;
+            None: it is no follower, or overtakes only its cohort.
     """
 
     start: UUID | None
     overtakes: UUID | None = None
+    postpones: tuple[UUID, float] | None = None
 
 
 def choose(

@@ -1,6 +1,6 @@
 """The head of the queue, in the order in which its jobs are entitled to start, with their sizes."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import KW_ONLY, dataclass, field
@@ -42,12 +42,14 @@ class Queue:
         prefixes: what the engine has of prompts; None: it reuses none.
         jobs: the rows that were read, by id; none is locked.
         candidates: those that may start next, in the order in which they are entitled to.
+        charged: tokens that tenants pay for those that were chosen.
     """
 
     policy: ClaimPolicy
     prefixes: EnginePrefixes | None
     jobs: dict[UUID, QueuedJob]
     candidates: list[Candidate]
+    charged: Counter[UUID] = field(default_factory=Counter)
 
     def take(self, job_id: UUID) -> Candidate:
         """Take a candidate off the queue."""
@@ -95,8 +97,6 @@ def read(
         for lane in ranking.lanes()
         for each in head_of(lane, ranking.jobs, length=length, prefixes=prefixes)
     ]
-    if prefixes is not None:
-        prefixes.compare([ranking.jobs[each.job_id] for each in candidates])
     return Queue(policy, prefixes, ranking.jobs, candidates)
 
 
@@ -133,23 +133,22 @@ class Ranking:
         """Rank the rows read of each lane: the first jobs of every size of every tenant."""
         waiting = queue_rows.waiting_tenants(self.session, self.model, self.engine_name)
         if self.prefixes is not None:
-            self.prefixes.replay.recall(waiting.overtaken)
+            self.prefixes.replay.recall(waiting.postponed)
         if self.engine_name is not None:
             sync_active_tenants(self.session, self.model, waiting)
         accounts = lift_returning(waiting)
-        return [
-            self._lane(lane, waiting.tenants[lane], accounts)
+        lanes = [
+            self._rows(lane, sorted(sorted(waiting.tenants[lane]), key=lambda each: accounts[each].served))
             for lane in (Lane.INTERACTIVE, Lane.BATCH)
             if lane in waiting.tenants
         ]
+        self.jobs = {job.id: job for rows in lanes for job in rows}
+        self._sizer.read_peers(self.jobs.values())
+        if self.prefixes is not None:
+            self.prefixes.compare(self.jobs.values())
+        return [self._rank(rows, accounts) for rows in lanes]
 
-    def _lane(
-        self, lane: Lane, tenants: Collection[UUID], accounts: Mapping[UUID, Account]
-    ) -> list[Candidate]:
-        first = sorted(sorted(tenants), key=lambda each: accounts[each].served)
-        rows = self._with_followers(lane, first, self._first_jobs(lane, first))
-        self.jobs |= {job.id: job for job in rows}
-        self._sizer.read_peers(rows)
+    def _rank(self, rows: Collection[QueuedJob], accounts: Mapping[UUID, Account]) -> list[Candidate]:
         queues: dict[UUID, list[Candidate]] = defaultdict(list)
         for job in sorted(rows, key=self._order):
             queues[job.tenant_id].append(self._candidate(job, accounts[job.tenant_id]))
@@ -181,27 +180,23 @@ class Ranking:
         reuse = self.prefixes.reuse(job) if self.prefixes else Reuse()
         return charge_of(job, each.output_tokens, reused_tokens=reuse.tokens)
 
-    def _with_followers(
-        self, lane: Lane, tenants: Collection[UUID], rows: Sequence[QueuedJob]
-    ) -> Sequence[QueuedJob]:
-        """Add batch jobs that begin with what the engine has, however far behind they are."""
-        if self.prefixes is None:
+    def _rows(self, lane: Lane, tenants: Sequence[UUID]) -> Collection[QueuedJob]:
+        """Read a lane's first jobs, and followers of the batch lane however far behind they are."""
+        rows = self._first_jobs(lane, tenants)
+        if self.prefixes is None or lane is not Lane.BATCH:
             return rows
-        if lane is Lane.BATCH:
-            rows = [job for job in rows if family_of(job) not in self.elsewhere or self._is_urgent(job)]
-            here = self.prefixes.sought([each for each in self.prefixes.here if each.tenant_id in tenants])
-            more = queue_rows.followers(
-                self.session, self.model, lane, here, capacity=self.capacity, now=self.now
-            )
-            rows = list({job.id: job for job in (*rows, *more)}.values())
-        self.prefixes.compare(rows)
-        return rows
+        families = self.prefixes.families_of_followers(tenants)
+        followers = queue_rows.followers(
+            self.session, self.model, lane, families, capacity=self.capacity, now=self.now
+        )
+        rows = [job for job in rows if family_of(job) not in self.elsewhere or self._is_urgent(job)]
+        return {job.id: job for job in (*rows, *followers)}.values()
 
     def _first_jobs(self, lane: Lane, tenants: Sequence[UUID]) -> Sequence[QueuedJob]:
         """Read jobs of the first tenants that have any that may run here."""
         without: dict[Family, UUID | None] = {}
         if lane is Lane.BATCH:
-            without = dict.fromkeys(self.elsewhere) | (self.prefixes.reading if self.prefixes else {})
+            without = dict.fromkeys(self.elsewhere) | (self.prefixes.being_read if self.prefixes else {})
         for start in range(0, len(tenants), queue_rows.MAX_TENANTS):
             rows = queue_rows.first_jobs(
                 self.session,

@@ -28,13 +28,13 @@ class WaitingTenants:
         tenants: with a queued job, by lane. One whose queue is halted has none that may start.
         accounts: theirs, and those of tenants that had a job when an engine last claimed.
         idle: those of `tenants` that had none.
-        overtaken: by id, jobs that followers overtook on the engine, and for how many steps.
+        postponed: by id, jobs that followers postponed on the engine, and for how many steps.
     """
 
     tenants: dict[Lane, set[UUID]]
     accounts: dict[UUID, Account]
     idle: set[UUID]
-    overtaken: dict[UUID, float]
+    postponed: dict[UUID, float]
 
 
 def waiting_tenants(session: Session, model: str, engine_name: str | None = None) -> WaitingTenants:
@@ -44,9 +44,9 @@ def waiting_tenants(session: Session, model: str, engine_name: str | None = None
     """
     rows = statements.fetch(session, _WAITING, {"model": model, "engine_name": engine_name})
     found = WaitingTenants(defaultdict(set), {}, set(), {})
-    for lane, tenant_id, weight, served, is_active, is_halted, overtaken_id, overtaken_steps, _ in rows:
-        if overtaken_id is not None:
-            found.overtaken[overtaken_id] = overtaken_steps
+    for lane, tenant_id, weight, served, is_active, is_halted, postponed_id, postponed_steps, _ in rows:
+        if postponed_id is not None:
+            found.postponed[postponed_id] = postponed_steps
         if is_halted and not is_active:
             continue
         found.accounts[tenant_id] = Account(weight=weight, served=served or 0.0)

@@ -110,7 +110,7 @@ def claim(
     elsewhere: AbstractSet[Family] = frozenset()
     if prefixes is not None:
         others = engine_prefixes.elsewhere(session, engine.name, engine.model)
-        elsewhere = others - {*prefixes.here, *prefixes.reading}
+        elsewhere = others - prefixes.families.keys()
     waiting = claiming.start(elsewhere)
     if elsewhere and not claiming.claims and load.budget.idle:
         # What is left begins with what other engines have: better one of those than nothing.
@@ -202,6 +202,12 @@ class _Claiming:
         self.claims += started
         for each in started:
             self.load = with_started(self.load, each)
-            if self.prefixes is not None:
-                self.prefixes.note_claimed(each)
+            if self.policy.replay is not None:
+                self.policy.replay.start(
+                    each.lease.lease_id,
+                    self.load.reserved[each.lease.lease_id],
+                    reused_tokens=each.reused_tokens,
+                    postpones=each.postponed_id,
+                    likely_tokens=each.likely_tokens,
+                )
         return len(started)

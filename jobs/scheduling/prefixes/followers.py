@@ -21,6 +21,7 @@ from jobs.scheduling.packing import (
     Choice,
     PackingPolicy,
     Reserved,
+    Reuse,
     choose,
     fits,
     in_cohort,
@@ -45,35 +46,53 @@ def choose_follower(
     """Choose the largest follower that fits and may go first, or what the packing chooses among all.
 
     Args:
-        queue: queued jobs in rank order, as for `packing.choose`.
+        queue: queued jobs in rank order, as for `packing.choose`, each with what the engine has of it.
         reserved: every reservation on the engine.
         budget: what the engine has free.
-        postponed: for how many steps followers overtook a job so far, by its id.
+        postponed: for how many steps followers postponed a job so far, by its id.
         max_batch_size: slots of the engine.
         policy: of the packing.
     """
     kept = _one_reader_each([each for each in queue if not each.is_waiting], budget)
-    first = _going_first(kept, reserved, postponed, max_batch_size=max_batch_size, policy=policy)
-    left = [each for each in first if each.reuse.anchor is None]
+    heads = _heads(kept)
+    first = list[Candidate]()
+    asking = any(each.lane is Lane.INTERACTIVE for each in kept)
+    if not (asking and may_join(Lane.INTERACTIVE, reserved, max_batch_size, policy)):
+        first = _going_first(kept, heads, postponed, policy)
     # What running jobs have stays anyway; what ended ones left may go.
+    left = [each for each in first if each.reuse.anchor is None]
     for some in (left, first):
-        cohort = [replace(sized(each), waited=timedelta(0), group=None) for each in some]
+        cohort = [replace(each, waited=timedelta(0), group=None) for each in some]
         choice = choose(cohort, reserved, budget, max_batch_size=max_batch_size, policy=policy)
         if choice.start is not None:
-            return choice
-    if reserved:  # until one of them ends
-        kept_blocks = {each.family: each.blocks for each in left}
-        budget = replace(budget, free_blocks=max(0, budget.free_blocks - sum(kept_blocks.values())))
-    every = [sized(each) for each in kept]
-    return choose(every, reserved, budget, max_batch_size=max_batch_size, policy=policy)
+            break
+    else:
+        if reserved:  # until one of them ends
+            kept_blocks = {each.family: each.blocks for each in left}
+            budget = replace(budget, free_blocks=max(0, budget.free_blocks - sum(kept_blocks.values())))
+        choice = choose(kept, reserved, budget, max_batch_size=max_batch_size, policy=policy)
+    if choice.start is None:
+        return choice
+    start = next(each for each in kept if each.job_id == choice.start)
+    head = heads.get(start.tenant)
+    if head is None or not start.reuse.tokens or in_cohort(head, start, policy):
+        return choice
+    return replace(choice, postpones=(head.job_id, (start.steps - start.unlikely_tokens) / max_batch_size))
 
 
-def sized(candidate: Candidate) -> Candidate:
-    """Return the candidate with what it needs at its start where the engine has some of its prompt."""
+def with_reuse(candidate: Candidate, reuse: Reuse, *, is_credited: bool) -> Candidate:
+    """Return the candidate with what the engine has of its prompt, and what it needs then.
+
+    Args:
+        candidate: it, as if the engine had nothing.
+        reuse: what it has.
+        is_credited: the engine starts a request without room for blocks that it shares with a running one.
+    """
     return replace(
         candidate,
-        credited_blocks=candidate.reuse.blocks if candidate.is_credited else 0,
-        steps=candidate.steps - candidate.reuse.tokens // ITERATION_TOKENS,
+        reuse=reuse,
+        credited_blocks=reuse.blocks if is_credited else 0,
+        steps=candidate.steps - reuse.tokens // ITERATION_TOKENS,
     )
 
 
@@ -94,52 +113,6 @@ def _one_reader_each(queue: Sequence[Candidate], budget: Budget) -> list[Candida
     return kept
 
 
-def postponement(
-    start: Candidate, queue: Sequence[Candidate], *, max_batch_size: int, policy: PackingPolicy
-) -> tuple[UUID, float] | None:
-    """Return which job a start postpones, and for how many steps; None if it overtakes only its cohort.
-
-    Args:
-        start: the job that starts.
-        queue: queued jobs in rank order, the one that starts among them.
-        max_batch_size: slots of the engine.
-        policy: of the packing.
-    """
-    head = _heads([each for each in queue if not each.is_waiting]).get(start.tenant)
-    if head is None or not start.reuse.tokens or in_cohort(head, start, policy):
-        return None
-    return head.job_id, (sized(start).steps - start.unlikely_tokens) / max_batch_size
-
-
-def _going_first(
-    kept: Sequence[Candidate],
-    reserved: Sequence[Reserved],
-    postponed: Mapping[UUID, float],
-    *,
-    max_batch_size: int,
-    policy: PackingPolicy,
-) -> list[Candidate]:
-    """Return the followers that may start before others; none while an interactive job may start."""
-    interactive = any(each.lane is Lane.INTERACTIVE for each in kept)
-    heads = _heads(kept)
-    if not heads or (interactive and may_join(Lane.INTERACTIVE, reserved, max_batch_size, policy)):
-        return []
-    next_tenant = next(iter(heads.values()))
-
-    def may_go(each: Candidate) -> bool:
-        if not each.reuse.tokens or each.lane is not Lane.BATCH or each.alone:
-            return False
-        head = heads[each.tenant]
-        overtaken = postponed.get(head.job_id, 0.0)
-        return (
-            each.priority >= head.priority
-            and (each.lead - next_tenant.lead) * each.weight <= each.reuse.tokens
-            and (in_cohort(head, each, policy) or overtaken < each.reuse.tokens * _READ_STEPS)
-        )
-
-    return [each for each in kept if may_go(each)]
-
-
 def _heads(kept: Sequence[Candidate]) -> dict[Hashable, Candidate]:
     """Return each tenant's first batch job, in rank order."""
     found: dict[Hashable, Candidate] = {}
@@ -147,3 +120,27 @@ def _heads(kept: Sequence[Candidate]) -> dict[Hashable, Candidate]:
         if each.lane is Lane.BATCH:
             found.setdefault(each.tenant, each)
     return found
+
+
+def _going_first(
+    kept: Sequence[Candidate],
+    heads: Mapping[Hashable, Candidate],
+    postponed: Mapping[UUID, float],
+    policy: PackingPolicy,
+) -> list[Candidate]:
+    """Return the followers that may start before other batch jobs."""
+
+    def may_go(each: Candidate) -> bool:
+        if not each.reuse.tokens or each.lane is not Lane.BATCH or each.alone:
+            return False
+        head, next_tenant = heads[each.tenant], next(iter(heads.values()))
+        return (
+            each.priority >= head.priority
+            and (each.lead - next_tenant.lead) * each.weight <= each.reuse.tokens
+            and (
+                in_cohort(head, each, policy)
+                or postponed.get(head.job_id, 0.0) < each.reuse.tokens * _READ_STEPS
+            )
+        )
+
+    return [each for each in kept if may_go(each)]

@@ -6,9 +6,8 @@ expected shows that all that was used before it has been dropped, and how much l
 thought. A worker that starts anew knows nothing, which costs no more than reading a document once again.
 """
 
-import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from itertools import count
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -35,10 +34,11 @@ class Answered(NamedTuple):
     cached_tokens: int | None = None
 
 
-class _Left(NamedTuple):
-    """What an ended job left: its text if others can reuse it, its blocks, and when, as a growing number."""
+class Left(NamedTuple):
+    """What an ended job left: its prompt and that one's length, its blocks, and when, as a growing number."""
 
-    text_id: UUID | None
+    text_id: UUID
+    prompt_tokens: int
     blocks: int
     at: int
 
@@ -54,15 +54,17 @@ class _Expected(NamedTuple):
     depth: int = 0
 
 
-class _Overtaking(NamedTuple):
-    """A job that a follower overtakes, and the output of the follower that this was reckoned with."""
+class _Postponing(NamedTuple):
+    """The job that a follower postpones, and the output of the follower by which that was reckoned."""
 
     job_id: UUID
     output_tokens: int
 
 
 class PrefixReplay:
-    """What one engine still has of ended jobs, as far as its worker saw them. Several threads use it.
+    """What one engine still has of ended jobs, as far as its worker saw them, and whom followers postponed.
+
+    Used by one thread at a time.
 
     Attributes:
         is_credited: the engine starts a request without room for blocks that it shares with a running one.
@@ -70,15 +72,14 @@ class PrefixReplay:
 
     def __init__(self, *, is_credited: bool = False) -> None:
         self.is_credited = is_credited
-        self._lock = threading.Lock()
         self._reserved: dict[UUID, Reserved] = {}
         self._expected: dict[UUID, _Expected] = {}
         # Least recently used first; of jobs that nobody follows only the room that they took counts.
-        self._left: OrderedDict[Family | UUID, _Left] = OrderedDict()
+        self._left: OrderedDict[Family | UUID, Left] = OrderedDict()
         self._times = count(1)
         self._unseen = 0  # blocks that the cache holds less than the replay would give it
         self._postponed: OrderedDict[UUID, float] = OrderedDict()
-        self._overtaking: dict[UUID, _Overtaking] = {}  # by lease
+        self._postponing: dict[UUID, _Postponing] = {}  # by lease
         self._texts: dict[UUID, StoredPrefixes] = {}
 
     def observe(
@@ -91,19 +92,18 @@ class PrefixReplay:
             capacity: of the engine.
             answered: by lease, jobs that ended with a whole answer.
         """
-        with self._lock:
-            gone = {lease_id: job for lease_id, job in self._reserved.items() if lease_id not in reserved}
-            for lease_id, job in gone.items():
-                self._learn(lease_id, job, answered.get(lease_id), capacity)
-                self._correct(lease_id, answered.get(lease_id), capacity)
-            followed = {job.family for job in reserved.values() if job.family is not None}
-            for lease_id, job in gone.items():
-                self._leave(lease_id, job, answered.get(lease_id), followed, capacity)
-            self._reserved = dict(reserved)
-            for family in followed:
-                self._left.pop(family, None)
-            used = sum(job.blocks for job in reserved.values())
-            self._drop(capacity.max_blocks - self._unseen - used)
+        followed = {job.family for job in reserved.values() if job.family is not None}
+        for lease_id, job in self._reserved.items():
+            if lease_id not in reserved:
+                answer = answered.get(lease_id)
+                self._learn(lease_id, job, answer, capacity)
+                self._correct(lease_id, answer, capacity)
+                self._leave(lease_id, job, answer, followed, capacity)
+        self._reserved = dict(reserved)
+        for family in followed:
+            self._left.pop(family, None)
+        used = sum(job.blocks for job in reserved.values())
+        self._drop(capacity.max_blocks - self._unseen - used)
 
     def start(
         self,
@@ -120,78 +120,59 @@ class PrefixReplay:
             lease_id: of the job.
             job: it.
             reused_tokens: of its prompt, that the engine is expected to have.
-            postpones: the job that it overtakes as a follower, as `postpone` was told. None: none.
+            postpones: the job that it postpones as a follower, as `postpone` was told. None: none.
             likely_tokens: of its output, by which that was reckoned.
         """
-        with self._lock:
-            if postpones is not None:
-                self._overtaking[lease_id] = _Overtaking(postpones, likely_tokens)
-            left = None if job.family is None else self._left.get(job.family)
-            if left is not None and reused_tokens:
-                later = sum(each.blocks for each in self._left.values() if each.at >= left.at)
-                depth = later + sum(each.blocks for each in self._reserved.values())
-                self._expected[lease_id] = _Expected(reused_tokens, left.at, depth)
-            elif job.family is not None and not reused_tokens:
-                self._expected[lease_id] = _Expected()
-            self._reserved[lease_id] = job
+        if postpones is not None:
+            self._postponing[lease_id] = _Postponing(postpones, likely_tokens)
+        left = None if job.family is None else self._left.get(job.family)
+        if left is not None and reused_tokens:
+            later = sum(each.blocks for each in self._left.values() if each.at >= left.at)
+            depth = later + sum(each.blocks for each in self._reserved.values())
+            self._expected[lease_id] = _Expected(reused_tokens, left.at, depth)
+        elif job.family is not None and not reused_tokens:
+            self._expected[lease_id] = _Expected()
+        self._reserved[lease_id] = job
 
-    def ended(self) -> dict[Family, UUID]:
-        """Return the families of which the engine probably has a prompt that no job refers to, with its text.
+    def ended(self) -> dict[Family, Left]:
+        """Return the families of which the engine probably has a prompt that no job refers to.
 
         The most recently used come first.
         """
-        with self._lock:
-            found = reversed(self._left.items())
-            return {key: each.text_id for key, each in found if isinstance(key, Family) and each.text_id}
+        return {key: each for key, each in reversed(self._left.items()) if isinstance(key, Family)}
 
     def postpone(self, job_id: UUID, steps: float) -> float:
-        """Note that a follower overtook this job, for so many steps; return for how many in all."""
-        with self._lock:
-            total = self._postponed.pop(job_id, 0.0) + steps
-            self._keep_postponed(job_id, total)
-            return total
+        """Note that a follower postpones this job, for so many steps; return for how many in all."""
+        total = self._postponed.pop(job_id, 0.0) + steps
+        self.recall({job_id: total})
+        return total
 
     def recall(self, postponed: Mapping[UUID, float]) -> None:
-        """Note for how many steps these jobs were overtaken, perhaps before this worker started."""
-        with self._lock:
-            for job_id, steps in postponed.items():
-                if job_id not in self._postponed:
-                    self._keep_postponed(job_id, steps)
+        """Note for how many steps these jobs were postponed, perhaps before this worker started."""
+        for job_id, steps in postponed.items():
+            self._postponed.setdefault(job_id, steps)
+        while len(self._postponed) > _MAX_POSTPONED:
+            self._postponed.popitem(last=False)
 
+    @property
     def postponed(self) -> Mapping[UUID, float]:
-        """Return for how many steps followers overtook each job."""
-        with self._lock:
-            return dict(self._postponed)
+        """For how many steps followers postponed each job."""
+        return self._postponed
 
     def prefixes(self, session: Session, text_ids: Collection[UUID]) -> dict[UUID, StoredPrefixes]:
         """Read the stored prefixes of these texts, each once; leaves out those that have none."""
-        with self._lock:
-            missing = [each for each in text_ids if each not in self._texts]
+        missing = [each for each in text_ids if each not in self._texts]
         if missing:
+            if len(self._texts) + len(missing) > _MAX_TEXTS:
+                self._texts = {each: self._texts[each] for each in text_ids if each in self._texts}
             columns = (PromptText.id, PromptText.prefixes, PromptText.num_tokens)
             query = select(*columns).where(PromptText.id.in_(missing))
-            new = {
+            self._texts |= {
                 each: StoredPrefixes(prefixes, num_tokens)
                 for each, prefixes, num_tokens in session.execute(query)
                 if prefixes and num_tokens
             }
-            with self._lock:
-                if len(self._texts) + len(new) > _MAX_TEXTS:
-                    self._texts.clear()
-                self._texts |= new
-                return {each: self._texts[each] for each in text_ids if each in self._texts}
-        with self._lock:
-            return {each: self._texts[each] for each in text_ids if each in self._texts}
-
-    def known_prefixes(self, text_ids: Iterable[UUID]) -> dict[UUID, StoredPrefixes]:
-        """Return the stored prefixes of those of these texts that were read lately."""
-        with self._lock:
-            return {each: self._texts[each] for each in text_ids if each in self._texts}
-
-    def _keep_postponed(self, job_id: UUID, steps: float) -> None:
-        self._postponed[job_id] = steps
-        if len(self._postponed) > _MAX_POSTPONED:
-            self._postponed.popitem(last=False)
+        return {each: self._texts[each] for each in text_ids if each in self._texts}
 
     def _learn(self, lease_id: UUID, job: Reserved, answered: Answered | None, capacity: Capacity) -> None:
         """Compare what a job found with what was expected; forget what must have been dropped."""
@@ -212,12 +193,12 @@ class PrefixReplay:
 
     def _correct(self, lease_id: UUID, answered: Answered | None, capacity: Capacity) -> None:
         """Correct for how long a follower postponed another job, now that its answer's length is known."""
-        overtaking = self._overtaking.pop(lease_id, None)
-        if overtaking is None or answered is None or overtaking.job_id not in self._postponed:
+        postponing = self._postponing.pop(lease_id, None)
+        if postponing is None or answered is None or postponing.job_id not in self._postponed:
             return
-        more = answered.generated_tokens - overtaking.output_tokens
-        steps = self._postponed[overtaking.job_id] + more / capacity.max_batch_size
-        self._postponed[overtaking.job_id] = max(0.0, steps)
+        more = answered.generated_tokens - postponing.output_tokens
+        steps = self._postponed[postponing.job_id] + more / capacity.max_batch_size
+        self._postponed[postponing.job_id] = max(0.0, steps)
 
     def _leave(
         self,
@@ -233,11 +214,13 @@ class PrefixReplay:
         """
         unused = 0 if answered is None else max(0, job.output_tokens - answered.generated_tokens)
         unused //= capacity.tokens_per_block
+        key: Family | UUID
         if job.family is None or not (job.has_read or answered) or job.family in followed:
-            self._left[lease_id] = _Left(None, max(0, job.blocks - unused), next(self._times))
-            return
-        self._left.pop(job.family, None)
-        self._left[job.family] = _Left(job.text_id, job.reserved_blocks - unused, next(self._times))
+            key, blocks = lease_id, max(0, job.blocks - unused)
+        else:
+            key, blocks = job.family, job.reserved_blocks - unused
+        self._left.pop(key, None)
+        self._left[key] = Left(job.text_id, job.prompt_tokens, blocks, next(self._times))
 
     def _drop(self, room: int) -> None:
         """Drop what was used least recently until the rest has room."""

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from jobs.engines.capacity import Budget
 from jobs.scheduling.fair_share import Account, charge, rank
-from jobs.scheduling.packing import Candidate, PackingPolicy, Reserved, Reuse, choose
-from jobs.scheduling.prefixes.followers import choose_follower, postponement
+from jobs.scheduling.packing import Candidate, Choice, PackingPolicy, Reserved, Reuse, choose
+from jobs.scheduling.prefixes.followers import choose_follower, with_reuse
 from jobs.states import Lane
 
 POLICY = PackingPolicy()
@@ -23,21 +23,26 @@ READ_STEPS = DOCUMENT_TOKENS / 128
 
 def sharer(number: int, blocks: int = 10, *, reused: int = 0, waited: int = 0, **fields: object) -> Candidate:
     """A candidate that may share what it reads."""
-    return Candidate(
+    job = Candidate(
         UUID(int=number),
         blocks,
         steps=20,
         group="x",
         waited=timedelta(seconds=waited),
         tenant="x",
-        reuse=Reuse(reused),
         **fields,  # type: ignore[arg-type]  # named by the caller
     )
+    return with_reuse(job, Reuse(reused), is_credited=False)
 
 
 def chosen(*queue: Candidate, running: int = 0, postponed: dict[UUID, float] | None = None) -> int | None:
+    found = choice(*queue, running=running, postponed=postponed)
+    return None if found.start is None else found.start.int
+
+
+def choice(*queue: Candidate, running: int = 0, postponed: dict[UUID, float] | None = None) -> Choice:
     now = [Reserved(UUID(int=1000 + number), 10, 50) for number in range(running)]
-    choice = choose_follower(
+    return choose_follower(
         queue,
         now,
         Budget(SLOTS - running, BLOCKS - 10 * running, idle=not running),
@@ -45,7 +50,6 @@ def chosen(*queue: Candidate, running: int = 0, postponed: dict[UUID, float] | N
         max_batch_size=SLOTS,
         policy=POLICY,
     )
-    return None if choice.start is None else choice.start.int
 
 
 def test_a_follower_goes_before_larger_peers_and_a_waiting_job_before_none() -> None:
@@ -63,12 +67,11 @@ def test_a_follower_overtakes_an_old_job_only_for_as_long_as_reading_again_takes
 def test_only_a_job_that_waited_longer_is_postponed_by_a_follower() -> None:
     follower = sharer(2, reused=DOCUMENT_TOKENS, waited=96)
     peer, old = sharer(1, waited=100), sharer(1, waited=200)
-    told = [
-        postponement(follower, [each, follower], max_batch_size=SLOTS, policy=POLICY) for each in (peer, old)
-    ]
-    assert told == [None, (UUID(int=1), 4.75)]
+    told = [choice(each, follower) for each in (peer, old)]
+    assert [each.start for each in told] == [follower.job_id, follower.job_id]
+    assert [each.postpones for each in told] == [None, (UUID(int=1), 4.75)]
     short = replace(follower, unlikely_tokens=16)
-    assert postponement(short, [old, short], max_batch_size=SLOTS, policy=POLICY) == (UUID(int=1), 0.75)
+    assert choice(old, short).postpones == (UUID(int=1), 0.75)
 
 
 def test_the_first_that_fits_reads_for_its_family_unless_a_running_job_has_what_it_reads() -> None:
@@ -103,11 +106,11 @@ def test_priority_interactive_jobs_and_the_turn_of_another_tenant_go_before_foll
 
 
 def test_shared_blocks_need_no_room_only_where_the_engine_credits_them() -> None:
-    large = replace(sharer(1, 70), reuse=Reuse(DOCUMENT_TOKENS, 60, UUID(int=9)))
-    assert chosen(large, running=3) == 1  # 70 are free
-    wide = replace(sharer(1, 80), reuse=Reuse(DOCUMENT_TOKENS, 60, UUID(int=9)))
-    assert chosen(wide, running=3) is None
-    assert chosen(replace(wide, is_credited=True), running=3) == 1
+    reuse = Reuse(DOCUMENT_TOKENS, 60, UUID(int=9))
+    large, wide = sharer(1, 70), sharer(1, 80)
+    assert chosen(with_reuse(large, reuse, is_credited=False), running=3) == 1  # 70 are free
+    assert chosen(with_reuse(wide, reuse, is_credited=False), running=3) is None
+    assert chosen(with_reuse(wide, reuse, is_credited=True), running=3) == 1
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.booleans(), st.integers(0, 9)), max_size=30))
@@ -212,12 +215,10 @@ class Engine:
         )
         if choice.start is None:
             return None
-        place = next(place for place, each in enumerate(ranked) if each.number == choice.start.int)
-        if (
-            overtaken := postponement(sharers[place], sharers, max_batch_size=SLOTS, policy=POLICY)
-        ) is not None:
-            self.postponed[overtaken[0]] += overtaken[1]
-        return ranked[place]
+        if choice.postpones is not None:
+            postponed_id, steps = choice.postpones
+            self.postponed[postponed_id] += steps
+        return next(each for each in ranked if each.number == choice.start.int)
 
     def sharer(self, job: Arrival) -> Candidate:
         readers = [each.number for each, _, _ in self.running.values() if each.family == job.family]
@@ -228,7 +229,7 @@ class Engine:
             reuse = Reuse(DOCUMENT_TOKENS)
         is_reading = job.family is not None and job.family not in self.here
         waited = timedelta(seconds=self.now - job.at)
-        return Candidate(
+        candidate = Candidate(
             UUID(int=job.number),
             job.blocks,
             job.steps,
@@ -237,9 +238,9 @@ class Engine:
             tenant=job.tenant,
             family=job.family,
             lead=self.accounts[job.tenant].served,
-            reuse=reuse,
             is_waiting=is_reading and any(number < job.number for number in readers),
         )
+        return with_reuse(candidate, reuse, is_credited=False)
 
 
 def waits(arrivals: list[Arrival], *, shares: bool) -> dict[int, int]:

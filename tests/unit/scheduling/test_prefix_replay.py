@@ -73,14 +73,14 @@ def test_an_engine_that_reports_nothing_is_believed_to_have_what_ran() -> None:
 
 
 def test_a_follower_postpones_a_job_by_what_it_generated_once_it_has_ended() -> None:
-    replay, overtaken = PrefixReplay(), UUID(int=7)
+    replay, head = PrefixReplay(), UUID(int=7)
     answered, cancelled = next(LEASES), next(LEASES)
     for lease_id in (answered, cancelled):
-        replay.postpone(overtaken, 512.0)
+        replay.postpone(head, 512.0)
         job = Reserved(lease_id, 30, 1, output_tokens=3000)
-        replay.start(lease_id, job, postpones=overtaken, likely_tokens=2048)
-    assert replay.postponed() == {overtaken: 1024.0}
+        replay.start(lease_id, job, postpones=head, likely_tokens=2048)
+    assert replay.postponed == {head: 1024.0}
     replay.observe({}, capacity=CAPACITY, answered={answered: Answered(48)})
-    assert replay.postponed() == {overtaken: 524.0}, "what the other one took is not known"
-    replay.recall({overtaken: 1024.0, UUID(int=8): 3.0})
-    assert replay.postponed() == {overtaken: 524.0, UUID(int=8): 3.0}
+    assert replay.postponed == {head: 524.0}, "what the other one took is not known"
+    replay.recall({head: 1024.0, UUID(int=8): 3.0})
+    assert replay.postponed == {head: 524.0, UUID(int=8): 3.0}
