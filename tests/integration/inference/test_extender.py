@@ -60,12 +60,13 @@ def extended(
 
 def test_extensions_of_one_transaction_never_take_the_same_blocks(session: Session) -> None:
     claims = running(session, 8)
-    while any(
-        isinstance(each, Granted) for each in growth.extend(session, ENGINE, asked(claims), policy=POLICY)
-    ):
-        rows = session.execute(select(Reservation.lease_id, Reservation.output_tokens))
-        tokens = dict(rows.tuples().all())
-        claims = [replace(each, output_tokens=tokens[each.lease.lease_id]) for each in claims]
+    found: Sequence[Extended] = [Granted(0)]
+    while any(isinstance(each, Granted) for each in found):
+        found = growth.extend(session, ENGINE, asked(claims), policy=POLICY)
+        claims = [
+            replace(claim, output_tokens=each.tokens) if isinstance(each, Granted) else claim
+            for claim, each in zip(claims, found, strict=True)
+        ]
     assert session.scalar(select(func.sum(Reservation.blocks))) == POOL.max_blocks
 
 
