@@ -1,7 +1,7 @@
 """How a job at the end of its reservation continues: with a larger one, after a wait, or later."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -82,6 +82,8 @@ def extend(
     mine = owned.where(Job.lease_id.in_([each.lease.lease_id for each in asked]), Job.state == "running")
     rows = session.execute(mine, execution_options={"populate_existing": True})
     found = {job.lease_id: (job, reservation) for job, reservation in rows}
+    # No job waits for this engine while it is halted.
+    overtaken = {} if locked[0].halt is not None else _overtaken(session, found.values(), sizer, policy)
     charges = Counter[tuple[UUID, str]]()
     extended = list[Extended]()
     for each in asked:
@@ -89,10 +91,9 @@ def extend(
             extended.append(LeaseLost())
             continue
         job, reservation = found[each.lease.lease_id]
-        # No job waits for this engine while it is halted.
-        overtaken = None if locked[0].halt is not None else _overtaken(session, reservation, sizer, policy)
         before = reservation.output_tokens
-        got, load = _extend(load, job, reservation, each.produced, sizer, overtaken)
+        waiting = overtaken.get(reservation.overtakes)
+        got, load = _extend(load, job, reservation, each.produced, sizer, waiting)
         extended.append(got)
         charges[job.tenant_id, job.model] += reservation.output_tokens - before
     served_tokens.charge(session, engine_name, +charges)
@@ -142,15 +143,17 @@ def _extend(
     return Granted(reservation.output_tokens, slot_wait=wait_behind_waiting(others)), load
 
 
-def _overtaken(session: Session, mine: Reservation, sizer: Sizer, policy: ClaimPolicy) -> Candidate | None:
-    """Find the job that this one started ahead of, if it still waits and may start."""
-    if mine.overtakes is None:
-        return None
+def _overtaken(
+    session: Session, extended: Iterable[tuple[Job, Reservation]], sizer: Sizer, policy: ClaimPolicy
+) -> dict[UUID | None, Candidate]:
+    """Find the jobs that these started ahead of and that still wait and may start, by id."""
+    ids = {each.overtakes for _, each in extended} - {None}
+    if not ids:
+        return {}
     query = select(Job).join(Tenant, Tenant.id == Job.tenant_id)
-    waiting = session.scalar(
-        query.where(Job.id == mine.overtakes, Job.state == "queued", Tenant.halt.is_(None))
-    )
-    if waiting is None:
-        return None
-    size = sizer.size(waiting, produced=waiting.completion_tokens)
-    return Candidate(waiting.id, size.blocks, size.steps, alone=waiting.num_rescues >= policy.max_rescues)
+    waiting = session.scalars(query.where(Job.id.in_(ids), Job.state == "queued", Tenant.halt.is_(None)))
+    found = dict[UUID | None, Candidate]()
+    for job in waiting:
+        size, alone = sizer.size(job, produced=job.completion_tokens), job.num_rescues >= policy.max_rescues
+        found[job.id] = Candidate(job.id, size.blocks, size.steps, alone=alone)
+    return found

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import cast
 
 import pytest
-from sqlalchemy import create_engine, func, select, text
+from sqlalchemy import create_engine, event, func, select, text, update
 from sqlalchemy.orm import Session, sessionmaker
 
 from cli.stack.ports import LOOPBACK
@@ -77,6 +77,25 @@ def test_an_extension_without_a_lease_costs_the_others_nothing(session: Session)
     )
     found = growth.extend(session, ENGINE, asked([first, lost, last]), policy=POLICY)
     assert [type(each) for each in found] == [Granted, LeaseLost, Granted]
+
+
+def test_jobs_that_overtook_others_cost_no_statement_each(session: Session) -> None:
+    """The engine's row is locked meanwhile."""
+    claims = running(session, 8)
+    session.execute(update(Reservation).values(overtakes=Reservation.job_id))
+    statements: list[str] = []
+
+    def note(_connection: object, _cursor: object, sql: str, *_: object) -> None:
+        statements.append(sql)
+
+    event.listen(session.connection(), "before_cursor_execute", note)
+    growth.extend(session, ENGINE, asked(claims[:1]), policy=POLICY)
+    session.flush()
+    num_of_one = len(statements)
+    growth.extend(session, ENGINE, asked(claims[1:]), policy=POLICY)
+    session.flush()
+    event.remove(session.connection(), "before_cursor_execute", note)
+    assert len(statements) - num_of_one <= num_of_one
 
 
 def test_each_of_many_that_ask_at_once_is_answered(
