@@ -96,8 +96,8 @@ class FinishResult:
     """What a statement did.
 
     Attributes:
-        states: the new states of jobs, by `JobEnd.key`; None: the lease is lost. Of those that are absent, a
-            row or a tree is locked.
+        states: the new states of jobs, by `JobEnd.key`; None: the lease is lost. An absent one has a
+            locked row or tree.
         followed: jobs that ended, for which receivers, trees or twins may wait.
     """
 

@@ -64,8 +64,8 @@ def finish(session: Session, ends: Sequence[JobEnd]) -> dict[UUID, StoredEnd]:
         ends: of different jobs or runs; all of runs, or none.
 
     Returns:
-        What became of each end, by `JobEnd.key`. Of those that are absent, a row or a tree is locked: try
-        again soon.
+        What became of each end, by `JobEnd.key`. One that is absent has a locked row or tree: try again
+        soon.
     """
     trees = {each.summary_id for each in ends if each.summary_id is not None}
     found = finishing.finish(session, ends, free_trees=tree_progress.lock_free(session, trees))

@@ -6,9 +6,8 @@ figures.
 
 import json
 import re
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from math import ceil
 from pathlib import Path
 from typing import Final
@@ -141,7 +140,7 @@ def used_by_two(server: VllmServer) -> int:
         while not all(each.done() for each in asking):
             gauges = client.gauges()
             most = max(most, gauges.used_blocks if gauges is not None else 0)
-            time.sleep(0.02)
+            wait(asking, timeout=0.02)
         for each in asking:
             each.result()
     client.close()

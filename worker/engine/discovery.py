@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -46,8 +47,7 @@ _WITHOUT_GAUGES: Final = {
 }
 # Of a server that does not report the size of its blocks; only their product with the number counts.
 _TOKENS_PER_BLOCK: Final = 32
-_REFUSALS: Final = frozenset({401, 403})
-_LOADING: Final = 503
+_REFUSALS: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 
 class NoServerError(EngineUnavailableError):
@@ -196,7 +196,7 @@ async def _choose_card(server: HttpServer, wanted: str | None) -> ModelCard:
         raise NotAnEngineError(f"GET {PATH}: {reason_of(error)}") from error
     if status in _REFUSALS:
         raise KeyRefusedError(f"status {status}")
-    if status == _LOADING:
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
         raise StillLoadingError(f"status {status}")
     try:
         cards = base_cards(json.loads(said))

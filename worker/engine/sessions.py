@@ -40,6 +40,11 @@ def is_success(status: int) -> bool:
     return status // 100 == 2
 
 
+def is_redirect(status: int) -> bool:
+    """Return True for a status of 300 to 399."""
+    return status // 100 == 3
+
+
 def reason_of(error: Exception) -> str:
     """Say why a connection broke; for one that was never made, in the operating system's words."""
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -49,7 +54,7 @@ def reason_of(error: Exception) -> str:
 
 def redirect_of(answer: aiohttp.ClientResponse) -> str | None:
     """Return where the answer redirects to; None if it does not."""
-    return answer.headers.get("Location") if answer.status // 100 == 3 else None
+    return answer.headers.get("Location") if is_redirect(answer.status) else None
 
 
 async def parts(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

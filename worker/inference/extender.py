@@ -63,7 +63,7 @@ class Extender:
         return await asyncio.wrap_future(extended)
 
     def _extend_all(self) -> None:
-        """Extend until nobody asks."""
+        """Extend until no job asks."""
         while True:
             with self._lock:
                 asked, self._asked = self._asked, []
@@ -78,7 +78,7 @@ class Extender:
                     extended.set_result(how)
 
     def _extend_together(self, asked: Sequence[Extension]) -> Sequence[Extended | Exception]:
-        """Extend all of these in one transaction; if one of them makes it fail, each in its own."""
+        """Extend all in one transaction; if that fails because of one, each in a transaction of its own."""
         try:
             with transaction(self._sessions) as session:
                 return growth.extend(session, self._engine_name, asked, policy=self._policy())

@@ -74,7 +74,7 @@ class Run:
         began_at: monotonic time at which the run began, just after its claim.
         stream: its last stream; None if nothing was sent.
         is_first_request: the stream is of the job's first request.
-        cached_tokens: prompt tokens that the engine had in its cache for that one; None: it did not tell.
+        cached_tokens: prompt tokens that the engine had in its cache for that one; None: not reported.
         form: what the answer must be.
         adapter: that generates; None: the model as it is.
         tensors: what goes to the engine and comes from it by name besides.
@@ -187,7 +187,7 @@ class Run:
         return self.since_first_token() if self.num_tokens and not self.reported_tokens else None
 
     def output(self) -> Output:
-        """Return what the job generated, and what the engine told of its prompt. Call it once."""
+        """Return what the job generated, and how much of its prompt was cached. Call it once."""
         return replace(self.answer.output(), cached_tokens=self.cached_tokens)
 
     def _gather(self, part: OutputDelta) -> None:

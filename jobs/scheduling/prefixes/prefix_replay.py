@@ -120,7 +120,7 @@ class PrefixReplay:
             lease_id: of the job.
             job: it.
             reused_tokens: of its prompt, that the engine is expected to have.
-            postpones: the job that it postpones as a follower, as `postpone` was told. None: none.
+            postpones: the job that it postpones as a follower, as given to `postpone`; None: none.
             likely_tokens: of its output, by which that was reckoned.
         """
         if postpones is not None:
@@ -142,7 +142,7 @@ class PrefixReplay:
         return {key: each for key, each in reversed(self._left.items()) if isinstance(key, Family)}
 
     def postpone(self, job_id: UUID, steps: float) -> float:
-        """Note that a follower postpones this job, for so many steps; return for how many in all."""
+        """Add the steps by which a follower postpones this job; return their sum."""
         total = self._postponed.pop(job_id, 0.0) + steps
         self.recall({job_id: total})
         return total

@@ -157,9 +157,9 @@ def test_progress_of_many_jobs_is_reported_in_one_statement_and_keeps_the_first_
     keeper.run_once()
     first = [job.first_token_at for job in jobs_of(sessions, runs)]
     assert None not in first
-    told = [leases.JobProgress(each.lease, 10**6, timedelta(0)) for each in runs]
+    reports = [leases.JobProgress(each.lease, 10**6, timedelta(0)) for each in runs]
     with transaction(sessions) as session:
-        assert leases.report_all(session, told).keys() == {each.lease.lease_id for each in runs}
+        assert leases.report_all(session, reports).keys() == {each.lease.lease_id for each in runs}
     jobs = jobs_of(sessions, runs)
     assert [job.first_token_at for job in jobs] == first
     assert [job.completion_tokens for job in jobs] == [job.max_tokens for job in jobs]

@@ -31,7 +31,7 @@ def stray_run(*, seconds: float = 600) -> Run:
 
 
 def begin(run: Run, answer: AnyAnswer) -> Run:
-    """Begin the run with this answer; its log and its live output reach nobody."""
+    """Begin the run with this answer; its log and its live output are dropped."""
     publisher = OutputPublisher(lambda *_: None, run.lease.job_id, answer, interval=0)
     run.begin(answer, publisher, _Silent())  # type: ignore[arg-type]  # all that it calls
     return run

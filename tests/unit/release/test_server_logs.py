@@ -11,7 +11,7 @@ import server_logs
 
 
 def started(program: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-c", program])
+    return subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
 
 
 def report_since(began: float) -> pytest.TestReport:
@@ -22,7 +22,7 @@ def test_servers_that_run_or_wrote_since_the_test_began_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_logs, "_servers", [])
-    running, ended = started("import time; time.sleep(600)"), started("")
+    running, ended = started("input()"), started("")
     ended.wait()
     for name, process in (("silent", running), ("over", ended)):
         (tmp_path / name).write_text(f"| a table |\n{name}: it crashed\n")
@@ -30,8 +30,7 @@ def test_servers_that_run_or_wrote_since_the_test_began_are_shown(
     report, later = report_since(time.time() - 60), report_since(time.time() + 60)
     server_logs.add_to(report)
     server_logs.add_to(later)
-    running.kill()
-    running.wait()
+    running.communicate(b"\n")
     silent = (f"End of {tmp_path / 'silent'}", "silent: it crashed")
     assert report.sections == [silent, (f"End of {tmp_path / 'over'}", "over: it crashed")]
     assert later.sections == [silent]

@@ -67,9 +67,9 @@ def test_a_follower_overtakes_an_old_job_only_for_as_long_as_reading_again_takes
 def test_only_a_job_that_waited_longer_is_postponed_by_a_follower() -> None:
     follower = sharer(2, reused=DOCUMENT_TOKENS, waited=96)
     peer, old = sharer(1, waited=100), sharer(1, waited=200)
-    told = [choice(each, follower) for each in (peer, old)]
-    assert [each.start for each in told] == [follower.job_id, follower.job_id]
-    assert [each.postpones for each in told] == [None, (UUID(int=1), 4.75)]
+    choices = [choice(each, follower) for each in (peer, old)]
+    assert [each.start for each in choices] == [follower.job_id, follower.job_id]
+    assert [each.postpones for each in choices] == [None, (UUID(int=1), 4.75)]
     short = replace(follower, unlikely_tokens=16)
     assert choice(old, short).postpones == (UUID(int=1), 0.75)
 

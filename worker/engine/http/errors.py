@@ -2,6 +2,7 @@
 
 import json
 import re
+from http import HTTPStatus
 from typing import Any, Final
 
 from jobs.errors import (
@@ -13,7 +14,7 @@ from jobs.errors import (
     RetryableEngineError,
 )
 from worker.engine.engine import NOT_SENT, StreamEnd
-from worker.engine.sessions import reason_of
+from worker.engine.sessions import is_redirect, reason_of
 from worker.engine.storable import storable
 
 # The request itself is wrong; the same request fails again.
@@ -24,8 +25,6 @@ _FORBIDDEN: Final = 403  # for every prompt or, by a filter in front of the serv
 _NO_KEY: Final = frozenset({401, _FORBIDDEN})
 _NOT_HERE: Final = frozenset({404, 405})
 _NOT_NOW: Final = frozenset({408, 429, 503})
-_FAULT: Final = 500
-_REDIRECTS: Final = 3  # their first digit
 # llama.cpp's word, with status 500, for an input to embed that is longer than its batch.
 _TOO_LARGE: Final = "too large to process"
 # How servers say that a prompt does not fit: "maximum context length", "exceeds the available context size",
@@ -62,10 +61,10 @@ def refused(status: int, said: str, *, is_certain: bool, is_estimated: bool = Fa
         is_certain: the kind sends 400 for wrong requests alone.
         is_estimated: the prompt was counted by an estimate.
     """
-    if status in _REFUSED or (status == _FAULT and _TOO_LARGE in said):
+    if status in _REFUSED or (status == HTTPStatus.INTERNAL_SERVER_ERROR and _TOO_LARGE in said):
         error = _refusal(said, is_certain=is_certain, is_estimated=is_estimated)
         return StreamEnd(error, confirmed=True)
-    if status in _NO_KEY | _NOT_HERE or status // 100 == _REDIRECTS:
+    if status in _NO_KEY | _NOT_HERE or is_redirect(status):
         help_ = "; see LONGBATCH_ENGINE__API_KEY" if status in _NO_KEY else ""
         message = f"the engine answers every request with status {status}{help_}"
         kind = EngineForbidsError if status == _FORBIDDEN else EngineMisconfiguredError
@@ -97,7 +96,7 @@ def said_by(body: bytes, *, reason: str, redirect: str | None) -> str:
 
     Args:
         body: its beginning.
-        reason: the phrase beside the status.
+        reason: the phrase of the status line.
         redirect: where the answer redirects to; None: nowhere.
     """
     if redirect is not None:
