@@ -16,8 +16,8 @@ BATCHES = "batches"
 QUEUES = {INFERENCE: INFERENCE, SERVICE: SERVICE, EVENTS: SERVICE, BATCHES: SERVICE}
 # Task names by doorbell; a worker registers those of its queue, any process may send them.
 WAKE_TASKS = {doorbell: f"longbatch.wake_{doorbell}" for doorbell in QUEUES}
-# A process sends its rings at least this far apart: under a flood of submissions each engine's worker ticks
-# about thirty times a second because of them, and a caller cannot notice the delay.
+# A process sends its rings at least this far apart, so that a flood of submissions costs each worker some
+# thirty ticks a second. A ring that waits for this still wakes a worker within 60 ms.
 PAUSE_SECONDS: Final = 0.03
 
 
