@@ -190,9 +190,8 @@ def _service(servers: Servers) -> Iterator[Rig]:
     """Run a service worker for the block, once it delivers."""
     assert _SETTINGS.encryption_key is not None  # noqa: S101  # there is one
     sessions = servers.sessions
-    broker = doorbell.connect(servers.valkey_url, socket_timeout=3)
     sender = make_app(BrokerSettings(url=SecretStr(servers.valkey_url)))
-    rig = Rig(sessions, partial(doorbell.ring, broker, sender, doorbell.EVENTS))
+    rig = Rig(sessions, partial(doorbell.ring, sender, doorbell.EVENTS))
     with figures.service_worker(
         servers,
         LONGBATCH_WEBHOOKS__ENCRYPTION_KEY=_SETTINGS.encryption_key.get_secret_value(),

@@ -30,8 +30,6 @@ def make_app(settings: BrokerSettings) -> celery.Celery:
     app.conf.update(
         accept_content=["json"],
         task_ignore_result=True,
-        task_acks_late=False,  # Redis redelivers unacknowledged messages; jobs live in Postgres
-        task_create_missing_queues=True,
         # Unlimited: at a limit Celery reads again only at its next tick, up to a second later.
         worker_prefetch_multiplier=0,
         worker_enable_remote_control=False,

@@ -9,7 +9,7 @@ from jobs.errors import LongbatchError
 from jobs.prompts.tokenizer import load_configured
 from jobs.settings import Settings
 from worker.celery_app import make_app, register_tasks, run_worker
-from worker.doorbell import DoorbellListener, ListeningThreads, WorkerDoorbell
+from worker.doorbell import WorkerDoorbell
 from worker.metrics.process import ProcessMetrics
 
 if TYPE_CHECKING:
@@ -59,19 +59,12 @@ def _serve(role: str, kind: "WorkerKind", configured: Settings) -> int:
     broker = doorbell.connect(
         configured.broker.url.get_secret_value(), socket_timeout=configured.broker.socket_timeout_seconds
     )
-    worker_doorbell = WorkerDoorbell(broker, app)
-    threads = kind(configured, load_configured(configured.tokenizer), worker_doorbell, metrics)
-
-    def on_message(name: str) -> None:
-        worker_doorbell.acknowledge(name)
-        threads.on_ring(name)
-
-    register_tasks(app, role, on_message)
+    threads = kind(configured, load_configured(configured.tokenizer), WorkerDoorbell(broker, app), metrics)
+    register_tasks(app, role, threads.on_ring)
     metrics.serve(configured.metrics)
-    listener = DoorbellListener(configured.broker, role, threads.on_ring, hear=worker_doorbell.hear)
     return run_worker(
         app,
-        ListeningThreads(threads, listener),
+        threads,
         queue=role,
         grace_seconds=configured.jobs.shutdown_grace_seconds + _RELEASE_SECONDS,
     )

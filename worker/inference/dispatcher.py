@@ -32,7 +32,6 @@ class Dispatcher:
         slots: Slots,
         desk: Desk,
         metrics: RunMetrics | None = None,
-        pass_on: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set up without ticking.
@@ -44,7 +43,6 @@ class Dispatcher:
             slots: run what the ticks start.
             desk: where the ticks happen.
             metrics: of this worker; None: of nobody.
-            pass_on: called after the tick of a ring: it may have been for another engine too.
             clock: seconds, by which ticks are paced.
         """
         self._metrics = metrics or RunMetrics.of_nobody()
@@ -53,20 +51,13 @@ class Dispatcher:
         self._keeper = keeper
         self._slots = slots
         self._desk = desk
-        self._pass_on = pass_on
         self._clock = clock
-        self._rung = threading.Event()
         self._ticking = threading.Lock()
         self.loop = Loop("dispatcher", self.run_once, interval=settings.jobs.claim_poll_seconds)
         self.prefetch_loop = Loop(
             "prefetch", slots.prefetcher.refresh, interval=settings.jobs.claim_poll_seconds
         )
         desk.wake, desk.wake_within = self.loop.wake, self.loop.wake_within
-
-    def ring(self) -> None:
-        """Tick as soon as the present tick ends, because the doorbell rang."""
-        self._rung.set()
-        self.loop.wake()
 
     def run_once(self) -> None:
         """Store every run that ended, and start every job that can start then, unless the worker is stopping.
@@ -75,15 +66,9 @@ class Dispatcher:
         """
         with self._ticking:
             self.loop.answer_wakes()
-            was_rung = self._rung.is_set()
-            self._rung.clear()
-            try:
-                began = self._clock()
-                self._tick()
-                self._metrics.ticked(self._clock() - began)
-            finally:
-                if was_rung:
-                    self._pass_on()
+            began = self._clock()
+            self._tick()
+            self._metrics.ticked(self._clock() - began)
 
     def begin_stop(self) -> None:
         """Stop claiming jobs. Returns at once."""

@@ -143,7 +143,6 @@ class InferenceWorker:
             slots=slots,
             desk=desk,
             metrics=self._metrics,
-            pass_on=doorbell.pass_on,
         )
         self.monitor.on_ready.append(self.dispatcher.loop)
         self.heartbeat.on_rescued = self.dispatcher.loop.wake
@@ -184,7 +183,7 @@ class InferenceWorker:
 
     def on_ring(self, _doorbell: str) -> None:
         """Claim jobs soon, because the doorbell rang."""
-        self.dispatcher.ring()
+        self.dispatcher.loop.wake()
 
     def begin_stop(self) -> None:
         """Stop claiming jobs. Returns at once."""

@@ -26,7 +26,7 @@ dir {directory}
 save ""
 appendonly no
 maxmemory 256mb
-# Live output expires and may be evicted early; queues never are.
+# Live output expires and may be evicted early.
 maxmemory-policy volatile-ttl
 """
 

@@ -1,13 +1,14 @@
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+import redis
 from pydantic import SecretStr
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session, sessionmaker
@@ -27,6 +28,7 @@ from jobs.states.halt import HaltKind
 from support import (
     ENGINE,
     MODEL,
+    PATIENCE,
     eventually,
     num_waiting_for_locks,
     refusing,
@@ -65,14 +67,24 @@ def test_a_frozen_broker_delays_no_submission_and_no_probe(
         assert ready.json()["components"]["broker"]["ready"] is False
 
 
+@contextmanager
+def broadcasts(broker: redis.Redis) -> Iterator[Callable[[], bytes]]:
+    """Subscribe to all messages; returns the next one."""
+    with broker.pubsub(ignore_subscribe_messages=True) as subscription:
+        subscription.psubscribe("*")
+        subscription.get_message(timeout=PATIENCE)  # it is subscribed
+        yield lambda: eventually(lambda: subscription.get_message(timeout=PATIENCE))["data"]
+
+
 def test_a_submitted_job_rings_the_doorbell(http: httpx2.Client, valkey: EmbeddedValkey) -> None:
-    broker = doorbell.connect(valkey.url, socket_timeout=3)
-    broker.flushdb()
-    http.post("/v1/jobs", json={"input": "a"})
-    http.post("/v1/jobs", json={"input": "a long one " * 5000})
-    for queue in (doorbell.INFERENCE, doorbell.SERVICE):
-        eventually(lambda queue=queue: broker.llen(queue) == 1)
-        assert doorbell.WAKE_TASKS[queue].encode() in (broker.lindex(queue, 0) or b"")
+    with (
+        closing(doorbell.connect(valkey.url, socket_timeout=3)) as broker,
+        broadcasts(broker) as next_message,
+    ):
+        http.post("/v1/jobs", json={"input": "a"})
+        assert doorbell.WAKE_TASKS[doorbell.INFERENCE].encode() in next_message()
+        http.post("/v1/jobs", json={"input": "a long one " * 5000})
+        assert doorbell.WAKE_TASKS[doorbell.SERVICE].encode() in next_message()
 
 
 def test_a_full_pool_answers_503_and_recovers(
@@ -277,8 +289,9 @@ def test_no_prompt_reaches_the_log_or_the_broker(
     with api(database_settings, valkey.url) as process, process.client() as http:
         broker = doorbell.connect(valkey.url, socket_timeout=3)
         broker.flushdb()
-        http.post("/v1/jobs", json={"input": canary})
-        eventually(lambda: broker.llen(doorbell.INFERENCE) or broker.llen(doorbell.SERVICE))
+        with broadcasts(broker) as next_message:
+            http.post("/v1/jobs", json={"input": canary})
+            assert canary.encode() not in next_message()
         http.post("/v1/jobs", json={"input": canary, canary: 1})
         with sessions.begin() as session:
             session.execute(text("ALTER TABLE texts RENAME TO hidden"))

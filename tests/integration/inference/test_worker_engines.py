@@ -1,27 +1,19 @@
 """Several workers and engines share one queue."""
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID
 
 import pytest
-from sqlalchemy import create_engine
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session, sessionmaker
 
-from cli.stack.ports import LOOPBACK, free_port
 from cli.stack.servers.engine_options import EngineOptions
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs.prompts.tokenizer import ensure_default_tokenizer
 from jobs.settings import DatabaseSettings, Settings
 from local_engine import KillableEngine, RunningEngine, killable_engine
 from support import eventually
-from worker.inference.desk import Desk
-from worker.inference.dispatcher import Dispatcher
-from worker.inference.worker import InferenceWorker
-from worker_support import Queue, WorkerProcess, running_worker, settings_for
+from worker_support import Queue, WorkerProcess, settings_for
 
 Start = Callable[[Settings], WorkerProcess]
 
@@ -106,47 +98,3 @@ def test_two_workers_on_one_engine_never_exceed_it(
     assert [queue.job(each).completion_tokens for each in jobs] == [400] * 24
     assert all(worker.said("job.claimed") for worker in workers)
     assert most["waiting"] <= 1  # a slot is free for us a moment before the engine's loop has noticed
-
-
-def dispatcher_of(
-    worker: InferenceWorker, sessions: sessionmaker[Session], passed_on: list[str]
-) -> Dispatcher:
-    """Another one of this worker, which ticks when it is told to."""
-    settings = worker.dispatcher._settings
-    return Dispatcher(
-        settings,
-        monitor=worker.monitor,
-        keeper=worker.keeper,
-        slots=worker.dispatcher._slots,
-        desk=Desk(settings, sessions, stopping=threading.Event()),
-        pass_on=lambda: passed_on.append("ring"),
-    )
-
-
-def test_a_ring_is_passed_on_once_by_a_worker_that_started_all_its_own_jobs(
-    queue: Queue, synthetic: RunningEngine, database_settings: DatabaseSettings, valkey: EmbeddedValkey
-) -> None:
-    passed_on: list[str] = []
-    settings = settings_for(database_settings, valkey.url, synthetic, claim_poll_seconds=60)
-    with running_worker(settings, queue.tokenizer) as worker:
-        dispatcher = dispatcher_of(worker, queue.sessions, passed_on)
-        own = queue.submit("Say something. [[tokens=20]]")
-        other = queue.submit("Say something. [[tokens=20]]", model="other-model")
-        dispatcher.ring()
-        dispatcher.run_once()
-        dispatcher.run_once()
-        assert (queue.ended(own).state, queue.job(other).state) == ("completed", "queued")
-    assert passed_on == ["ring"]
-
-
-def test_a_ring_is_passed_on_by_a_worker_whose_tick_fails(
-    queue: Queue, synthetic: RunningEngine, database_settings: DatabaseSettings, valkey: EmbeddedValkey
-) -> None:
-    passed_on: list[str] = []
-    unreachable = create_engine(f"postgresql+psycopg://{LOOPBACK}:{free_port()}/none")
-    with running_worker(settings_for(database_settings, valkey.url, synthetic), queue.tokenizer) as worker:
-        dispatcher = dispatcher_of(worker, sessionmaker(unreachable), passed_on)
-        dispatcher.ring()
-        with pytest.raises(OperationalError):
-            dispatcher.run_once()
-    assert passed_on == ["ring"]

@@ -1,8 +1,10 @@
-"""Who hears a ring, and who hears of a job's end: at once, and after the commit."""
+"""Which workers a ring wakes, and which readers an announced end reaches."""
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -18,11 +20,11 @@ from api.runtime.doorbell import Doorbell
 from cli.stack.servers.valkey import EmbeddedValkey
 from jobs import database, doorbell, lifecycle, live_output
 from jobs.database import transaction
-from jobs.doorbell import Ring
 from jobs.models import DEFAULT_TENANT, Job
 from jobs.settings import BrokerSettings
 from support import PATIENCE, eventually, spec, submit_one
-from worker.doorbell import DoorbellListener, WorkerDoorbell
+from worker.celery_app import make_app, register_tasks
+from worker.doorbell import WorkerDoorbell
 
 
 class Sent:
@@ -44,216 +46,138 @@ def broker(valkey: EmbeddedValkey) -> Iterator[redis.Redis]:
 
 
 @contextmanager
-def listening(broker: redis.Redis, valkey: EmbeddedValkey, num: int = 1) -> Iterator["SimpleQueue[str]"]:
-    """So many workers wait for rings; none is left afterwards."""
-    heard: SimpleQueue[str] = SimpleQueue()
-    settings = BrokerSettings(url=SecretStr(valkey.url))
-    workers = [DoorbellListener(settings, doorbell.SERVICE, heard.put) for _ in range(num)]
-    with waiting(broker, workers):
-        yield heard
+def listening(broker: redis.Redis, url: str, *queues: str) -> Iterator["SimpleQueue[tuple[int, str]]"]:
+    """Consume each of these queues as a worker does; collects the place of the queue and the doorbell."""
+    rung: SimpleQueue[tuple[int, str]] = SimpleQueue()
 
+    def note(place: int, name: str) -> None:
+        rung.put((place, name))
 
-@contextmanager
-def waiting(broker: redis.Redis, workers: Sequence[DoorbellListener]) -> Iterator[None]:
-    for each in workers:
-        each.loop.start()
-    try:
-        eventually(lambda: num_waiting(broker) == len(workers))
-        yield
-    finally:
-        for each in workers:
-            each.begin_stop()
-        assert all(each.loop.join(60) for each in workers)
-
-
-def num_waiting(broker: redis.Redis) -> int:
-    """Count the clients that wait now: an idle connection too keeps the name of its last command."""
-    clients = broker.client_list()
-    return len([each for each in clients if each["cmd"] == "blpop" and "b" in each["flags"]])
-
-
-def ring(broker: redis.Redis, sent: Sent, name: str) -> None:
-    doorbell.acknowledge(broker, name)
-    assert doorbell.ring(broker, sent, name)
-
-
-def test_a_ring_reaches_a_worker_that_listens_without_celery(
-    valkey: EmbeddedValkey, broker: redis.Redis
-) -> None:
-    sent = Sent()
-    with listening(broker, valkey) as heard:
-        for name in (doorbell.SERVICE, doorbell.EVENTS):
-            ring(broker, sent, name)
-            assert heard.get(timeout=60) == name
-    assert sent.tasks == []
-
-
-def test_a_ring_that_no_worker_listens_for_goes_through_celery(broker: redis.Redis) -> None:
-    sent = Sent()
-    ring(broker, sent, doorbell.INFERENCE)
-    assert sent.tasks == ["inference longbatch.wake_inference True False"]
-
-
-def test_the_api_s_ring_is_sent_when_it_returns(valkey: EmbeddedValkey, broker: redis.Redis) -> None:
-    bell = Doorbell(BrokerSettings(url=SecretStr(valkey.url)))
-    bell._line.connect()  # its thread does not run
-    broker.set("longbatch:bell:inference:listening", b"1")
-    bell.ring(doorbell.INFERENCE)
-    heard = doorbell.hear(broker, doorbell.INFERENCE, seconds=1)
-    assert heard == Ring(doorbell.INFERENCE)
-
-
-def test_a_ring_of_the_api_from_before_it_was_connected_waits_for_no_answer(
-    valkey: EmbeddedValkey, broker: redis.Redis
-) -> None:
-    bell = Doorbell(BrokerSettings(url=SecretStr(valkey.url), socket_timeout_seconds=4 * PATIENCE))
-    with listening(broker, valkey) as heard:
-        bell.ring(doorbell.SERVICE)
+    stopping = threading.Event()
+    with ThreadPoolExecutor(len(queues)) as threads:
+        for place, queue in enumerate(queues):
+            threads.submit(consume, url, queue, partial(note, place), stopping)
         try:
-            bell.start()
-            assert heard.get(timeout=PATIENCE) == doorbell.SERVICE
+            eventually(lambda: num_subscribed(broker) == len(queues))
+            yield rung
         finally:
-            bell.close()
+            stopping.set()
+
+
+def consume(url: str, queue: str, on_ring: Callable[[str], None], stopping: threading.Event) -> None:
+    app = make_app(BrokerSettings(url=SecretStr(url)))
+    register_tasks(app, queue, on_ring)
+    app.amqp.queues.select([queue])
+
+    def run(_: object, message: Any) -> None:  # noqa: ANN401  # Celery has no types
+        app.tasks[message.headers["task"]]()
+
+    with (
+        app.connection_for_read() as connection,
+        app.amqp.TaskConsumer(connection.default_channel, callbacks=[run]),
+    ):
+        while not stopping.is_set():
+            with suppress(TimeoutError):
+                connection.drain_events(timeout=0.1)
+
+
+def num_subscribed(broker: redis.Redis) -> int:
+    return len([each for each in broker.client_list() if each["psub"] != "0"])
+
+
+def of(url: str) -> BrokerSettings:
+    return BrokerSettings(url=SecretStr(url))
+
+
+def test_a_ring_wakes_every_worker_of_its_queue_and_no_other(
+    valkey: EmbeddedValkey, broker: redis.Redis
+) -> None:
+    sender = make_app(of(valkey.url))
+    queues = (doorbell.INFERENCE, doorbell.INFERENCE, doorbell.SERVICE)
+    with listening(broker, valkey.url, *queues) as rung:
+        assert doorbell.ring(sender, doorbell.INFERENCE)
+        assert {rung.get(timeout=PATIENCE) for _ in range(2)} == {(0, "inference"), (1, "inference")}
+        for name in (doorbell.SERVICE, doorbell.EVENTS, doorbell.BATCHES):
+            assert doorbell.ring(sender, name)
+            assert rung.get(timeout=PATIENCE) == (2, name)
+    assert rung.empty()
+
+
+def test_rings_that_no_worker_receives_leave_no_message(valkey: EmbeddedValkey, broker: redis.Redis) -> None:
+    sender = make_app(of(valkey.url))
+    for _ in range(100):
+        assert doorbell.ring(sender, doorbell.INFERENCE)
+    keys: Any = broker.keys("*")
+    assert all(b"binding" in each for each in keys), "the name of the queue alone"
+    with listening(broker, valkey.url, doorbell.INFERENCE) as rung:
+        assert doorbell.ring(sender, doorbell.INFERENCE)
+        rung.get(timeout=PATIENCE)
+    assert rung.empty()
+
+
+def test_a_thousand_submissions_at_once_are_one_message(valkey: EmbeddedValkey) -> None:
+    sent = Sent()
+    bell = Doorbell(of(valkey.url))
+    bell.__dict__["_sender"] = sent
+    for _ in range(1000):
+        bell.ring(doorbell.INFERENCE)
+    bell.start()
+    try:
+        eventually(lambda: sent.tasks)
+        bell.ring(doorbell.SERVICE)
+        eventually(lambda: len(sent.tasks) > 1)
+    finally:
+        bell.close()
+    assert sent.tasks == [
+        "inference longbatch.wake_inference True False",
+        "service longbatch.wake_service True False",
+    ]
 
 
 def test_the_api_rings_on_another_connection_however_many_it_has_lost(
     valkey: EmbeddedValkey, broker: redis.Redis
 ) -> None:
-    bell = Doorbell(BrokerSettings(url=SecretStr(f"{valkey.url}?max_connections=2"))).start()
+    bell = Doorbell(of(valkey.url)).start()
     try:
         for _ in range(4):
-            eventually(lambda: bell._line.connection is not None)
-            broker.client_kill_filter(_type="normal", skipme=True)
-            with listening(broker, valkey) as heard:
+            with listening(broker, valkey.url, doorbell.SERVICE) as rung:
                 bell.ring(doorbell.SERVICE)
-                assert heard.get(timeout=PATIENCE) == doorbell.SERVICE
+                assert rung.get(timeout=PATIENCE) == (0, doorbell.SERVICE)
+            broker.client_kill_filter(_type="normal", skipme=True)
     finally:
         bell.close()
 
 
-def test_a_ring_of_the_api_asks_a_frozen_broker_nothing(tmp_path: Path) -> None:
-    own = EmbeddedValkey(tmp_path)
-    own.start()
-    try:
-        url = SecretStr(f"{own.url}?health_check_interval=1")
-        bell = Doorbell(BrokerSettings(url=url, socket_timeout_seconds=4 * PATIENCE))
-        bell._line.connect()  # its thread does not run
-        assert bell._line.connection is not None
-        bell._line.connection.next_health_check = 0  # due
-        doorbell.connect(own.url, socket_timeout=PATIENCE).client_pause(int(8000 * PATIENCE))
-        ringing = threading.Thread(target=bell.ring, args=[doorbell.SERVICE], daemon=True)
-        ringing.start()
-        ringing.join(PATIENCE)
-        assert not ringing.is_alive()
-    finally:
-        own.stop()
-
-
-def test_one_ring_wakes_one_of_the_workers_that_listen(valkey: EmbeddedValkey, broker: redis.Redis) -> None:
-    with listening(broker, valkey, num=2) as heard:
-        for name in (doorbell.SERVICE, doorbell.EVENTS):
-            ring(broker, Sent(), name)
-            assert heard.get(timeout=60) == name, "no second message of the ring before"
-    assert heard.empty()
-
-
-def test_a_ring_whose_work_nobody_can_take_reaches_every_worker_once(
-    valkey: EmbeddedValkey, broker: redis.Redis
+def test_rings_of_a_worker_wait_for_the_pause_and_become_one(
+    broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard: SimpleQueue[int] = SimpleQueue()
-    doorbells = [WorkerDoorbell(broker, Sent()) for _ in range(3)]
-
-    def listener(number: int) -> DoorbellListener:
-        def cannot_take(_: str) -> None:
-            heard.put(number)
-            doorbells[number].pass_on()
-            doorbells[number].run_once()
-
-        settings = BrokerSettings(url=SecretStr(valkey.url))
-        return DoorbellListener(settings, doorbell.INFERENCE, cannot_take, hear=doorbells[number].hear)
-
-    with waiting(broker, [listener(number) for number in range(3)]):
-        ring(broker, Sent(), doorbell.INFERENCE)
-        assert {heard.get(timeout=60) for _ in range(3)} == {0, 1, 2}
-        eventually(lambda: num_waiting(broker) == 3)  # all have passed it on, and the first has it back
-        assert heard.empty()
-        assert not broker.exists("longbatch:bell:inference")
-
-
-def unheard(broker: redis.Redis) -> Ring:
-    """Take the ring that reaches the next worker."""
-    found: Any = eventually(lambda: broker.lpop("longbatch:bell:inference"))
-    return Ring.parse(found.decode())
-
-
-def test_a_ring_that_is_back_does_not_hide_a_new_one(broker: redis.Redis) -> None:
-    worker = WorkerDoorbell(broker, Sent())
-    back = Ring(doorbell.INFERENCE, "another", 1)
-    heard = [worker.hear(each) for each in (back, Ring(doorbell.INFERENCE), back)]
-    worker.pass_on()
+    monkeypatch.setattr(doorbell, "PAUSE_SECONDS", 2 * PATIENCE)
+    sent = Sent()
+    worker = WorkerDoorbell(broker, sent)
+    worker.ring(doorbell.EVENTS)
     worker.run_once()
-    assert heard == [True, True, False]
-    assert unheard(broker).begun_by not in {"", "another"}
-
-
-def test_rings_that_follow_each_other_closely_all_reach_the_next_worker(broker: redis.Redis) -> None:
-    worker = WorkerDoorbell(broker, Sent())
-    worker.loop.start()
-    try:
-        found = []
-        for name in ("first", "second"):
-            worker.hear(Ring(doorbell.INFERENCE, name, 1))
-            worker.pass_on()
-            found.append(unheard(broker))
-    finally:
-        worker.loop.stop()
-    assert found == [Ring(doorbell.INFERENCE, name, 2) for name in ("first", "second")]
-
-
-def test_rings_that_are_passed_on_together_become_a_new_one(broker: redis.Redis) -> None:
-    worker = WorkerDoorbell(broker, Sent())
-    for name in ("first", "second"):
-        worker.hear(Ring(doorbell.INFERENCE, name, 1))
-        worker.pass_on()
+    assert len(sent.tasks) == 1
+    for _ in range(1000):
+        worker.ring(doorbell.EVENTS)
+        worker.run_once()
+    assert len(sent.tasks) == 1
+    monkeypatch.setattr(doorbell, "PAUSE_SECONDS", 0)
     worker.run_once()
-    ring = unheard(broker)
-    assert (ring.num_hops, worker.hear(ring), broker.exists("longbatch:bell:inference")) == (1, False, 0)
-    assert ring.begun_by not in {"first", "second"}
+    worker.run_once()
+    assert sent.tasks == 2 * ["service longbatch.wake_events True False"]
 
 
-@pytest.mark.parametrize("is_delayed", [False, True])
-def test_a_ring_that_waits_in_a_worker_is_passed_on_when_it_stops(
-    broker: redis.Redis, *, is_delayed: bool
+def test_a_worker_that_stops_sends_the_rings_that_wait(
+    broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = WorkerDoorbell(broker, Sent())
-    worker.hear(Ring(doorbell.INFERENCE, "first", 1))
-    worker.pass_on()
-    worker.run_once()
-    worker.hear(Ring(doorbell.INFERENCE, "second", 1))
-    if is_delayed:
-        worker.pass_on()
+    monkeypatch.setattr(doorbell, "PAUSE_SECONDS", 2 * PATIENCE)
+    sent = Sent()
+    worker = WorkerDoorbell(broker, sent)
+    for name in (doorbell.EVENTS, doorbell.BATCHES):
+        worker.ring(name)
         worker.run_once()
     worker.finish()
-    assert {unheard(broker).begun_by for _ in range(2)} == {"first", "second"}
-
-
-def test_a_ring_of_a_worker_that_is_gone_does_not_go_round_for_ever() -> None:
-    ring: doorbell.Ring | None = doorbell.Ring(doorbell.INFERENCE, begun_by="gone")
-    num_hops = 0
-    while ring is not None:
-        ring = doorbell.Ring.parse(ring.message).passed_on("another")
-        num_hops += 1
-    assert num_hops < 50
-
-
-def test_a_worker_that_stops_passes_the_ring_on(valkey: EmbeddedValkey, broker: redis.Redis) -> None:
-    heard: SimpleQueue[str] = SimpleQueue()
-    worker = DoorbellListener(BrokerSettings(url=SecretStr(valkey.url)), doorbell.SERVICE, heard.put)
-    ring(broker, Sent(), doorbell.SERVICE)  # nobody listens
-    doorbell.pass_on(broker, doorbell.Ring(doorbell.SERVICE))
-    worker.begin_stop()
-    worker.run_once()
-    assert (heard.empty(), broker.lrange("longbatch:bell:service", 0, -1)) == (True, [b"service"])
+    assert [task.split()[1] for task in sent.tasks] == ["longbatch.wake_events", "longbatch.wake_batches"]
 
 
 def test_an_end_is_announced_after_its_commit_and_never_without(engine: Engine) -> None:

@@ -113,6 +113,26 @@ def test_a_wake_during_a_round_is_not_lost() -> None:
     loop.stop()
 
 
+def test_a_thousand_wakes_during_a_round_start_one_more() -> None:
+    entered, go_on, rounds = threading.Event(), threading.Event(), threading.Semaphore(0)
+
+    def round_() -> None:
+        entered.set()
+        go_on.wait(PATIENCE)
+        rounds.release()
+
+    loop = Loop("test", round_, interval=3600)
+    loop.start()
+    assert entered.wait(PATIENCE)
+    for _ in range(1000):
+        loop.wake()
+    go_on.set()
+    assert rounds.acquire(timeout=PATIENCE)
+    assert rounds.acquire(timeout=PATIENCE)
+    assert not rounds.acquire(timeout=0.1)
+    loop.stop()
+
+
 def test_a_round_that_has_answered_a_wake_is_not_repeated() -> None:
     first, second = threading.Event(), threading.Event()
 
