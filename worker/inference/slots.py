@@ -38,7 +38,6 @@ from jobs.files.storage import PartStore
 from jobs.prompts import store
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import CountedPrompt
-from jobs.prompts.tokenizer import unpack_ids
 from jobs.prompts.tools.forms import AnswerForm
 from jobs.scheduling.growth import Extension, Granted, WaitForBlocks
 from jobs.scheduling.sizing import ClaimPolicy
@@ -214,7 +213,7 @@ class Slots:
         split(run.answer, run.form, prompt, self.counter.tokenizer)
         if saved is not None and saved.fingerprint == self.counter.fingerprint:
             scores = None if saved.log_probs is None else read_scores(saved.log_probs)
-            run.answer.resume(unpack_ids(saved.packed_ids).tolist(), scores)
+            run.answer.resume(saved.ids, scores)
         run.take_over(run.answer.num_tokens)
         return prompt
 
