@@ -187,8 +187,7 @@ class Slots:
             end = await self._follow(run, stream, model, slot_wait=next_step.slot_wait)
             if end != RunEnd(SegmentEnded(), engine_is_done=True):
                 return end
-            await stream.close()
-            next_step = await self._extend(run)
+            _, next_step = await asyncio.gather(stream.close(), self._extend(run))
         return RunEnd(next_step, engine_is_done=True)
 
     def _begin(self, run: Run, model: EngineModel) -> None:
