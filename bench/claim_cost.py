@@ -30,7 +30,7 @@ _ENGINE = "bench-engine"
 # would read the newest 200 of each tenant.
 _HISTORY = History(keep=timedelta(seconds=2))
 _POLICY = ClaimPolicy(lease=timedelta(minutes=10), max_rescues=2, history=_HISTORY)
-_OUTPUT = Output(text="an answer", packed_ids=b"ids", num_tokens=64)
+_OUTPUT = Output(text="an answer", ids=(5, 6, 7), num_tokens=64)
 _COMPLETE = RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
 _WARM_UP = 50  # claims
 

@@ -206,7 +206,7 @@ def _running_job(sessions: sessionmaker[Session]) -> Lease:
 
 def _complete(sessions: sessionmaker[Session], lease: Lease) -> None:
     with transaction(sessions) as session:
-        output = Output(text="the end", packed_ids=b"ids", num_tokens=3)
+        output = Output(text="the end", ids=(5, 6, 7), num_tokens=3)
         lifecycle.finish(session, [write_outcome(lease, _COMPLETE, output, settings=JobSettings())])
 
 

@@ -1,6 +1,6 @@
 """What unfinished jobs have generated: saved while they run, and turned into results when they end."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from jobs.models import Checkpoint, Job
 from jobs.models.output import LOG_PROBS, OUTPUT, OUTPUT_IDS, REASONING, TOOL_CALLS
+from jobs.prompts.tokenizer import pack_ids, unpack_ids
 from jobs.prompts.tools.calls import MadeCall, read_calls, write_calls
 
 # Columns of a checkpoint that hold content, with their types: statements seal them.
@@ -39,7 +40,7 @@ class Output:
 
     Attributes:
         text: storable in Postgres.
-        packed_ids: the generated ids, int32 little-endian, zstd-compressed.
+        ids: the generated ids.
         num_tokens: how many tokens it generated.
         fingerprint: of the tokenizer that produced the ids.
         replaced: the text had characters that cannot be stored, and they were replaced.
@@ -55,7 +56,7 @@ class Output:
     """
 
     text: str
-    packed_ids: bytes
+    ids: Sequence[int]
     num_tokens: int
     fingerprint: str = ""
     replaced: bool = False
@@ -73,7 +74,7 @@ def columns_of(output: Output) -> dict[str, Any]:
     """Return a checkpoint's columns, all but its job."""
     return {
         "output": output.text,
-        "output_ids": output.packed_ids,
+        "output_ids": pack_ids(output.ids),
         "num_tokens": output.num_tokens,
         "fingerprint": output.fingerprint,
         "replaced": output.replaced,
@@ -96,7 +97,7 @@ def load(session: Session, job_id: UUID) -> Output | None:
         return None
     return Output(
         text=found.output,
-        packed_ids=found.output_ids,
+        ids=unpack_ids(found.output_ids).tolist(),
         num_tokens=found.num_tokens,
         fingerprint=found.fingerprint,
         replaced=found.replaced,

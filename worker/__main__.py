@@ -14,6 +14,7 @@ def main() -> int:
     kind = process.load(role)
     gc.freeze()
     gc.enable()
+    gc.set_threshold(50_000)  # a thousand streams reach the default of 700 objects a hundred times a second
     return process.run(role, kind)
 
 

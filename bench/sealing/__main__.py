@@ -145,7 +145,7 @@ def _spec(rng: np.random.Generator, num_tokens: int) -> JobSpec:
 def _output(rng: np.random.Generator, num_tokens: int) -> Output:
     ids = rng.integers(0, 128_000, num_tokens)
     text = " ".join(f"{each:x}" for each in ids)
-    return Output(text=text, packed_ids=pack_ids(ids.astype(np.int32)), num_tokens=num_tokens)
+    return Output(text=text, ids=ids.tolist(), num_tokens=num_tokens)
 
 
 def _print(measured: Mapping[str, Sequence[Parts]], options: argparse.Namespace) -> None:

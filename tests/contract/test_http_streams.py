@@ -124,6 +124,14 @@ def test_a_whole_answer_is_confirmed_and_carries_key_and_request_id() -> None:
     assert b"x-request-id: request-1" in head
 
 
+def test_tokens_that_come_together_are_one_delta() -> None:
+    together = event(7) + event(8, 9, reason="length") + DONE
+    with engine(answering(STREAM, together)) as (_, url):
+        opened = Opened(url).start()
+        assert opened.next() == TokenDelta([7, 8, 9])
+        assert opened.end() == ([], StreamEnd(None, confirmed=True))
+
+
 def test_the_usage_after_an_answer_says_what_the_engine_had_of_its_prompt() -> None:
     usage = {"completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 512}}
     last = data({"choices": [], "usage": usage})

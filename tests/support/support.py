@@ -247,7 +247,7 @@ def _leave_running(session: Session, lease: Lease, state: JobState) -> None:
 
 
 def output_of(text_: str, num_tokens: int = 3) -> Output:
-    return Output(text=text_, packed_ids=b"ids", num_tokens=num_tokens)
+    return Output(text=text_, ids=(5, 6, 7), num_tokens=num_tokens)
 
 
 def within(session: Session) -> sessionmaker[Session]:

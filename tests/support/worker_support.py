@@ -187,7 +187,7 @@ class Queue:
         """Those of its checkpoint; none where there is none."""
         with self.sessions() as session:
             found = checkpoints.load(session, job_id)
-            return [] if found is None else unpack_ids(found.packed_ids).tolist()
+            return [] if found is None else list(found.ids)
 
     def when(self, job_id: UUID, condition: Callable[..., object], *, timeout: float = PATIENCE) -> Job:
         """The job once the condition holds."""

@@ -1,5 +1,6 @@
 """The deltas of an engine's stream: token ids or text, what it says of the prompt, tensors by name."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jobs.answers.log_probs import Score
@@ -89,3 +90,16 @@ class OutputDelta:
 
 
 EngineDelta = TokenDelta | TextDelta | VectorDelta | CachedPrompt | OutputDelta
+
+
+def joined(deltas: Sequence[EngineDelta]) -> list[EngineDelta]:
+    """Make one delta of each run of token deltas; the others stay as they are."""
+    found = list[EngineDelta]()
+    for each in deltas:
+        last = found[-1] if found else None
+        if isinstance(each, TokenDelta) and isinstance(last, TokenDelta):
+            scores = [*(last.scores or ()), *(each.scores or ())]
+            found[-1] = TokenDelta([*last.ids, *each.ids], scores or None)
+        else:
+            found.append(each)
+    return found

@@ -8,7 +8,7 @@ from jobs.answers.log_probs import Score, ScoredTokens
 from jobs.checkpoints import Output
 from jobs.live_output import OutputPiece
 from jobs.prompts.thinking import ThinkingTags
-from jobs.prompts.tokenizer import Tokenizer, pack_ids
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tools.harmony import HarmonySplitter
 from jobs.prompts.tools.parser import CallParser
 from jobs.states import FinishReason
@@ -203,7 +203,7 @@ class Answer:
         reasoning, reasoning_replaced = sanitize(self._output.raw_reasoning())
         return Output(
             text=text,
-            packed_ids=pack_ids(self._ids),
+            ids=self.ids,
             num_tokens=len(self._ids),
             fingerprint=self._fingerprint,
             replaced=replaced or reasoning_replaced,

@@ -55,7 +55,7 @@ _EXIT_SECONDS: Final = 5.0
 _AWAY: Final = ("08", "53", "57P")
 # How often an end is tried again at once that violated a constraint: what it refers to may just have gone.
 _MAX_VIOLATIONS: Final = 2
-_NOTHING: Final = Output(text="", packed_ids=b"", num_tokens=0)
+_NOTHING: Final = Output(text="", ids=(), num_tokens=0)
 
 
 class UnrecordableError(LongbatchError):

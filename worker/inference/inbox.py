@@ -18,7 +18,7 @@ class Inbox(Generic[T]):
     def put(self, event: T) -> None:
         """Append an event and wake the reader. Never blocks."""
         self._events.append(event)
-        waiter = self._waiter
+        waiter, self._waiter = self._waiter, None  # later events need not wake it again
         if waiter is None:
             return
         loop = waiter.get_loop()

@@ -162,7 +162,7 @@ def _in_sets(due: Sequence[tuple[Run, Output]]) -> Iterator[list[tuple[Run, Outp
     num_bytes = 0
     for run, snapshot in due:
         some.append((run, snapshot))
-        num_bytes += len(snapshot.text) + len(snapshot.reasoning) + len(snapshot.packed_ids)
+        num_bytes += len(snapshot.text) + len(snapshot.reasoning) + 4 * len(snapshot.ids)
         num_bytes += len(snapshot.log_probs or b"")
         if len(some) == _SAVED_TOGETHER or num_bytes >= _BYTES_TOGETHER:
             yield some

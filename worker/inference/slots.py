@@ -38,7 +38,6 @@ from jobs.files.storage import PartStore
 from jobs.prompts import store
 from jobs.prompts.counter import PromptCounter
 from jobs.prompts.store import CountedPrompt
-from jobs.prompts.tokenizer import unpack_ids
 from jobs.prompts.tools.forms import AnswerForm
 from jobs.scheduling.growth import Extension, Granted, WaitForBlocks
 from jobs.scheduling.sizing import ClaimPolicy
@@ -188,8 +187,7 @@ class Slots:
             end = await self._follow(run, stream, model, slot_wait=next_step.slot_wait)
             if end != RunEnd(SegmentEnded(), engine_is_done=True):
                 return end
-            await stream.close()
-            next_step = await self._extend(run)
+            _, next_step = await asyncio.gather(stream.close(), self._extend(run))
         return RunEnd(next_step, engine_is_done=True)
 
     def _begin(self, run: Run, model: EngineModel) -> None:
@@ -214,7 +212,7 @@ class Slots:
         split(run.answer, run.form, prompt, self.counter.tokenizer)
         if saved is not None and saved.fingerprint == self.counter.fingerprint:
             scores = None if saved.log_probs is None else read_scores(saved.log_probs)
-            run.answer.resume(unpack_ids(saved.packed_ids).tolist(), scores)
+            run.answer.resume(saved.ids, scores)
         run.take_over(run.answer.num_tokens)
         return prompt
 

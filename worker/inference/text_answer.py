@@ -9,7 +9,7 @@ from jobs.embeddings import vectors
 from jobs.errors import RetryableEngineError, UnsupportedParameterError
 from jobs.live_output import OutputPiece
 from jobs.prompts.thinking import ThinkingTags
-from jobs.prompts.tokenizer import Tokenizer, pack_ids
+from jobs.prompts.tokenizer import Tokenizer
 from jobs.prompts.tools.harmony import HarmonySplitter
 from jobs.prompts.tools.parser import CallParser
 from jobs.states import FinishReason
@@ -137,7 +137,7 @@ class TextAnswer:
         reasoning, reasoning_replaced = sanitize(self._output.raw_reasoning())
         return Output(
             text=text,
-            packed_ids=pack_ids(self._tokenizer.encode_text(text)),
+            ids=self._tokenizer.encode_text(text).tolist(),
             calls=calls,
             num_tokens=self.num_tokens,
             # The server's own replacement characters are lost bytes too.
@@ -258,9 +258,7 @@ class EmbeddingAnswer:
 
     def snapshot(self) -> Output:
         """Return the output so far."""
-        return Output(
-            text="", packed_ids=pack_ids(()), num_tokens=0, is_resumable=False, embedding=self._packed
-        )
+        return Output(text="", ids=(), num_tokens=0, is_resumable=False, embedding=self._packed)
 
     def take_new(self) -> OutputPiece:
         """Return nothing: a vector is not streamed."""

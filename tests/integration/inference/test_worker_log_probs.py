@@ -15,7 +15,6 @@ from jobs.answers.log_probs import LogProbs
 from jobs.checkpoints import Output, columns_of
 from jobs.database import transaction
 from jobs.models import DEFAULT_TENANT, Checkpoint
-from jobs.prompts.tokenizer import pack_ids
 from jobs.settings import DatabaseSettings, EngineSettings, Settings
 from jobs.sharing import Sharing
 from stand_in_engine import StandIn, log_prob_of, standing_in
@@ -153,7 +152,7 @@ def test_a_checkpoint_of_the_release_before_is_started_over(
     queue: Queue, served: StandIn, settings: Settings
 ) -> None:
     job_id = queue.submit("Write.", max_tokens=20, sampling=SCORED)
-    saved = Output("", pack_ids([1000, 1001]), 2, fingerprint=queue.tokenizer.fingerprint)
+    saved = Output("", [1000, 1001], 2, fingerprint=queue.tokenizer.fingerprint)
     with transaction(queue.sessions) as session:
         session.add(Checkpoint(job_id=job_id, **columns_of(saved)))
         session.execute(text("UPDATE jobs SET completion_tokens = 2"))

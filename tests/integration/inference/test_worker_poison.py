@@ -73,7 +73,7 @@ class Unstorable(Answer):
     """An answer whose text no row can hold."""
 
     def output(self) -> Output:
-        return Output(text="a\x00b", packed_ids=b"ids", num_tokens=2)
+        return Output(text="a\x00b", ids=(5, 6, 7), num_tokens=2)
 
 
 def recorded(

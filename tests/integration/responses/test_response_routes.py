@@ -419,9 +419,7 @@ def test_thinking_is_an_item_before_the_message_and_is_streamed(
 ) -> None:
     made = submitted(sdk)
     lease = claimed(sessions)
-    output = Output(
-        text="Blue.", packed_ids=b"ids", num_tokens=5, reasoning="Let me see.", reasoning_tokens=3
-    )
+    output = Output(text="Blue.", ids=(5, 6, 7), num_tokens=5, reasoning="Let me see.", reasoning_tokens=3)
     with sessions.begin() as session:
         ending.complete(session, lease, output, FinishReason.STOP)
     found: Any = sdk.responses.retrieve(made.id)
@@ -461,7 +459,7 @@ def test_a_function_is_called_and_its_result_goes_back(
     lease = claimed(sessions)
     calls = (MadeCall(12, "weather", '{"city":"Oslo"}'), MadeCall(12, "weather", "{}"))
     with sessions.begin() as session:
-        output = Output(text="Let me look.", packed_ids=b"ids", num_tokens=5, calls=calls)
+        output = Output(text="Let me look.", ids=(5, 6, 7), num_tokens=5, calls=calls)
         ending.complete(session, lease, output, FinishReason.TOOL_CALLS)
     made = waiting.result()
     found: Any = sdk.responses.retrieve(made.id)

@@ -41,7 +41,7 @@ def test_a_tick_reads_jobs_by_indexes_after_many_came_since_the_last_analysis(se
 
     connection = session.connection()
     event.listen(connection, "before_cursor_execute", explain)
-    output = Output(text="answer", packed_ids=b"ids", num_tokens=3)
+    output = Output(text="answer", ids=(5, 6, 7), num_tokens=3)
     lease = Lease(first.job.id, first.lease.lease_id)
     lifecycle.finish(session, [ending.completed(lease, output)])
     claimed = claim_all(session, ENGINE, POLICY).claims

@@ -31,7 +31,7 @@ IDS, SAID_IDS = tuple(range(70_001, 70_011)), tuple(range(80_001, 80_011))
 MARKS = Marks([ASKED, SAID, THOUGHT, CALLED], [IDS, SAID_IDS])
 OUTPUT = Output(
     text=f"Do a {SAID}.",
-    packed_ids=pack_ids(SAID_IDS),
+    ids=list(SAID_IDS),
     num_tokens=len(SAID_IDS),
     reasoning=f"It may be {THOUGHT}.",
     reasoning_tokens=3,
@@ -97,7 +97,7 @@ ALL = (
     f"Is it {ASKED}?",
     pack_ids(IDS),
     OUTPUT.text,
-    OUTPUT.packed_ids,
+    pack_ids(OUTPUT.ids),
     OUTPUT.reasoning,
     OUTPUT.calls,
     OUTPUT.log_probs,
@@ -124,7 +124,7 @@ def test_what_runs_is_saved_sealed_and_goes_on(sessions: Sessions, sealed: Sessi
     with transaction(sealed) as session:
         saved = checkpoints.load(session, lease.job_id)
         assert saved is not None
-        assert (saved.text, saved.packed_ids, saved.calls) == (OUTPUT.text, OUTPUT.packed_ids, OUTPUT.calls)
+        assert (saved.text, saved.ids, saved.calls) == (OUTPUT.text, OUTPUT.ids, OUTPUT.calls)
         assert ending.finish_stopped(session, lease, StopReason.CANCEL, None)
     assert in_database(sessions, MARKS) == set()
     with sealed() as session:  # SQL made the result of the checkpoint
@@ -187,7 +187,7 @@ def test_a_webhook_measures_the_output_and_not_how_it_is_stored(sealed: Sessions
     for size in (16 * 1024, 16 * 1024 + 1):
         lease = claimed(sealed)
         with transaction(sealed) as session:
-            output = Output(text="x" * size, packed_ids=b"ids", num_tokens=3)
+            output = Output(text="x" * size, ids=(5, 6, 7), num_tokens=3)
             assert ending.complete(session, lease, output, FinishReason.STOP)
     deliver_all(sealed)
     assert [len(each.event["data"]["output"] or "") for each in receiver.seen] == [16 * 1024, 0]

@@ -17,7 +17,6 @@ from jobs.database import transaction
 from jobs.engines import reservations
 from jobs.models import Batch, FilePart, Job
 from jobs.preparation import Counting
-from jobs.prompts.tokenizer import pack_ids
 from jobs.sealing.content import key_name
 from jobs.settings import Settings
 from jobs.states import FinishReason
@@ -95,7 +94,7 @@ def test_a_checkpoint_fails_its_own_job_alone(
     with transaction(otherwise) as session:
         register_engine(session)
         lease = claim_one(session).lease
-        saved = Output("said", packed_ids=pack_ids([1, 2, 3]), num_tokens=3)
+        saved = Output("said", ids=[1, 2, 3], num_tokens=3)
         assert ending.checkpoint(session, lease, saved)
         assert ending.release(session, lease, saved) == "queued"
         reservations.close(session, lease.lease_id)

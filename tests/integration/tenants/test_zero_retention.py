@@ -184,9 +184,7 @@ def test_a_2xx_that_carried_all_of_the_output_is_a_delivery(
     with sessions.begin() as session:
         whole = done(session, tenant_id, **told)
         announced = done(session, tenant_id, webhook_url="https://a.example/")
-        thought = Output(
-            text="said", packed_ids=b"ids", num_tokens=3, reasoning="thought", reasoning_tokens=1
-        )
+        thought = Output(text="said", ids=(5, 6, 7), num_tokens=3, reasoning="thought", reasoning_tokens=1)
         partly = done(session, tenant_id, thought, **told)
         long = done(session, tenant_id, output_of("long " * 4000), **told)
     rounds(work)

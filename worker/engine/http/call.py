@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -10,7 +10,7 @@ import aiohttp
 
 from jobs.errors import EngineError, EngineLostError, RetryableEngineError
 from worker.engine.deadlines import CONNECT_SECONDS
-from worker.engine.deltas import CachedPrompt, EngineDelta, TextDelta, TokenDelta, VectorDelta
+from worker.engine.deltas import CachedPrompt, EngineDelta, TextDelta, TokenDelta, VectorDelta, joined
 from worker.engine.engine import NOT_SENT, StreamEnd
 from worker.engine.http import errors
 from worker.engine.http.server import HttpServer
@@ -44,6 +44,11 @@ class HttpEnd:
     is_limit: bool = False
     confirmed: bool = True
     rest: "Dialect | None" = None
+
+    @property
+    def is_last(self) -> bool:
+        """True if what follows in the stream is not wanted, or cannot be understood."""
+        return self.rest is not None or not self.confirmed
 
 
 Event = EngineDelta | HttpEnd
@@ -192,12 +197,10 @@ class HttpCall:
         end: HttpEnd | None = None
         try:
             async with asyncio.timeout(None) as patience:
-                async for data in _events_of(answer):
-                    if data == _DONE:
+                async for events in _events_of(answer):
+                    end = self._take(events, put, end=end)
+                    if _DONE in events or (end is not None and end.is_last):
                         break
-                    end = self._take(data, put, end=end)
-                    if end is not None and (end.rest is not None or not end.confirmed):
-                        break  # the rest of this stream is not wanted, or cannot be understood
                     if end is not None and patience.when() is None:
                         patience.reschedule(asyncio.get_running_loop().time() + _END_SECONDS)
         except BROKEN as error:
@@ -212,15 +215,27 @@ class HttpCall:
         return end
 
     def _take(
-        self, data: bytes, put: Callable[[EngineDelta], None], *, end: HttpEnd | None
+        self, events: Sequence[bytes], put: Callable[[EngineDelta], None], *, end: HttpEnd | None
     ) -> HttpEnd | None:
-        """Pass on an event's deltas. Returns the end of the answer once it has come."""
-        for found in self._read(data):
-            if isinstance(found, HttpEnd):
-                end = end or found
-            elif end is None or (end.error is None and not isinstance(found, TokenDelta)):  # usage is last
-                self._count(found)
-                put(found)
+        """Pass on the deltas of events that came together, their tokens as one delta.
+
+        Returns:
+            The end of the answer, once it has come.
+        """
+        deltas = list[EngineDelta]()
+        for event in events:
+            if event == _DONE or (end is not None and end.is_last):
+                break
+            for found in self._read(event):
+                if isinstance(found, HttpEnd):
+                    end = end or found
+                    continue
+                # After the end of an answer only its usage may come.
+                if end is None or (end.error is None and not isinstance(found, TokenDelta)):
+                    self._count(found)
+                    deltas.append(found)
+        for each in joined(deltas):
+            put(each)
         return end
 
     def _read(self, data: bytes) -> list[Event]:
@@ -290,17 +305,18 @@ def _written(dialect: Dialect) -> bytes:
         raise EngineError("a value of the request cannot be sent to the engine", said=said) from error
 
 
-async def _events_of(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Yield the data of each event; a JSON document is one event.
+async def _events_of(answer: aiohttp.ClientResponse) -> AsyncIterator[list[bytes]]:
+    """Yield the data of the events that came together, never none; a JSON document is one event.
 
     Raises:
         aiohttp.ClientError: the connection broke, or an event is too long.
     """
     if answer.content_type == "application/json":
-        yield await beginning(answer, max_bytes=_MAX_EVENT_BYTES)
+        yield [await beginning(answer, max_bytes=_MAX_EVENT_BYTES)]
         return
     rest, data = b"", list[bytes]()
     async for part in parts(answer):
+        events = list[bytes]()
         *lines, rest = (rest + part).split(b"\n")
         if len(rest) + sum(map(len, data)) > _MAX_EVENT_BYTES:
             raise aiohttp.ClientPayloadError(f"an event of more than {_MAX_EVENT_BYTES} bytes")
@@ -310,8 +326,10 @@ async def _events_of(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
                 data.append(value.removeprefix(b" "))
             elif line in {b"", b"\r"}:  # one that begins with a colon is a comment
                 if event := b"\n".join(data):
-                    yield event
+                    events.append(event)
                 data = []
+        if events:
+            yield events
 
 
 async def _said(answer: aiohttp.ClientResponse) -> str:

@@ -43,8 +43,8 @@ from webhook_support import add_endpoint
 from worker.inference.desk import Desk
 from worker.inference.outcome import NotLoaded, RunEnd
 
-NOTHING = Output(text="", packed_ids=b"", num_tokens=0)
-POISON = Output(text="a\x00b", packed_ids=b"ids", num_tokens=2)
+NOTHING = Output(text="", ids=(), num_tokens=0)
+POISON = Output(text="a\x00b", ids=(5, 6, 7), num_tokens=2)
 
 
 def test_what_ended_together_is_stored_in_one_transaction_with_the_claims_after_it(
