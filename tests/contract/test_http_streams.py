@@ -8,6 +8,7 @@ import json
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -130,6 +131,38 @@ def test_tokens_that_come_together_are_one_delta() -> None:
         opened = Opened(url).start()
         assert opened.next() == TokenDelta([7, 8, 9])
         assert opened.end() == ([], StreamEnd(None, confirmed=True))
+
+
+def trickling(connected: socket.socket) -> None:
+    connected.sendall(STREAM)
+    for token_id in range(1, 20):
+        connected.sendall(event(token_id))
+        time.sleep(0.01)
+    connected.sendall(event(20, reason="length") + DONE)
+
+
+def test_of_many_streams_each_is_read_a_few_times_a_second_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(call, "_MANY_STREAMS", 0)
+    monkeypatch.setattr(call, "_PAUSE_SECONDS", 0.1)
+    with engine(trickling) as (_, url):
+        opened = Opened(url, max_tokens=20).start()
+        came = list(iter(opened.next, StreamEnd(None, confirmed=True)))
+        assert opened.stream.close()
+    assert [token for each in came if isinstance(each, TokenDelta) for token in each.ids] == list(
+        range(1, 21)
+    )
+    assert len(came) < 10
+
+
+def test_a_connection_that_breaks_while_its_stream_is_not_read_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(call, "_MANY_STREAMS", 0)
+    ids, end = asked(answering(STREAM, event(7)))
+    assert ids == [7]
+    assert not end.confirmed
 
 
 def test_the_usage_after_an_answer_says_what_the_engine_had_of_its_prompt() -> None:

@@ -4,7 +4,7 @@ aiohttp parses in C: an event of a stream costs a quarter of the CPU that it cos
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
 import aiohttp
@@ -57,10 +57,16 @@ def redirect_of(answer: aiohttp.ClientResponse) -> str | None:
     return answer.headers.get("Location") if is_redirect(answer.status) else None
 
 
-async def parts(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def parts(
+    answer: aiohttp.ClientResponse, *, pause: Callable[[], float] = lambda: 0.0
+) -> AsyncIterator[bytes]:
     """Yield a body as it comes.
 
     aiohttp closes the connection at a chunk that it cannot parse, and would then wait for more forever.
+
+    Args:
+        answer: whose body is read.
+        pause: returns for how many seconds nothing is read after a part; what comes meanwhile is one part.
 
     Raises:
         aiohttp.ClientError: the connection broke, or the body cannot be read.
@@ -77,6 +83,10 @@ async def parts(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         protocol.closed.add_done_callback(end)
     async for part in body.iter_any():
         yield part
+        if protocol is not None and not body.is_eof() and (seconds := pause()):
+            protocol.pause_reading()
+            await asyncio.sleep(seconds)
+            protocol.resume_reading()
 
 
 async def beginning(answer: aiohttp.ClientResponse, *, max_bytes: int) -> bytes:

@@ -21,6 +21,10 @@ from worker.engine.storable import storable
 # What follows the end of an answer: usage, an end mark, the end of the response.
 _END_SECONDS: Final = 2.0
 _DONE: Final = b"[DONE]"
+# Each read wakes the loop. So many streams fill its core, and the ends and starts of jobs wait for it: then a
+# stream is read five times a second, several tokens at a time.
+_MANY_STREAMS: Final = 256
+_PAUSE_SECONDS: Final = 0.2
 # SGLang repeats all token ids in each event: about 1 MB for 131,072 of them.
 _MAX_EVENT_BYTES: Final = 16 * 2**20
 # Of an error's body; a message is much shorter.
@@ -77,6 +81,9 @@ class Dialect(Protocol):
 
     def stop(self) -> tuple[str, Mapping[str, Any]] | None:
         """Build the path and body that end the request cleanly. Returns None if only cutting it does."""
+
+
+_followed = set["HttpCall"]()  # whose streams the engine loop reads
 
 
 class HttpCall:
@@ -195,6 +202,7 @@ class HttpCall:
     ) -> StreamEnd | HttpEnd:
         """Read to the end of the answer. A success status is no success: an error may come as an event."""
         end: HttpEnd | None = None
+        _followed.add(self)
         try:
             async with asyncio.timeout(None) as patience:
                 async for events in _events_of(answer):
@@ -209,6 +217,8 @@ class HttpCall:
         except asyncio.CancelledError:
             if end is None or not self._is_cancelled:
                 raise
+        finally:
+            _followed.discard(self)
         if end is None:
             said = "the stream ended without a finish reason"
             return StreamEnd(RetryableEngineError(said=said), confirmed=False)
@@ -305,6 +315,11 @@ def _written(dialect: Dialect) -> bytes:
         raise EngineError("a value of the request cannot be sent to the engine", said=said) from error
 
 
+def _pause() -> float:
+    """Return for how many seconds a stream is left alone after a part of it was read."""
+    return _PAUSE_SECONDS if len(_followed) > _MANY_STREAMS else 0.0
+
+
 async def _events_of(answer: aiohttp.ClientResponse) -> AsyncIterator[list[bytes]]:
     """Yield the data of the events that came together, never none; a JSON document is one event.
 
@@ -315,7 +330,7 @@ async def _events_of(answer: aiohttp.ClientResponse) -> AsyncIterator[list[bytes
         yield [await beginning(answer, max_bytes=_MAX_EVENT_BYTES)]
         return
     rest, data = b"", list[bytes]()
-    async for part in parts(answer):
+    async for part in parts(answer, pause=_pause):
         events = list[bytes]()
         *lines, rest = (rest + part).split(b"\n")
         if len(rest) + sum(map(len, data)) > _MAX_EVENT_BYTES:
