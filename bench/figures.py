@@ -111,11 +111,18 @@ def servers(directory: Path, *, pool_size: int) -> Iterator[Servers]:
 
 @contextmanager
 def running_stack(
-    directory: Path, engine: EngineOptions | LlamaOptions
+    directory: Path, engine: EngineOptions | LlamaOptions | None, **variables: str
 ) -> Iterator[tuple[Stack, httpx2.Client]]:
-    """Run a whole stack without this shell's settings; yield it with a client of its API."""
+    """Run a whole stack with these settings and none of this shell's; yield it with a client of its API.
+
+    Args:
+        directory: of its data, which is removed at the end.
+        engine: that it starts; None for the one that the settings name.
+        variables: its settings.
+    """
     inherited = {name: value for name, value in os.environ.items() if "LONGBATCH_" not in name}
-    stack = Stack(StackOptions(directory=directory, api_port=0, engine=engine, environment=inherited))
+    environment = {**inherited, **variables}
+    stack = Stack(StackOptions(directory=directory, api_port=0, engine=engine, environment=environment))
     stack.start()
     try:
         url, headers = stack.urls.api_url or "", {"Authorization": f"Bearer {stack.urls.api_key}"}

@@ -22,6 +22,7 @@ class Verdict:
         ended: monotonic time at which the last result was stored, or at which patience ended.
         submit_s: of all jobs, in one bulk request.
         first_claim_s: from the beginning of submission to the first claim.
+        last_claim_s: from the beginning of submission until every job had been claimed once.
         lost: jobs that ended without their one result.
         twice: completed runs beyond one for each job.
         wrong_length: results of another length than their mark says.
@@ -32,6 +33,7 @@ class Verdict:
     ended: float
     submit_s: float
     first_claim_s: float
+    last_claim_s: float
     unfinished: int
     lost: int
     twice: int
@@ -102,11 +104,13 @@ class Product:
             )
         }
         is_over = unfinished == 0
+        starts = [each - began for each in self.ledger.starts(ids)] if is_over else [0.0]
         return Verdict(
             began=began,
             ended=self.ledger.last_end(ids) if is_over else time.monotonic(),
             submit_s=round(submit_s, 2),
-            first_claim_s=round(min(self.ledger.starts(ids)) - began, 2) if is_over else 0.0,
+            first_claim_s=round(min(starts), 2),
+            last_claim_s=round(max(starts), 2),
             unfinished=unfinished,
             lost=outputs.count(0) - unfinished,
             twice=max(0, attempts.get("completed", 0) - len(ids)),

@@ -1,0 +1,1 @@
+"""A full vLLM at its defaults, without a GPU: how many of its slots a worker fills, and at what CPU cost."""
