@@ -79,7 +79,10 @@ def extend(
     owned = select(Job, Reservation).join(
         Reservation, (Reservation.job_id == Job.id) & (Reservation.lease_id == Job.lease_id)
     )
-    mine = owned.where(Job.lease_id.in_([each.lease.lease_id for each in asked]), Job.state == "running")
+    leases = [each.lease for each in asked]
+    mine = owned.where(
+        Job.id.in_([each.job_id for each in leases]), Job.lease_id.in_([each.lease_id for each in leases])
+    )
     rows = session.execute(mine, execution_options={"populate_existing": True})
     found = {job.lease_id: (job, reservation) for job, reservation in rows}
     # No job waits for this engine while it is halted.
