@@ -68,6 +68,19 @@ def test_no_statement_of_a_run_reads_a_table_that_grew_since_the_last_analysis(s
     assert not {verb: number for verb, number in pages.items() if number > MOST_PAGES}
 
 
+def test_a_column_that_a_migration_adds_breaks_no_prepared_statement(session: Session) -> None:
+    """A release's migrations run while workers of the release before work."""
+    count = text("SELECT count(*) FROM pg_prepared_statements")
+    register_engine(session)
+    for _ in range(ROUNDS):
+        run_one(session)
+    before = session.scalar(count)
+    # psycopg must not see it: it forgets what it has prepared after an ALTER TABLE of its own.
+    session.execute(text("DO $$ BEGIN ALTER TABLE jobs ADD COLUMN added text; END $$"))
+    run_one(session)
+    assert session.scalar(count) >= before > 20
+
+
 def submit(session: Session) -> Job:
     """Queue a job that begins like others."""
     job = submit_one(session)
