@@ -154,9 +154,12 @@ def _overtaken(
     if not ids:
         return {}
     query = select(Job).join(Tenant, Tenant.id == Job.tenant_id)
-    waiting = session.scalars(query.where(Job.id.in_(ids), Job.state == "queued", Tenant.halt.is_(None)))
+    mine = query.where(Job.id.in_(ids), Tenant.halt.is_(None))
+    read = session.scalars(mine, execution_options={"populate_existing": True})
     found = dict[UUID | None, Candidate]()
-    for job in waiting:
+    for job in read:
+        if job.state != "queued":  # in the query, it would let the planner read the queue
+            continue
         size, alone = sizer.size(job, produced=job.completion_tokens), job.num_rescues >= policy.max_rescues
         found[job.id] = Candidate(job.id, size.blocks, size.steps, alone=alone)
     return found

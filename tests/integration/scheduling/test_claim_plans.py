@@ -119,6 +119,7 @@ def run_one(session: Session) -> Counter[str]:
     reported = count("report", lambda: leases.report_all(session, reports))
     saved = count("checkpoint", lambda: leases.checkpoint_all(session, held, [OUTPUT for _ in held]))
     assert renewed == set(stops) == set(reported) == saved == {each.lease_id for each in held}
+    session.execute(text("UPDATE reservations SET overtakes = job_id"))
     asked = [Extension(each, 3) for each in held]
     count("extend", lambda: growth.extend(session, ENGINE, asked, policy=POLICY))
     count("preempt", lambda: lifecycle.request_preemption(session, [each.job_id for each in held]))
