@@ -264,7 +264,7 @@ def _statement(of_runs: str) -> Statement:
             coalesce(jobs.first_token_at, clock_timestamp() - given.since_first) AS first_token_at,
             coalesce((SELECT num_tokens FROM checkpoints WHERE checkpoints.job_id = jobs.id), 0) AS saved
         FROM given JOIN jobs ON jobs.id = given.id
-        WHERE {_MAY} AND (
+        WHERE jobs.id = ANY(%(ids)s::uuid[]) AND {_MAY} AND (
             jobs.summary_id IS NULL OR given.lease_id IS NULL OR jobs.summary_id = ANY(%(free_trees)s::uuid[])
         )
         FOR NO KEY UPDATE OF jobs SKIP LOCKED
@@ -301,7 +301,7 @@ def _statement(of_runs: str) -> Statement:
                 ELSE jobs.reserved_tokens END,
             cached_tokens = CASE WHEN NOT is_recounted THEN coalesce(jobs.cached_tokens, cached) END,
             family = CASE WHEN NOT is_recounted THEN jobs.family END
-        FROM decided WHERE jobs.id = decided.id
+        FROM decided WHERE jobs.id = decided.id AND jobs.id = ANY(%(ids)s::uuid[])
         RETURNING jobs.*, is_final, new_id,
             is_final AND (jobs.summary_id IS NOT NULL OR jobs.has_twins OR {events.MAY_BE_WANTED})
                 AS is_followed
@@ -312,14 +312,15 @@ def _statement(of_runs: str) -> Statement:
         SELECT id, {_COLUMNS} FROM decided WHERE has_output AND NOT drops
         ON CONFLICT (job_id) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _SAVED)}
     ), dropped AS (
-        DELETE FROM checkpoints USING decided WHERE checkpoints.job_id = decided.id AND drops
+        DELETE FROM checkpoints USING decided
+        WHERE checkpoints.job_id = decided.id AND checkpoints.job_id = ANY(%(ids)s::uuid[]) AND drops
     ), stored AS (
         INSERT INTO results (job_id, {_GENERATED})
         SELECT id, {_GENERATED} FROM decided WHERE is_final AND has_output
         UNION ALL
         SELECT id, {", ".join(f"checkpoints.{name}" for name in GENERATED)}
         FROM decided JOIN checkpoints ON checkpoints.job_id = decided.id
-        WHERE is_final AND NOT has_output
+        WHERE checkpoints.job_id = ANY(%(ids)s::uuid[]) AND is_final AND NOT has_output
     ), told AS (
         INSERT INTO webhook_events (id, tenant_id, job_id, type)
         SELECT new_id, tenant_id, id, {events.ENDED_TYPE} FROM ended WHERE NOT is_followed

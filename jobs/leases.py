@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from jobs import checkpoints, job_rows
 from jobs.checkpoints import Output
 from jobs.database import statements
-from jobs.database.statements import Statement
+from jobs.database.statements import Query, Statement
 from jobs.states import Lane, StopReason
 from jobs.transitions import Lease
 
@@ -59,7 +59,8 @@ def report_all(session: Session, reports: Sequence[JobProgress]) -> dict[UUID, b
         "num_tokens": [each.completion_tokens for each in reports],
         "since": [each.since_first_token for each in reports],
     }
-    return dict(statements.fetch(session, _REPORT, _given([each.lease for each in reports]) | values))
+    given = _given([each.lease for each in reports]) | values
+    return dict(statements.fetch_all(session, [Query(_IN_ORDER, {}), Query(_REPORT, given)])[1])
 
 
 def checkpoint_all(session: Session, leases: Sequence[Lease], outputs: Sequence[Output]) -> set[UUID]:
@@ -95,7 +96,8 @@ def _given(leases: Sequence[Lease]) -> dict[str, object]:
 
 # Sets of rows: a statement's text does not depend on their number. Only rows that no other transaction
 # is changing are written; a foreign key to a job does not count as a change.
-_HELD: Final = "jobs.id = given.id AND jobs.lease_id = given.lease_id AND jobs.state = 'running'"
+_MINE: Final = "jobs.id = ANY(%(job_ids)s::uuid[])"  # so that the planner can only look them up by their ids
+_HELD: Final = f"jobs.id = given.id AND {_MINE} AND jobs.lease_id = given.lease_id AND jobs.state = 'running'"
 _FREE: Final = "FOR NO KEY UPDATE OF jobs SKIP LOCKED"
 _RENEW: Final = Statement(f"""
     WITH free AS (
@@ -103,9 +105,11 @@ _RENEW: Final = Statement(f"""
         JOIN jobs ON {_HELD} WHERE jobs.lease_expires_at > clock_timestamp() {_FREE}
     )
     UPDATE jobs SET lease_expires_at = clock_timestamp() + %(span)s::interval FROM free
-    WHERE jobs.id = free.id
+    WHERE jobs.id = free.id AND {_MINE}
     RETURNING lease_id
     """)  # noqa: S608  # built from constants
+# The order that an index of the queue has keeps the planner from any other index of a tenant's jobs.
+_IN_ORDER: Final = Statement("SELECT set_config('enable_sort', 'off', true)")
 _REPORT: Final = Statement(f"""
     WITH free AS (
         SELECT jobs.id, given.num_tokens, given.since
@@ -116,13 +120,17 @@ _REPORT: Final = Statement(f"""
     )
     UPDATE jobs SET completion_tokens = least(free.num_tokens, max_tokens),
         first_token_at = coalesce(first_token_at, clock_timestamp() - free.since)
-    FROM free WHERE jobs.id = free.id
-    RETURNING lease_id, family IS NOT NULL AND EXISTS (
-        SELECT FROM jobs AS follower
-        WHERE follower.state = 'queued' AND follower.family IS NOT NULL AND follower.model = jobs.model
-            AND (follower.lane = '{Lane.BATCH.value}' OR follower.choice > 0)
-            AND follower.tenant_id = jobs.tenant_id AND follower.family = jobs.family
-    )
+    FROM free WHERE jobs.id = free.id AND {_MINE}
+    RETURNING lease_id, family IS NOT NULL AND coalesce((
+        SELECT true FROM unnest(ARRAY[{", ".join(f"'{each}'" for each in Lane)}]) AS existing(lane), LATERAL (
+            SELECT FROM jobs AS follower
+            WHERE follower.state = 'queued' AND follower.family IS NOT NULL AND follower.model = jobs.model
+                AND follower.lane = existing.lane AND follower.tenant_id = jobs.tenant_id
+                AND follower.family = jobs.family
+                AND (existing.lane = '{Lane.BATCH.value}' OR follower.choice > 0)
+            ORDER BY follower.rank DESC, follower.id LIMIT 1
+        ) AS first LIMIT 1
+    ), false)
     """)  # noqa: S608  # built from constants
 _SAVED: Final = (
     "output",
@@ -147,7 +155,8 @@ _CHECKPOINT: Final = Statement(
     ), free AS (
         SELECT jobs.id, given.num_tokens FROM given JOIN jobs ON {_HELD} {_FREE}
     ), reported AS (
-        UPDATE jobs SET completion_tokens = free.num_tokens FROM free WHERE jobs.id = free.id
+        UPDATE jobs SET completion_tokens = free.num_tokens FROM free
+        WHERE jobs.id = free.id AND {_MINE}
         RETURNING jobs.id, jobs.lease_id
     ), saved AS (
         INSERT INTO checkpoints (job_id, {", ".join(_SAVED)})

@@ -245,7 +245,7 @@ START: Final = Statement(f"""
         ) WITH ORDINALITY AS given(lease_id, {", ".join([*_EXPECTED, *_RESERVED])}, place)
     ), free AS (
         SELECT jobs.id, given.lease_id, given.family FROM given JOIN jobs ON jobs.id = given.id
-        WHERE {job_rows.may("claim")} AND {_SAME}
+        WHERE jobs.id = ANY(%(expected_id)s::uuid[]) AND {job_rows.may("claim")} AND {_SAME}
             AND (jobs.run_after IS NULL OR jobs.run_after <= clock_timestamp())
             AND jobs.tenant_id <> ALL ({HALTED_TENANTS})
         FOR UPDATE OF jobs SKIP LOCKED
@@ -255,7 +255,7 @@ START: Final = Statement(f"""
             engine_name = %(engine_name)s::text,
             started_at = coalesce(jobs.started_at, clock_timestamp()), run_after = NULL,
             family = free.family
-        FROM free WHERE jobs.id = free.id AND {job_rows.may("claim")}
+        FROM free WHERE jobs.id = free.id AND jobs.id = ANY(%(expected_id)s::uuid[])
         RETURNING jobs.id, jobs.tenant_id, jobs.model, {events.IS_START_WANTED} AS is_start_wanted,
             jobs.started_at - jobs.created_at AS waited
     ), reserved AS (

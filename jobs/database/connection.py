@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, cast
 from uuid import UUID
 
 import psycopg
@@ -130,8 +130,8 @@ def _keep_limits(engine: Engine, settings: DatabaseSettings) -> None:
     """Apply the time limits even if a pooler drops those that a connection asks for.
 
     A connection that got them when it started keeps them. On any other, each transaction sets them itself,
-    as behind a transaction pooler the next one may run in another session. Limits of a role would not do:
-    they hold for the role that logs in, and the login is the operator's.
+    as behind a transaction pooler the next one may run in another session; so nothing is prepared there.
+    Limits of a role would not do: they hold for the role that logs in, and the login is the operator's.
     """
     limits = _limits(settings)
     names = ", ".join(f"'{name}'" for name in limits)
@@ -144,6 +144,8 @@ def _keep_limits(engine: Engine, settings: DatabaseSettings) -> None:
         cursor = connection.cursor()
         cursor.execute(asked_for)
         entry.info[_HAS_LIMITS] = cursor.fetchone() == (len(limits),)
+        if not entry.info[_HAS_LIMITS]:  # the session serves others next, which know none of its statements
+            cast("psycopg.Connection[Any]", entry.driver_connection).prepare_threshold = None
         cursor.close()
         connection.rollback()
 
@@ -182,6 +184,10 @@ _NOTICED: Final = {
     "tcp_keepalives_count": 3,
     "tcp_user_timeout": 60_000,  # ms
 }
+# A prepared statement keeps its plan until the next ANALYZE of a table: one that was made while the table was
+# small must not read all of it. `jit`: before Postgres 18, a plan that has no index to read looks so
+# expensive that Postgres would compile it.
+_PLANNING: Final = {"enable_seqscan": "off", "jit": "off"}
 
 
 def _limits(settings: DatabaseSettings) -> dict[str, int]:
@@ -195,7 +201,8 @@ def _limits(settings: DatabaseSettings) -> dict[str, int]:
 
 
 def _options(settings: DatabaseSettings, pool_size: int | None, name: str) -> dict[str, object]:
-    options = " ".join(f"-c {name}={value}" for name, value in {**_limits(settings), **_NOTICED}.items())
+    started_with = {**_limits(settings), **_NOTICED, **_PLANNING}
+    options = " ".join(f"-c {name}={value}" for name, value in started_with.items())
     return {
         "pool_size": pool_size or settings.pool_size,
         "max_overflow": 0,
@@ -210,8 +217,6 @@ def _options(settings: DatabaseSettings, pool_size: int | None, name: str) -> di
             "keepalives_interval": 5,
             "keepalives_count": 3,
             "tcp_user_timeout": 20_000,  # ms; notices a vanished server even while data is in flight
-            # Each plan is made with the statistics of the moment, and none stays in a session of a pooler.
-            "prepare_threshold": None,
             "options": options,
         },
     }

@@ -52,7 +52,8 @@ def pruning(runs: str) -> str:
     """
     return f"""
     DELETE FROM attempts USING {runs} AS run
-    WHERE attempts.job_id = run.id AND attempts.lease_id < (
+    WHERE attempts.job_id = run.id AND attempts.job_id = ANY(ARRAY(SELECT id FROM {runs}))
+        AND attempts.lease_id < (
         SELECT kept.lease_id FROM attempts AS kept WHERE kept.job_id = run.id
         ORDER BY kept.lease_id DESC OFFSET {MOST_KEPT - 2} LIMIT 1
     )

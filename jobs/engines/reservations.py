@@ -42,7 +42,7 @@ _TO_SETTLE: Final = """
     SELECT jobs.tenant_id, jobs.model, released.engine_name, released.produced - released.output_tokens
         + coalesce(jobs.prompt_tokens - released.cached - released.charged_prompt, 0) AS num_tokens
     FROM released JOIN jobs ON jobs.id = released.job_id
-    WHERE released.was_held
+    WHERE jobs.id = ANY(ARRAY(SELECT job_id FROM released)) AND released.was_held
 """
 
 

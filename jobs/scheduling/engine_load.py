@@ -138,6 +138,7 @@ _RESERVED: Final = Statement(f"""
     ) AS waiting
     LEFT JOIN reservations AS reserved ON reserved.engine_name = %(engine_name)s::text
     LEFT JOIN jobs ON jobs.id = reserved.job_id AND jobs.lease_id = reserved.lease_id
+        AND jobs.id = ANY(ARRAY(SELECT job_id FROM reservations WHERE engine_name = %(engine_name)s::text))
     """)  # noqa: S608  # built from constants
 
 

@@ -79,7 +79,10 @@ def extend(
     owned = select(Job, Reservation).join(
         Reservation, (Reservation.job_id == Job.id) & (Reservation.lease_id == Job.lease_id)
     )
-    mine = owned.where(Job.lease_id.in_([each.lease.lease_id for each in asked]), Job.state == "running")
+    leases = [each.lease for each in asked]
+    mine = owned.where(
+        Job.id.in_([each.job_id for each in leases]), Job.lease_id.in_([each.lease_id for each in leases])
+    )
     rows = session.execute(mine, execution_options={"populate_existing": True})
     found = {job.lease_id: (job, reservation) for job, reservation in rows}
     # No job waits for this engine while it is halted.
@@ -151,9 +154,12 @@ def _overtaken(
     if not ids:
         return {}
     query = select(Job).join(Tenant, Tenant.id == Job.tenant_id)
-    waiting = session.scalars(query.where(Job.id.in_(ids), Job.state == "queued", Tenant.halt.is_(None)))
+    mine = query.where(Job.id.in_(ids), Tenant.halt.is_(None))
+    read = session.scalars(mine, execution_options={"populate_existing": True})
     found = dict[UUID | None, Candidate]()
-    for job in waiting:
+    for job in read:
+        if job.state != "queued":  # in the query, it would let the planner read the queue
+            continue
         size, alone = sizer.size(job, produced=job.completion_tokens), job.num_rescues >= policy.max_rescues
         found[job.id] = Candidate(job.id, size.blocks, size.steps, alone=alone)
     return found

@@ -85,7 +85,7 @@ NOTE_ENDED: Final = f"""
 _RECORD: Final = Statement(f"""
     WITH ended AS (
         SELECT jobs.*, given.new_id FROM unnest(%(ids)s::uuid[], %(new_ids)s::uuid[]) AS given(id, new_id)
-            JOIN jobs USING (id)
+            JOIN jobs USING (id) WHERE jobs.id = ANY(%(ids)s::uuid[])
     ) {NOTE_ENDED}
 """)  # noqa: S608  # built from constants
 

@@ -253,6 +253,7 @@ _ELSEWHERE: Final = Statement("""
             >= (mine.max_blocks - mine.blocks_per_sequence) * mine.tokens_per_block
     JOIN reservations ON reservations.engine_name = engines.name
     JOIN jobs ON jobs.id = reservations.job_id AND jobs.lease_id = reservations.lease_id
+        AND jobs.id = ANY(ARRAY(SELECT job_id FROM reservations WHERE state = 'held'))
     WHERE engines.model = %(model)s::text AND engines.name <> %(engine_name)s::text
         AND engines.paused_reason IS NULL AND engines.halt IS NULL
         AND reservations.state = 'held' AND jobs.family IS NOT NULL

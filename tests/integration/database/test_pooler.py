@@ -133,6 +133,18 @@ def test_nothing_is_prepared_in_a_session_that_serves_others_next(pooled: Databa
     made.dispose()
 
 
+@pytest.mark.usefixtures("engine")
+def test_the_api_prepares_nothing_there_either(pooled: DatabaseSettings) -> None:
+    async def numbers() -> list[int | None]:
+        transactions = Transactions(pooled.model_copy(update={"pool_size": 1}))
+        count = text("SELECT count(*) FROM pg_prepared_statements")
+        found = [await transactions.run_across(lambda session: session.scalar(count)) for _ in range(20)]
+        await transactions.close()
+        return found
+
+    assert asyncio.run(numbers()) == [0] * 20
+
+
 def test_a_direct_connection_sets_them_once(database_settings: DatabaseSettings) -> None:
     settings = database_settings.model_copy(update={"lock_timeout_seconds": 0.2})
     made = database.make_engine(settings, pool_size=1)

@@ -42,9 +42,13 @@ SLEEP = Statement("SELECT pg_sleep(%(seconds)s::float8)::text")
 
 @pytest.fixture
 def sessions(database_settings: DatabaseSettings) -> Iterator[sessionmaker[Session]]:
-    """On a single connection."""
+    """On a single connection, which has prepared `QUOTIENT`."""
     made = database.make_engine(database_settings, pool_size=1)
-    yield database.make_sessions(made)
+    sessions = database.make_sessions(made)
+    for _ in range(6):
+        with database.transaction(sessions) as session:
+            divide(session)
+    yield sessions
     made.dispose()
 
 
@@ -108,12 +112,26 @@ def test_what_postgres_cannot_store_is_a_data_error_and_the_session_goes_on(
             assert divide(session) == [[(3, "it's 100%")]] * 2
 
 
-def test_nothing_is_prepared(sessions: sessionmaker[Session]) -> None:
+def test_a_statement_that_is_executed_often_is_prepared(sessions: sessionmaker[Session]) -> None:
     with database.transaction(sessions) as session:
-        for _ in range(20):
-            divide(session)
-            statements.fetch(session, *dividing(3)[0])
-        assert session.scalar(text("SELECT count(*) FROM pg_prepared_statements")) == 0
+        divide(session)
+        found = session.scalars(text("SELECT statement FROM pg_prepared_statements")).all()
+        assert found == ["SELECT 12 / $1::integer, 'it''s 100%' || $2::text"]
+
+
+@pytest.mark.parametrize("place", range(2))
+def test_prepared_statements_go_on_after_errors(sessions: sessionmaker[Session], place: int) -> None:
+    bad = dividing(*[0, 3] if place == 0 else [3, 0])
+    for _ in range(10):
+        with database.transaction(sessions) as session:
+            with pytest.raises(DataError), session.begin_nested():
+                statements.fetch_all(session, bad)
+            assert divide(session) == [[(3, "it's 100%")]] * 2
+        with pytest.raises(DataError), database.transaction(sessions) as session:
+            statements.fetch_all(session, bad)
+        for _ in range(6):
+            with database.transaction(sessions) as session:
+                assert divide(session) == [[(3, "it's 100%")]] * 2
 
 
 def test_a_savepoint_that_is_rolled_back_spares_the_transaction(sessions: sessionmaker[Session]) -> None:

@@ -106,7 +106,7 @@ def test_a_temporary_table_hides_no_table_from_what_runs_as_the_owner(
         before = connection.scalar(text("SELECT count(*) FROM stored_notes"))
         paths = connection.scalars(
             text(
-                "SELECT array_to_string(proconfig, ';') FROM pg_proc"
+                "SELECT (SELECT s FROM unnest(proconfig) AS s WHERE s LIKE 'search_path=%') FROM pg_proc"
                 " WHERE prosecdef AND pronamespace = current_schema()::regnamespace"
             )
         ).all()
