@@ -97,7 +97,7 @@ def load(session: Session, job_id: UUID) -> Output | None:
         return None
     return Output(
         text=found.output,
-        ids=unpack_ids(found.output_ids).tolist(),
+        ids=tuple(unpack_ids(found.output_ids).tolist()),
         num_tokens=found.num_tokens,
         fingerprint=found.fingerprint,
         replaced=found.replaced,

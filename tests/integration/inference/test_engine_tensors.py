@@ -228,7 +228,7 @@ class _Claimed:
 
 def complete(sessions: sessionmaker[Session], lease: Lease) -> str | None:
     end = RunEnd(Finished(FinishReason.STOP), engine_is_done=True)
-    output = Output("yes", b"", 1, has_files=True)
+    output = Output("yes", (), 1, has_files=True)
     with transaction(sessions) as session:
         return ending.store(session, write_outcome(lease, end, output, settings=JobSettings()))
 
