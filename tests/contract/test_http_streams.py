@@ -51,12 +51,17 @@ VLLM, SGLANG, OPENAI, TRTLLM_SERVE = (
     partial(HTTP_KINDS[name].dialect, "served") for name in ("vllm", "sglang", "openai", "trtllm-serve")
 )
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
 
 
 def event(*ids: int, reason: str | None = None) -> bytes:
     """Of vLLM's stream."""
     return data({"choices": [{"index": 0, "token_ids": list(ids), "finish_reason": reason}]})
+
+
+def chunk(content: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(content), content)
 
 
 def data(body: object) -> bytes:
@@ -165,6 +170,43 @@ def test_a_connection_that_breaks_while_its_stream_is_not_read_is_lost(
     assert not end.confirmed
 
 
+def test_all_chunks_that_arrive_during_a_pause_are_one_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call, "_MANY_STREAMS", 0)
+
+    def conduct(connected: socket.socket) -> None:
+        """Send each event as a chunk of its own, as vLLM does."""
+        connected.sendall(CHUNKED + chunk(event(1)))
+        is_paused.wait(PATIENCE)
+        connected.sendall(chunk(event(2)) + chunk(event(3)) + chunk(event(4, reason="length")) + chunk(DONE))
+
+    is_paused = threading.Event()
+    with engine(conduct) as (_, url):
+        opened = Opened(url, max_tokens=4).start()
+        assert opened.next() == TokenDelta([1])
+        is_paused.set()
+        assert opened.next() == TokenDelta([2, 3, 4])
+        assert opened.end() == ([], StreamEnd(None, confirmed=True))
+
+
+def test_a_chunk_that_cannot_be_parsed_breaks_a_stream_that_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call, "_MANY_STREAMS", 0)
+
+    def conduct(connected: socket.socket) -> None:
+        connected.sendall(CHUNKED + chunk(event(7)))
+        is_paused.wait(PATIENCE)
+        connected.sendall(chunk(event(8)) + b"no chunk\r\n")
+        connected.recv(1)  # until the other side closes
+
+    is_paused = threading.Event()
+    with engine(conduct) as (_, url):
+        opened = Opened(url).start()
+        assert opened.next() == TokenDelta([7])
+        is_paused.set()
+        ids, end = opened.end()
+    assert ids in ([], [8])
+    assert is_lost(end)
+
+
 def test_the_usage_after_an_answer_says_what_the_engine_had_of_its_prompt() -> None:
     usage = {"completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 512}}
     last = data({"choices": [], "usage": usage})
@@ -197,11 +239,9 @@ def test_a_connection_that_breaks_after_the_request_leaves_the_engine_in_doubt()
 
 
 def test_a_stream_cut_between_and_inside_events_keeps_the_whole_ones() -> None:
-    chunked = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    one = event(7)
-    chunk = b"%x\r\n%s\r\n" % (len(one), one)
-    for rest in (b"", b"ff\r\ndata: {", chunk[:-4]):
-        ids, end = asked(answering(chunked, chunk, rest))
+    one = chunk(event(7))
+    for rest in (b"", b"ff\r\ndata: {", one[:-4]):
+        ids, end = asked(answering(CHUNKED, one, rest))
         assert ids == [7]
         assert is_lost(end)
 
