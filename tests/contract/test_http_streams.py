@@ -207,6 +207,16 @@ def test_a_chunk_that_cannot_be_parsed_breaks_a_stream_that_pauses(monkeypatch: 
     assert is_lost(end)
 
 
+def test_an_event_longer_than_a_read_is_read_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang repeats all ids in each event; a pause for each part of it could not keep up."""
+    monkeypatch.setattr(call, "_MANY_STREAMS", 0)
+    monkeypatch.setattr(call, "_PAUSE_SECONDS", 2 * PATIENCE)
+    ids = list(range(2**18))
+    with engine(answering(STREAM, event(*ids, reason="length"), DONE)) as (_, url):
+        opened = Opened(url, max_tokens=len(ids)).start()
+        assert opened.end() == (ids, StreamEnd(None, confirmed=True))
+
+
 def test_the_usage_after_an_answer_says_what_the_engine_had_of_its_prompt() -> None:
     usage = {"completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 512}}
     last = data({"choices": [], "usage": usage})
