@@ -227,7 +227,7 @@ class HttpCall:
     def _take(
         self, events: Sequence[bytes], put: Callable[[EngineDelta], None], *, end: HttpEnd | None
     ) -> HttpEnd | None:
-        """Pass on the deltas of events that came together, their tokens as one delta.
+        """Pass on the deltas of events that arrived together, their tokens as one delta.
 
         Returns:
             The end of the answer, once it has come.
