@@ -7,11 +7,13 @@ import asyncio
 import json
 import queue
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,18 @@ from aiohttp.abc import ResolveResult
 from pydantic import SecretStr
 
 from cli.stack.ports import LOOPBACK
-from hostile.servers import Conduct, Server, answering, forever, half_closing, resetting, serving, silent
+from hostile.servers import (
+    Conduct,
+    Server,
+    answering,
+    forever,
+    half_closing,
+    make_certificate,
+    resetting,
+    serving,
+    serving_as,
+    silent,
+)
 from jobs.errors import (
     EngineBusyError,
     EngineError,
@@ -205,6 +218,28 @@ def test_a_chunk_that_cannot_be_parsed_breaks_a_stream_that_pauses(monkeypatch: 
         ids, end = opened.end()
     assert ids in ([], [8])
     assert is_lost(end)
+
+
+def test_an_end_that_arrives_during_a_pause_is_read_through_tls(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(call, "_MANY_STREAMS", 0)
+    certificate = make_certificate(tmp_path)
+    trusted = ssl.create_default_context(cafile=str(certificate))
+    trusted.check_hostname = False
+    monkeypatch.setattr(sessions, "trusted", lambda: trusted)
+
+    def conduct(connected: socket.socket) -> None:
+        connected.sendall(CHUNKED + chunk(event(1)))
+        is_paused.wait(PATIENCE)
+        connected.sendall(chunk(event(2, reason="length")) + chunk(DONE) + chunk(b""))
+
+    is_paused = threading.Event()
+    with serving(conduct, tls=serving_as(certificate)) as server:
+        opened = Opened(f"https://{LOOPBACK}:{server.port}", max_tokens=2).start()
+        assert opened.next() == TokenDelta([1])
+        is_paused.set()
+        assert opened.end() == ([2], StreamEnd(None, confirmed=True))
 
 
 def test_an_event_longer_than_a_read_is_read_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:

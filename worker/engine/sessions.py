@@ -81,16 +81,19 @@ async def parts(
     connection = answer.connection
     protocol = None if connection is None else connection.protocol
     transport = None if connection is None else connection.transport
+    is_plain = transport is not None and transport.get_extra_info("ssl_object") is None
     if protocol is not None and protocol.closed is not None:  # otherwise the whole body is here
         protocol.closed.add_done_callback(end)
     async for part in body.iter_any():
         yield part
         if transport is not None and not body.is_eof() and (seconds := pause()):
             # Only the transport: a paused protocol parses a single chunk of what it receives next, and fails
-            # if the connection has broken.
-            transport.pause_reading()
+            # if the connection has broken. Not with TLS: uvloop drops what a server sends before it closes.
+            if is_plain:
+                transport.pause_reading()
             await asyncio.sleep(seconds)
-            transport.resume_reading()
+            if is_plain:
+                transport.resume_reading()
 
 
 async def beginning(answer: aiohttp.ClientResponse, *, max_bytes: int) -> bytes:
