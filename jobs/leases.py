@@ -108,7 +108,7 @@ _RENEW: Final = Statement(f"""
     WHERE jobs.id = free.id AND {_MINE}
     RETURNING lease_id
     """)  # noqa: S608  # built from constants
-# The order that an index of the queue has keeps the planner from any other index of a tenant's jobs.
+# Without sorting, only the queue's index has the order of the followers, so the planner reads no other.
 _IN_ORDER: Final = Statement("SELECT set_config('enable_sort', 'off', true)")
 _REPORT: Final = Statement(f"""
     WITH free AS (

@@ -129,8 +129,8 @@ def sqlalchemy_url(settings: DatabaseSettings) -> URL:
 def _keep_limits(engine: Engine, settings: DatabaseSettings) -> None:
     """Apply the time limits even if a pooler drops those that a connection asks for.
 
-    A connection that got them when it started keeps them. On any other, each transaction sets them itself,
-    as behind a transaction pooler the next one may run in another session; so nothing is prepared there.
+    A connection that got them when it started keeps them. Any other is taken for one of a transaction pooler,
+    which may run each transaction in another session: each sets its limits itself, and nothing is prepared.
     Limits of a role would not do: they hold for the role that logs in, and the login is the operator's.
     """
     limits = _limits(settings)
@@ -144,7 +144,7 @@ def _keep_limits(engine: Engine, settings: DatabaseSettings) -> None:
         cursor = connection.cursor()
         cursor.execute(asked_for)
         entry.info[_HAS_LIMITS] = cursor.fetchone() == (len(limits),)
-        if not entry.info[_HAS_LIMITS]:  # the session serves others next, which know none of its statements
+        if not entry.info[_HAS_LIMITS]:  # the pooler's next session has none of these statements
             cast("psycopg.Connection[Any]", entry.driver_connection).prepare_threshold = None
         cursor.close()
         connection.rollback()
@@ -184,9 +184,9 @@ _NOTICED: Final = {
     "tcp_keepalives_count": 3,
     "tcp_user_timeout": 60_000,  # ms
 }
-# A prepared statement keeps its plan until the next ANALYZE of a table: one that was made while the table was
-# small must not read all of it. `jit`: before Postgres 18, a plan that has no index to read looks so
-# expensive that Postgres would compile it.
+# A prepared statement may keep its plan until the next ANALYZE of a table. A plan that was made while the
+# table was small must not scan all of it later. `jit`: before Postgres 18, Postgres would compile a plan with
+# a scan that no index can replace, as `enable_seqscan` makes it look expensive.
 _PLANNING: Final = {"enable_seqscan": "off", "jit": "off"}
 
 

@@ -85,6 +85,8 @@ def fetch_all(session: Session, queries: Sequence[Query]) -> list[Rows]:
     try:
         return _execute(connection, sent)
     except psycopg.Error as error:
+        if len(sent) > 1 and connection.in_nested_transaction():
+            _replace_later(connection)
         _fail(connection, sent, error)
     except BaseException as error:
         if not isinstance(error, Exception):  # cancelled: what the connection will receive is unknown
@@ -148,6 +150,17 @@ async def _send_async(driver: psycopg.AsyncConnection[Any], sent: Sequence[_Sent
 
 def _has_rows(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> bool:
     return cursor.pgresult is not None and cursor.pgresult.status == ExecStatus.TUPLES_OK
+
+
+def _replace_later(connection: Connection) -> None:
+    """Prepare nothing more on this connection, and let its pool replace it after the transaction.
+
+    A pipeline that fails skips statements that psycopg then takes for prepared. It forgets them when the
+    transaction is rolled back, but not at each rollback to a savepoint.
+    """
+    proxy = connection.connection
+    cast("psycopg.Connection[Any]", proxy.driver_connection).prepare_threshold = None
+    proxy.invalidate(soft=True)
 
 
 def _fail(connection: Connection, sent: Sequence[_Sent], error: psycopg.Error) -> NoReturn:

@@ -7,11 +7,13 @@ import asyncio
 import json
 import queue
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,18 @@ from aiohttp.abc import ResolveResult
 from pydantic import SecretStr
 
 from cli.stack.ports import LOOPBACK
-from hostile.servers import Conduct, Server, answering, forever, half_closing, resetting, serving, silent
+from hostile.servers import (
+    Conduct,
+    Server,
+    answering,
+    forever,
+    half_closing,
+    make_certificate,
+    resetting,
+    serving,
+    serving_as,
+    silent,
+)
 from jobs.errors import (
     EngineBusyError,
     EngineError,
@@ -51,12 +64,17 @@ VLLM, SGLANG, OPENAI, TRTLLM_SERVE = (
     partial(HTTP_KINDS[name].dialect, "served") for name in ("vllm", "sglang", "openai", "trtllm-serve")
 )
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
 
 
 def event(*ids: int, reason: str | None = None) -> bytes:
     """Of vLLM's stream."""
     return data({"choices": [{"index": 0, "token_ids": list(ids), "finish_reason": reason}]})
+
+
+def chunk(content: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(content), content)
 
 
 def data(body: object) -> bytes:
@@ -165,6 +183,75 @@ def test_a_connection_that_breaks_while_its_stream_is_not_read_is_lost(
     assert not end.confirmed
 
 
+def test_all_chunks_that_arrive_during_a_pause_are_one_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call, "_MANY_STREAMS", 0)
+
+    def conduct(connected: socket.socket) -> None:
+        """Send each event as a chunk of its own, as vLLM does."""
+        connected.sendall(CHUNKED + chunk(event(1)))
+        is_paused.wait(PATIENCE)
+        connected.sendall(chunk(event(2)) + chunk(event(3)) + chunk(event(4, reason="length")) + chunk(DONE))
+
+    is_paused = threading.Event()
+    with engine(conduct) as (_, url):
+        opened = Opened(url, max_tokens=4).start()
+        assert opened.next() == TokenDelta([1])
+        is_paused.set()
+        assert opened.next() == TokenDelta([2, 3, 4])
+        assert opened.end() == ([], StreamEnd(None, confirmed=True))
+
+
+def test_a_chunk_that_cannot_be_parsed_breaks_a_stream_that_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call, "_MANY_STREAMS", 0)
+
+    def conduct(connected: socket.socket) -> None:
+        connected.sendall(CHUNKED + chunk(event(7)))
+        is_paused.wait(PATIENCE)
+        connected.sendall(chunk(event(8)) + b"no chunk\r\n")
+        connected.recv(1)  # until the other side closes
+
+    is_paused = threading.Event()
+    with engine(conduct) as (_, url):
+        opened = Opened(url).start()
+        assert opened.next() == TokenDelta([7])
+        is_paused.set()
+        ids, end = opened.end()
+    assert ids in ([], [8])
+    assert is_lost(end)
+
+
+def test_an_end_that_arrives_during_a_pause_is_read_through_tls(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(call, "_MANY_STREAMS", 0)
+    certificate = make_certificate(tmp_path)
+    trusted = ssl.create_default_context(cafile=str(certificate))
+    trusted.check_hostname = False
+    monkeypatch.setattr(sessions, "trusted", lambda: trusted)
+
+    def conduct(connected: socket.socket) -> None:
+        connected.sendall(CHUNKED + chunk(event(1)))
+        is_paused.wait(PATIENCE)
+        connected.sendall(chunk(event(2, reason="length")) + chunk(DONE) + chunk(b""))
+
+    is_paused = threading.Event()
+    with serving(conduct, tls=serving_as(certificate)) as server:
+        opened = Opened(f"https://{LOOPBACK}:{server.port}", max_tokens=2).start()
+        assert opened.next() == TokenDelta([1])
+        is_paused.set()
+        assert opened.end() == ([2], StreamEnd(None, confirmed=True))
+
+
+def test_an_event_longer_than_a_read_is_read_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang repeats all ids in each event; a pause for each part of it could not keep up."""
+    monkeypatch.setattr(call, "_MANY_STREAMS", 0)
+    monkeypatch.setattr(call, "_PAUSE_SECONDS", 2 * PATIENCE)
+    ids = list(range(2**18))
+    with engine(answering(STREAM, event(*ids, reason="length"), DONE)) as (_, url):
+        opened = Opened(url, max_tokens=len(ids)).start()
+        assert opened.end() == (ids, StreamEnd(None, confirmed=True))
+
+
 def test_the_usage_after_an_answer_says_what_the_engine_had_of_its_prompt() -> None:
     usage = {"completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 512}}
     last = data({"choices": [], "usage": usage})
@@ -197,11 +284,9 @@ def test_a_connection_that_breaks_after_the_request_leaves_the_engine_in_doubt()
 
 
 def test_a_stream_cut_between_and_inside_events_keeps_the_whole_ones() -> None:
-    chunked = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    one = event(7)
-    chunk = b"%x\r\n%s\r\n" % (len(one), one)
-    for rest in (b"", b"ff\r\ndata: {", chunk[:-4]):
-        ids, end = asked(answering(chunked, chunk, rest))
+    one = chunk(event(7))
+    for rest in (b"", b"ff\r\ndata: {", one[:-4]):
+        ids, end = asked(answering(CHUNKED, one, rest))
         assert ids == [7]
         assert is_lost(end)
 

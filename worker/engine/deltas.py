@@ -93,7 +93,7 @@ EngineDelta = TokenDelta | TextDelta | VectorDelta | CachedPrompt | OutputDelta
 
 
 def joined(deltas: Sequence[EngineDelta]) -> list[EngineDelta]:
-    """Make one delta of each run of token deltas; the others stay as they are."""
+    """Merge consecutive token deltas into one, and keep all others."""
     found = list[EngineDelta]()
     for each in deltas:
         last = found[-1] if found else None

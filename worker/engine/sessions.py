@@ -65,8 +65,8 @@ async def parts(
     aiohttp closes the connection at a chunk that it cannot parse, and would then wait for more forever.
 
     Args:
-        answer: whose body is read.
-        pause: returns for how many seconds nothing is read after a part; what comes meanwhile is one part.
+        answer: its body is read.
+        pause: returns how many seconds to stop reading for after a part; what arrives meanwhile is one part.
 
     Raises:
         aiohttp.ClientError: the connection broke, or the body cannot be read.
@@ -78,15 +78,22 @@ async def parts(
         if not body.is_eof() and body.exception() is None:
             body.set_exception(aiohttp.ClientPayloadError(str(error or "the body cannot be read")))
 
-    protocol = None if answer.connection is None else answer.connection.protocol
+    connection = answer.connection
+    protocol = None if connection is None else connection.protocol
+    transport = None if connection is None else connection.transport
+    is_plain = transport is not None and transport.get_extra_info("ssl_object") is None
     if protocol is not None and protocol.closed is not None:  # otherwise the whole body is here
         protocol.closed.add_done_callback(end)
     async for part in body.iter_any():
         yield part
-        if protocol is not None and not body.is_eof() and (seconds := pause()):
-            protocol.pause_reading()
+        if transport is not None and not body.is_eof() and (seconds := pause()):
+            # Only the transport: a paused protocol parses a single chunk of what it receives next, and fails
+            # if the connection has broken. Not with TLS: uvloop drops what a server sends before it closes.
+            if is_plain:
+                transport.pause_reading()
             await asyncio.sleep(seconds)
-            protocol.resume_reading()
+            if is_plain:
+                transport.resume_reading()
 
 
 async def beginning(answer: aiohttp.ClientResponse, *, max_bytes: int) -> bytes:

@@ -134,6 +134,23 @@ def test_prepared_statements_go_on_after_errors(sessions: sessionmaker[Session],
                 assert divide(session) == [[(3, "it's 100%")]] * 2
 
 
+def test_a_statement_that_a_failed_pipeline_skipped_is_not_taken_for_prepared(
+    database_settings: DatabaseSettings,
+) -> None:
+    made = database.make_engine(database_settings, pool_size=1)
+    sessions = database.make_sessions(made)
+    other = Query(Statement("SELECT %(number)s::integer"), {"number": 1})
+    # psycopg forgets what it has prepared when it first sees a savepoint rolled back, but not later.
+    with database.transaction(sessions) as session, pytest.raises(DataError), session.begin_nested():
+        divide_by_zero(session)
+    for _ in range(12):
+        with database.transaction(sessions) as session:
+            with pytest.raises(DataError), session.begin_nested():
+                statements.fetch_all(session, [*dividing(0), other])
+            assert statements.fetch_all(session, [other]) == [[(1,)]]
+    made.dispose()
+
+
 def test_a_savepoint_that_is_rolled_back_spares_the_transaction(sessions: sessionmaker[Session]) -> None:
     with database.transaction(sessions) as session:
         divide(session)

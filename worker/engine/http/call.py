@@ -21,8 +21,8 @@ from worker.engine.storable import storable
 # What follows the end of an answer: usage, an end mark, the end of the response.
 _END_SECONDS: Final = 2.0
 _DONE: Final = b"[DONE]"
-# Each read wakes the loop. So many streams fill its core, and the ends and starts of jobs wait for it: then a
-# stream is read five times a second, several tokens at a time.
+# Each read wakes the engine loop. With more streams than this, reads keep its core busy and delay starts and
+# ends of jobs; so each stream is then read five times a second, several tokens at a time.
 _MANY_STREAMS: Final = 256
 _PAUSE_SECONDS: Final = 0.2
 # SGLang repeats all token ids in each event: about 1 MB for 131,072 of them.
@@ -83,7 +83,7 @@ class Dialect(Protocol):
         """Build the path and body that end the request cleanly. Returns None if only cutting it does."""
 
 
-_followed = set["HttpCall"]()  # whose streams the engine loop reads
+_followed = set["HttpCall"]()  # calls whose streams the engine loop reads
 
 
 class HttpCall:
@@ -227,7 +227,7 @@ class HttpCall:
     def _take(
         self, events: Sequence[bytes], put: Callable[[EngineDelta], None], *, end: HttpEnd | None
     ) -> HttpEnd | None:
-        """Pass on the deltas of events that came together, their tokens as one delta.
+        """Pass on the deltas of events that arrived together, their tokens as one delta.
 
         Returns:
             The end of the answer, once it has come.
@@ -315,13 +315,10 @@ def _written(dialect: Dialect) -> bytes:
         raise EngineError("a value of the request cannot be sent to the engine", said=said) from error
 
 
-def _pause() -> float:
-    """Return for how many seconds a stream is left alone after a part of it was read."""
-    return _PAUSE_SECONDS if len(_followed) > _MANY_STREAMS else 0.0
-
-
 async def _events_of(answer: aiohttp.ClientResponse) -> AsyncIterator[list[bytes]]:
-    """Yield the data of the events that came together, never none; a JSON document is one event.
+    """Yield the data of events in the batches in which they arrive, none of them empty.
+
+    A JSON document is one event.
 
     Raises:
         aiohttp.ClientError: the connection broke, or an event is too long.
@@ -330,7 +327,12 @@ async def _events_of(answer: aiohttp.ClientResponse) -> AsyncIterator[list[bytes
         yield [await beginning(answer, max_bytes=_MAX_EVENT_BYTES)]
         return
     rest, data = b"", list[bytes]()
-    async for part in parts(answer, pause=_pause):
+
+    def pause() -> float:
+        """Return how many seconds to wait after a read; inside an event none, or long ones would pile up."""
+        return 0.0 if rest or data or len(_followed) <= _MANY_STREAMS else _PAUSE_SECONDS
+
+    async for part in parts(answer, pause=pause):
         events = list[bytes]()
         *lines, rest = (rest + part).split(b"\n")
         if len(rest) + sum(map(len, data)) > _MAX_EVENT_BYTES:
