@@ -42,9 +42,8 @@ class Capacity:
 
     @property
     def max_tokens_in_share(self) -> int:
-        """Tokens of one sequence that a slot's share of the KV cache holds."""
-        shared = self.max_blocks * self.tokens_per_block // self.max_batch_size
-        return max(0, shared - self.blocks_per_sequence * self.tokens_per_block)
+        """Tokens of one sequence that the KV cache holds for each request, those that wait included."""
+        return self.tokens_in(self.max_blocks // (self.max_batch_size + self.waiting_room))
 
     def blocks_of(self, num_tokens: int) -> int:
         """Compute the blocks of a sequence of `num_tokens` tokens."""

@@ -87,7 +87,9 @@ def predict(
     slot's share of the pool. A smaller one is more likely to need another segment. Between two segments its
     slot stands idle, which is much of an engine of four slots and little of one of a thousand; and some
     engines read the prompt again. So short jobs on few slots reserve nearly all that peers ever needed, as do
-    long prompts on an engine without prefix cache; long answers, and jobs on many slots, much less.
+    long prompts on an engine without prefix cache; long answers, and jobs on many slots, much less. What its
+    share holds costs nothing, so a job reserves that much at least: on many slots, the first to end were the
+    shortest.
 
     Args:
         capacity: of the engine.
@@ -115,4 +117,5 @@ def predict(
         quantile, output = option
         return price * max(0, output - room) + (1 - quantile) * again
 
-    return min(((quantile, covering(quantile)) for quantile in policy.quantiles), key=cost)[1]
+    cheapest = min(((quantile, covering(quantile)) for quantile in policy.quantiles), key=cost)[1]
+    return max(cheapest, min(room, policy.cold_tokens))

@@ -84,6 +84,13 @@ def test_many_slots_reserve_what_most_peers_needed_and_keep_full() -> None:
     assert 300 <= reserved <= 600
 
 
+def test_a_job_reserves_what_its_slots_share_holds_however_short_the_first_answers_were() -> None:
+    # vLLM as it starts on one H200: 49 blocks for each of 1,152 requests.
+    many = replace(CAPACITY, max_batch_size=1024, waiting_room=128, max_blocks=57_488, tokens_per_block=16)
+    assert predict(many, [40] * NEAREST, prompt_tokens=200, produced=0, policy=CACHED) == 49 * 16 - 200
+    assert predict(many, [40] * NEAREST, prompt_tokens=2000, produced=0, policy=CACHED) == 40
+
+
 def test_a_cold_start_reserves_less_where_a_slots_share_of_the_pool_is_small() -> None:
     many = replace(CAPACITY, max_batch_size=1024, max_blocks=28_933, tokens_per_block=16)
     assert predict(many, [], prompt_tokens=200, produced=0, policy=CACHED) < 2048
