@@ -483,12 +483,16 @@ class _Handler(BaseHTTPRequestHandler):
         self._begin()
         self.stand_in.running += 1
         try:
-            self._tokens(body, name)
+            try:
+                is_whole = self._tokens(body, name)
+            finally:
+                self.stand_in.running -= 1  # as in a server, before its client hears of the end
+            if is_whole:
+                self._chunk(b"[DONE]")
             if name not in self.stand_in.left or name in self.stand_in.aborted:
                 self.wfile.write(b"0\r\n\r\n")
         except OSError:
             self._leave(name)
-        self.stand_in.running -= 1
 
     def _begin(self) -> None:
         """Begin a stream of events."""
@@ -504,27 +508,28 @@ class _Handler(BaseHTTPRequestHandler):
         self.stand_in.left.append(name)
         self.stand_in.waits_at = None
 
-    def _tokens(self, body: dict[str, Any], name: str) -> None:
+    def _tokens(self, body: dict[str, Any], name: str) -> bool:
+        """Send the answer; return False if it ends early."""
         ids: list[int] = []
         num, num_given = self.stand_in.num_tokens(body), self.stand_in.num_given(body)
         while len(ids) < num:
             if name in self.stand_in.aborted:
                 self.stand_in.left.append(name)
                 self._event(self.stand_in.event(ids, reason="abort", name=name))
-                return
+                return False
             if self.stand_in.pace and select.select([self.connection], [], [], self.stand_in.pace)[0]:
                 self._leave(name)
-                return
+                return False
             if self.stand_in.is_reading:
                 continue
             if num_given + len(ids) == self.stand_in.waits_at:
                 select.select([self.connection], [], [])
                 self._leave(name)
-                return
+                return False
             if len(ids) == self.stand_in.fails_after:
                 error = {"message": "the engine broke", "type": "internal_error", "code": 500}
                 self._event({"error": error})
-                return
+                return False
             says, place = self.stand_in.says, num_given + len(ids)
             ids.append(says[place] if says else 1000 + place)
             is_stopped = len(ids) in (self.stand_in.stops_after, len(says) - num_given if says else None)
@@ -547,7 +552,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.stand_in.kind in ("vllm", "openai"):
             usage = {"prompt_tokens": 5, "completion_tokens": len(ids)}
             self._event({"id": "cmpl-1", "choices": [], "usage": usage})
-        self._chunk(b"[DONE]")
+        return True
 
     def _event(self, found: object) -> None:
         self._chunk(json.dumps(found).encode())
