@@ -32,7 +32,7 @@ def celery_settings(settings: BrokerSettings) -> dict[str, object]:
     """Return the Celery settings of the queues, and those that bound how long a ring waits for its broker."""
     seconds = settings.socket_timeout_seconds
     return {
-        # Every worker of a queue receives each message, and one that nobody receives is dropped: no message
+        # Every worker of a queue receives each message, and one without a receiver is dropped: no message
         # waits for a dead worker, and nothing needs to be acknowledged.
         "task_queues": {
             queue: {"exchange": f"longbatch.{queue}", "exchange_type": "fanout", "no_ack": True}

@@ -2,7 +2,7 @@
 
 A stand-in streams each token of its 1,024 running answers as an event of its own, 20 times a second. A
 client that sends everything at once runs a list on it (DECODE: 200 tokens in, about 256 out), and then
-Longbatch runs the same list. The table has the seconds of both beside the fewest possible, the share of the
+Longbatch runs the same list. The table has the seconds of both and the fewest possible, the share of the
 slots taken while something waits, the CPU of each process, and the worker's CPU for one token.
 
 A run counts only if the stand-in kept its pace: the table shows by how much its steps came late.

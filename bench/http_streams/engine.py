@@ -142,7 +142,7 @@ class Engine:
         return request
 
     def drop(self, request: Running) -> None:
-        """Forget a request whose connection is gone."""
+        """Forget a request whose connection was closed."""
         if request in self._running:
             self._free(request)
         elif request in self._waiting:

@@ -49,7 +49,7 @@ class Run:
         seconds: from before the submission to the last answer or stored result.
         full: share of the slots taken while requests or jobs waited.
         late: share of the seconds by which the stand-in's own steps came late.
-        num_tokens: that the stand-in generated, each an event of its own for whoever streams.
+        num_tokens: that the stand-in generated; it sends each as an event to a client that streams.
         cpu_s: CPU seconds by process.
         faults: jobs without exactly one answer of the right length.
     """

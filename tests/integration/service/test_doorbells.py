@@ -47,7 +47,7 @@ def broker(valkey: EmbeddedValkey) -> Iterator[redis.Redis]:
 
 @contextmanager
 def listening(broker: redis.Redis, url: str, *queues: str) -> Iterator["SimpleQueue[tuple[int, str]]"]:
-    """Consume each of these queues as a worker does; collects the place of the queue and the doorbell."""
+    """Consume each queue as a worker does; collects the place of the queue and the doorbell."""
     rung: SimpleQueue[tuple[int, str]] = SimpleQueue()
 
     def note(place: int, name: str) -> None:
